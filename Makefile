@@ -1,0 +1,76 @@
+# riffle: make (all) | demo | test | bench | fuzz | fmt | dist | install | clean
+#   make            build/riffle, build/libriffle.so, build/libriffle.a; CUDA kernels too where nvcc is found
+#   make demo       set up what is missing, build, and watch the shipped model read a long document
+#   make test       set up what is missing, build, and run every test
+# Options: SANITIZE=address,undefined  DEBUG=1  CUARCH="80 90"  PREFIX=/usr/local
+include third_party/deps.mk
+
+BUILD    ?= build
+PREFIX   ?= /usr/local
+VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
+CXX      ?= g++
+CC       ?= gcc
+OPT      := $(if $(DEBUG),-O0,-O2)
+SAN      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer,)
+WARN     := -Wall -Wextra -Werror
+# No -ffast-math: infinities are masks here and NaN must stay visible. FP contraction is off so that a kernel's result
+# does not depend on what the compiler fuses; kernels that want FMA say so.
+CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
+CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
+LDLIBS   += $(DEPS_LIBS) -lpthread
+LDFLAGS  += $(SAN) -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib/riffle'
+
+LIB_SRC  := $(shell find src -name '*.cpp' ! -path 'src/cli/*') $(wildcard kernels/cpu/*.cpp)
+CLI_SRC  := $(wildcard src/cli/*.cpp)
+TEST_SRC := $(shell find tests -name '*_test.cpp') tests/main.cpp
+LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o)
+CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
+TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
+
+all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
+
+# One file per instruction set; dispatch.cpp picks at run time.
+$(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+$(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
+$(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3)
+$(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
+
+$(BUILD)/%.o: %.cpp | deps
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c $< -o $@
+$(BUILD)/%.o: %.c | deps
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/libriffle.a: $(LIB_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+$(BUILD)/libriffle.so: $(LIB_OBJ)
+	$(CXX) -shared -Wl,-soname,libriffle.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@ln -sf libriffle.so $(BUILD)/libriffle.so.0
+$(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
+$(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+# The C example links the shared library, as an application would.
+$(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
+	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@
+
+deps: ; @third_party/setup.sh check >/dev/null 2>&1 || third_party/setup.sh install
+demo: all
+	@tools/demo.sh $(BUILD)/riffle
+test: all $(BUILD)/riffle_tests $(BUILD)/capi_example
+	@tests/run.sh $(BUILD)
+bench: all
+	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
+
+fmt:
+	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu')
+clean:
+	rm -rf $(BUILD)
+
+include tests/fuzz/fuzz.mk
+include tools/dist.mk
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+.PHONY: all deps demo test bench fmt clean fuzz dist install

@@ -1,0 +1,95 @@
+// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for its own instruction set.
+#pragma once
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+
+namespace riffle::cpu {
+namespace {
+
+constexpr int kQ8 = 32;       // values per Q8_0 block
+constexpr int kQ8Bytes = 34;  // f16 scale, then 32 int8
+
+inline int64_t bytes_of_row(WType type, int64_t cols) {
+  switch (type) {
+    case WType::F32: return cols * 4;
+    case WType::F16:
+    case WType::BF16: return cols * 2;
+    case WType::Q8_0: return cols / kQ8 * kQ8Bytes;
+  }
+  return 0;
+}
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline float float_of_bits(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
+}
+inline uint16_t load_u16(const void* p) {
+  uint16_t v;
+  memcpy(&v, p, 2);
+  return v;
+}
+inline float load_f32(const void* p) {
+  float v;
+  memcpy(&v, p, 4);
+  return v;
+}
+
+inline float f32_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
+
+// Exact for every f16: normal, subnormal, infinity; a NaN stays one.
+inline float f32_of_f16(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, magnitude = h & 0x7fff;
+  if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  if (magnitude >= 0x0400) return float_of_bits(sign | ((magnitude << 13) + (112u << 23)));
+  const float v = static_cast<float>(magnitude) * 0x1p-24f;  // subnormal or zero
+  return sign ? -v : v;
+}
+
+// One weight of a row, as f32.
+inline float weight_at(WType type, const uint8_t* row, int64_t j) {
+  switch (type) {
+    case WType::F32: return load_f32(row + j * 4);
+    case WType::F16: return f32_of_f16(load_u16(row + j * 2));
+    case WType::BF16: return f32_of_bf16(load_u16(row + j * 2));
+    case WType::Q8_0: {
+      const uint8_t* block = row + j / kQ8 * kQ8Bytes;
+      return f32_of_f16(load_u16(block)) * static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
+    }
+  }
+  return 0;
+}
+
+constexpr int kRopeMaxHalf = 512;  // half heads up to this size are unshuffled through the stack
+
+// Rotates one head of 2*half values; cs is [half][2] (cos, sin). Any size, no extra memory beyond the stack buffer.
+inline void rope_head(float* x, int half, const float* cs, bool interleaved) {
+  const int a = interleaved ? 2 : 1, b = interleaved ? 1 : half;  // pair j is x[a*j], x[a*j + b]
+  for (int j = 0; j < half; ++j) {
+    const float c = cs[2 * j], s = cs[2 * j + 1], x0 = x[a * j], x1 = x[a * j + b];
+    x[a * j] = x0 * c - x1 * s;
+    x[a * j + b] = x0 * s + x1 * c;
+  }
+  if (!interleaved) return;
+  if (half <= kRopeMaxHalf) {
+    float second[kRopeMaxHalf];
+    for (int j = 0; j < half; ++j) {
+      second[j] = x[2 * j + 1];
+      x[j] = x[2 * j];
+    }
+    memcpy(x + half, second, sizeof(float) * half);
+  } else {  // quadratic, for heads that no known model has
+    for (int j = 1; j < half; ++j) {
+      const float v = x[2 * j];
+      memmove(x + j + 1, x + j, sizeof(float) * j);
+      x[j] = v;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace riffle::cpu

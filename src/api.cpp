@@ -1,0 +1,493 @@
+// riffle.h over the engine: the border that no exception crosses.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "model/chat_template.h"
+#include "model/tokenizer.h"
+#include "util/error.h"
+
+using namespace riffle;
+
+// Long enough for every message; fixed, so that reporting "out of memory" needs none.
+using ErrorText = char[512];
+
+struct riffle_model {
+  std::unique_ptr<Model> model;
+  std::string weight_type;
+  std::mutex error_lock;  // threads may tokenise at once
+  ErrorText error = "";
+};
+
+struct riffle_context {
+  riffle_model* model = nullptr;
+  std::unique_ptr<Engine> engine;
+  ErrorText error = "";
+};
+
+struct riffle_session {
+  riffle_context* context = nullptr;
+  std::unique_ptr<Sequence> sequence;
+};
+
+namespace {
+
+template <class Body>
+riffle_status guarded(char* err, size_t err_size, Body&& body) {
+  const auto say = [&](const char* text) {
+    if (err && err_size) snprintf(err, err_size, "%s", text);
+  };
+  try {
+    say("");
+    body();
+    return RIFFLE_OK;
+  } catch (const Error& e) {
+    say(e.what());
+    return e.status();
+  } catch (const std::bad_alloc&) {
+    say("out of memory");
+    return RIFFLE_OUT_OF_MEMORY;
+  } catch (const std::exception& e) {
+    say(e.what());
+    return RIFFLE_INTERNAL;
+  } catch (...) {
+    say("unknown error");
+    return RIFFLE_INTERNAL;
+  }
+}
+
+template <class Body>
+riffle_status on_context(riffle_context* c, Body&& body) {
+  if (!c) return RIFFLE_BAD_ARGUMENT;
+  return guarded(c->error, sizeof c->error, body);
+}
+
+template <class Body>
+riffle_status on_session(riffle_session* s, Body&& body) {
+  if (!s) return RIFFLE_BAD_ARGUMENT;
+  return on_context(s->context, body);
+}
+
+template <class Body>
+riffle_status on_model(riffle_model* m, Body&& body) {
+  if (!m) return RIFFLE_BAD_ARGUMENT;
+  ErrorText text = "";
+  const riffle_status status = guarded(text, sizeof text, body);
+  const std::lock_guard<std::mutex> lock(m->error_lock);
+  memcpy(m->error, text, sizeof text);
+  return status;
+}
+
+void require(bool ok, const char* what) {
+  if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
+}
+
+template <class Struct>
+void require_size(const Struct& s, const char* what) {
+  if (s.struct_size != sizeof s)
+    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size, sizeof s);
+}
+
+// The (out, capacity, n_out) rule of riffle.h.
+template <class T>
+void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {
+  *n_out = n;
+  if (n > capacity) fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
+  if (n) require(out, "the output buffer");
+  std::copy_n(values, n, out);
+}
+
+riffle_context_options or_defaults(const riffle_context_options* options) {
+  riffle_context_options o;
+  riffle_context_defaults(&o);
+  return options ? *options : o;
+}
+
+Engine::Progress prefill_progress(riffle_progress_fn progress, void* user) {
+  if (!progress) return {};
+  return [=](double done, double total) {
+    const riffle_progress p{RIFFLE_PHASE_PREFILL, done, total};
+    return progress(user, &p);
+  };
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* riffle_version(void) { return RIFFLE_VERSION; }
+
+const char* riffle_status_name(riffle_status status) {
+  switch (status) {
+    case RIFFLE_OK: return "ok";
+    case RIFFLE_BAD_ARGUMENT: return "bad argument";
+    case RIFFLE_BAD_MODEL: return "bad model";
+    case RIFFLE_UNSUPPORTED: return "unsupported";
+    case RIFFLE_IO: return "i/o error";
+    case RIFFLE_OUT_OF_MEMORY: return "out of memory";
+    case RIFFLE_CONTEXT_FULL: return "context full";
+    case RIFFLE_NO_SLOT: return "no slot";
+    case RIFFLE_ABORTED: return "aborted";
+    case RIFFLE_BAD_TEXT: return "bad text";
+    case RIFFLE_BUFFER_TOO_SMALL: return "buffer too small";
+    case RIFFLE_INTERNAL: return "internal error";
+  }
+  return "unknown status";
+}
+
+// ---- defaults
+
+void riffle_model_defaults(riffle_model_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
+// Chosen by measurement: tools/bench/RESULTS.md.
+void riffle_selection_defaults(riffle_selection* s) {
+  if (!s) return;
+  *s = {};
+  s->struct_size = sizeof *s;
+  s->selector = RIFFLE_SELECTOR_PSA;
+  s->digest = RIFFLE_DIGEST_CUBOID_MEAN;
+  s->gqa = RIFFLE_GQA_MEAN;
+  s->stop = RIFFLE_STOP_PAPER;
+  s->epsilon = 0.9f;
+  s->microbatch = 4;
+  s->budget = 0.1f;
+  s->sink_blocks = 1;
+  s->window_blocks = 2;
+}
+
+void riffle_context_defaults(riffle_context_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+  o->block_size = 32;
+  riffle_selection_defaults(&o->selection);
+}
+
+void riffle_sampling_defaults(riffle_sampling* s) {
+  if (!s) return;
+  *s = {};
+  s->struct_size = sizeof *s;
+  s->temperature = 0.8f;
+  s->top_k = 40;
+  s->top_p = 0.95f;
+  s->min_p = 0.05f;
+}
+
+void riffle_generate_defaults(riffle_generate_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+  o->max_tokens = -1;
+  riffle_sampling_defaults(&o->sampling);
+}
+
+// ---- model
+
+riffle_status riffle_model_load(const char* path, const riffle_model_options* options, riffle_model** model, char* err,
+                                size_t err_size) {
+  if (model) *model = nullptr;
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    require(model, "model");
+    riffle_model_options o;
+    riffle_model_defaults(&o);
+    if (options) o = *options;
+    require_size(o, "model options");
+    LoadProgress progress;
+    if (o.progress)
+      progress = [&o](double done, double total) {
+        const riffle_progress p{RIFFLE_PHASE_LOAD, done, total};
+        return o.progress(o.progress_user, &p);
+      };
+    auto m = std::make_unique<riffle_model>();
+    m->model = load_model(path, progress);
+    m->weight_type = dtype_name(m->model->weights.layers.empty() ? m->model->weights.embedding.type
+                                                                 : m->model->weights.layers[0].wq.type);
+    *model = m.release();
+  });
+}
+
+void riffle_model_free(riffle_model* model) { delete model; }
+
+const char* riffle_model_error(const riffle_model* model) { return model ? model->error : "model is NULL"; }
+
+riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info) {
+  if (!model || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
+  const Model& m = *model->model;
+  const Config& c = m.config;
+  info->name = c.name.c_str();
+  info->architecture = c.architecture.c_str();
+  info->format = m.format.c_str();
+  info->weight_type = model->weight_type.c_str();
+  info->dim = c.dim;
+  info->hidden_dim = c.hidden_dim;
+  info->head_dim = c.head_dim;
+  info->n_layers = c.n_layers;
+  info->n_heads = c.n_heads;
+  info->n_kv_heads = c.n_kv_heads;
+  info->vocab_size = c.vocab_size;
+  info->n_ctx_train = c.n_ctx;
+  info->rope_theta = c.rope_theta;
+  info->norm_eps = c.norm_eps;
+  info->tied_output = c.tied_output;
+  info->bos_id = c.bos_id;
+  info->eos_id = c.eos_id;
+  info->n_params = m.n_params;
+  info->weight_bytes = m.weight_bytes;
+  info->chat_template = m.chat_template.c_str();
+  return RIFFLE_OK;
+}
+
+// ---- tokens
+
+riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len, uint32_t flags, int32_t* tokens,
+                              size_t capacity, size_t* n_tokens) {
+  return on_model(model, [&] {
+    require(text || !text_len, "text");
+    require(n_tokens, "n_tokens");
+    const auto ids = model->model->tokenizer->encode({text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS,
+                                                     flags & RIFFLE_TOKENIZE_SPECIAL);
+    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
+  });
+}
+
+riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size_t n_tokens, char* text,
+                                size_t capacity, size_t* text_len) {
+  return on_model(model, [&] {
+    require(tokens || !n_tokens, "tokens");
+    require(text_len, "text_len");
+    for (size_t i = 0; i < n_tokens; ++i)
+      if (!model->model->tokenizer->piece(tokens[i]))
+        fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i, tokens[i]);
+    const std::string out = model->model->tokenizer->decode(tokens, n_tokens);
+    hand_out(out.data(), out.size(), text, capacity, text_len);
+  });
+}
+
+const char* riffle_token_piece(const riffle_model* model, int32_t token) {
+  return model ? model->model->tokenizer->piece(token) : nullptr;
+}
+
+riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages, size_t n_messages,
+                                 int32_t* tokens, size_t capacity, size_t* n_tokens) {
+  return on_model(model, [&] {
+    require(messages || !n_messages, "messages");
+    require(n_tokens, "n_tokens");
+    std::vector<ChatMessage> list;
+    for (size_t i = 0; i < n_messages; ++i) {
+      require(messages[i].role, "a message's role");
+      require(messages[i].content, "a message's content");
+      list.push_back({messages[i].role, messages[i].content});
+    }
+    const auto ids = chat_tokens(*model->model->tokenizer, model->model->chat_template, list);
+    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
+  });
+}
+
+// ---- context
+
+riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options, riffle_plan* plan,
+                                 char* err, size_t err_size) {
+  return guarded(err, err_size, [&] {
+    require(model, "model");
+    require(plan, "plan");
+    require_size(*plan, "plan");
+    ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
+    plan_memory(*model->model, resolved, *plan);
+  });
+}
+
+riffle_status riffle_context_create(riffle_model* model, const riffle_context_options* options,
+                                    riffle_context** context, char* err, size_t err_size) {
+  if (context) *context = nullptr;
+  return guarded(err, err_size, [&] {
+    require(model, "model");
+    require(context, "context");
+    auto c = std::make_unique<riffle_context>();
+    c->model = model;
+    c->engine = std::make_unique<Engine>(*model->model, or_defaults(options));
+    *context = c.release();
+  });
+}
+
+void riffle_context_free(riffle_context* context) { delete context; }
+
+const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
+
+riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {
+  return on_context(context, [&] {
+    require(selection, "selection");
+    context->engine->set_selection(*selection);
+  });
+}
+
+void riffle_abort(riffle_context* context, bool abort) {
+  if (context) context->engine->request_abort(abort);
+}
+
+// ---- sessions
+
+riffle_status riffle_session_create(riffle_context* context, riffle_session** session) {
+  if (session) *session = nullptr;
+  return on_context(context, [&] {
+    require(session, "session");
+    auto s = std::make_unique<riffle_session>();
+    s->context = context;
+    s->sequence = context->engine->create();
+    s->sequence->session = s.get();
+    *session = s.release();
+  });
+}
+
+void riffle_session_free(riffle_session* session) {
+  if (!session) return;
+  session->context->engine->destroy(*session->sequence);
+  delete session;
+}
+
+size_t riffle_session_length(const riffle_session* session) { return session ? session->sequence->tokens.size() : 0; }
+
+riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens) {
+  return on_session(session, [&] {
+    const size_t length = session->sequence->tokens.size();
+    if (n_tokens > length)
+      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+    session->context->engine->truncate(*session->sequence, static_cast<int64_t>(n_tokens));
+  });
+}
+
+riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens, size_t n_tokens,
+                             riffle_progress_fn progress, void* user) {
+  return on_session(session, [&] {
+    require(tokens || !n_tokens, "tokens");
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, nullptr, prefill_progress(progress, user));
+  });
+}
+
+riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, size_t n_tokens,
+                                riffle_progress_fn progress, void* user) {
+  return on_session(session, [&] {
+    require(tokens || !n_tokens, "tokens");
+    Engine& engine = *session->context->engine;
+    Sequence& s = *session->sequence;
+    if (n_tokens == 0) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
+    if (static_cast<int64_t>(n_tokens) > engine.n_ctx())
+      fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld", n_tokens,
+           static_cast<long long>(engine.n_ctx()));
+    size_t same = 0;
+    while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
+    if (same == n_tokens && (same < s.tokens.size() || s.logits.empty())) --same;  // logits come from running a token
+    engine.truncate(s, static_cast<int64_t>(same));
+    if (same < n_tokens)
+      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr, prefill_progress(progress, user));
+  });
+}
+
+riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens, size_t n_tokens,
+                                    riffle_score* scores, riffle_progress_fn progress, void* user) {
+  return on_session(session, [&] {
+    require(tokens || !n_tokens, "tokens");
+    require(scores, "scores");
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores, prefill_progress(progress, user));
+  });
+}
+
+// The sequences of sessions, which must be of this context and all different.
+static std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_session* const* sessions, size_t n) {
+  require(sessions, "sessions");
+  if (n == 0) fail(RIFFLE_BAD_ARGUMENT, "n_sessions is 0, expected at least 1");
+  std::vector<Sequence*> out;
+  for (size_t i = 0; i < n; ++i) {
+    require(sessions[i], "a session");
+    if (sessions[i]->context != context) fail(RIFFLE_BAD_ARGUMENT, "sessions[%zu] is of another context", i);
+    out.push_back(sessions[i]->sequence.get());
+  }
+  std::vector<Sequence*> sorted = out;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+    fail(RIFFLE_BAD_ARGUMENT, "a session is given twice");
+  return out;
+}
+
+riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions, const int32_t* tokens,
+                          size_t n_sessions) {
+  return on_context(context, [&] {
+    require(tokens, "tokens");
+    const auto sequences = sequences_of(context, sessions, n_sessions);
+    if (context->engine->take_abort()) fail(RIFFLE_ABORTED, "aborted before the step");
+    context->engine->step(sequences, {tokens, n_sessions});
+  });
+}
+
+const float* riffle_logits(const riffle_session* session) {
+  return session && !session->sequence->logits.empty() ? session->sequence->logits.data() : nullptr;
+}
+
+riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options, riffle_token_fn callback,
+                              void* user, riffle_result* result) {
+  if (!session) return RIFFLE_BAD_ARGUMENT;
+  return riffle_generate_many(session->context, &session, options, 1, callback, user, result);
+}
+
+riffle_status riffle_generate_many(riffle_context* context, riffle_session* const* sessions,
+                                   const riffle_generate_options* options, size_t n_sessions, riffle_token_fn callback,
+                                   void* user, riffle_result* results) {
+  return on_context(context, [&] {
+    const auto sequences = sequences_of(context, sessions, n_sessions);
+    std::vector<riffle_generate_options> all(n_sessions);
+    for (size_t i = 0; i < n_sessions; ++i) {
+      if (options) all[i] = options[i];
+      else riffle_generate_defaults(&all[i]);
+      check_generate_options(all[i]);
+    }
+    std::vector<riffle_result> out(n_sessions);
+    generate(*context->engine, sequences, all, callback, user, out);
+    if (results) std::copy(out.begin(), out.end(), results);
+  });
+}
+
+// ---- statistics
+
+riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats) {
+  if (!context || !stats || stats->struct_size != sizeof *stats) return RIFFLE_BAD_ARGUMENT;
+  *stats = context->engine->stats();
+  return RIFFLE_OK;
+}
+
+riffle_status riffle_session_get_stats(const riffle_session* session, riffle_stats* stats) {
+  if (!session || !stats || stats->struct_size != sizeof *stats) return RIFFLE_BAD_ARGUMENT;
+  *stats = session->context->engine->stats(*session->sequence);
+  return RIFFLE_OK;
+}
+
+void riffle_reset_stats(riffle_context* context) {
+  if (context) context->engine->reset_stats();
+}
+
+riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user, bool with_coverage) {
+  return on_context(context, [&] {
+    if (!trace) {
+      context->engine->set_trace({}, false);
+      return;
+    }
+    const Config& config = context->model->model->config;
+    const int group = config.n_heads / config.n_kv_heads;
+    context->engine->set_trace(
+        [=](const riffle_session* session, const Sequence& s, int layer, int kv_head, const RowReport& r) {
+          const riffle_trace t{session, static_cast<int32_t>(s.kv.n_tokens), layer, kv_head, r.n_blocks, r.n_read,
+                               group, r.coverage, r.blocks};
+          trace(user, &t);
+        },
+        with_coverage);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,265 @@
+// Decode attention: every row attends to its blocks in its selector's order until the selector says that enough is
+// covered. One driver for both guises. In place, a row runs to its end in one go, since its blocks cost nothing to reach.
+// With a pool, rows advance in lockstep: grant slots to each active row (serial, pure bookkeeping); then copy the misses,
+// attend and test (parallel); until no row is active.
+//
+// What is read never depends on grants: tests fall at fixed positions of a row's order (after the forced blocks and the
+// first microbatch, then after every further microbatch), and partial results are merged in that order.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/cpu_backend.h"
+#include "util/error.h"
+
+namespace riffle {
+
+// One-shot rows are cut into spans of this many blocks, each with a partial state of its own, so that threads can share a
+// row; fixed, so that the result does not depend on the number of threads.
+static constexpr int kSpanBlocks = 64;
+
+static void clear(cpu::AttendState& s, int g, int d) {
+  std::fill_n(s.o, g * d, 0.f);
+  std::fill_n(s.m, g, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.s, g, 0.f);
+}
+
+void CpuBackend::prepare_rows(const DecodeAttention& a) {
+  const BlockLayout& layout = store_.layout();
+  const int heads = config_.n_kv_heads, g = a.n_heads / heads, d = layout.head_dim;
+  const int64_t n_rows = a.n * heads;
+  if (static_cast<int64_t>(rows_.size()) < n_rows) {
+    rows_.resize(n_rows);
+    plans_.resize(n_rows);
+  }
+  int64_t longest = 0;
+  for (int64_t i = 0; i < a.n; ++i) longest = std::max(longest, layout.blocks(a.sequences[i]->n_tokens + 1));
+  const int64_t spans = (longest + kSpanBlocks - 1) / kSpanBlocks;
+  const int64_t state_stride = (int64_t(g) * d + 2 * g + 15) / 16 * 16;
+  states_.reserve(n_rows * spans * state_stride * sizeof(float));
+  span_states_.resize(std::max<size_t>(span_states_.size(), n_rows * spans));
+  for (int64_t i = 0; i < n_rows * spans; ++i) {
+    float* base = states_.as<float>() + i * state_stride;
+    span_states_[i] = {base, base + g * d, base + g * d + g};
+  }
+  const int64_t l_stride = int64_t(a.selector->microbatch() + 1) * g;
+  l_blocks_.reserve(n_rows * l_stride * sizeof(float));
+  q_scaled_.reserve(a.n * a.n_heads * d * sizeof(float));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  for (int64_t i = 0; i < a.n * a.n_heads * d; ++i) q_scaled_.as<float>()[i] = a.q[i] * scale;
+
+  for (int64_t i = 0; i < n_rows; ++i) {
+    ActiveRow& r = rows_[i];
+    r.sequence = a.sequences[i / heads];
+    r.layer = a.layer;
+    r.head = static_cast<int>(i % heads);
+    const HeadKv& kv = store_.head(*r.sequence, a.layer, r.head);
+    r.row.q = q_scaled_.as<float>() + (i / heads * a.n_heads + r.head * g) * d;
+    r.row.g = g;
+    r.row.d = d;
+    r.row.block_size = layout.block_size;
+    r.row.n_tokens = r.sequence->n_tokens + 1;
+    r.row.n_blocks = static_cast<int>(layout.blocks(r.row.n_tokens));
+    r.row.n_full = r.row.n_blocks - 1;
+    r.row.digests = kv.digests.data();
+    r.row.digest_stride = store_.digest_stride(r.sequence->spec);
+    r.row.bound_factor = kv.bound_factor.data();
+    r.row.kernels = kernels_;
+    r.plan = &plans_[i];
+    r.spans = span_states_.data() + i * spans;
+    r.l_blocks = l_blocks_.as<float>() + i * l_stride;
+    r.held.clear();
+    r.held_from = 0;
+  }
+}
+
+void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
+  selector.begin(r.row, *r.plan);
+  const int m = selector.microbatch(), size = r.plan->size();
+  r.span_blocks = m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs all that was attended in one state
+  r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
+  r.at = 0;
+  r.batch_begin = r.plan->n_forced();
+  r.next_test = std::min(size, r.batch_begin + m);
+  r.done = false;
+  for (int s = 0; s < r.n_spans; ++s) clear(r.spans[s], r.row.g, r.row.d);
+}
+
+const std::byte* CpuBackend::block_data(const ActiveRow& r, int position) const {
+  if (!r.held.empty()) return r.held[position - r.held_from].data;
+  return store_.head(*r.sequence, r.layer, r.head).blocks[r.plan->at(position)];  // in place
+}
+
+// Positions [begin, end) of the row's order, all of one span, into that span's state. l_block: [end-begin][g], or [g]
+// scratch if the blocks' own masses are not wanted (l_stride 0).
+void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride) {
+  const BlockLayout& layout = store_.layout();
+  const uint64_t full = layout.block_size == 64 ? ~uint64_t(0) : (uint64_t(1) << layout.block_size) - 1;
+  const int64_t tail_tokens = r.row.n_tokens - int64_t(r.row.n_blocks - 1) * layout.block_size;
+  const uint64_t tail_mask = tail_tokens == layout.block_size ? full : (uint64_t(1) << tail_tokens) - 1;
+  cpu::AttendState& state = r.spans[begin / r.span_blocks];
+  for (int i = begin; i < end; ++i, l_block += l_stride) {
+    const uint64_t mask = r.plan->at(i) == r.row.n_blocks - 1 ? tail_mask : full;
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, block_data(r, i), layout.type, layout.block_size, mask,
+                                     &state, l_block);
+  }
+}
+
+// A progressive row goes on until `end` positions are attended or the selector stops it.
+void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector) {
+  const int m = selector.microbatch(), g = r.row.g, size = r.plan->size();
+  float* l = r.l_blocks + m * g;
+  while (r.at < end && !r.done) {
+    if (r.at < r.batch_begin) {  // forced blocks: their masses take no part in a test
+      const int stop = std::min(end, r.batch_begin);
+      attend_positions(r, r.at, stop, l, 0);
+      r.at = stop;
+      r.done = r.at == size;
+      continue;
+    }
+    const int stop = std::min(end, r.next_test);
+    attend_positions(r, r.at, stop, r.l_blocks + (r.at - r.batch_begin) * g, g);
+    r.at = stop;
+    if (r.at < r.next_test) continue;  // the slots granted ended inside a microbatch
+    const cpu::AttendState& s = r.spans[0];
+    for (int h = 0; h < g; ++h) l[h] = s.m[h] + std::log(s.s[h]);
+    r.done = selector.done(r.row, *r.plan, r.at, l, r.l_blocks, r.at - r.batch_begin) || r.at == size;
+    r.batch_begin = r.at;
+    r.next_test = std::min(size, r.at + m);
+  }
+}
+
+void CpuBackend::finish_row(ActiveRow& r, float* out) {
+  const int g = r.row.g, d = r.row.d;
+  for (int s = 1; s < r.n_spans; ++s) kernels_->attention.merge(&r.spans[0], &r.spans[s], g, d);
+  for (int h = 0; h < g; ++h) {
+    const float inverse = 1.0f / r.spans[0].s[h];
+    for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
+  }
+}
+
+void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
+  if (selector.microbatch() > 0) {
+    threads_->parallel_for(n_rows, [&](int64_t i, int) {
+      plan_row(rows_[i], selector);
+      run_row(rows_[i], rows_[i].plan->size(), selector);
+    });
+    return;
+  }
+  threads_->parallel_for(n_rows, [&](int64_t i, int) {
+    plan_row(rows_[i], selector);
+    rows_[i].plan->at(rows_[i].plan->size() - 1);  // the whole order now: the items below share it
+  });
+  work_.clear();
+  for (int64_t i = 0; i < n_rows; ++i)
+    for (int s = 0; s < rows_[i].n_spans; ++s)
+      work_.push_back({&rows_[i], s * kSpanBlocks, std::min(rows_[i].plan->size(), (s + 1) * kSpanBlocks)});
+  run_work(selector);
+  for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
+}
+
+void CpuBackend::run_work(const Selector& selector) {
+  for (Buffer& b : thread_scratch_) b.reserve(256 * sizeof(float));
+  threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
+    const Work& w = work_[i];
+    if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+    if (selector.microbatch() > 0) run_row(*w.row, w.end, selector);
+    else attend_positions(*w.row, w.begin, w.end, thread_scratch_[thread].as<float>(), 0);
+  });
+}
+
+// Slots for positions [at, end) of a row's order.
+void CpuBackend::hold(ActiveRow& r, int end) {
+  r.held.resize(end - r.at);
+  r.held_from = r.at;
+  for (int i = r.at; i < end; ++i) {
+    const int32_t block = r.plan->at(i);
+    Held& held = r.held[i - r.at];
+    if (block == r.row.n_blocks - 1) held = {residency_->tail(*r.sequence, r.layer, r.head), nullptr, -1, false};
+    else residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
+  }
+}
+
+void CpuBackend::attend_pooled(const DecodeAttention& a, int64_t n_rows) {
+  const Selector& selector = *a.selector;
+  const int m = selector.microbatch();
+  threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
+  // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1 microbatches.
+  const int64_t room = residency_->room(a.layer);
+  int64_t need = 1;
+  for (int64_t i = 0; i < n_rows && m > 0; ++i)
+    need = std::max<int64_t>(need, std::min(rows_[i].plan->size(), rows_[i].plan->n_forced() + (a.lookahead + 1) * m));
+  const int64_t group = std::clamp<int64_t>(room / need, 1, n_rows);
+  for (int64_t first = 0; first < n_rows; first += group) {
+    active_.clear();
+    for (int64_t i = first; i < std::min(n_rows, first + group); ++i) active_.push_back(&rows_[i]);
+    while (!active_.empty()) {
+      const int64_t quota = room / static_cast<int64_t>(active_.size());
+      work_.clear();
+      for (ActiveRow* r : active_) {
+        const int size = r->plan->size();
+        const int64_t want = m > 0 ? int64_t(r->batch_begin - r->at) + int64_t(a.lookahead + 1) * m : size - r->at;
+        const int end = r->at + static_cast<int>(std::min<int64_t>({want, quota, size - r->at}));
+        hold(*r, end);
+        if (m > 0) work_.push_back({r, r->at, end});
+        else
+          for (int b = r->at; b < end; b = std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks))
+            work_.push_back({r, b, std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks)});
+      }
+      run_work(selector);
+      for (ActiveRow* r : active_) {
+        if (m == 0) {
+          r->at += static_cast<int>(r->held.size());
+          r->done = r->at == r->plan->size();
+        }
+        residency_->release(r->held.data(), static_cast<int>(r->held.size()));
+        r->held.clear();
+      }
+      std::erase_if(active_, [](const ActiveRow* r) { return r->done; });
+    }
+  }
+}
+
+// exp(l_selected - l_all) for each query head: the share of the attention weight that lies inside the selection.
+void CpuBackend::measure_coverage(int64_t n_rows) {
+  const int g = rows_[0].row.g, d = rows_[0].row.d;
+  const BlockLayout& layout = store_.layout();
+  coverage_.reserve(n_rows * g * sizeof(float));
+  for (Buffer& b : thread_scratch_) b.reserve((size_t(g) * d + 3 * g) * sizeof(float));
+  threads_->parallel_for(n_rows, [&](int64_t i, int thread) {
+    ActiveRow& r = rows_[i];
+    float* base = thread_scratch_[thread].as<float>();
+    cpu::AttendState all{base, base + g * d, base + g * d + g};
+    clear(all, g, d);
+    const uint64_t full = layout.block_size == 64 ? ~uint64_t(0) : (uint64_t(1) << layout.block_size) - 1;
+    const HeadKv& kv = store_.head(*r.sequence, r.layer, r.head);
+    for (int b = 0; b < r.row.n_blocks; ++b) {
+      const bool tail = b == r.row.n_blocks - 1;
+      const int64_t used = r.row.n_tokens - int64_t(b) * layout.block_size;
+      const std::byte* data = tail ? residency_->tail(*r.sequence, r.layer, r.head) : kv.blocks[b];
+      const uint64_t mask = tail && used < layout.block_size ? (uint64_t(1) << used) - 1 : full;
+      kernels_->attention.attend_block(r.row.q, g, d, data, layout.type, layout.block_size, mask, &all,
+                                       base + g * d + 2 * g);
+    }
+    const cpu::AttendState& some = r.spans[0];
+    for (int h = 0; h < g; ++h) {
+      const float log_share = some.m[h] + std::log(some.s[h]) - all.m[h] - std::log(all.s[h]);
+      coverage_.as<float>()[i * g + h] = std::min(1.0f, std::exp(log_share));
+    }
+  });
+}
+
+void CpuBackend::attend_decode(const DecodeAttention& a) {
+  const int64_t n_rows = a.n * config_.n_kv_heads;
+  const int g = a.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
+  prepare_rows(a);
+  if (residency_->in_place()) attend_in_place(n_rows, *a.selector);
+  else attend_pooled(a, n_rows);
+  for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], a.out + i * g * d);
+  if (a.coverage) measure_coverage(n_rows);
+  for (int64_t i = 0; i < n_rows; ++i)
+    a.reports[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].plan->order().data(),
+                    a.coverage ? coverage_.as<float>() + i * g : nullptr};
+}
+
+}  // namespace riffle

@@ -1,0 +1,180 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "util/error.h"
+
+namespace riffle {
+
+static_assert(int(cpu::WType::F32) == int(DType::F32) && int(cpu::WType::F16) == int(DType::F16) &&
+              int(cpu::WType::BF16) == int(DType::BF16) && int(cpu::WType::Q8_0) == int(DType::Q8_0));
+static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32);
+static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
+              int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
+
+static cpu::WType wtype(const Tensor& t) { return static_cast<cpu::WType>(t.type); }
+
+CpuBackend::CpuBackend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads)
+    : config_(config), kernels_(cpu::kernels(options.isa)), threads_(threads),
+      store_(options.layout, config.n_layers, config.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
+  residency_ = options.emulate
+                   ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
+                   : make_in_place(&store_);
+}
+
+void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    kernels_->linear.dequant_row(wtype(table), table.data, table.cols, tokens[i], x + i * table.cols);
+  });
+}
+
+// Elementwise operations on few rows cost less than waking the threads.
+static constexpr int64_t kRowsPerItem = 16, kValuesPerItem = 1 << 15;
+
+void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
+  const int64_t dim = weight.cols;
+  const auto* w = static_cast<const float*>(weight.data);
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
+    const int64_t first = i * kRowsPerItem;
+    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim, eps, out + first * dim);
+  });
+}
+
+void CpuBackend::swiglu(float* gate, const float* up, int64_t count) {
+  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
+    const int64_t first = i * kValuesPerItem;
+    kernels_->linear.swiglu(gate + first, up + first, std::min(kValuesPerItem, count - first));
+  });
+}
+
+void CpuBackend::add(float* x, const float* y, int64_t count) {
+  threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
+    const int64_t first = i * kValuesPerItem;
+    kernels_->linear.add(x + first, y + first, std::min(kValuesPerItem, count - first));
+  });
+}
+
+void CpuBackend::rope_table(int64_t n) {
+  if (n <= rope_positions_) return;
+  const int half = config_.head_dim / 2;
+  cos_sin_.resize(n * half * 2);
+  // The angle is rounded to f32 before its cosine is taken, as the models were trained (transformers does so): at
+  // position 30,000 the rounding is far larger than the error of a cosine.
+  std::vector<float> frequency(half);
+  for (int j = 0; j < half; ++j)
+    frequency[j] = 1.0f / std::pow(config_.rope_theta, static_cast<float>(2 * j) / static_cast<float>(config_.head_dim));
+  const int64_t first = rope_positions_;
+  threads_->parallel_for(n - first, [&](int64_t i, int) {
+    const int64_t p = first + i;
+    for (int j = 0; j < half; ++j) {
+      const double angle = static_cast<float>(p) * frequency[j];
+      cos_sin_[(p * half + j) * 2] = static_cast<float>(std::cos(angle));
+      cos_sin_[(p * half + j) * 2 + 1] = static_cast<float>(std::sin(angle));
+    }
+  });
+  rope_positions_ = n;
+}
+
+void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) {
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
+    const int64_t first = i * kRowsPerItem;
+    kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, config_.head_dim,
+                          cos_sin_.data(), pos + first, config_.rope_interleaved);
+  });
+}
+
+void CpuBackend::linear(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) {
+  const cpu::LinearKernels& k = kernels_->linear;
+  const int64_t cols = outs[0].weight->cols;
+  const int granule = phase == Phase::Decode ? 16 : k.gemm_col_tile;
+  int64_t rows = 0;
+  for (int o = 0; o < n_outs; ++o) rows += outs[o].weight->rows;
+  // About eight items a thread: small enough that an uneven pair of cores stays busy to the end.
+  const int64_t target = rows / (8 * threads_->size()) / granule * granule;
+  const int64_t step = std::max<int64_t>(granule, phase == Phase::Decode ? target : std::min<int64_t>(target, 4 * granule));
+  int64_t items[kMaxLinearOuts + 1] = {0};
+  for (int o = 0; o < n_outs; ++o) items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
+
+  if (phase == Phase::Decode) {
+    for (int o = 0; o < n_outs; ++o) {
+      const DType type = outs[o].weight->type;
+      bool prepared = false;
+      for (int p = 0; p < o; ++p) prepared |= outs[p].weight->type == type;
+      if (prepared) continue;
+      const size_t bytes = k.act_bytes(wtype(*outs[o].weight), cols);
+      Buffer& act = acts_[static_cast<int>(type)];
+      act.reserve(bytes * n);
+      for (int64_t i = 0; i < n; ++i) k.act_prepare(wtype(*outs[o].weight), x + i * cols, cols, act.as<char>() + i * bytes);
+    }
+  } else {
+    packed_.reserve(k.gemm_pack_bytes(n, cols));
+    for (Buffer& b : thread_scratch_) b.reserve(k.gemm_scratch_bytes(cols));
+    const int64_t tile = k.gemm_row_tile;
+    threads_->parallel_for((n + tile - 1) / tile, [&](int64_t i, int) {
+      k.gemm_pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_.data());
+    });
+  }
+  threads_->parallel_for(items[n_outs], [&](int64_t i, int thread) {
+    int o = 0;
+    while (i >= items[o + 1]) ++o;
+    const Tensor& w = *outs[o].weight;
+    const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
+    if (phase == Phase::Decode)
+      k.gemv(wtype(w), w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y, outs[o].ldy);
+    else
+      k.gemm(wtype(w), w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy, thread_scratch_[thread].data());
+  });
+}
+
+void CpuBackend::append(const float* k, const float* v, int64_t n, int64_t pos0, std::byte* const* blocks,
+                        int64_t n_blocks) {
+  const BlockLayout& layout = store_.layout();
+  const int heads = config_.n_kv_heads, d = layout.head_dim;
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
+    for (int64_t i = item * kRowsPerItem; i < last; ++i)
+      for (int h = 0; h < heads; ++h) {
+        std::byte* block = blocks[h * n_blocks + (pos0 + i) / layout.block_size];
+        std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
+        kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
+      }
+  });
+}
+
+void CpuBackend::append_tails(const float* k, const float* v, SequenceKv* const* sequences, int64_t n, int layer) {
+  const BlockLayout& layout = store_.layout();
+  const int heads = config_.n_kv_heads, d = layout.head_dim;
+  for (int64_t i = 0; i < n; ++i)
+    for (int h = 0; h < heads; ++h) {
+      std::byte* row = residency_->tail(*sequences[i], layer, h) +
+                       sequences[i]->n_tokens % layout.block_size * layout.row_bytes();
+      kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
+      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
+    }
+}
+
+void CpuBackend::attend_prefill(const PrefillAttention& a) {
+  const BlockLayout& layout = store_.layout();
+  const int d = layout.head_dim, heads = config_.n_kv_heads, g = a.n_heads / heads;
+  const int tile = kernels_->attention.prefill_tile(g, d);
+  const size_t scratch = kernels_->attention.prefill_scratch_bytes(tile, g, d, layout.block_size);
+  for (Buffer& b : thread_scratch_) b.reserve(scratch);
+  const int64_t tiles = (a.n + tile - 1) / tile;
+  threads_->parallel_for(tiles * heads, [&](int64_t item, int thread) {
+    const int h = static_cast<int>(item % heads);
+    const int64_t i0 = (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
+    const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
+    kernels_->attention.attend_prefill(a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0,
+                                       reinterpret_cast<const void* const*>(a.blocks + h * a.n_blocks),
+                                       layout.block_size, layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo,
+                                       thread_scratch_[thread].data());
+  });
+}
+
+std::unique_ptr<Backend> make_cpu_backend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads) {
+  return std::make_unique<CpuBackend>(config, options, threads);
+}
+
+}  // namespace riffle

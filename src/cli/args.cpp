@@ -1,0 +1,233 @@
+#include "cli/args.h"
+
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+namespace riffle::cli {
+namespace {
+
+template <typename T>
+using Names = std::vector<std::pair<const char*, T>>;
+
+const Names<riffle_selector> kSelectors = {
+    {"dense", RIFFLE_SELECTOR_DENSE}, {"psa", RIFFLE_SELECTOR_PSA}, {"topk", RIFFLE_SELECTOR_TOPK}};
+const Names<riffle_digest> kDigests = {
+    {"mean", RIFFLE_DIGEST_MEAN}, {"quest", RIFFLE_DIGEST_QUEST}, {"cuboid-mean", RIFFLE_DIGEST_CUBOID_MEAN}};
+const Names<riffle_gqa> kGqas = {
+    {"mean", RIFFLE_GQA_MEAN}, {"soft-sum", RIFFLE_GQA_SOFT_SUM}, {"union", RIFFLE_GQA_UNION}};
+const Names<riffle_stop> kStops = {{"paper", RIFFLE_STOP_PAPER},
+                                   {"window", RIFFLE_STOP_WINDOW},
+                                   {"bound", RIFFLE_STOP_BOUND},
+                                   {"veto", RIFFLE_STOP_VETO}};
+const Names<riffle_device> kDevices = {
+    {"auto", RIFFLE_DEVICE_AUTO}, {"cpu", RIFFLE_DEVICE_CPU}, {"emu", RIFFLE_DEVICE_EMU}};
+const Names<riffle_isa> kIsas = {{"auto", RIFFLE_ISA_AUTO},
+                                 {"scalar", RIFFLE_ISA_SCALAR},
+                                 {"avx2", RIFFLE_ISA_AVX2},
+                                 {"avx512", RIFFLE_ISA_AVX512},
+                                 {"amx", RIFFLE_ISA_AMX}};
+const Names<riffle_kv_type> kKvTypes = {{"f16", RIFFLE_KV_F16}, {"f32", RIFFLE_KV_F32}};
+const Names<riffle_evict> kEvicts = {{"lru", RIFFLE_EVICT_LRU}, {"fifo", RIFFLE_EVICT_FIFO}};
+const Names<bool> kPools = {{"unified", false}, {"per-layer", true}};
+const Names<int32_t> kBlocks = {{"16", 16}, {"32", 32}, {"64", 64}};
+
+template <typename T>
+const char* name_of(const Names<T>& names, T value) {
+  for (const auto& [name, v] : names)
+    if (v == value) return name;
+  return "?";
+}
+
+template <typename T>
+std::string words(const Names<T>& names) {
+  std::string s;
+  for (const auto& [name, v] : names) s += (s.empty() ? "" : "|") + std::string(name);
+  return s;
+}
+
+template <typename T>
+T value_of(const Names<T>& names, const std::string& flag, const std::string& word) {
+  for (const auto& [name, v] : names)
+    if (word == name) return v;
+  throw CLI::ValidationError(flag, "'" + word + "' is not one of " + words(names));
+}
+
+// Flags under one heading of the help.
+struct Group {
+  CLI::App& app;
+  const char* heading;
+};
+
+// A flag whose value is one of a few words. Its place in the help shows the words and the default.
+template <typename T>
+void choice(Group g, const std::string& flag, T& target, const Names<T>& names, const std::string& text) {
+  g.app.add_option_function<std::string>(
+         flag, [&target, &names, flag](const std::string& word) { target = value_of(names, flag, word); }, text)
+      ->group(g.heading)
+      ->type_name(words(names))
+      ->default_str(name_of(names, target));
+}
+
+// A flag that counts: takes K, M, G. What does not fit T is refused.
+template <typename T>
+void size_flag(Group g, const std::string& flag, T& target, const std::string& text, uint64_t least = 0) {
+  const std::string name = flag.substr(flag.rfind(',') + 1);
+  g.app.add_option_function<std::string>(
+         flag,
+         [&target, name, least](const std::string& s) {
+           const uint64_t v = parse_size(name, s);
+           if (v < least || v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
+             throw CLI::ValidationError(name, "'" + s + "' is out of range");
+           target = static_cast<T>(v);
+         },
+         text)
+      ->group(g.heading)
+      ->type_name("N")
+      ->default_str(std::to_string(target));
+}
+
+// A number in a range; NaN and infinities are refused.
+template <typename T>
+void number_flag(Group g, const std::string& flag, T& target, double low, double high, const std::string& text) {
+  std::ostringstream shown;
+  shown << target;
+  g.app.add_option(flag, target, text)
+      ->group(g.heading)
+      ->type_name("X")
+      ->default_str(shown.str())
+      ->check([low, high](const std::string& s) -> std::string {
+        double v = 0;
+        const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
+        if (error != std::errc() || end != s.data() + s.size() || !(v >= low && v <= high)) {
+          std::ostringstream e;
+          e << "'" << s << "' is not a number from " << low << " to " << high;
+          return e.str();
+        }
+        return "";
+      });
+}
+
+constexpr double kMaxInt = 2147483647.0;
+
+void add_context_flags(CLI::App& app, riffle_context_options& c) {
+  const Group g{app, "Context"};
+  choice(g, "--device", c.device, kDevices, "where attention runs; emu is a GPU's slot pool emulated");
+  size_flag(g, "--threads", c.n_threads, "CPU threads; 0: one per core");
+  size_flag(g, "-c,--ctx", c.n_ctx, "context length in tokens; 0: the model's trained length");
+  choice(g, "--block", c.block_size, kBlocks, "tokens per KV block");
+  choice(g, "--kv", c.kv_type, kKvTypes, "type of stored keys and values");
+  choice(g, "--isa", c.isa, kIsas, "CPU instruction set");
+  size_flag(g, "--slots", c.slots, "KV pool size in blocks; 0: from --gpu-mem");
+  size_flag(g, "--gpu-mem", c.gpu_mem, "memory budget in bytes (12G) for weights, buffers and pool; 0: no limit");
+  choice(g, "--evict", c.evict, kEvicts, "what leaves a full pool");
+  choice(g, "--pool", c.pool_per_layer, kPools, "one pool for all layers, or split evenly");
+  size_flag(g, "--prefill-chunk", c.prefill_chunk, "tokens per chunk of prefill; 0: default");
+}
+
+void add_selection_flags(CLI::App& app, riffle_selection& s) {
+  const Group g{app, "Selection of KV blocks in decode"};
+  choice(g, "--selector", s.selector, kSelectors, "dense: all; psa: best first until epsilon; topk: a budget");
+  choice(g, "--digest", s.digest, kDigests, "summary by which blocks are ranked");
+  choice(g, "--gqa", s.gqa, kGqas, "how query heads of a group agree on a ranking");
+  choice(g, "--stop-mode", s.stop, kStops, "psa: how it decides to stop");
+  number_flag(g, "--epsilon", s.epsilon, 1e-6, 1, "psa: share of attention weight to cover; 1 reads everything");
+  // A share or a count in one flag, as in the API: 0.1, 2048, 2K.
+  std::ostringstream shown;
+  shown << s.budget;
+  g.app.add_option_function<std::string>(
+       "--budget",
+       [&s](const std::string& text) {
+         float v = 0;
+         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+         if (error != std::errc() || end != text.data() + text.size())
+           v = static_cast<float>(parse_size("--budget", text));
+         if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError("--budget", "'" + text + "' is out of range");
+         s.budget = v;
+       },
+       "topk: up to 1 a share of the KV, above 1 a number of tokens")
+      ->group(g.heading)
+      ->type_name("X")
+      ->default_str(shown.str());
+  number_flag(g, "--microbatch", s.microbatch, 1, kMaxInt, "psa: blocks between two tests");
+  number_flag(g, "--sink-blocks", s.sink_blocks, 0, kMaxInt, "first blocks that are always read");
+  number_flag(g, "--window-blocks", s.window_blocks, 0, kMaxInt, "last full blocks that are always read");
+  number_flag(g, "--dense-layers", s.dense_layers, 0, kMaxInt, "first layers that read everything");
+  number_flag(g, "--lookahead", s.lookahead, 0, 8, "psa with a pool: microbatches loaded ahead");
+}
+
+void add_sampling_flags(CLI::App& app, CommonOptions& o) {
+  const Group g{app, "Answer"};
+  number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt, "tokens to generate; -1: until the context is full");
+  number_flag(g, "--temp", o.sampling.temperature, 0, 1e6, "temperature; 0: greedy");
+  number_flag(g, "--top-k", o.sampling.top_k, 0, kMaxInt, "sample among the k likeliest; 0: off");
+  number_flag(g, "--top-p", o.sampling.top_p, 0, 1, "sample among the likeliest that make up p; 1: off");
+  number_flag(g, "--min-p", o.sampling.min_p, 0, 1, "drop what is below this share of the likeliest; 0: off");
+  app.add_option("-s,--seed", o.sampling.seed, "the same seed gives the same text")
+      ->group(g.heading)
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+CommonOptions::CommonOptions() {
+  riffle_context_defaults(&context);
+  riffle_sampling_defaults(&sampling);
+  riffle_generate_options generate;
+  riffle_generate_defaults(&generate);
+  max_tokens = generate.max_tokens;
+}
+
+void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
+  app.add_option("-m,--model", options.model_path,
+                 ".gguf file or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
+      ->type_name("PATH");
+  app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
+  if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
+  if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
+  if (groups & CONTEXT_FLAGS) add_context_flags(app, options.context);
+  if (groups & SELECTION_FLAGS) add_selection_flags(app, options.context.selection);
+}
+
+const char* selector_name(riffle_selector v) { return name_of(kSelectors, v); }
+const char* digest_name(riffle_digest v) { return name_of(kDigests, v); }
+const char* gqa_name(riffle_gqa v) { return name_of(kGqas, v); }
+const char* stop_name(riffle_stop v) { return name_of(kStops, v); }
+const char* device_name(riffle_device v) { return name_of(kDevices, v); }
+const char* isa_name(riffle_isa v) { return name_of(kIsas, v); }
+const char* kv_name(riffle_kv_type v) { return name_of(kKvTypes, v); }
+const char* evict_name(riffle_evict v) { return name_of(kEvicts, v); }
+
+riffle_selector parse_selector(const std::string& word) { return value_of(kSelectors, "--selectors", word); }
+
+uint64_t parse_size(const std::string& flag, const std::string& text) {
+  const auto bad = [&]() { return CLI::ValidationError(flag, "'" + text + "' is not a size such as 4096, 32K or 1.5G"); };
+  double v = 0;
+  const char* end = text.data() + text.size();
+  auto [p, error] = std::from_chars(text.data(), end, v);
+  if (error != std::errc() || !(v >= 0)) throw bad();
+  bool scaled = false;
+  if (p != end) {
+    const std::string_view suffixes = "kmgt";
+    const size_t i = suffixes.find(static_cast<char>(*p | 0x20));
+    if (i == suffixes.npos) throw bad();
+    v = std::ldexp(v, 10 * static_cast<int>(i + 1));
+    scaled = true;
+    ++p;
+    // 12G, 12GB and 12GiB all mean 12 * 2^30.
+    if (std::string_view rest(p, static_cast<size_t>(end - p)); !rest.empty() && rest != "B" && rest != "iB") throw bad();
+  }
+  if (!(v < 9.2e18) || (!scaled && v != std::floor(v))) throw bad();
+  return static_cast<uint64_t>(v);
+}
+
+std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text) {
+  std::vector<int64_t> out;
+  std::stringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) out.push_back(static_cast<int64_t>(parse_size(flag, item)));
+  if (out.empty()) throw CLI::ValidationError(flag, "the list is empty");
+  return out;
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,73 @@
+// Command-line flags that subcommands share, and the list of subcommands.
+//
+// A subcommand lives in one file and registers itself:
+//     void add_eval(CLI::App& app, Command& chosen) {
+//       auto o = std::make_shared<EvalOptions>();              // begins with a CommonOptions common
+//       CLI::App* sub = app.add_subcommand("eval", "...");
+//       add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
+//       sub->add_option("--task", o->tasks, "...");
+//       sub->final_callback([o, &chosen] { chosen = [o] { return eval_main(*o); }; });
+//     }
+// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text and ends with the code.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "riffle.h"
+
+namespace riffle::cli {
+
+// Everything the shared flags say. Built with the library's defaults; flags change it.
+struct CommonOptions {
+  CommonOptions();
+  std::string model_path;          // -m; "" until resolve_model_path() (common.h, called by load_model)
+  riffle_context_options context;  // holds .selection too
+  riffle_sampling sampling;
+  int32_t max_tokens;              // -n; -1: until the context is full
+  bool json = false;
+  bool quiet = false;
+};
+
+// Which groups of flags a subcommand takes. -m and -q always.
+enum FlagGroups : unsigned {
+  CONTEXT_FLAGS = 1,    // --device --threads -c --block --kv --isa --slots --gpu-mem --evict --pool --prefill-chunk
+  SELECTION_FLAGS = 2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
+  SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
+  JSON_FLAG = 8         // --json
+};
+
+void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
+
+// The spellings that flags accept, for tables and JSON.
+const char* selector_name(riffle_selector v);
+const char* digest_name(riffle_digest v);
+const char* gqa_name(riffle_gqa v);
+const char* stop_name(riffle_stop v);
+const char* device_name(riffle_device v);
+const char* isa_name(riffle_isa v);
+const char* kv_name(riffle_kv_type v);
+const char* evict_name(riffle_evict v);
+
+// A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws CLI::ValidationError.
+riffle_selector parse_selector(const std::string& word);
+
+// "4096", "32K", "1.5G" to a count (K = 1024). Throws CLI::ValidationError, naming the flag.
+uint64_t parse_size(const std::string& flag, const std::string& text);
+// "512,4K,30000" to counts.
+std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);
+
+using Command = std::function<int()>;
+void add_chat(CLI::App& app, Command& chosen);
+void add_run(CLI::App& app, Command& chosen);
+void add_batch(CLI::App& app, Command& chosen);
+void add_info(CLI::App& app, Command& chosen);
+void add_bench(CLI::App& app, Command& chosen);
+void add_eval(CLI::App& app, Command& chosen);  // eval.cpp
+void add_tokenize(CLI::App& app, Command& chosen);
+
+}  // namespace riffle::cli

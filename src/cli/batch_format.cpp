@@ -1,0 +1,283 @@
+#include "cli/batch_format.h"
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+namespace riffle::cli {
+namespace {
+
+// What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would make slow.
+using In = nlohmann::json;
+
+// Depth of [ and { outside strings; counted before parsing, so that no parser meets a tower of brackets.
+int nesting(std::string_view s) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < s.size(); ++i) {
+    const char c = s[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// Text from the file for a message: short, one line.
+std::string shown(std::string s) {
+  if (s.size() > 60) s = s.substr(0, 57) + "...";
+  return dump(Json(s));
+}
+
+// Checks fields of one line and says what is wrong with which.
+class Fields {
+ public:
+  Fields(size_t line, std::string custom_id) : line_(line), custom_id_(std::move(custom_id)) {}
+
+  [[noreturn]] void fail(const char* code, const std::string& text) const {
+    throw BatchError{code, text_of("line %zu: %s", line_, text.c_str()), custom_id_};
+  }
+  [[noreturn]] void wrong(const std::string& field, const In& found, const std::string& expected) const {
+    std::string value = found.is_structured() ? found.type_name() : dump(found);
+    if (value.size() > 60) value = found.type_name();
+    fail("bad_request", "field " + field + " is " + value + ", expected " + expected);
+  }
+
+  std::string text(const std::string& field, const In& j) const {
+    if (!j.is_string()) wrong(field, j, "a string");
+    return j.get<std::string>();
+  }
+  double real(const std::string& field, const In& j, double low, double high) const {
+    const std::string expected = text_of("a number from %g to %g", low, high);
+    if (!j.is_number()) wrong(field, j, expected);
+    const double v = j.get<double>();
+    if (!(v >= low && v <= high)) wrong(field, j, expected);
+    return v;
+  }
+  template <typename T>
+  T integer(const std::string& field, const In& j, T low, T high) const {
+    const std::string expected = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    if (!j.is_number_integer()) wrong(field, j, expected);
+    // nlohmann keeps what is above INT64_MAX as unsigned; such a value read as signed would turn negative.
+    if (j.is_number_unsigned()) {
+      const uint64_t v = j.get<uint64_t>();
+      if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high)) wrong(field, j, expected);
+      return static_cast<T>(v);
+    }
+    wrong(field, j, expected);  // negative; no field takes that
+  }
+
+ private:
+  size_t line_;
+  std::string custom_id_;
+};
+
+std::vector<Message> parse_messages(const Fields& f, const In& list) {
+  if (!list.is_array()) f.wrong("body.messages", list, "an array");
+  if (list.empty()) f.fail("empty_prompt", "field body.messages is empty");
+  std::vector<Message> out;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string at = "body.messages[" + std::to_string(i) + "]";
+    const In& m = list[i];
+    if (!m.is_object()) f.wrong(at, m, "an object");
+    Message message;
+    bool role = false, content = false;
+    for (const auto& [key, value] : m.items()) {
+      if (key == "role") {
+        message.role = f.text(at + ".role", value);
+        if (message.role != "system" && message.role != "user" && message.role != "assistant")
+          f.wrong(at + ".role", value, "system, user or assistant");
+        role = true;
+      } else if (key == "content") {
+        message.content = f.text(at + ".content", value);
+        if (message.content.find('\0') != message.content.npos)
+          f.fail("bad_request", "field " + at + ".content holds a NUL character");
+        content = true;
+      } else {
+        f.fail("bad_request", "field " + at + "." + shown(key) + " is not supported");
+      }
+    }
+    if (!role) f.fail("bad_request", "field " + at + ".role is missing");
+    if (!content) f.fail("bad_request", "field " + at + ".content is missing");
+    out.push_back(std::move(message));
+  }
+  return out;
+}
+
+std::vector<std::string> parse_stop(const Fields& f, const In& value) {
+  std::vector<std::string> out;
+  if (value.is_array()) {
+    if (value.size() > 16) f.fail("bad_request", "field body.stop has more than 16 strings");
+    for (const In& s : value) out.push_back(f.text("body.stop", s));
+  } else {
+    out.push_back(f.text("body.stop", value));
+  }
+  for (const std::string& s : out) {
+    if (s.empty()) f.fail("bad_request", "field body.stop holds an empty string");
+    if (s.find('\0') != s.npos) f.fail("bad_request", "field body.stop holds a NUL character");
+  }
+  return out;
+}
+
+void parse_body(const Fields& f, const In& body, BatchRequest& r) {
+  constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
+  bool prompt = false, messages = false;
+  for (const auto& [key, value] : body.items()) {
+    const std::string field = "body." + key;
+    if (key == "prompt") {
+      r.prompt = f.text(field, value);
+      prompt = true;
+    } else if (key == "messages") {
+      r.messages = parse_messages(f, value);
+      messages = true;
+    } else if (value.is_null()) {
+      continue;  // OpenAI's way of leaving an optional field out
+    } else if (key == "model") {
+      r.model = f.text(field, value);
+    } else if (key == "max_tokens" || key == "max_completion_tokens") {
+      r.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
+    } else if (key == "temperature") {
+      r.sampling.temperature = static_cast<float>(f.real(field, value, 0, 100));
+    } else if (key == "top_p") {
+      r.sampling.top_p = static_cast<float>(f.real(field, value, 0, 1));
+    } else if (key == "min_p") {
+      r.sampling.min_p = static_cast<float>(f.real(field, value, 0, 1));
+    } else if (key == "top_k") {
+      r.sampling.top_k = f.integer<int32_t>(field, value, 0, kIntMax);
+    } else if (key == "seed") {
+      r.sampling.seed = f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
+    } else if (key == "stop") {
+      r.stop = parse_stop(f, value);
+    } else if (key == "n") {
+      if (f.integer<int32_t>(field, value, 1, kIntMax) != 1) f.wrong(field, value, "1");
+    } else if (key == "stream") {
+      if (value != In(false)) f.wrong(field, value, "false");
+    } else {
+      f.fail("bad_request", "field body." + shown(key) + " is not supported");
+    }
+  }
+  if (prompt && messages) f.fail("bad_request", "fields body.prompt and body.messages exclude each other");
+  if (!prompt && !messages) f.fail("bad_request", "field body.prompt or body.messages is missing");
+  if (prompt && r.prompt.empty()) f.fail("empty_prompt", "field body.prompt is empty");
+  r.chat = messages;
+}
+
+}  // namespace
+
+size_t find_bad_utf8(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const auto follows = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned c = byte(i);
+    if (c < 0x80) {
+      ++i;
+    } else if (c >= 0xC2 && c <= 0xDF && follows(i + 1)) {
+      i += 2;
+    } else if (c >= 0xE0 && c <= 0xEF && follows(i + 1) && follows(i + 2) && !(c == 0xE0 && byte(i + 1) < 0xA0) &&
+               !(c == 0xED && byte(i + 1) >= 0xA0)) {  // overlong; surrogates
+      i += 3;
+    } else if (c >= 0xF0 && c <= 0xF4 && follows(i + 1) && follows(i + 2) && follows(i + 3) &&
+               !(c == 0xF0 && byte(i + 1) < 0x90) && !(c == 0xF4 && byte(i + 1) >= 0x90)) {
+      i += 4;
+    } else {
+      return i;
+    }
+  }
+  return std::string_view::npos;
+}
+
+BatchRequest parse_batch_line(std::string_view line, size_t line_number, const CommonOptions& defaults) {
+  const Fields unknown(line_number, "");
+  if (const size_t at = find_bad_utf8(line); at != line.npos)
+    unknown.fail("bad_utf8", text_of("byte %zu is not valid UTF-8", at + 1));
+  if (nesting(line) > kMaxNesting) unknown.fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
+  In json;
+  try {
+    json = In::parse(line);
+  } catch (const In::parse_error& e) {
+    unknown.fail("bad_json", text_of("not valid JSON at byte %zu", e.byte));
+  } catch (const In::exception&) {  // a number out of range
+    unknown.fail("bad_json", "not valid JSON: a number is out of range");
+  }
+  if (!json.is_object()) unknown.fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
+
+  const auto id = json.find("custom_id");
+  if (id == json.end()) unknown.fail("missing_id", "field custom_id is missing");
+  if (!id->is_string() || id->get_ref<const std::string&>().empty())
+    unknown.fail("missing_id", "field custom_id is not a string with text");
+  BatchRequest r;
+  r.custom_id = id->get<std::string>();
+  r.max_tokens = defaults.max_tokens;
+  r.sampling = defaults.sampling;
+  const Fields f(line_number, r.custom_id);
+  std::string url;
+  const In* body = nullptr;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "custom_id") continue;
+    if (key == "method") {
+      if (f.text(key, value) != "POST") f.wrong(key, value, "POST");
+    } else if (key == "url") {
+      url = f.text(key, value);
+      if (url != "/v1/completions" && url != "/v1/chat/completions")
+        f.wrong(key, value, "/v1/completions or /v1/chat/completions");
+    } else if (key == "body") {
+      if (!value.is_object()) f.wrong(key, value, "an object");
+      body = &value;
+    } else {
+      f.fail("bad_request", "field " + shown(key) + " is not supported");
+    }
+  }
+  if (!body) f.fail("bad_request", "field body is missing");
+  parse_body(f, *body, r);
+  if (!url.empty() && (url == "/v1/chat/completions") != r.chat)
+    f.fail("bad_request", std::string("field url is ") + url + " but the body has " + (r.chat ? "messages" : "a prompt"));
+  return r;
+}
+
+Json batch_error_record(size_t line_number, const BatchError& e) {
+  return {{"id", text_of("line-%zu", line_number)},
+          {"custom_id", e.custom_id.empty() ? Json(nullptr) : Json(e.custom_id)},
+          {"response", nullptr},
+          {"error", {{"code", e.code}, {"message", e.message}}}};
+}
+
+Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
+                         const std::string& text, const riffle_result& result, size_t prompt_tokens,
+                         const riffle_stats& stats) {
+  Json choice = {{"index", 0}};
+  if (request.chat) choice["message"] = {{"role", "assistant"}, {"content", text}};
+  else choice["text"] = text;
+  choice["finish_reason"] = result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
+  const Json body = {{"object", request.chat ? "chat.completion" : "text_completion"},
+                     {"model", request.model.empty() ? model_name : request.model},
+                     {"choices", Json::array({choice})},
+                     {"usage",
+                      {{"prompt_tokens", prompt_tokens},
+                       {"completion_tokens", result.n_tokens},
+                       {"total_tokens", prompt_tokens + static_cast<size_t>(result.n_tokens)}}},
+                     {"riffle",
+                      {{"finish", finish_name(result.finish)},
+                       {"seed", request.sampling.seed},
+                       {"kv_read_pct", number(kv_read_pct(stats))},
+                       {"pool_hit_pct", number(pool_hit_pct(stats))},
+                       {"kv_blocks_total", stats.kv_blocks_total},
+                       {"kv_blocks_read", stats.kv_blocks_read},
+                       {"kv_bytes_read", stats.kv_bytes_read},
+                       {"loaded_bytes", stats.loaded_bytes},
+                       {"prefill_seconds", number(stats.prefill_seconds)},
+                       {"decode_seconds", number(stats.decode_seconds)}}}};
+  return {{"id", text_of("line-%zu", line_number)},
+          {"custom_id", request.custom_id},
+          {"response",
+           {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
+          {"error", nullptr}};
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,313 @@
+#include "cli/common.h"
+
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+namespace riffle::cli {
+namespace fs = std::filesystem;
+
+std::string text_of(const char* format, ...) {
+  va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  const int n = std::vsnprintf(nullptr, 0, format, args);
+  std::string s(n > 0 ? static_cast<size_t>(n) : 0, '\0');
+  if (n > 0) std::vsnprintf(s.data(), s.size() + 1, format, again);
+  va_end(again);
+  va_end(args);
+  return s;
+}
+
+// ---- errors -----------------------------------------------------------------------------------------------------------
+
+int exit_code_of(riffle_status status) {
+  switch (status) {
+    case RIFFLE_OK: return EXIT_OK;
+    case RIFFLE_BAD_MODEL: return EXIT_BAD_MODEL;
+    case RIFFLE_OUT_OF_MEMORY:
+    case RIFFLE_NO_SLOT: return EXIT_MEMORY;
+    case RIFFLE_CONTEXT_FULL: return EXIT_CONTEXT_FULL;
+    case RIFFLE_ABORTED: return EXIT_INTERRUPTED;
+    default: return EXIT_RUN;
+  }
+}
+
+namespace {
+[[noreturn]] void fail(riffle_status status, int code, const char* text) {
+  // Someone who presses Ctrl-C knows why it stopped.
+  if (status == RIFFLE_ABORTED && interrupted()) throw Exit(EXIT_INTERRUPTED, "");
+  throw Exit(code, text && *text ? text : riffle_status_name(status));
+}
+}  // namespace
+
+void check(riffle_status status, const riffle_model* model) {
+  if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_model_error(model));
+}
+void check(riffle_status status, const riffle_context* context) {
+  if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_context_error(context));
+}
+
+// ---- handles ----------------------------------------------------------------------------------------------------------
+
+std::string resolve_model_path(const std::string& flag) {
+  if (!flag.empty()) return flag;
+  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return env;
+  const std::string shipped = "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf";
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  // build/riffle in the repository; PREFIX/bin/riffle when installed; a dist folder with the binary at its top.
+  for (const fs::path& base : {here / "..", here / "../share/riffle", here})
+    if (fs::exists(base / shipped, error)) return (base / shipped).lexically_normal().string();
+  throw Exit(EXIT_USAGE, "no model: give one with -m PATH or in the environment as RIFFLE_MODEL");
+}
+
+Model load_model(CommonOptions& options) {
+  options.model_path = resolve_model_path(options.model_path);
+  InterruptGuard guard(nullptr);
+  Progress progress("loading model", options.quiet);
+  riffle_model_options o;
+  riffle_model_defaults(&o);
+  o.progress = Progress::callback;
+  o.progress_user = &progress;
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  const riffle_status status = riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
+  progress.finish();
+  if (status != RIFFLE_OK) {
+    const bool file = status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
+    fail(status, file ? EXIT_BAD_MODEL : exit_code_of(status), err);
+  }
+  return Model(model);
+}
+
+Context create_context(riffle_model* model, const riffle_context_options& options) {
+  riffle_context* context = nullptr;
+  char err[1024] = "";
+  const riffle_status status = riffle_context_create(model, &options, &context, err, sizeof err);
+  // What is refused here came from flags.
+  if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  return Context(context);
+}
+
+Session create_session(riffle_context* context) {
+  riffle_session* session = nullptr;
+  check(riffle_session_create(context, &session), context);
+  return Session(session);
+}
+
+riffle_model_info model_info(const riffle_model* model) {
+  riffle_model_info info{};
+  info.struct_size = sizeof info;
+  check(riffle_model_get_info(model, &info), model);
+  return info;
+}
+
+riffle_stats context_stats(const riffle_context* context) {
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  check(riffle_get_stats(context, &stats), context);
+  return stats;
+}
+
+riffle_stats session_stats(const riffle_session* session) {
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  if (const riffle_status s = riffle_session_get_stats(session, &stats); s != RIFFLE_OK)
+    throw Exit(exit_code_of(s), riffle_status_name(s));
+  return stats;
+}
+
+// ---- text and tokens --------------------------------------------------------------------------------------------------
+
+namespace {
+// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it asked for.
+template <typename Vector, typename Fill>
+Vector fill_buffer(riffle_model* model, size_t guess, Fill fill) {
+  Vector out(guess, {});
+  size_t n = 0;
+  riffle_status status = fill(out.data(), out.size(), &n);
+  if (status == RIFFLE_BUFFER_TOO_SMALL) {
+    out.resize(n);
+    status = fill(out.data(), out.size(), &n);
+  }
+  check(status, model);
+  out.resize(n);
+  return out;
+}
+}  // namespace
+
+std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags) {
+  return fill_buffer<std::vector<int32_t>>(model, text.size() + 2, [&](int32_t* out, size_t capacity, size_t* n) {
+    return riffle_tokenize(model, text.data(), text.size(), flags, out, capacity, n);
+  });
+}
+
+std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens) {
+  return fill_buffer<std::string>(model, tokens.size() * 8 + 16, [&](char* out, size_t capacity, size_t* n) {
+    return riffle_detokenize(model, tokens.data(), tokens.size(), out, capacity, n);
+  });
+}
+
+std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
+  std::vector<riffle_message> list;
+  size_t guess = 64;
+  for (const Message& m : messages) {
+    if (m.content.find('\0') != m.content.npos) throw Exit(EXIT_RUN, "the text holds a NUL byte");
+    list.push_back({m.role.c_str(), m.content.c_str()});
+    guess += m.content.size() + 16;
+  }
+  return fill_buffer<std::vector<int32_t>>(model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
+    return riffle_chat_tokens(model, list.data(), list.size(), out, capacity, n);
+  });
+}
+
+namespace {
+std::string read_all(std::FILE* in, const std::string& name) {
+  std::string text;
+  char buffer[1 << 16];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, in)) text.append(buffer, n);
+  if (std::ferror(in)) throw Exit(EXIT_RUN, name + ": cannot read: " + std::strerror(errno));
+  return text;
+}
+}  // namespace
+
+std::string read_stdin() { return read_all(stdin, "stdin"); }
+
+std::string read_file(const std::string& path) {
+  if (path == "-") return read_stdin();
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!in) throw Exit(EXIT_RUN, path + ": cannot open: " + std::strerror(errno));
+  return read_all(in.get(), path);
+}
+
+void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
+  flags.text_given = app.add_option("-p,--prompt", flags.text, "the prompt")->type_name("TEXT");
+  flags.file_given = app.add_option("-f,--file", flags.file, "read it from a file (-: stdin); -p TEXT then follows it")
+                         ->type_name("FILE");
+}
+
+std::string prompt_text(const PromptFlags& flags) {
+  std::string text;
+  if (flags.file_given->count()) {
+    text = read_file(flags.file);
+    if (flags.text_given->count()) text = with_document(std::move(text), flags.text);
+  } else if (flags.text_given->count()) {
+    text = flags.text;
+  } else if (!is_terminal(STDIN_FILENO)) {
+    text = read_stdin();
+  } else {
+    throw Exit(EXIT_USAGE, "no prompt: give -p TEXT, -f FILE or pipe it in");
+  }
+  if (text.empty()) throw Exit(EXIT_RUN, "the prompt is empty");
+  return text;
+}
+
+std::string with_document(std::string document, std::string_view question) {
+  while (!document.empty() && (document.back() == '\n' || document.back() == '\r')) document.pop_back();
+  return document + "\n" + std::string(question);
+}
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw Exit(EXIT_RUN, std::string("stdout: cannot write: ") + std::strerror(errno));
+}
+
+// ---- statistics and JSON ----------------------------------------------------------------------------------------------
+
+namespace {
+double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); }
+}  // namespace
+
+double kv_read_pct(const riffle_stats& s) {
+  return 100 * ratio(static_cast<double>(s.kv_blocks_read), static_cast<double>(s.kv_blocks_total));
+}
+double pool_hit_pct(const riffle_stats& s) {
+  return 100 * ratio(static_cast<double>(s.pool_hits), static_cast<double>(s.pool_lookups));
+}
+double prefill_rate(const riffle_stats& s) { return ratio(static_cast<double>(s.prefill_tokens), s.prefill_seconds); }
+double decode_rate(const riffle_stats& s) { return ratio(static_cast<double>(s.decode_tokens), s.decode_seconds); }
+
+const char* finish_name(riffle_finish finish) {
+  switch (finish) {
+    case RIFFLE_FINISH_STOP: return "stop";
+    case RIFFLE_FINISH_LENGTH: return "length";
+    case RIFFLE_FINISH_CONTEXT: return "context";
+    case RIFFLE_FINISH_ABORTED: return "aborted";
+    default: return "none";
+  }
+}
+
+std::string percent(double value) { return std::isfinite(value) ? text_of("%.1f%%", value) : "-"; }
+
+std::string stats_line(const riffle_stats& s) {
+  std::string line = text_of("%llu tokens read", static_cast<unsigned long long>(s.prefill_tokens));
+  if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
+  line += text_of(", %llu decoded", static_cast<unsigned long long>(s.decode_tokens));
+  if (const double r = decode_rate(s); std::isfinite(r)) line += text_of(" at %.1f/s", r);
+  if (const double p = kv_read_pct(s); std::isfinite(p)) line += text_of(", %.1f%% of KV read", p);
+  if (const double p = pool_hit_pct(s); std::isfinite(p)) line += text_of(", %.1f%% pool hits", p);
+  return line;
+}
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json number(float value) { return number(std::strtod(text_of("%.7g", static_cast<double>(value)).c_str(), nullptr)); }
+
+Json stats_json(const riffle_stats& s) {
+  return {{"prefill_tokens", s.prefill_tokens},
+          {"prefill_seconds", number(s.prefill_seconds)},
+          {"prefill_tokens_per_second", number(prefill_rate(s))},
+          {"decode_tokens", s.decode_tokens},
+          {"decode_steps", s.decode_steps},
+          {"decode_seconds", number(s.decode_seconds)},
+          {"decode_tokens_per_second", number(decode_rate(s))},
+          {"kv_blocks_total", s.kv_blocks_total},
+          {"kv_blocks_read", s.kv_blocks_read},
+          {"kv_read_pct", number(kv_read_pct(s))},
+          {"kv_bytes_read", s.kv_bytes_read},
+          {"pool_slots", s.pool_slots},
+          {"pool_lookups", s.pool_lookups},
+          {"pool_hits", s.pool_hits},
+          {"pool_hit_pct", number(pool_hit_pct(s))},
+          {"loaded_bytes", s.loaded_bytes},
+          {"flushed_bytes", s.flushed_bytes},
+          {"evictions", s.evictions},
+          {"host_kv_bytes", s.host_kv_bytes},
+          {"peak_rss_bytes", s.peak_rss_bytes}};
+}
+
+Json selection_json(const riffle_selection& s) {
+  return {{"selector", selector_name(s.selector)}, {"digest", digest_name(s.digest)},
+          {"gqa", gqa_name(s.gqa)},                {"stop_mode", stop_name(s.stop)},
+          {"epsilon", number(s.epsilon)},          {"microbatch", s.microbatch},
+          {"budget", number(s.budget)},            {"sink_blocks", s.sink_blocks},
+          {"window_blocks", s.window_blocks},      {"dense_layers", s.dense_layers},
+          {"lookahead", s.lookahead}};
+}
+
+Json context_json(const riffle_context_options& o) {
+  return {{"device", device_name(o.device)},
+          {"n_ctx", o.n_ctx},
+          {"threads", o.n_threads},
+          {"block_size", o.block_size},
+          {"kv", kv_name(o.kv_type)},
+          {"isa", isa_name(o.isa)},
+          {"slots", o.slots},
+          {"gpu_mem", o.gpu_mem},
+          {"evict", evict_name(o.evict)},
+          {"pool", o.pool_per_layer ? "per-layer" : "unified"},
+          {"prefill_chunk", o.prefill_chunk},
+          {"selection", selection_json(o.selection)}};
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+void print_json(const Json& json) { write_out(dump(json) + "\n"); }
+
+}  // namespace riffle::cli

@@ -1,0 +1,188 @@
+// What the subcommands share: handles that free themselves, errors with exit codes, text in and out, progress, tables.
+// Answers go to stdout, everything else to stderr.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/args.h"
+#include "riffle.h"
+
+namespace riffle::cli {
+
+// ---- errors -----------------------------------------------------------------------------------------------------------
+
+enum ExitCode {
+  EXIT_OK = 0,
+  EXIT_RUN = 1,            // a run-time error
+  EXIT_USAGE = 2,          // bad flags or option values
+  EXIT_BAD_MODEL = 3,      // the model file is missing, damaged or of a kind riffle does not support
+  EXIT_MEMORY = 4,         // out of memory, or --gpu-mem / --slots too small
+  EXIT_CONTEXT_FULL = 5,   // the prompt does not fit the context
+  EXIT_INTERRUPTED = 130   // Ctrl-C
+};
+
+// Ends the program with this code; main prints "riffle: text" to stderr (nothing if text is empty).
+class Exit : public std::runtime_error {
+ public:
+  Exit(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
+
+// printf into a string.
+[[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
+
+int exit_code_of(riffle_status status);
+
+// Throw Exit with the handle's error text unless status is RIFFLE_OK.
+void check(riffle_status status, const riffle_model* model);
+void check(riffle_status status, const riffle_context* context);
+
+// ---- handles ----------------------------------------------------------------------------------------------------------
+
+struct HandleDeleter {
+  void operator()(riffle_model* p) const { riffle_model_free(p); }
+  void operator()(riffle_context* p) const { riffle_context_free(p); }
+  void operator()(riffle_session* p) const { riffle_session_free(p); }
+};
+// Declare them in the order model, context, session: C++ destroys them in the order the library asks for.
+using Model = std::unique_ptr<riffle_model, HandleDeleter>;
+using Context = std::unique_ptr<riffle_context, HandleDeleter>;
+using Session = std::unique_ptr<riffle_session, HandleDeleter>;
+
+// -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if there is none.
+std::string resolve_model_path(const std::string& flag);
+
+// All three throw Exit. load_model draws a progress bar and stores the path it took in options.model_path.
+Model load_model(CommonOptions& options);
+Context create_context(riffle_model* model, const riffle_context_options& options);
+Session create_session(riffle_context* context);
+
+riffle_model_info model_info(const riffle_model* model);
+riffle_stats context_stats(const riffle_context* context);
+riffle_stats session_stats(const riffle_session* session);
+
+// ---- text and tokens --------------------------------------------------------------------------------------------------
+
+// flags: RIFFLE_TOKENIZE_*. Throws Exit.
+std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags);
+std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens);
+
+struct Message {
+  std::string role, content;
+};
+std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages);
+
+std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
+std::string read_stdin();
+
+// -p TEXT, -f FILE or piped stdin. With both -f and -p the text follows the file after a line break, which is how the
+// shipped model was trained to see a document and a question.
+struct PromptFlags {
+  std::string text, file;
+  CLI::Option* text_given = nullptr;
+  CLI::Option* file_given = nullptr;
+};
+void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty.
+std::string prompt_text(const PromptFlags& flags);
+
+// Document and question as one message.
+std::string with_document(std::string document, std::string_view question);
+
+// Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
+void write_out(std::string_view text);
+
+// ---- interruption -----------------------------------------------------------------------------------------------------
+
+// While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets interrupted(); the second
+// ends the process with 130 at once. context may be NULL (then only the flag). One at a time.
+class InterruptGuard {
+ public:
+  explicit InterruptGuard(riffle_context* context);
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+};
+bool interrupted();         // a Ctrl-C came since the last clear
+void clear_interrupted();   // also takes back a riffle_abort that found nothing to stop
+
+// ---- terminal ---------------------------------------------------------------------------------------------------------
+
+bool is_terminal(int fd);
+bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
+
+// One line of notice to stderr unless quiet; dimmed on a terminal.
+[[gnu::format(printf, 2, 3)]] void notice(bool quiet, const char* format, ...);
+
+// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a moment, erased at the end.
+// Elsewhere a plain line every ten seconds. Pass callback and this to riffle functions; it returns false after Ctrl-C.
+class Progress {
+ public:
+  Progress(std::string label, bool quiet);
+  ~Progress() { finish(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  static bool callback(void* self, const riffle_progress* p);
+  void update(double done, double total);  // for work counted here, e.g. questions of an eval
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Mode { SILENT, LINES, BAR };
+  std::string label_;
+  Mode mode_;
+  Clock::time_point start_, last_;
+  size_t drawn_ = 0;  // columns on the line now
+};
+
+// A table with aligned columns: first row is the header, first column is left-aligned, the others right-aligned.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text(bool all_left = false) const;
+  void print() const { write_out(text()); }
+  void print_left() const { write_out(text(true)); }  // names and values: every column left-aligned
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string human_bytes(double bytes);  // "28.6 MiB"
+
+// ---- statistics and JSON ----------------------------------------------------------------------------------------------
+
+using Json = nlohmann::ordered_json;
+
+// Shares in percent; NaN where nothing was counted (to JSON: null).
+double kv_read_pct(const riffle_stats& stats);
+double pool_hit_pct(const riffle_stats& stats);
+double prefill_rate(const riffle_stats& stats);  // tokens/s
+double decode_rate(const riffle_stats& stats);
+
+const char* finish_name(riffle_finish finish);  // "stop", "length", "context", "aborted", "none"
+std::string percent(double value);              // "9.7%", or "-" for NaN
+std::string stats_line(const riffle_stats& stats);
+
+Json number(double value);                      // null if not finite
+Json number(float value);                       // 0.1F as 0.1
+Json stats_json(const riffle_stats& stats);     // counters; rates and percentages beside them
+Json selection_json(const riffle_selection& selection);
+Json context_json(const riffle_context_options& options);
+// One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
+std::string dump(const Json& json);
+void print_json(const Json& json);              // dump and a newline to stdout
+
+}  // namespace riffle::cli

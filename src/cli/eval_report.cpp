@@ -1,0 +1,431 @@
+#include "cli/eval_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace riffle::eval {
+namespace {
+
+using cli::Exit;
+using cli::EXIT_USAGE;
+using cli::Json;
+using cli::number;
+using cli::text_of;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+double ratio(double a, double b) { return b > 0 ? a / b : kNan; }
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (;;) {
+    const size_t end = text.find(separator, begin);
+    std::string part = text.substr(begin, end == std::string::npos ? end : end - begin);
+    const size_t first = part.find_first_not_of(" \t\n"), last = part.find_last_not_of(" \t\n");
+    parts.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+double parse_number(const std::string& key, const std::string& value) {
+  size_t used = 0;
+  double x = kNan;
+  try {
+    x = std::stod(value, &used);
+  } catch (const std::exception&) {
+  }
+  if (used != value.size() || value.empty() || !std::isfinite(x)) {
+    throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected a number", key.c_str(), value.c_str()));
+  }
+  return x;
+}
+
+int32_t parse_count(const std::string& key, const std::string& value) {
+  const double x = parse_number(key, value);
+  if (!(x >= 0 && x <= 1e9) || x != std::floor(x)) {
+    throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected a whole number", key.c_str(), value.c_str()));
+  }
+  return static_cast<int32_t>(x);
+}
+
+// The enum value whose spelling is value; the library's enums count from 0.
+template <typename Enum>
+Enum parse_enum(const std::string& key, const std::string& value, const char* (*name)(Enum), int count) {
+  std::string known;
+  for (int i = 0; i < count; ++i) {
+    const char* spelling = name(static_cast<Enum>(i));
+    if (value == spelling) return static_cast<Enum>(i);
+    known += (i ? ", " : "") + std::string(spelling);
+  }
+  throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected one of %s", key.c_str(), value.c_str(), known.c_str()));
+}
+
+void set_field(riffle_selection& s, const std::string& key, const std::string& value) {
+  if (key == "epsilon") {
+    s.epsilon = static_cast<float>(parse_number(key, value));
+  } else if (key == "budget") {
+    s.budget = static_cast<float>(parse_number(key, value));
+  } else if (key == "microbatch") {
+    s.microbatch = parse_count(key, value);
+  } else if (key == "sink_blocks") {
+    s.sink_blocks = parse_count(key, value);
+  } else if (key == "window_blocks") {
+    s.window_blocks = parse_count(key, value);
+  } else if (key == "dense_layers") {
+    s.dense_layers = parse_count(key, value);
+  } else if (key == "lookahead") {
+    s.lookahead = parse_count(key, value);
+  } else if (key == "digest") {
+    s.digest = parse_enum<riffle_digest>(key, value, cli::digest_name, 3);
+  } else if (key == "gqa") {
+    s.gqa = parse_enum<riffle_gqa>(key, value, cli::gqa_name, 3);
+  } else if (key == "stop" || key == "stop_mode") {
+    s.stop = parse_enum<riffle_stop>(key, value, cli::stop_name, 4);
+  } else {
+    throw Exit(EXIT_USAGE, text_of("--sweep: unknown field '%s'; known: epsilon, budget, microbatch, sink_blocks, "
+                                   "window_blocks, dense_layers, lookahead, digest, gqa, stop",
+                                   key.c_str()));
+  }
+}
+
+template <typename T>
+void grow(std::vector<T>& v, size_t n) {
+  if (v.size() < n) v.resize(n);
+}
+
+std::string fixed(double value, int decimals) { return std::isnan(value) ? "-" : text_of("%.*f", decimals, value); }
+
+}  // namespace
+
+// ---- settings
+// ---------------------------------------------------------------------------------------------------------
+
+Setting dense_setting(const riffle_selection& base) {
+  Setting s{"dense", base};
+  s.selection.selector = RIFFLE_SELECTOR_DENSE;
+  return s;
+}
+
+Setting flag_setting(const riffle_selection& base) {
+  std::string label = cli::selector_name(base.selector);
+  if (base.selector == RIFFLE_SELECTOR_PSA) label += text_of(" epsilon=%g", static_cast<double>(base.epsilon));
+  if (base.selector == RIFFLE_SELECTOR_TOPK) label += text_of(" budget=%g", static_cast<double>(base.budget));
+  return {label, base};
+}
+
+std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base) {
+  std::vector<Setting> all;
+  for (const std::string& spec : split(text, ';')) {
+    if (spec.empty()) continue;  // a trailing ';'
+    const size_t colon = spec.find(':');
+    const std::string selector = split(spec.substr(0, colon), ':')[0];
+    Setting first{selector, base};
+    first.selection.selector = parse_enum<riffle_selector>("selector", selector, cli::selector_name, 3);
+    std::vector<Setting> settings = {first};
+    std::vector<std::pair<std::string, std::vector<std::string>>> fields;
+    if (colon != std::string::npos) {
+      for (const std::string& word : split(spec.substr(colon + 1), ',')) {
+        const size_t equals = word.find('=');
+        if (equals != std::string::npos) {
+          std::string key = split(word.substr(0, equals), '=')[0];
+          std::replace(key.begin(), key.end(), '-', '_');
+          fields.push_back({key, {split(word.substr(equals + 1), '=')[0]}});
+        } else if (fields.empty()) {
+          throw Exit(EXIT_USAGE, text_of("--sweep: '%s': expected field=value", word.c_str()));
+        } else {
+          fields.back().second.push_back(word);
+        }
+      }
+    }
+    for (const auto& [key, values] : fields) {
+      std::vector<Setting> grown;
+      for (const Setting& s : settings) {
+        for (const std::string& value : values) {
+          grown.push_back(s);
+          set_field(grown.back().selection, key, value);
+          grown.back().label += " " + key + "=" + value;
+        }
+      }
+      settings = std::move(grown);
+    }
+    all.insert(all.end(), settings.begin(), settings.end());
+  }
+  if (all.empty()) throw Exit(EXIT_USAGE, "--sweep: no setting given");
+  return all;
+}
+
+// ---- counting
+// ---------------------------------------------------------------------------------------------------------
+
+void Usage::add(const riffle_stats& stats) {
+  steps += stats.decode_steps;
+  blocks_total += stats.kv_blocks_total;
+  blocks_read += stats.kv_blocks_read;
+  kv_bytes_read += stats.kv_bytes_read;
+  pool_lookups += stats.pool_lookups;
+  pool_hits += stats.pool_hits;
+  loaded_bytes += stats.loaded_bytes;
+  seconds += stats.decode_seconds;
+}
+
+void Usage::add(const riffle_trace& trace) {
+  const size_t n = static_cast<size_t>(trace.layer) + 1, i = n - 1;
+  grow(layer_total, n), grow(layer_read, n), grow(layer_rows, n), grow(layer_coverage, n), grow(layer_heads, n);
+  layer_total[i] += static_cast<uint64_t>(trace.n_blocks);
+  layer_read[i] += static_cast<uint64_t>(trace.n_read);
+  ++layer_rows[i];
+  if (!trace.coverage) return;
+  for (int h = 0; h < trace.n_group; ++h) {
+    coverage.push_back(trace.coverage[h]);
+    layer_coverage[i] += trace.coverage[h];
+    ++layer_heads[i];
+  }
+}
+
+void Usage::add(const Usage& other) {
+  steps += other.steps, blocks_total += other.blocks_total, blocks_read += other.blocks_read;
+  kv_bytes_read += other.kv_bytes_read, pool_lookups += other.pool_lookups, pool_hits += other.pool_hits;
+  loaded_bytes += other.loaded_bytes, seconds += other.seconds;
+  coverage.insert(coverage.end(), other.coverage.begin(), other.coverage.end());
+  const auto sum = [](auto& to, const auto& from) {
+    grow(to, from.size());
+    for (size_t i = 0; i < from.size(); ++i) to[i] += from[i];
+  };
+  sum(layer_total, other.layer_total);
+  sum(layer_read, other.layer_read);
+  sum(layer_rows, other.layer_rows);
+  sum(layer_coverage, other.layer_coverage);
+  sum(layer_heads, other.layer_heads);
+}
+
+double Usage::read_pct() const {
+  return 100 * ratio(static_cast<double>(blocks_read), static_cast<double>(blocks_total));
+}
+double Usage::pool_hit_pct() const {
+  return 100 * ratio(static_cast<double>(pool_hits), static_cast<double>(pool_lookups));
+}
+double Usage::ms_per_step() const { return 1e3 * ratio(seconds, static_cast<double>(steps)); }
+
+double Usage::coverage_mean() const {
+  double sum = 0;
+  for (float c : coverage) sum += static_cast<double>(c);
+  return ratio(sum, static_cast<double>(coverage.size()));
+}
+
+double Usage::coverage_p1() const {
+  if (coverage.empty()) return kNan;
+  std::vector<float> sorted = coverage;
+  const size_t k = sorted.size() / 100;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(k), sorted.end());
+  return static_cast<double>(sorted[k]);
+}
+
+std::vector<double> Usage::layer_read_pct() const {
+  std::vector<double> pct;
+  for (size_t i = 0; i < layer_total.size(); ++i) {
+    pct.push_back(100 * ratio(static_cast<double>(layer_read[i]), static_cast<double>(layer_total[i])));
+  }
+  return pct;
+}
+
+Json Usage::json() const {
+  Json j;
+  j["steps"] = steps;
+  j["kv_read_pct"] = number(read_pct());
+  j["kv_blocks_total"] = blocks_total;
+  j["kv_blocks_read"] = blocks_read;
+  j["kv_bytes_read"] = kv_bytes_read;
+  j["pool_hit_pct"] = number(pool_hit_pct());
+  j["pool_lookups"] = pool_lookups;
+  j["loaded_bytes"] = loaded_bytes;
+  j["ms_per_step"] = number(ms_per_step());
+  j["coverage_mean"] = number(coverage_mean());
+  j["coverage_p1"] = number(coverage_p1());
+  j["layers"] = Json::array();
+  const std::vector<double> pct = layer_read_pct();
+  for (size_t i = 0; i < pct.size(); ++i) {
+    Json layer;
+    layer["kv_read_pct"] = number(pct[i]);
+    layer["kv_blocks_read"] = layer_read[i];
+    // Mean over steps and KV heads.
+    layer["blocks_per_step"] = number(ratio(static_cast<double>(layer_read[i]), static_cast<double>(layer_rows[i])));
+    layer["coverage_mean"] = number(ratio(layer_coverage[i], static_cast<double>(layer_heads[i])));
+    j["layers"].push_back(layer);
+  }
+  return j;
+}
+
+void Marks::add(const Marks& m) {
+  n += m.n, dense += m.dense, sparse += m.sparse, both += m.both, dense_in_order += m.dense_in_order;
+  tokens += m.tokens, nll_dense += m.nll_dense, nll_sparse += m.nll_sparse;
+}
+
+double Marks::kept() const { return ratio(both, dense); }
+
+Json Marks::json() const {
+  Json j;
+  j["questions"] = n;
+  j["dense_right"] = dense;
+  j["sparse_right"] = sparse;
+  j["both_right"] = both;
+  j["lost"] = dense - both;
+  j["gained"] = sparse - both;
+  j["kept"] = number(kept());
+  j["dense_right_in_order"] = dense_in_order;
+  j["answer_tokens"] = tokens;
+  j["nll_dense"] = number(ratio(nll_dense, static_cast<double>(tokens)));
+  j["nll_sparse"] = number(ratio(nll_sparse, static_cast<double>(tokens)));
+  return j;
+}
+
+Marks Row::total() const {
+  Marks sum;
+  for (const Marks& m : tasks) sum.add(m);
+  return sum;
+}
+
+Json Row::json() const {
+  Json j;
+  j["type"] = "row";
+  j["length"] = length;
+  j["setting"] = setting.label;
+  j["selection"] = cli::selection_json(setting.selection);
+  j["total"] = total().json();
+  Json text_json = text.json();
+  text_json["tokens"] = text_tokens;
+  text_json["nll_dense"] = number(ratio(text_nll_dense, static_cast<double>(text_tokens)));
+  text_json["nll_sparse"] = number(ratio(text_nll_sparse, static_cast<double>(text_tokens)));
+  j["answers"] = answers.json();
+  j["text"] = text_json;
+  j["tasks"] = Json::object();
+  for (int t = 0; t < kTasks; ++t) {
+    if (tasks[t].n > 0) j["tasks"][task_name(static_cast<Task>(t))] = tasks[t].json();
+  }
+  j["seconds"] = number(seconds);
+  return j;
+}
+
+// ---- tables
+// -----------------------------------------------------------------------------------------------------------
+
+std::string rows_text(const std::vector<Row>& rows) {
+  bool covered = false, pooled = false, text = false;
+  for (const Row& r : rows) {
+    covered |= !r.answers.coverage.empty();
+    pooled |= r.answers.pool_lookups > 0;
+    text |= r.text_tokens > 0;
+  }
+  std::vector<std::string> header = {"setting", "asked", "right", "kept", "lost", "gained", "nll", "KV read"};
+  if (text) header.insert(header.end(), {"text nll", "+", "KV read"});
+  if (covered) header.insert(header.end(), {"coverage", "1%"});
+  if (pooled) header.push_back("pool hits");
+  header.insert(header.end(), {"ms/step", "s", "KV read % by layer"});
+  cli::Table table(header);
+  for (const Row& r : rows) {
+    const Marks m = r.total();
+    std::vector<std::string> line = {r.setting.label,
+                                     std::to_string(m.n),
+                                     std::to_string(m.sparse),
+                                     cli::percent(100 * m.kept()),
+                                     std::to_string(m.dense - m.both),
+                                     std::to_string(m.sparse - m.both),
+                                     fixed(ratio(m.nll_sparse, static_cast<double>(m.tokens)), 4),
+                                     cli::percent(r.answers.read_pct())};
+    if (text) {
+      const double n = static_cast<double>(r.text_tokens);
+      line.push_back(fixed(ratio(r.text_nll_sparse, n), 4));
+      line.push_back(fixed(ratio(r.text_nll_sparse - r.text_nll_dense, n), 4));
+      line.push_back(cli::percent(r.text.read_pct()));
+    }
+    if (covered) {
+      line.push_back(fixed(r.answers.coverage_mean(), 3));
+      line.push_back(fixed(r.answers.coverage_p1(), 3));
+    }
+    if (pooled) line.push_back(cli::percent(r.answers.pool_hit_pct()));
+    line.push_back(fixed(r.answers.ms_per_step(), 2));
+    line.push_back(fixed(r.seconds, 1));
+    std::string layers;
+    for (double pct : r.answers.layer_read_pct()) layers += (layers.empty() ? "" : " ") + fixed(pct, 0);
+    line.push_back(layers);
+    table.add(line);
+  }
+  std::vector<std::string> task_header = {"right by task"};
+  std::vector<int> shown;
+  for (int t = 0; t < kTasks; ++t) {
+    if (rows.empty() || rows[0].tasks[t].n == 0) continue;
+    shown.push_back(t);
+    task_header.push_back(task_name(static_cast<Task>(t)));
+  }
+  cli::Table by_task(task_header);
+  for (const Row& r : rows) {
+    std::vector<std::string> line = {r.setting.label};
+    for (int t : shown) {
+      const Marks& m = r.tasks[t];
+      line.push_back(text_of("%d/%d", m.sparse, m.n) + (m.dense > m.both ? text_of(" (-%d)", m.dense - m.both) : ""));
+    }
+    by_task.add(line);
+  }
+  return table.text() + "\n" + by_task.text();
+}
+
+// ---- dense scores
+// -----------------------------------------------------------------------------------------------------
+
+std::string PositionBucket::name() const { return text_of("%d-%d", begin, end); }
+
+std::vector<PositionBucket> position_buckets(int window) {
+  std::vector<PositionBucket> buckets;
+  constexpr int kEdges[] = {0, 1024, 4096, 16384, 32768};
+  for (size_t i = 0; i + 1 < std::size(kEdges) && kEdges[i] < window; ++i) {
+    buckets.push_back({kEdges[i], std::min(kEdges[i + 1], window)});
+  }
+  return buckets;
+}
+
+bool shares_differ(double a, int n, double b, int m) {
+  // Two virtual cases, one right and one wrong, keep the pooled share off 0 and 1, where no variance would be left.
+  const double pooled = (a * n + b * m + 1) / (n + m + 2);
+  const double error = std::sqrt(pooled * (1 - pooled) * (1.0 / n + 1.0 / m));
+  return !(std::fabs(a - b) <= 2.6 * error);
+}
+
+std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionBucket>& buckets,
+                       const Json& reference) {
+  constexpr int kReferenceCases = 20;  // of each figure in the reference file
+  const auto expected = [&](const char* group, const std::string& name) {
+    if (!reference.is_object() || !reference.contains(group) || !reference[group].contains(name)) return kNan;
+    const Json& value = reference[group][name];
+    return value.is_number() ? value.get<double>() : kNan;
+  };
+  cli::Table table({"dense", "length", "asked", "right", "share", "in order", "reference", ""});
+  for (const Row& r : rows) {
+    for (int t = 0; t < kTasks; ++t) {
+      const Marks& m = r.tasks[t];
+      if (m.n == 0) continue;
+      const std::string name = task_name(static_cast<Task>(t));
+      const double wanted = expected("tasks", name + "@" + std::to_string(r.length));
+      const double in_order = ratio(m.dense_in_order, m.n);
+      std::string verdict;
+      if (!std::isnan(wanted)) {
+        verdict = shares_differ(in_order, m.n, wanted, kReferenceCases) ? "DIFFERS" : "within chance";
+      }
+      table.add({name, std::to_string(r.length), std::to_string(m.n), std::to_string(m.dense),
+                 fixed(ratio(m.dense, m.n), 3), fixed(in_order, 3), fixed(wanted, 3), verdict});
+    }
+  }
+  std::string text = table.text();
+  if (!buckets.empty()) {
+    cli::Table nll({"held-out nll at", "tokens", "nll", "reference"});
+    for (const PositionBucket& b : buckets) {
+      nll.add({b.name(), std::to_string(b.n), fixed(ratio(b.sum, static_cast<double>(b.n)), 4),
+               fixed(expected("nll", b.name()), 4)});
+    }
+    text += "\n" + nll.text();
+  }
+  return text;
+}
+
+}  // namespace riffle::eval

@@ -1,0 +1,127 @@
+// riffle info: facts of a model, and what running it would take.
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+struct InfoOptions {
+  CommonOptions common;
+  bool plan = false;
+};
+
+Json info_json(const riffle_model_info& i) {
+  return {{"name", i.name},
+          {"architecture", i.architecture},
+          {"format", i.format},
+          {"weight_type", i.weight_type},
+          {"n_params", i.n_params},
+          {"weight_bytes", i.weight_bytes},
+          {"dim", i.dim},
+          {"hidden_dim", i.hidden_dim},
+          {"head_dim", i.head_dim},
+          {"n_layers", i.n_layers},
+          {"n_heads", i.n_heads},
+          {"n_kv_heads", i.n_kv_heads},
+          {"vocab_size", i.vocab_size},
+          {"n_ctx_train", i.n_ctx_train},
+          {"rope_theta", i.rope_theta},
+          {"norm_eps", i.norm_eps},
+          {"tied_output", i.tied_output},
+          {"bos_id", i.bos_id},
+          {"eos_id", i.eos_id},
+          {"chat_template", i.chat_template}};
+}
+
+Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
+  return {{"device", p.device},
+          {"isa", p.isa},
+          {"n_ctx", p.n_ctx},
+          {"threads", p.n_threads},
+          {"block_size", p.block_size},
+          {"weights", p.weights},
+          {"activations", p.activations},
+          {"digests", p.digests},
+          {"prefill_kv", p.prefill_kv},
+          {"pool", p.pool},
+          {"total", p.total},
+          {"host_kv", p.host_kv},
+          {"slots", p.slots},
+          {"min_slots", p.min_slots},
+          {"slot_bytes", p.slot_bytes},
+          {"min_gpu_mem", p.min_gpu_mem},
+          {"fits", status == RIFFLE_OK},
+          {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
+}
+
+void print_info(const riffle_model_info& i, const std::string& path) {
+  const auto count = [](long long v) { return std::to_string(v); };
+  Table t({"model", path});
+  t.add({"name", *i.name ? i.name : "-"});
+  t.add({"format", text_of("%s, %s, %s", i.format, i.architecture, i.weight_type)});
+  t.add({"parameters", text_of("%.1f M", static_cast<double>(i.n_params) / 1e6)});
+  t.add({"weights", human_bytes(static_cast<double>(i.weight_bytes))});
+  t.add({"layers", count(i.n_layers)});
+  t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
+  t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
+  t.add({"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
+  t.add({"trained length", count(i.n_ctx_train)});
+  t.add({"RoPE base", text_of("%g", i.rope_theta)});
+  t.add({"chat template", *i.chat_template ? "yes" : "none"});
+  t.print_left();
+}
+
+void print_plan(const riffle_plan& p) {
+  const auto bytes = [](uint64_t v) { return human_bytes(static_cast<double>(v)); };
+  Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa, p.n_threads,
+                                  p.n_ctx, p.block_size)});
+  t.add({"weights", bytes(p.weights)});
+  t.add({"activations", bytes(p.activations)});
+  t.add({"digests", bytes(p.digests)});
+  t.add({"prefill KV", bytes(p.prefill_kv)});
+  t.add({"pool", p.slots ? text_of("%s: %lld slots of %s, at least %lld", bytes(p.pool).c_str(),
+                                   static_cast<long long>(p.slots), bytes(p.slot_bytes).c_str(),
+                                   static_cast<long long>(p.min_slots))
+                         : "none"});
+  t.add({"total", text_of("%s, smallest --gpu-mem %s", bytes(p.total).c_str(), bytes(p.min_gpu_mem).c_str())});
+  t.add({"host KV", bytes(p.host_kv) + " for a full session"});
+  t.print_left();
+}
+
+int info_main(InfoOptions& o) {
+  Model model = load_model(o.common);
+  const riffle_model_info info = model_info(model.get());
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  char err[1024] = "";
+  riffle_status status = RIFFLE_OK;
+  if (o.plan) {
+    status = riffle_plan_memory(model.get(), &o.common.context, &plan, err, sizeof err);
+    if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY)
+      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  }
+  if (o.common.json) {
+    Json out = {{"path", o.common.model_path}};
+    out.update(info_json(info));
+    if (o.plan) out["plan"] = plan_json(plan, status, err);
+    out["version"] = riffle_version();
+    print_json(out);
+  } else {
+    print_info(info, o.common.model_path);
+    if (o.plan) write_out("\n");
+    if (o.plan) print_plan(plan);
+  }
+  if (status != RIFFLE_OK) throw Exit(EXIT_MEMORY, err);
+  return EXIT_OK;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<InfoOptions>();
+  CLI::App* sub = app.add_subcommand("info", "Facts of a model and, with --plan, the memory that running it takes");
+  sub->add_flag("--plan", o->plan, "the memory plan for the flags given, computed before anything is allocated");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return info_main(*o); }; });
+}
+
+}  // namespace riffle::cli

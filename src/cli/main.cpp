@@ -1,0 +1,81 @@
+// riffle: the command line. A client of riffle.h and nothing else of the library.
+#include <clocale>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include <unistd.h>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+const char* const kFooter = R"(Exit codes:
+  0    done
+  1    a run-time error (for batch: a line failed)
+  2    bad flags or flag values, no prompt, no model given
+  3    the model file is missing, damaged or unsupported
+  4    out of memory, or --gpu-mem / --slots too small
+  5    the prompt does not fit the context
+  130  stopped by Ctrl-C
+Answers go to stdout, everything else to stderr. Environment: RIFFLE_MODEL (default for -m), NO_COLOR,
+RIFFLE_HISTORY (file for chat's history; empty: none). riffle COMMAND --help lists a command's flags.)";
+
+void complain(const char* text) {
+  const bool color = color_ok(STDERR_FILENO);
+  std::fprintf(stderr, "%sriffle:%s %s\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", text);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("riffle: answers from very long documents on small memory");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("riffle ") + riffle_version());
+  Command chosen;
+  add_chat(app, chosen);
+  add_run(app, chosen);
+  add_batch(app, chosen);
+  add_info(app, chosen);
+  add_bench(app, chosen);
+  add_eval(app, chosen);
+  add_tokenize(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) {  // --help, --version
+      app.exit(e);
+      return EXIT_OK;
+    }
+    complain(e.what());
+    const auto subs = app.get_subcommands();
+    std::fprintf(stderr, "See riffle%s --help.\n", subs.empty() ? "" : (" " + subs.front()->get_name()).c_str());
+    return EXIT_USAGE;
+  }
+  return chosen();
+}
+
+}  // namespace
+}  // namespace riffle::cli
+
+int main(int argc, char** argv) {
+  using namespace riffle::cli;
+  // Character types only (for line editing); numbers stay as JSON and scripts want them.
+  if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  try {
+    return run(argc, argv);
+  } catch (const Exit& e) {
+    if (*e.what()) complain(e.what());
+    return e.code();
+  } catch (const CLI::Error& e) {  // a flag's value that only the subcommand could judge
+    complain(e.what());
+    return EXIT_USAGE;
+  } catch (const std::bad_alloc&) {
+    complain("out of memory");
+    return EXIT_MEMORY;
+  } catch (const std::exception& e) {
+    complain(e.what());
+    return EXIT_RUN;
+  }
+}

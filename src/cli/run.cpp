@@ -1,0 +1,124 @@
+// riffle run: one prompt, one answer.
+#include <unistd.h>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+struct RunOptions {
+  CommonOptions common;
+  PromptFlags prompt;
+  bool chat = false, ignore_eos = false;
+  std::string system;
+  std::vector<std::string> stop;
+};
+
+// Takes the answer as it comes: streamed to stdout, or kept for JSON.
+struct Answer {
+  bool stream;
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::chrono::steady_clock::time_point first{};
+  std::string error;
+
+  static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
+    auto& a = *static_cast<Answer*>(self);
+    // No exception may cross the library.
+    try {
+      if (token >= 0) {
+        if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
+        a.tokens.push_back(token);
+      }
+      a.text.append(piece, n);
+      if (a.stream && n) write_out({piece, n});
+      return true;
+    } catch (const std::exception& e) {
+      a.error = e.what();
+      return false;
+    }
+  }
+};
+
+int run_main(RunOptions& o) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
+  const std::string prompt = prompt_text(o.prompt);
+  Model model = load_model(o.common);
+  std::vector<int32_t> tokens;
+  if (o.chat) {
+    std::vector<Message> messages;
+    if (!o.system.empty()) messages.push_back({"system", o.system});
+    messages.push_back({"user", prompt});
+    tokens = chat_tokens(model.get(), messages);
+  } else {
+    tokens = tokenize(model.get(), prompt, RIFFLE_TOKENIZE_BOS);
+  }
+  Context context = create_context(model.get(), o.common.context);
+  Session session = create_session(context.get());
+  const auto ready = std::chrono::steady_clock::now();
+  InterruptGuard guard(context.get());
+  {
+    Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
+    check(riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress), context.get());
+  }
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = o.common.max_tokens;
+  g.sampling = o.common.sampling;
+  g.ignore_eos = o.ignore_eos;
+  std::vector<const char*> stop;
+  for (const std::string& s : o.stop) stop.push_back(s.c_str());
+  g.stop = stop.data();
+  g.n_stop = stop.size();
+  Answer answer{.stream = !o.common.json, .text = {}, .tokens = {}, .first = {}, .error = {}};
+  riffle_result result{};
+  check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
+  const auto end = std::chrono::steady_clock::now();
+  if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
+  const riffle_stats stats = context_stats(context.get());
+  if (o.common.json) {
+    print_json({{"text", answer.text},
+                {"tokens", answer.tokens},
+                {"finish_reason", finish_name(result.finish)},
+                {"prompt_tokens", tokens.size()},
+                {"completion_tokens", result.n_tokens},
+                {"timings",
+                 {{"start_seconds", seconds(start, ready)},
+                  {"first_token_seconds",
+                   answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
+                  {"total_seconds", seconds(start, end)}}},
+                {"stats", stats_json(stats)},
+                {"options", context_json(o.common.context)},
+                {"seed", o.common.sampling.seed},
+                {"model", o.common.model_path},
+                {"version", riffle_version()}});
+  } else {
+    // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own.
+    if (is_terminal(STDOUT_FILENO) && (answer.text.empty() || answer.text.back() != '\n')) write_out("\n");
+    notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
+  }
+  return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App* sub = app.add_subcommand("run", "Answer one prompt: -p TEXT, -f FILE, or what is piped in");
+  sub->footer(
+      "The prompt is continued as it is, the model's beginning-of-sequence token before it; --chat makes it a user's\n"
+      "message. The answer is streamed to stdout; a final line break is added only on a terminal.");
+  add_prompt_flags(*sub, o->prompt);
+  sub->add_flag("--chat", o->chat, "wrap the prompt in the model's chat template");
+  sub->add_option("--system", o->system, "system message, with --chat")->type_name("TEXT")->needs("--chat");
+  sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,163 @@
+// The terminal side of common.h: Ctrl-C, progress, tables.
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+
+// ---- interruption -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A signal handler can reach nothing but globals; these belong to the one InterruptGuard alive.
+std::atomic<riffle_context*> g_context{nullptr};
+std::atomic<int> g_count{0};
+static_assert(std::atomic<riffle_context*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+struct sigaction g_old_int, g_old_term;
+
+void on_signal(int) {
+  if (g_count.fetch_add(1) > 0) _exit(EXIT_INTERRUPTED);
+  if (riffle_context* c = g_context.load()) riffle_abort(c, true);
+}
+
+}  // namespace
+
+InterruptGuard::InterruptGuard(riffle_context* context) {
+  g_count = 0;
+  g_context = context;
+  struct sigaction action {};
+  action.sa_handler = on_signal;  // without SA_RESTART, so that a read from the terminal returns
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, &g_old_int);
+  sigaction(SIGTERM, &action, &g_old_term);
+}
+
+InterruptGuard::~InterruptGuard() {
+  sigaction(SIGINT, &g_old_int, nullptr);
+  sigaction(SIGTERM, &g_old_term, nullptr);
+  g_context = nullptr;
+}
+
+bool interrupted() { return g_count.load() > 0; }
+
+void clear_interrupted() {
+  if (riffle_context* c = g_context.load()) riffle_abort(c, false);
+  g_count = 0;
+}
+
+// ---- terminal ---------------------------------------------------------------------------------------------------------
+
+bool is_terminal(int fd) { return isatty(fd) == 1; }
+
+namespace {
+bool dumb_terminal() {
+  const char* term = std::getenv("TERM");
+  return !term || !*term || std::strcmp(term, "dumb") == 0;
+}
+}  // namespace
+
+bool color_ok(int fd) {
+  const char* no_color = std::getenv("NO_COLOR");
+  return is_terminal(fd) && !(no_color && *no_color) && !dumb_terminal();
+}
+
+void notice(bool quiet, const char* format, ...) {
+  if (quiet) return;
+  const bool color = color_ok(STDERR_FILENO);
+  va_list args;
+  va_start(args, format);
+  if (color) std::fputs("\033[2m", stderr);
+  std::vfprintf(stderr, format, args);
+  std::fputs(color ? "\033[0m\n" : "\n", stderr);
+  va_end(args);
+}
+
+Progress::Progress(std::string label, bool quiet) : label_(std::move(label)), start_(Clock::now()), last_(start_) {
+  if (quiet) mode_ = Mode::SILENT;
+  else mode_ = is_terminal(STDERR_FILENO) && !dumb_terminal() ? Mode::BAR : Mode::LINES;
+}
+
+bool Progress::callback(void* self, const riffle_progress* p) {
+  static_cast<Progress*>(self)->update(p->done, p->total);
+  return !interrupted();
+}
+
+void Progress::update(double done, double total) {
+  if (mode_ == Mode::SILENT || !(total > 0)) return;
+  const Clock::time_point now = Clock::now();
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  const double spent = seconds(now - start_), since = seconds(now - last_);
+  const double share = std::clamp(done / total, 0.0, 1.0);
+  if (mode_ == Mode::LINES) {
+    if (since < 10) return;
+    last_ = now;
+    std::fprintf(stderr, "%s: %.0f%%\n", label_.c_str(), 100 * share);
+    return;
+  }
+  // What is over in a moment needs no bar, and nobody sees more than ten pictures a second.
+  if (spent < 0.3 || (drawn_ && since < 0.1)) return;
+  last_ = now;
+  winsize size{};
+  const size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  std::string left;
+  if (share > 0.02) {
+    const double s = spent / share - spent;
+    left = s < 99.5 ? text_of(" %2.0fs left", s) : text_of(" %.0fmin left", std::ceil(s / 60));
+  }
+  std::string head = label_ + " ", tail = text_of(" %3.0f%%", 100 * share) + left;
+  const size_t room = columns > head.size() + tail.size() + 3 ? columns - head.size() - tail.size() - 3 : 0;
+  const size_t width = std::min<size_t>(room, 40), filled = static_cast<size_t>(share * static_cast<double>(width));
+  std::string line = head + "[" + std::string(filled, '#') + std::string(width - filled, '.') + "]" + tail;
+  if (line.size() >= columns) line.resize(columns - 1);
+  const size_t now_drawn = line.size();
+  if (now_drawn < drawn_) line.append(drawn_ - now_drawn, ' ');
+  drawn_ = now_drawn;
+  std::fprintf(stderr, "\r%s", line.c_str());
+  std::fflush(stderr);
+}
+
+void Progress::finish() {
+  if (drawn_) std::fprintf(stderr, "\r%*s\r", static_cast<int>(drawn_), "");
+  if (drawn_) std::fflush(stderr);
+  drawn_ = 0;
+  mode_ = Mode::SILENT;
+}
+
+std::string Table::text(bool all_left) const {
+  std::vector<size_t> widths;
+  for (const auto& row : rows_)
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i == widths.size()) widths.push_back(0);
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  std::string out;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string pad(widths[i] - row[i].size(), ' ');
+      if (i) line += "  ";
+      line += i == 0 || all_left ? row[i] + pad : pad + row[i];
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t i = 0;
+  while (bytes >= 1024 && i + 1 < std::size(units)) bytes /= 1024, ++i;
+  return i == 0 ? text_of("%.0f B", bytes) : text_of("%.1f %s", bytes, units[i]);
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,84 @@
+// riffle tokenize: text to token ids and back.
+#include <charconv>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+struct TokenizeOptions {
+  CommonOptions common;
+  PromptFlags prompt;
+  bool ids_only = false, no_bos = false, special = false, chat = false;
+  std::vector<std::string> decode;
+  CLI::Option* decode_given = nullptr;
+};
+
+std::vector<int32_t> parse_ids(const std::vector<std::string>& words) {
+  std::vector<int32_t> ids;
+  for (const std::string& word : words) {
+    const char* p = word.data();
+    const char* const end = p + word.size();
+    while (p != end) {
+      if (*p == ' ' || *p == ',' || *p == '\n' || *p == '\t') {
+        ++p;
+        continue;
+      }
+      int32_t id = 0;
+      const auto [next, error] = std::from_chars(p, end, id);
+      if (error != std::errc()) throw Exit(EXIT_USAGE, "--decode: '" + word + "' is not a list of token ids");
+      ids.push_back(id);
+      p = next;
+    }
+  }
+  if (ids.empty()) throw Exit(EXIT_USAGE, "--decode: no token ids");
+  return ids;
+}
+
+int tokenize_main(TokenizeOptions& o) {
+  const bool decode = o.decode_given->count() > 0;
+  std::vector<int32_t> ids;
+  if (decode) ids = parse_ids(o.decode);
+  const std::string text = decode ? "" : prompt_text(o.prompt);
+  Model model = load_model(o.common);
+  if (decode) {
+    const std::string out = detokenize(model.get(), ids);
+    if (o.common.json) print_json({{"text", out}, {"ids", ids}, {"version", riffle_version()}});
+    else write_out(out + "\n");
+    return EXIT_OK;
+  }
+  uint32_t flags = 0;
+  if (!o.no_bos) flags |= RIFFLE_TOKENIZE_BOS;
+  if (o.special) flags |= RIFFLE_TOKENIZE_SPECIAL;
+  ids = o.chat ? chat_tokens(model.get(), {{"user", text}}) : tokenize(model.get(), text, flags);
+  std::string lines;
+  Json pieces = Json::array();
+  for (const int32_t id : ids) {
+    const char* piece = riffle_token_piece(model.get(), id);
+    if (o.common.json) pieces.push_back(piece ? piece : "");
+    else if (o.ids_only) lines += (lines.empty() ? "" : " ") + std::to_string(id);
+    else lines += std::to_string(id) + "\t" + (piece ? piece : "") + "\n";
+  }
+  if (o.common.json)
+    print_json({{"n_tokens", ids.size()}, {"ids", ids}, {"pieces", pieces}, {"version", riffle_version()}});
+  else
+    write_out(o.ids_only ? lines + "\n" : lines);
+  return EXIT_OK;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<TokenizeOptions>();
+  CLI::App* sub = app.add_subcommand("tokenize", "Show the token ids and pieces of a text, or the text of ids");
+  add_prompt_flags(*sub, o->prompt);
+  sub->add_flag("--ids-only", o->ids_only, "ids on one line");
+  sub->add_flag("--no-bos", o->no_bos, "without the beginning-of-sequence token");
+  sub->add_flag("--special", o->special, "read control tokens written in the text (such as <s>) as those tokens");
+  sub->add_flag("--chat", o->chat, "wrap the text in the model's chat template");
+  o->decode_given = sub->add_option("--decode", o->decode, "the text of these ids")->type_name("ID ...")->expected(1, 1 << 30);
+  add_common_flags(*sub, o->common, JSON_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
+}
+
+}  // namespace riffle::cli

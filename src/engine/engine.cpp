@@ -1,0 +1,134 @@
+#include "engine/engine.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "engine/activations.h"
+#include "util/error.h"
+
+namespace riffle {
+
+Engine::Engine(const Model& model, const riffle_context_options& options)
+    : model_(model), options_(resolve_options(model.config, options)) {
+  riffle_plan plan;
+  plan_memory(model, options_, plan);
+  threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
+  CpuBackendOptions b;
+  b.isa = options_.isa;
+  b.layout = options_.layout;
+  b.emulate = options_.pooled;
+  b.slots = options_.slots;
+  b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+  b.pool_per_layer = options_.options.pool_per_layer;
+  backend_ = make_cpu_backend(model.config, b, threads_.get());
+  dense_ = make_dense();
+  selector_ = make_selector(options_.options.selection);
+  act_ = std::make_unique<Activations>();
+}
+
+Engine::~Engine() = default;
+
+std::unique_ptr<Sequence> Engine::create() {
+  auto s = std::make_unique<Sequence>();
+  s->kv = backend_->store().create(n_ctx(), digest_spec(selection()));
+  s->tokens.reserve(n_ctx());
+  if (free_ids_.empty()) {
+    if (next_id_ == kMaxSequences) fail(RIFFLE_BAD_ARGUMENT, "more than %lld sessions", (long long)kMaxSequences);
+    free_ids_.reserve(next_id_ + 1);  // destroy never allocates
+    s->kv.id = next_id_++;
+  } else {
+    s->kv.id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  return s;
+}
+
+void Engine::destroy(Sequence& s) {
+  backend_->residency().forget(s.kv, 0);
+  backend_->store().destroy(s.kv);
+  free_ids_.push_back(s.kv.id);
+}
+
+void Engine::truncate(Sequence& s, int64_t n_tokens) {
+  if (n_tokens == s.kv.n_tokens) return;
+  backend_->residency().forget(s.kv, n_tokens / options_.layout.block_size);
+  backend_->store().truncate(s.kv, n_tokens);
+  s.tokens.resize(n_tokens);
+  s.logits.clear();
+}
+
+void Engine::set_selection(const riffle_selection& selection) {
+  selector_ = make_selector(selection);
+  options_.options.selection = selection;
+}
+
+void Engine::set_trace(Trace trace, bool coverage) {
+  trace_ = std::move(trace);
+  coverage_ = trace_ && coverage;
+}
+
+void Engine::check_tokens(std::span<const int32_t> tokens) const {
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= model_.config.vocab_size)
+      fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, expected 0 to %d", i, tokens[i], model_.config.vocab_size - 1);
+}
+
+// The digests a sequence has are of the kind that was in force when they were built.
+void Engine::require_digests(Sequence& s) {
+  const DigestSpec want = digest_spec(selection());
+  if (selection().selector == RIFFLE_SELECTOR_DENSE || s.kv.spec == want) return;
+  // A mean that nobody asks for does no harm; rebuilding for each change of stop mode would.
+  if (s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
+  backend_->store().change_digests(s.kv, want);
+}
+
+riffle_stats Engine::stats() const {
+  riffle_stats out{};
+  out.struct_size = sizeof out;
+  auto fill = [&](const Counts& c) {
+    out.prefill_tokens = c.prefill_tokens;
+    out.decode_tokens = c.decode_tokens;
+    out.decode_steps = c.decode_steps;
+    out.prefill_seconds = c.prefill_seconds;
+    out.decode_seconds = c.decode_seconds;
+    out.kv_blocks_total = c.kv_blocks_total;
+    out.kv_blocks_read = c.kv_blocks_read;
+    out.kv_bytes_read = c.kv_blocks_read * 2 * options_.layout.value_offset();
+  };
+  fill(counts_);
+  const ResidencyCounters& r = backend_->residency().counters;
+  out.pool_lookups = r.lookups - counted_.lookups;
+  out.pool_hits = r.hits - counted_.hits;
+  out.loaded_bytes = r.loaded_bytes - counted_.loaded_bytes;
+  out.flushed_bytes = r.flushed_bytes - counted_.flushed_bytes;
+  out.evictions = r.evictions - counted_.evictions;
+  out.host_kv_bytes = backend_->store().host_bytes();
+  out.pool_slots = backend_->residency().slots();
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) out.peak_rss_bytes = uint64_t(usage.ru_maxrss) * 1024;
+  return out;
+}
+
+riffle_stats Engine::stats(const Sequence& s) const {
+  riffle_stats out{};
+  out.struct_size = sizeof out;
+  out.prefill_tokens = s.counts.prefill_tokens;
+  out.decode_tokens = s.counts.decode_tokens;
+  out.decode_steps = s.counts.decode_steps;
+  out.prefill_seconds = s.counts.prefill_seconds;
+  out.decode_seconds = s.counts.decode_seconds;
+  out.kv_blocks_total = s.counts.kv_blocks_total;
+  out.kv_blocks_read = s.counts.kv_blocks_read;
+  out.kv_bytes_read = s.counts.kv_blocks_read * 2 * options_.layout.value_offset();
+  out.host_kv_bytes = uint64_t(options_.layout.blocks(s.kv.n_tokens)) * s.kv.heads.size() * options_.layout.bytes();
+  out.pool_slots = backend_->residency().slots();
+  return out;
+}
+
+void Engine::reset_stats() {
+  counts_ = {};
+  counted_ = backend_->residency().counters;
+}
+
+}  // namespace riffle

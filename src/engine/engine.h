@@ -1,0 +1,92 @@
+// The engine: a model on a backend, and the sequences it runs. Prefill is layer-major and dense; a decode step takes the
+// newest token of any number of sequences through all layers at once.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/memory_plan.h"
+#include "model/model.h"
+#include "riffle.h"
+
+namespace riffle {
+
+// Counts of riffle_stats that add up; kept for the context and for each sequence.
+struct Counts {
+  uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  uint64_t kv_blocks_total = 0, kv_blocks_read = 0;
+};
+
+struct Sequence {
+  SequenceKv kv;
+  std::vector<int32_t> tokens;  // whose KV is held
+  const riffle_session* session = nullptr;  // whose sequence this is, for the trace
+  std::vector<float> logits;    // after the last of them; [vocab_size], or empty
+  Counts counts;
+};
+
+class Engine {
+ public:
+  // done and total in token-layers; false aborts.
+  using Progress = std::function<bool(double done, double total)>;
+  using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head, const RowReport&)>;
+
+  Engine(const Model& model, const riffle_context_options& options);
+  ~Engine();
+
+  std::unique_ptr<Sequence> create();
+  void destroy(Sequence& sequence);
+  void truncate(Sequence& sequence, int64_t n_tokens);
+
+  // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
+  void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress);
+  // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On any Error all are as before.
+  void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
+
+  void set_selection(const riffle_selection& selection);
+  void set_trace(Trace trace, bool coverage);
+  void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
+  // True once for each request.
+  bool take_abort() { return abort_.load(std::memory_order_relaxed) && abort_.exchange(false); }
+
+  const Model& model() const { return model_; }
+  int64_t n_ctx() const { return options_.options.n_ctx; }
+  const riffle_selection& selection() const { return options_.options.selection; }
+  Backend& backend() { return *backend_; }
+  riffle_stats stats() const;
+  riffle_stats stats(const Sequence& sequence) const;
+  void reset_stats();
+
+ private:
+  struct Activations;  // device buffers of one forward pass
+
+  void check_tokens(std::span<const int32_t> tokens) const;
+  void require_digests(Sequence& sequence);
+  void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
+                      const Progress& progress);
+  // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
+  void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
+  void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out);
+  void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
+  void count_step(Sequence& sequence, int64_t index, int layer);
+
+  const Model& model_;
+  ResolvedOptions options_;
+  std::unique_ptr<ThreadPool> threads_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Selector> selector_, dense_;
+  std::unique_ptr<Activations> act_;
+  std::atomic<bool> abort_{false};
+  Trace trace_;
+  bool coverage_ = false;
+  std::vector<uint32_t> free_ids_;
+  uint32_t next_id_ = 0;
+  Counts counts_;
+  ResidencyCounters counted_;  // the residency's counters at the last reset
+};
+
+}  // namespace riffle

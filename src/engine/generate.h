@@ -1,0 +1,16 @@
+// Generation: sample, stream the text, step, for several sequences at once.
+#pragma once
+#include <span>
+
+#include "engine/engine.h"
+
+namespace riffle {
+
+void check_generate_options(const riffle_generate_options& options);
+
+// Every sequence must have logits. options[i], results[i] belong to sequences[i]. An abort ends all with
+// RIFFLE_FINISH_ABORTED.
+void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<const riffle_generate_options> options,
+              riffle_token_fn callback, void* user, std::span<riffle_result> results);
+
+}  // namespace riffle

@@ -1,0 +1,125 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "util/error.h"
+
+namespace riffle {
+
+// Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's activations to stay in
+// the second-level cache of a core.
+int default_prefill_chunk() { return 512; }
+
+static void check(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high)
+    fail(RIFFLE_BAD_ARGUMENT, "%s is %lld, expected %lld to %lld", field, static_cast<long long>(value),
+         static_cast<long long>(low), static_cast<long long>(high));
+}
+
+ResolvedOptions resolve_options(const Config& config, const riffle_context_options& given) {
+  ResolvedOptions r;
+  r.options = given;
+  riffle_context_options& o = r.options;
+  if (o.struct_size != sizeof o)
+    fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size, sizeof o);
+  check("device", o.device, RIFFLE_DEVICE_AUTO, RIFFLE_DEVICE_EMU);
+  check("kv_type", o.kv_type, RIFFLE_KV_F16, RIFFLE_KV_F32);
+  check("isa", o.isa, RIFFLE_ISA_AUTO, RIFFLE_ISA_AMX);
+  check("evict", o.evict, RIFFLE_EVICT_LRU, RIFFLE_EVICT_FIFO);
+  if (o.block_size != 16 && o.block_size != 32 && o.block_size != 64)
+    fail(RIFFLE_BAD_ARGUMENT, "block_size is %d, expected 16, 32 or 64", o.block_size);
+  if (o.n_ctx == 0) o.n_ctx = config.n_ctx;
+  check("n_ctx", o.n_ctx, 1, kMaxBlocks * 16);
+  if (o.n_threads == 0) o.n_threads = std::max(1u, std::thread::hardware_concurrency());
+  check("n_threads", o.n_threads, 1, 1024);
+  if (o.prefill_chunk == 0) o.prefill_chunk = default_prefill_chunk();
+  check("prefill_chunk", o.prefill_chunk, 1, 1 << 20);
+  check("slots", o.slots, 0, int64_t(1) << 31);
+  check_selection(o.selection);
+
+  // A pool was asked for, so AUTO means the device that has one.
+  if (o.device == RIFFLE_DEVICE_AUTO) o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
+  r.pooled = o.device == RIFFLE_DEVICE_EMU;
+  if (!r.pooled && (o.slots || o.gpu_mem))
+    fail(RIFFLE_BAD_ARGUMENT, "device cpu has no slot pool: slots and gpu_mem need device emu");
+
+  r.isa = o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
+  if (!cpu::isa_available(r.isa)) fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", cpu::kernels(r.isa)->name);
+  r.layout.block_size = o.block_size;
+  r.layout.head_dim = config.head_dim;
+  r.layout.type = static_cast<KvType>(o.kv_type);
+  r.slots = o.slots;
+  return r;
+}
+
+int64_t row_slots(const riffle_selection& s) {
+  if (s.selector != RIFFLE_SELECTOR_PSA) return 1;
+  return int64_t(s.sink_blocks) + s.window_blocks + int64_t(s.lookahead + 1) * s.microbatch;
+}
+
+int64_t sequences_per_step(const Config& config, const riffle_selection& s, int64_t slots, bool per_layer) {
+  const int64_t tails = per_layer ? config.n_kv_heads : int64_t(config.n_kv_heads) * config.n_layers;
+  const int64_t have = per_layer ? slots / config.n_layers : slots;
+  return have < row_slots(s) ? 0 : (have - row_slots(s)) / tails;
+}
+
+static std::string size_text(uint64_t bytes) {
+  if (bytes >= uint64_t(1) << 30) return format("%.2f GiB", double(bytes) / (1 << 30));
+  return format("%.1f MiB", double(bytes) / (1 << 20));
+}
+
+void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
+  const Config& c = model.config;
+  const riffle_context_options& o = r.options;
+  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
+  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim, kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
+  plan = {};
+  plan.struct_size = sizeof plan;
+  plan.n_ctx = o.n_ctx;
+  plan.n_threads = o.n_threads;
+  plan.block_size = o.block_size;
+  plan.device = r.pooled ? "emu" : "cpu";
+  plan.isa = cpu::kernels(r.isa)->name;
+  plan.weights = model.weight_bytes;
+  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
+  plan.activations = sizeof(float) * (uint64_t(o.n_ctx) * c.dim + chunk * (c.dim + 2 * q_width + 2 * kv_width +
+                                                                          2 * uint64_t(c.hidden_dim)) +
+                                      uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
+  const DigestSpec spec = digest_spec(o.selection);
+  plan.digests = heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
+  plan.slot_bytes = r.layout.bytes();
+  plan.host_kv = heads * blocks * plan.slot_bytes;
+  if (!r.pooled) {
+    plan.total = plan.weights + plan.activations + plan.digests;
+    return;
+  }
+  plan.prefill_kv = blocks * c.n_kv_heads * plan.slot_bytes;
+  const uint64_t fixed = plan.weights + plan.activations + plan.digests + plan.prefill_kv;
+  plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
+                                    : row_slots(o.selection) + static_cast<int64_t>(heads);
+  plan.min_gpu_mem = fixed + plan.min_slots * plan.slot_bytes;
+  if (r.slots == 0)
+    r.slots = o.gpu_mem ? (o.gpu_mem > fixed ? static_cast<int64_t>((o.gpu_mem - fixed) / plan.slot_bytes) : 0)
+                        : static_cast<int64_t>(heads * blocks);
+  // More slots than there are blocks would never be used.
+  if (!o.slots) r.slots = std::min<int64_t>(r.slots, std::max<int64_t>(plan.min_slots, heads * blocks));
+  plan.slots = r.slots;
+  plan.pool = uint64_t(r.slots) * plan.slot_bytes;
+  plan.total = fixed + plan.pool;
+  if (o.gpu_mem && (r.slots < plan.min_slots || plan.total > o.gpu_mem)) {
+    const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "gpu_mem is %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
+         "one layer of KV while prefilling %s, %lld slots %s",
+         size_text(o.gpu_mem).c_str(), o.n_ctx, size_text(least).c_str(), static_cast<unsigned long long>(least),
+         size_text(plan.weights).c_str(), size_text(plan.activations).c_str(), size_text(plan.digests).c_str(),
+         size_text(plan.prefill_kv).c_str(), static_cast<long long>(o.slots ? o.slots : plan.min_slots),
+         size_text((o.slots ? o.slots : plan.min_slots) * plan.slot_bytes).c_str());
+  }
+  if (r.slots < plan.min_slots)
+    fail(RIFFLE_NO_SLOT, "slots is %lld, but one iteration of one sequence needs at least %lld",
+         static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots));
+}
+
+}  // namespace riffle

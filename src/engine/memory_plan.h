@@ -1,0 +1,31 @@
+// What a context takes, computed before anything is allocated, and the choices that AUTO stands for.
+#pragma once
+#include "backend/backend.h"
+#include "model/model.h"
+#include "riffle.h"
+
+namespace riffle {
+
+// Options with every AUTO and 0 replaced by what it stands for.
+struct ResolvedOptions {
+  riffle_context_options options;
+  cpu::Isa isa = cpu::Isa::Scalar;
+  BlockLayout layout;
+  bool pooled = false;
+  int64_t slots = 0;
+};
+
+// Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given; plan_memory settles it.
+ResolvedOptions resolve_options(const Config& config, const riffle_context_options& options);
+
+// Fills plan and resolved.slots. Throws RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works, with plan filled.
+void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& plan);
+
+// Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1 microbatches (psa), or one.
+int64_t row_slots(const riffle_selection& selection);
+// How many sequences can step together in a pool: their tails are all held, and one row iterates.
+int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots, bool per_layer);
+
+int default_prefill_chunk();
+
+}  // namespace riffle

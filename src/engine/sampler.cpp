@@ -1,0 +1,167 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "util/error.h"
+
+namespace riffle {
+namespace {
+
+uint64_t rotate_left(uint64_t x, int k) { return x << k | x >> (64 - k); }
+
+// exp(logit - max), where both may be infinite.
+double weight_of(float logit, float max, double temperature = 1) {
+  return logit == max ? 1 : std::exp((static_cast<double>(logit) - max) / temperature);
+}
+
+// The lowest id of the largest logit. Throws if one is NaN.
+int index_of_max(const float* logits, int n) {
+  constexpr int kLanes = 16;  // independent maxima, so that the compiler can use vectors
+  float lanes[kLanes];
+  int unordered[kLanes] = {};
+  std::fill(lanes, lanes + kLanes, -std::numeric_limits<float>::infinity());
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; j++) {
+      const float x = logits[i + j];
+      lanes[j] = x > lanes[j] ? x : lanes[j];
+      unordered[j] |= x != x;
+    }
+  }
+  float max = *std::max_element(lanes, lanes + kLanes);
+  bool nan = std::any_of(unordered, unordered + kLanes, [](int x) { return x != 0; });
+  for (; i < n; i++) {
+    max = std::max(max, logits[i]);
+    nan |= std::isnan(logits[i]);
+  }
+  if (nan) {
+    const auto at = std::find_if(logits, logits + n, [](float x) { return std::isnan(x); });
+    fail(RIFFLE_BAD_MODEL, "the logit of token %d is not a number: damaged weights, or an overflow",
+         static_cast<int>(at - logits));
+  }
+  return static_cast<int>(std::find(logits, logits + n, max) - logits);
+}
+
+}  // namespace
+
+Random::Random(uint64_t seed) {
+  for (uint64_t& word : state_) {  // SplitMix64
+    uint64_t z = seed += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    word = z ^ z >> 31;
+  }
+}
+
+uint64_t Random::next() {
+  const uint64_t result = rotate_left(state_[1] * 5, 7) * 9;
+  const uint64_t t = state_[1] << 17;
+  state_[2] ^= state_[0];
+  state_[3] ^= state_[1];
+  state_[1] ^= state_[2];
+  state_[0] ^= state_[3];
+  state_[2] ^= t;
+  state_[3] = rotate_left(state_[3], 45);
+  return result;
+}
+
+double Random::uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+void check_sampling(float temperature, int top_k, float top_p, float min_p) {
+  if (!(temperature >= 0 && temperature <= std::numeric_limits<float>::max())) {
+    fail(RIFFLE_BAD_ARGUMENT, "temperature is %g, expected a finite value >= 0", temperature);
+  }
+  if (top_k < 0) fail(RIFFLE_BAD_ARGUMENT, "top_k is %d, expected >= 0", top_k);
+  if (!(top_p >= 0 && top_p <= 1)) fail(RIFFLE_BAD_ARGUMENT, "top_p is %g, expected 0 to 1", top_p);
+  if (!(min_p >= 0 && min_p <= 1)) fail(RIFFLE_BAD_ARGUMENT, "min_p is %g, expected 0 to 1", min_p);
+}
+
+Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p)
+    : random_(seed), temperature_(temperature), top_p_(top_p), min_p_(min_p), top_k_(top_k) {
+  check_sampling(temperature, top_k, top_p, min_p);
+}
+
+int Sampler::sample(const float* logits, int n) {
+  if (n < 1) fail(RIFFLE_BAD_ARGUMENT, "%d logits to sample from, expected at least 1", n);
+  const int best = index_of_max(logits, n);
+  const float max = logits[best];
+  if (max == -std::numeric_limits<float>::infinity()) {
+    fail(RIFFLE_BAD_MODEL, "all %d logits are -infinity: damaged weights, or an overflow", n);
+  }
+  if (temperature_ == 0 || top_k_ == 1) return best;
+  collect(logits, n, best);
+  if (top_p_ < 1) cut_top_p(max);
+  return draw(max);
+}
+
+// Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.
+void Sampler::collect(const float* logits, int n, int best) {
+  candidates_.clear();
+  candidates_.reserve(n);
+  if (top_k_ == 0 || top_k_ >= n) {
+    for (int i = 0; i < n; i++) {
+      if (logits[i] > -std::numeric_limits<float>::infinity() || i == best) candidates_.push_back({logits[i], i});
+    }
+    return;
+  }
+  // A heap of the best k so far with the worst of them on top. Ids rise, so an equal logit never displaces one.
+  for (int i = 0; i < n; i++) {
+    const bool full = static_cast<int>(candidates_.size()) == top_k_;
+    if (!(logits[i] > (full ? candidates_.front().logit : -std::numeric_limits<float>::infinity()))) continue;
+    if (full) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), before);
+      candidates_.pop_back();
+    }
+    candidates_.push_back({logits[i], i});
+    std::push_heap(candidates_.begin(), candidates_.end(), before);
+  }
+  // How a heap lies is the standard library's choice; the seed must mean the same everywhere.
+  std::sort(candidates_.begin(), candidates_.end(), before);
+}
+
+// Keeps the head of the ranking that covers top_p. Ranks in growing pieces, as the head is mostly short.
+void Sampler::cut_top_p(float max) {
+  double total = 0;
+  for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit, max);
+  const double enough = top_p_ * total;
+  double covered = 0;
+  for (size_t begin = 0, end; begin < candidates_.size(); begin = end) {
+    end = std::min(candidates_.size(), std::max<size_t>(128, 4 * begin));
+    const auto first = candidates_.begin() + begin, last = candidates_.begin() + end;
+    if (last != candidates_.end()) std::nth_element(first, last, candidates_.end(), before);
+    std::sort(first, last, before);
+    for (size_t i = begin; i < end; i++) {
+      covered += weight_of(candidates_[i].logit, max);
+      if (covered >= enough) {
+        candidates_.resize(i + 1);
+        return;
+      }
+    }
+  }
+}
+
+// min_p and temperature. The order of candidates_ follows from the logits alone, so the seed decides.
+int Sampler::draw(float max) {
+  double total = 0;
+  size_t kept = 0;
+  for (const Candidate& candidate : candidates_) {
+    if (min_p_ > 0 && !(weight_of(candidate.logit, max) >= min_p_)) continue;
+    total += weight_of(candidate.logit, max, temperature_);
+    candidates_[kept++] = candidate;
+  }
+  candidates_.resize(kept);
+  const double target = random_.uniform() * total;
+  double covered = 0;
+  int chosen = candidates_[0].id;
+  for (const Candidate& candidate : candidates_) {
+    const double weight = weight_of(candidate.logit, max, temperature_);
+    covered += weight;
+    if (weight > 0) chosen = candidate.id;  // kept in case rounding leaves the sum below target
+    if (covered > target) break;
+  }
+  return chosen;
+}
+
+}  // namespace riffle

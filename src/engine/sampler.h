@@ -1,0 +1,56 @@
+// Chooses the next token from the logits.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace riffle {
+
+// Pseudo-random numbers that are the same on every platform: xoshiro256** seeded by SplitMix64.
+// Source: Blackman & Vigna, "Scrambled Linear Pseudorandom Number Generators" (ACM TOMS 47, 2021).
+class Random {
+ public:
+  explicit Random(uint64_t seed);
+  uint64_t next();
+  double uniform();  // in [0,1), a multiple of 2^-53
+
+ private:
+  uint64_t state_[4];
+};
+
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless temperature is finite and >= 0, top_k >= 0 and top_p and min_p
+// are in [0,1].
+void check_sampling(float temperature, int top_k, float top_p, float min_p);
+
+// With p the softmax of the logits (at temperature 1), the candidates are those that pass, in this order:
+//   top_k  the k largest; 0: all
+//   top_p  the fewest of the largest whose share of what is left is >= top_p, at least one; 1: all
+//   min_p  p at least min_p times the largest p; 0: all
+// One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id, lowest first.
+// temperature 0 takes the first in rank.
+class Sampler {
+ public:
+  Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p);  // throws as check_sampling
+
+  // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above -inf,
+  // RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
+  int sample(const float* logits, int n);
+
+ private:
+  struct Candidate {
+    float logit;
+    int id;
+  };
+  static bool before(const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  }
+  void collect(const float* logits, int n, int best);
+  void cut_top_p(float max);
+  int draw(float max);
+
+  Random random_;
+  double temperature_, top_p_, min_p_;
+  int top_k_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace riffle

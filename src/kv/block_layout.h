@@ -1,0 +1,31 @@
+// A KV block: B consecutive tokens of one (sequence, layer, KV head): K[B][d], then V[B][d].
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/kernels.h"
+
+namespace riffle {
+
+using KvType = cpu::KvType;
+
+struct BlockLayout {
+  int block_size = 32;  // B, tokens
+  int head_dim = 0;     // d
+  KvType type = KvType::F16;
+
+  size_t element_bytes() const { return type == KvType::F16 ? 2 : 4; }
+  size_t row_bytes() const { return element_bytes() * head_dim; }   // one token's K (or V)
+  size_t value_offset() const { return row_bytes() * block_size; }  // where V begins
+  // Rounded up so that every block begins on a cache line.
+  size_t bytes() const { return (2 * value_offset() + 63) / 64 * 64; }
+  int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
+};
+
+// Names a block in the slot pool. 20 bits of sequence, 10 of layer, 10 of head, 24 of block index.
+inline constexpr int64_t kMaxSequences = 1 << 20, kMaxLayers = 1 << 10, kMaxKvHeads = 1 << 10, kMaxBlocks = 1 << 24;
+inline uint64_t block_key(uint32_t sequence, int layer, int head, int64_t block) {
+  return uint64_t(sequence) << 44 | uint64_t(layer) << 34 | uint64_t(head) << 24 | uint64_t(block);
+}
+
+}  // namespace riffle

@@ -1,0 +1,93 @@
+#include "kv/kv_store.h"
+
+#include <algorithm>
+
+namespace riffle {
+
+KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
+                 ThreadPool* threads)
+    : layout_(layout), n_layers_(n_layers), n_kv_heads_(n_kv_heads), kernels_(kernels), threads_(threads),
+      store_(layout.bytes()) {}
+
+SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
+  SequenceKv s;
+  s.spec = spec;
+  s.heads.resize(size_t(n_layers_) * n_kv_heads_);
+  const size_t blocks = layout_.blocks(n_ctx);
+  for (HeadKv& h : s.heads) {
+    h.blocks.reserve(blocks);
+    h.digests.reserve(blocks * digest_stride(spec));
+    h.bound_factor.reserve(blocks);
+  }
+  s.tail_slots.reserve(s.heads.size());
+  return s;
+}
+
+void KvStore::destroy(SequenceKv& s) {
+  for (HeadKv& h : s.heads)
+    for (std::byte* block : h.blocks) store_.give_back(block);
+  s.heads.clear();
+  s.n_tokens = 0;
+}
+
+void KvStore::reserve(SequenceKv& s, int64_t n_tokens) {
+  const size_t want = layout_.blocks(n_tokens);
+  try {
+    for (HeadKv& h : s.heads)
+      while (h.blocks.size() < want) {
+        h.blocks.reserve(h.blocks.size() + 1);
+        h.blocks.push_back(store_.take());
+      }
+  } catch (...) {
+    truncate(s, s.n_tokens);
+    throw;
+  }
+}
+
+void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {
+  const size_t keep = layout_.blocks(n_tokens), full = n_tokens / layout_.block_size;
+  for (HeadKv& h : s.heads) {
+    while (h.blocks.size() > keep) {
+      store_.give_back(h.blocks.back());
+      h.blocks.pop_back();
+    }
+    if (h.bound_factor.size() > full) {
+      h.bound_factor.resize(full);
+      h.digests.resize(full * digest_stride(s.spec));
+    }
+  }
+  s.n_tokens = n_tokens;
+}
+
+void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
+  const size_t full = n_tokens / layout_.block_size;
+  const int64_t stride = digest_stride(s.spec);
+  const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads_;
+  const size_t count = layer < 0 ? s.heads.size() : n_kv_heads_;
+  std::vector<size_t> old(count);
+  for (size_t i = 0; i < count; ++i) {
+    HeadKv& h = s.heads[first + i];
+    old[i] = std::min(h.bound_factor.size(), full);
+    h.digests.resize(full * stride);
+    h.bound_factor.resize(full);
+  }
+  threads_->parallel_for(count, [&](int64_t i, int) {
+    HeadKv& h = s.heads[first + i];
+    for (size_t b = old[i]; b < full; ++b)
+      h.bound_factor[b] =
+          kernels_->attention.digest_build(h.blocks[b], layout_.type, layout_.block_size, layout_.head_dim, s.spec.kind,
+                                           s.spec.with_mean, h.digests.data() + b * stride);
+  });
+}
+
+void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
+  if (s.spec == spec) return;
+  for (HeadKv& h : s.heads) {
+    h.digests.clear();
+    h.bound_factor.clear();
+  }
+  s.spec = spec;
+  build_digests(s, s.n_tokens);
+}
+
+}  // namespace riffle

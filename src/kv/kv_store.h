@@ -1,0 +1,70 @@
+// The KV of sequences: which host block holds what, and each full block's digest.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kv/block_layout.h"
+#include "kv/host_store.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+// What is kept of a block's keys for ranking (algorithms.md 1). with_mean adds the mean key, which VETO needs.
+struct DigestSpec {
+  cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
+  bool with_mean = false;
+  int vectors() const { return with_mean ? 3 : 2; }
+  bool operator==(const DigestSpec&) const = default;
+};
+
+// One (sequence, layer, KV head).
+struct HeadKv {
+  std::vector<std::byte*> blocks;   // host blocks in token order
+  std::vector<uint16_t> digests;    // f16, [full blocks][vectors][head_dim]
+  std::vector<float> bound_factor;  // [full blocks]: R of DigestKind, see kernels.h
+};
+
+struct SequenceKv {
+  uint32_t id = 0;
+  int64_t n_tokens = 0;  // committed; blocks may hold more while a step or prefill is under way
+  std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
+  DigestSpec spec;
+  std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in the host store only
+};
+
+class KvStore {
+ public:
+  KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels, ThreadPool* threads);
+
+  // Space for n_ctx tokens is reserved (not touched), so that decoding does not allocate.
+  SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
+  void destroy(SequenceKv& sequence);
+
+  HeadKv& head(SequenceKv& s, int layer, int h) const { return s.heads[size_t(layer) * n_kv_heads_ + h]; }
+  const HeadKv& head(const SequenceKv& s, int layer, int h) const { return s.heads[size_t(layer) * n_kv_heads_ + h]; }
+
+  // Host blocks for n_tokens in every layer and head. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
+  void reserve(SequenceKv& sequence, int64_t n_tokens);
+  // Blocks beyond n_tokens go back; digests of blocks that are no longer full go away. Sets n_tokens.
+  void truncate(SequenceKv& sequence, int64_t n_tokens);
+  // Digests of all blocks that n_tokens fill and that have none yet, from the host store. layer < 0: all layers.
+  void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
+  // Digests of another kind: throws the old ones away and builds the new.
+  void change_digests(SequenceKv& sequence, const DigestSpec& spec);
+
+  const BlockLayout& layout() const { return layout_; }
+  int n_layers() const { return n_layers_; }
+  int n_kv_heads() const { return n_kv_heads_; }
+  int64_t digest_stride(const DigestSpec& spec) const { return int64_t(spec.vectors()) * layout_.head_dim; }
+  uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout_.bytes(); }
+
+ private:
+  BlockLayout layout_;
+  int n_layers_, n_kv_heads_;
+  const cpu::Kernels* kernels_;
+  ThreadPool* threads_;
+  HostStore store_;
+};
+
+}  // namespace riffle

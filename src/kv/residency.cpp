@@ -1,0 +1,232 @@
+#include "kv/residency.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "util/error.h"
+
+namespace riffle {
+namespace {
+
+class InPlace : public Residency {
+ public:
+  explicit InPlace(KvStore* store) : store_(store) {}
+  bool in_place() const override { return true; }
+  int64_t slots() const override { return 0; }
+
+  void activate(SequenceKv* const*, size_t) override {}
+  std::byte* tail(SequenceKv& s, int layer, int head) override {
+    return store_->head(s, layer, head).blocks[s.n_tokens / store_->layout().block_size];
+  }
+  void commit(SequenceKv&) override {}
+  int64_t room(int) const override { return kMaxBlocks; }
+  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
+    const HeadKv& h = store_->head(s, layer, head);
+    for (int i = 0; i < n; ++i) held[i] = {h.blocks[blocks[i]], nullptr, -1, false};
+  }
+  void load(const Held*, int) override {}
+  void release(const Held*, int) override {}
+
+  std::byte* const* prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+    const int64_t n_blocks = store_->layout().blocks(n_total);
+    table_.resize(n_blocks * store_->n_kv_heads());
+    for (int h = 0; h < store_->n_kv_heads(); ++h)
+      std::copy_n(store_->head(s, layer, h).blocks.begin(), n_blocks, table_.begin() + h * n_blocks);
+    return table_.data();
+  }
+  void finish_layer(SequenceKv&, int, int64_t) override {}
+  void forget(SequenceKv&, int64_t) override {}
+
+ private:
+  KvStore* store_;
+  std::vector<std::byte*> table_;
+};
+
+class Pooled : public Residency {
+ public:
+  Pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
+      : store_(store), threads_(threads), per_layer_(per_layer), bytes_(store->layout().bytes()),
+        pool_(n_slots, policy, per_layer ? store->n_layers() : 1), memory_(size_t(n_slots) * bytes_) {}
+
+  bool in_place() const override { return false; }
+  int64_t slots() const override { return pool_.size(); }
+
+  void activate(SequenceKv* const* sequences, size_t n) override {
+    for (size_t i = 0; i < n; ++i) {
+      SequenceKv& s = *sequences[i];
+      if (!s.tail_slots.empty()) continue;
+      while (!take_tails(s))
+        if (!park_one_but(sequences, n))
+          fail(RIFFLE_NO_SLOT, "the pool's %lld slots cannot hold the newest blocks of %zu sequences (%zu slots each)",
+               static_cast<long long>(pool_.size()), n, s.heads.size());
+      active_.push_back(&s);
+    }
+  }
+
+  std::byte* tail(SequenceKv& s, int layer, int head) override {
+    return slot_data(s.tail_slots[size_t(layer) * store_->n_kv_heads() + head]);
+  }
+
+  void commit(SequenceKv& s) override {
+    if (s.n_tokens % store_->layout().block_size != 0) return;
+    const int64_t block = s.n_tokens / store_->layout().block_size - 1;
+    for (int32_t slot : s.tail_slots) pool_.seal(slot);
+    threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+      std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+    });
+    counters.flushed_bytes += s.heads.size() * bytes_;
+    for (int32_t slot : s.tail_slots) {
+      pool_.flushed(slot);
+      pool_.unpin(slot);
+    }
+    s.tail_slots.clear();
+    active_.erase(std::find(active_.begin(), active_.end(), &s));
+  }
+
+  int64_t room(int layer) const override {
+    const int p = partition(layer);
+    return pool_.partition_size(p) - pool_.partition_pinned(p);
+  }
+
+  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
+    const HeadKv& h = store_->head(s, layer, head);
+    for (int i = 0; i < n; ++i) {
+      const SlotPool::Grant grant = pool_.acquire(block_key(s.id, layer, head, blocks[i]), partition(layer));
+      if (grant.slot == SlotPool::kNone) {
+        undo(held, i);
+        fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool_.size()));
+      }
+      held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit};
+      counters.hits += grant.hit;
+      counters.evictions += grant.evicted;
+      if (!grant.hit) counters.loaded_bytes += bytes_;
+    }
+    counters.lookups += n;
+  }
+
+  void load(const Held* held, int n) override {
+    for (int i = 0; i < n; ++i)
+      if (held[i].miss) std::memcpy(const_cast<std::byte*>(held[i].data), held[i].host, bytes_);
+  }
+
+  void release(const Held* held, int n) override {
+    for (int i = n; i-- > 0;) {  // reverse rank order: the most critical block ends as the most recent
+      if (held[i].slot < 0) continue;
+      if (held[i].miss) pool_.loaded(held[i].slot);
+      pool_.unpin(held[i].slot);
+    }
+  }
+
+  std::byte* const* prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+    if (!s.tail_slots.empty()) park(s);
+    const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
+    const int n_heads = store_->n_kv_heads();
+    layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
+    table_.resize(n_blocks * n_heads);
+    for (int64_t i = 0; i < n_blocks * n_heads; ++i) table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
+    threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
+      const int64_t h = i / old, b = i % old;
+      std::memcpy(table_[h * n_blocks + b], store_->head(s, layer, static_cast<int>(h)).blocks[b], bytes_);
+    });
+    counters.loaded_bytes += old * n_heads * bytes_;
+    return table_.data();
+  }
+
+  void finish_layer(SequenceKv& s, int layer, int64_t n_total) override {
+    const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / store_->layout().block_size;
+    const int64_t fresh = n_blocks - first;
+    threads_->parallel_for(fresh * store_->n_kv_heads(), [&](int64_t i, int) {
+      const int64_t h = i / fresh, b = first + i % fresh;
+      std::memcpy(store_->head(s, layer, static_cast<int>(h)).blocks[b], table_[h * n_blocks + b], bytes_);
+    });
+    counters.flushed_bytes += fresh * store_->n_kv_heads() * bytes_;
+  }
+
+  void forget(SequenceKv& s, int64_t from_block) override {
+    if (!s.tail_slots.empty()) park(s);
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      const int layer = static_cast<int>(i) / store_->n_kv_heads(), head = static_cast<int>(i) % store_->n_kv_heads();
+      const int64_t end = static_cast<int64_t>(s.heads[i].blocks.size());
+      for (int64_t b = from_block; b < end; ++b) pool_.drop(block_key(s.id, layer, head, b));
+    }
+  }
+
+ private:
+  int partition(int layer) const { return per_layer_ ? layer : 0; }
+  std::byte* slot_data(int32_t slot) const { return memory_.as<std::byte>() + size_t(slot) * bytes_; }
+
+  void undo(const Held* held, int n) {
+    for (int i = 0; i < n; ++i) {
+      if (held[i].miss) pool_.drop_slot(held[i].slot);
+      else pool_.unpin(held[i].slot);
+    }
+  }
+
+  // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not enough.
+  bool take_tails(SequenceKv& s) {
+    const int64_t block = s.n_tokens / store_->layout().block_size;
+    const int n_heads = store_->n_kv_heads();
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      const int layer = static_cast<int>(i) / n_heads, head = static_cast<int>(i) % n_heads;
+      const SlotPool::Grant grant = pool_.fill(block_key(s.id, layer, head, block), partition(layer));
+      if (grant.slot == SlotPool::kNone) {
+        for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
+        s.tail_slots.clear();
+        return false;
+      }
+      counters.evictions += grant.evicted;
+      s.tail_slots.push_back(grant.slot);
+    }
+    if (s.n_tokens % store_->layout().block_size != 0) {
+      threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+        std::memcpy(slot_data(s.tail_slots[i]), s.heads[i].blocks[block], bytes_);
+      });
+      counters.loaded_bytes += s.heads.size() * bytes_;
+    }
+    return true;
+  }
+
+  // Writes the unfilled blocks back to the host store and gives their slots up.
+  void park(SequenceKv& s) {
+    const int64_t block = s.n_tokens / store_->layout().block_size;
+    if (s.n_tokens % store_->layout().block_size != 0) {
+      threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+        std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+      });
+      counters.flushed_bytes += s.heads.size() * bytes_;
+    }
+    for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
+    s.tail_slots.clear();
+    active_.erase(std::find(active_.begin(), active_.end(), &s));
+  }
+
+  bool park_one_but(SequenceKv* const* keep, size_t n) {
+    for (SequenceKv* s : active_) {
+      if (std::find(keep, keep + n, s) != keep + n) continue;
+      park(*s);
+      return true;
+    }
+    return false;
+  }
+
+  KvStore* store_;
+  ThreadPool* threads_;
+  bool per_layer_;
+  size_t bytes_;
+  SlotPool pool_;
+  Buffer memory_;
+  Buffer layer_memory_;            // prefill: one layer of KV
+  std::vector<std::byte*> table_;  // prefill: its blocks
+  std::vector<SequenceKv*> active_;  // sequences that hold FILLING slots
+};
+
+}  // namespace
+
+std::unique_ptr<Residency> make_in_place(KvStore* store) { return std::make_unique<InPlace>(store); }
+
+std::unique_ptr<Residency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy,
+                                       bool per_layer) {
+  return std::make_unique<Pooled>(store, threads, n_slots, policy, per_layer);
+}
+
+}  // namespace riffle

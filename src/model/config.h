@@ -1,0 +1,17 @@
+// Model configuration out of GGUF metadata or config.json. Whatever would change the arithmetic and is not implemented
+// is refused by name, never ignored.
+#pragma once
+#include "model/gguf.h"
+#include "model/model.h"
+
+namespace riffle {
+
+// name, bos_id, eos_id and tied_output are filled too (tied: the file has no output tensor).
+// Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+Config config_from_gguf(const GgufFile& gguf);
+
+// file: config.json of a Hugging Face folder (transformers' LlamaConfig, its defaults included). name stays empty;
+// bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+Config config_from_json(const FileView& file);
+
+}  // namespace riffle

@@ -1,0 +1,17 @@
+// Apart from load_model.cpp so that the fuzzers need not link the tokenizer.
+#include "model/config.h"
+#include "model/load_model.h"
+#include "model/weights.h"
+
+namespace riffle {
+
+std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress) {
+  auto model = std::make_unique<Model>();
+  model->format = "gguf";
+  model->config = config_from_gguf(gguf);
+  model->chat_template = gguf.string("tokenizer.chat_template").value_or("");
+  bind_weights(*model, gguf.tensors, kGgufNames, gguf.file.name, progress);
+  return model;
+}
+
+}  // namespace riffle

@@ -1,0 +1,90 @@
+// What is in a model file: configuration, weights as views of the mapped file, tokenizer, chat template.
+// Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading knows which it was.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace riffle {
+
+class Tokenizer;
+class MappedFile;
+
+enum class DType : uint8_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3 };
+inline constexpr int kNumDTypes = 4;
+inline constexpr int kQ8Block = 32;       // values per Q8_0 block: one f16 scale, then 32 int8
+inline constexpr int kQ8BlockBytes = 34;
+
+const char* dtype_name(DType type);                  // "F32", "F16", "BF16", "Q8_0"
+int64_t row_bytes(DType type, int64_t cols);         // bytes of one row of cols values (Q8_0: cols % 32 == 0)
+
+// A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May be unaligned.
+struct Tensor {
+  DType type = DType::F32;
+  int64_t rows = 0, cols = 0;
+  const void* data = nullptr;
+  int64_t bytes() const { return rows * row_bytes(type, cols); }
+};
+
+struct Config {
+  std::string name;          // general.name, or the folder's name
+  std::string architecture;  // "llama"
+  int dim = 0;               // width of the residual stream
+  int hidden_dim = 0;        // width of the FFN
+  int head_dim = 0;
+  int n_layers = 0;
+  int n_heads = 0;           // query heads
+  int n_kv_heads = 0;        // divides n_heads
+  int vocab_size = 0;
+  int n_ctx = 0;             // trained length
+  float norm_eps = 0;
+  float rope_theta = 0;
+  bool tied_output = false;
+  int bos_id = -1, eos_id = -1;
+  // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face pairs (i, i+head_dim/2).
+  // The forward pass undoes it when it rotates, so that q and k look alike from there on.
+  bool rope_interleaved = false;
+};
+
+struct LayerWeights {
+  Tensor attn_norm;  // [1][dim] F32 (norm vectors are converted to F32 at load)
+  Tensor wq;         // [n_heads*head_dim][dim]
+  Tensor wk, wv;     // [n_kv_heads*head_dim][dim]
+  Tensor wo;         // [dim][n_heads*head_dim]
+  Tensor ffn_norm;   // [1][dim] F32
+  Tensor w1, w3;     // gate, up: [hidden_dim][dim]
+  Tensor w2;         // down: [dim][hidden_dim]
+};
+
+struct Weights {
+  Tensor embedding;  // [vocab_size][dim]
+  std::vector<LayerWeights> layers;
+  Tensor final_norm; // [1][dim] F32
+  Tensor output;     // [vocab_size][dim]; the embedding itself when tied
+};
+
+struct Model {
+  Config config;
+  Weights weights;
+  std::string format;         // "gguf" or "safetensors"
+  std::string chat_template;  // text, or empty
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::shared_ptr<MappedFile>> files;          // keep the views alive
+  std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
+  uint64_t n_params = 0, weight_bytes = 0;
+
+  Model();
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+};
+
+// progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be empty.
+using LoadProgress = std::function<bool(double done, double total)>;
+
+// path: a .gguf file or a Hugging Face folder. Throws Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
+
+}  // namespace riffle

@@ -1,0 +1,68 @@
+// Text to token ids and back, by the sentencepiece library, whatever file the vocabulary came from.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace riffle {
+
+// One piece as model files store it. type: sentencepiece's and GGUF's common numbering.
+struct VocabPiece {
+  enum Type { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
+  std::string text;
+  float score = 0;
+  int type = NORMAL;
+};
+
+// Settings beside the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
+struct VocabOptions {
+  bool add_dummy_prefix = true;   // tokenizer.ggml.add_space_prefix
+  bool bpe = true;                // sentencepiece BPE ("llama" in GGUF); false: unigram
+  int bos_id = -1, eos_id = -1, unk_id = -1;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual int vocab_size() const = 0;
+  virtual int bos_id() const = 0;  // -1: none
+  virtual int eos_id() const = 0;
+  // Ids of text, as the sentencepiece library gives them. add_bos puts bos_id first; parse_special reads control
+  // pieces written out in the text as those pieces (the text between two of them is encoded by itself).
+  // Throws RIFFLE_BAD_TEXT, naming the byte offset, if text is not UTF-8.
+  virtual std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const = 0;
+  // Text of ids; control pieces give nothing; bytes that form no UTF-8 character become U+FFFD.
+  virtual std::string decode(const int32_t* ids, size_t n) const = 0;
+  virtual const char* piece(int32_t id) const = 0;   // as the vocabulary spells it; nullptr if out of range
+  // Raw bytes that this id adds to running text ("▁" is a space, <0x0A> one byte, control pieces nothing).
+  virtual std::string bytes(int32_t id) const = 0;
+  // Id of a control piece spelled so ("<s>"), or -1.
+  virtual int32_t control_id(std::string_view piece) const = 0;
+};
+
+// serialized: the content of a tokenizer.model. where: file name for error texts.
+std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized, const std::string& where);
+// Builds a sentencepiece model from stored pieces (GGUF).
+std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces, const VocabOptions& options,
+                                                 const std::string& where);
+
+// Joins the texts of ids as they come and never hands out half a UTF-8 character.
+// The text begins as decode() would begin it if at_start (the dummy prefix space is dropped).
+class StreamDecoder {
+ public:
+  StreamDecoder(const Tokenizer& tokenizer, bool at_start) : tokenizer_(&tokenizer), at_start_(at_start) {}
+  std::string put(int32_t id);  // what became complete; invalid bytes come out as U+FFFD
+  std::string finish();         // what was held back, as U+FFFD
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool at_start_;
+  std::string pending_;  // at most 3 bytes: the beginning of a character
+};
+
+// Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at most U+10FFFF.)
+int64_t utf8_error(std::string_view text);
+
+}  // namespace riffle

@@ -1,0 +1,192 @@
+#include "model/weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "model/mapped_file.h"
+#include "util/error.h"
+
+namespace riffle {
+
+const TensorNames kGgufNames = {
+    "token_embd.weight", "output_norm.weight", "output.weight", "blk.%d.",
+    "attn_norm.weight",  "attn_q.weight",      "attn_k.weight", "attn_v.weight",  "attn_output.weight",
+    "ffn_norm.weight",   "ffn_gate.weight",    "ffn_up.weight", "ffn_down.weight",
+};
+const TensorNames kHuggingFaceNames = {
+    "model.embed_tokens.weight",
+    "model.norm.weight",
+    "lm_head.weight",
+    "model.layers.%d.",
+    "input_layernorm.weight",
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "post_attention_layernorm.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+};
+
+bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
+  if (shape.empty() || shape.back() == 0) return false;
+  const bool q8 = type == DType::Q8_0;
+  if (q8 && shape.back() % kQ8Block != 0) return false;
+  uint64_t total = q8 ? shape.back() / kQ8Block : shape.back();
+  if (!checked_mul(total, q8 ? kQ8BlockBytes : type == DType::F32 ? 4 : 2, &total)) return false;
+  for (size_t i = 0; i + 1 < shape.size(); ++i) {
+    if (shape[i] == 0 || !checked_mul(total, shape[i], &total)) return false;
+  }
+  *bytes = total;
+  return true;
+}
+
+std::string shape_text(const std::vector<uint64_t>& shape) {
+  std::string out;
+  for (const uint64_t n : shape) out += "[" + std::to_string(n) + "]";
+  return out.empty() ? "no shape" : out;
+}
+
+namespace {
+
+float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+  const int exponent = h >> 10 & 31;
+  const int fraction = h & 1023;
+  float value;
+  if (exponent == 31) {
+    value = fraction ? NAN : INFINITY;
+  } else if (exponent == 0) {
+    value = std::ldexp(static_cast<float>(fraction), -24);
+  } else {
+    value = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  }
+  return sign ? -value : value;
+}
+
+float element(const RawTensor& raw, size_t i) {
+  if (raw.type == DType::F32) return load_unaligned<float>(raw.data + 4 * i);
+  const auto bits = load_unaligned<uint16_t>(raw.data + 2 * i);
+  if (raw.type == DType::F16) return half_to_float(bits);
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  return load_unaligned<float>(&wide);
+}
+
+class Binder {
+ public:
+  Binder(Model& model, const TensorTable& table, const std::string& where)
+      : model_(model), table_(table), where_(where) {}
+
+  Tensor matrix(const std::string& name, int64_t rows, int64_t cols) {
+    const RawTensor& raw = find(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
+    return {*raw.type, rows, cols, raw.data};
+  }
+
+  Tensor norm(const std::string& name, int64_t cols) {
+    const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
+    if (raw.type == DType::Q8_0) unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    auto values = std::make_unique<std::vector<float>>(cols);
+    for (int64_t i = 0; i < cols; ++i) {
+      const float value = element(raw, i);
+      if (!std::isfinite(value)) {
+        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)), "finite values");
+      }
+      (*values)[i] = value;
+    }
+    model_.owned.push_back(std::move(values));
+    return {DType::F32, 1, cols, model_.owned.back()->data()};
+  }
+
+  void ignore(const std::string& name) { used_.insert(name); }
+
+  // A tensor nobody asked for means a model that computes something else.
+  void refuse_the_rest() const {
+    for (const auto& [name, raw] : table_) {
+      if (used_.count(name)) continue;
+      // Old checkpoints carry the RoPE frequencies, which follow from rope_theta.
+      if (name.ends_with(".rotary_emb.inv_freq")) continue;
+      if (name.starts_with("rope_freqs")) unsupported(raw.file, name, "RoPE scaling factors", "no RoPE scaling");
+      unsupported(raw.file, "tensor " + name, "a tensor that a plain Llama of this size does not have",
+                  "none (no biases, no experts, no further layers)");
+    }
+  }
+
+  void report(const LoadProgress& progress) {
+    double done = 0;
+    for (const RawTensor* raw : bound_) {
+      will_need(raw->data, raw->bytes);
+      done += static_cast<double>(raw->bytes);
+      if (progress && !progress(done, static_cast<double>(model_.weight_bytes))) {
+        throw Error(RIFFLE_ABORTED, where_ + ": loading was cancelled");
+      }
+    }
+  }
+
+ private:
+  const RawTensor& find(const std::string& name, const std::vector<uint64_t>& shape) {
+    const auto it = table_.find(name);
+    if (it == table_.end()) bad_model(where_, "tensor " + name, "none", "shape " + shape_text(shape));
+    const RawTensor& raw = it->second;
+    // GGUF and safetensors may write a vector as a matrix of one row, or pad shapes with ones in front.
+    size_t ones = 0;
+    while (raw.shape.size() - ones > shape.size() && raw.shape[ones] == 1) ++ones;
+    if (!std::equal(raw.shape.begin() + ones, raw.shape.end(), shape.begin(), shape.end())) {
+      bad_model(raw.file, name + " shape", shape_text(raw.shape), shape_text(shape));
+    }
+    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, "F32, F16, BF16 or Q8_0");
+    used_.insert(name);
+    bound_.push_back(&raw);
+    uint64_t elements = 1;
+    for (const uint64_t n : shape) elements *= n;  // fits: the bytes did
+    model_.n_params += elements;
+    model_.weight_bytes += raw.bytes;
+    return raw;
+  }
+
+  Model& model_;
+  const TensorTable& table_;
+  const std::string& where_;
+  std::set<std::string> used_;
+  std::vector<const RawTensor*> bound_;
+};
+
+}  // namespace
+
+void bind_weights(Model& model, const TensorTable& table, const TensorNames& names, const std::string& where,
+                  const LoadProgress& progress) {
+  const Config& c = model.config;
+  const int64_t q_rows = static_cast<int64_t>(c.n_heads) * c.head_dim;
+  const int64_t kv_rows = static_cast<int64_t>(c.n_kv_heads) * c.head_dim;
+  Binder binder(model, table, where);
+  Weights& w = model.weights;
+  w.embedding = binder.matrix(names.embedding, c.vocab_size, c.dim);
+  for (int l = 0; l < c.n_layers; ++l) {
+    char prefix[64];
+    std::snprintf(prefix, sizeof prefix, names.layer, l);
+    const auto name = [&](const char* rest) { return std::string(prefix) + rest; };
+    LayerWeights layer;
+    layer.attn_norm = binder.norm(name(names.attn_norm), c.dim);
+    layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
+    layer.wk = binder.matrix(name(names.wk), kv_rows, c.dim);
+    layer.wv = binder.matrix(name(names.wv), kv_rows, c.dim);
+    layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
+    layer.ffn_norm = binder.norm(name(names.ffn_norm), c.dim);
+    layer.w1 = binder.matrix(name(names.w1), c.hidden_dim, c.dim);
+    layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
+    layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    w.layers.push_back(layer);
+  }
+  w.final_norm = binder.norm(names.final_norm, c.dim);
+  if (c.tied_output) {
+    w.output = w.embedding;
+    binder.ignore(names.output);  // a copy of the embedding that some files keep
+  } else {
+    w.output = binder.matrix(names.output, c.vocab_size, c.dim);
+  }
+  binder.refuse_the_rest();
+  binder.report(progress);
+}
+
+}  // namespace riffle

@@ -1,0 +1,377 @@
+/* riffle.h: the C interface of riffle, a runtime for Llama-family models with very long contexts.
+ *
+ * WHAT IT DOES
+ *   Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive tokens. At each decode
+ *   step every layer ranks its blocks for the current query, attends to the most critical first, and stops when enough
+ *   attention weight is covered ("psa"). "dense" reads everything and is the exact reference.
+ *
+ * A WHOLE PROGRAM
+ *     char err[256];
+ *     riffle_model *model; riffle_context *ctx; riffle_session *chat;
+ *     if (riffle_model_load("model.gguf", NULL, &model, err, sizeof err)) { puts(err); return 1; }
+ *     if (riffle_context_create(model, NULL, &ctx, err, sizeof err)) { puts(err); return 1; }
+ *     riffle_session_create(ctx, &chat);
+ *     int32_t ids[4096]; size_t n;
+ *     riffle_tokenize(model, text, strlen(text), RIFFLE_TOKENIZE_BOS, ids, 4096, &n);
+ *     riffle_prefill(chat, ids, n, NULL, NULL);
+ *     riffle_generate(chat, NULL, on_token, NULL, NULL);
+ *     riffle_session_free(chat); riffle_context_free(ctx); riffle_model_free(model);
+ *
+ * RULES
+ *   Errors     A function that can fail returns riffle_status; 0 is success. The text of the last failure is kept on
+ *              the handle (riffle_model_error, riffle_context_error) until the next call on it; the functions that
+ *              create a model, a context or a plan have no handle yet and write it to (err, err_size), which may be
+ *              (NULL, 0). The library never prints, never exits and lets no C++ exception out.
+ *   Retrying   RIFFLE_NO_SLOT and RIFFLE_CONTEXT_FULL leave every session as it was before the call. After
+ *              RIFFLE_ABORTED a session holds the tokens that were finished (riffle_session_length).
+ *   Ownership  What create/load returns is freed by the matching free; free(NULL) is allowed. Free sessions before
+ *              their context and contexts before their model. Strings returned are owned by the handle.
+ *   Options    Option structs begin with struct_size. Fill them with riffle_*_defaults(), which sets it, then change
+ *              fields; a NULL pointer means the defaults. A size this library does not know is RIFFLE_BAD_ARGUMENT.
+ *   Threads    A model may be shared by threads. A context and its sessions belong to one thread at a time, but for
+ *              riffle_abort, which any thread and any signal handler may call.
+ *   Text       All text is UTF-8. Text in is (pointer, length) and need not end in NUL.
+ *   Buffers    Where a function fills (out, capacity) it stores the needed count in *n_out, also when that exceeds the
+ *              capacity; then it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out may be NULL if capacity
+ *              is 0.
+ */
+#ifndef RIFFLE_H
+#define RIFFLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define RIFFLE_API
+#else
+#define RIFFLE_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RIFFLE_VERSION "0.1.0"
+
+typedef struct riffle_model riffle_model;     /* weights and tokenizer, read-only                        */
+typedef struct riffle_context riffle_context; /* threads, block store, slot pool: what running needs     */
+typedef struct riffle_session riffle_session; /* one sequence of tokens and its KV                       */
+
+typedef enum riffle_status {
+  RIFFLE_OK = 0,
+  RIFFLE_BAD_ARGUMENT = 1,     /* a value out of range, a NULL, an empty prompt                            */
+  RIFFLE_BAD_MODEL = 2,        /* the model file is damaged or contradicts itself                          */
+  RIFFLE_UNSUPPORTED = 3,      /* a model option or device riffle does not have; the text names it         */
+  RIFFLE_IO = 4,               /* a file could not be opened or read                                       */
+  RIFFLE_OUT_OF_MEMORY = 5,    /* an allocation failed, or the memory plan does not fit                    */
+  RIFFLE_CONTEXT_FULL = 6,     /* the tokens do not fit the context; nothing was changed                   */
+  RIFFLE_NO_SLOT = 7,          /* the slot pool is too small for one iteration; nothing was changed        */
+  RIFFLE_ABORTED = 8,          /* riffle_abort, or a callback returned false                               */
+  RIFFLE_BAD_TEXT = 9,         /* text is not valid UTF-8                                                  */
+  RIFFLE_BUFFER_TOO_SMALL = 10,
+  RIFFLE_INTERNAL = 11
+} riffle_status;
+
+RIFFLE_API const char *riffle_version(void);
+RIFFLE_API const char *riffle_status_name(riffle_status status);
+
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
+
+typedef enum riffle_phase { RIFFLE_PHASE_LOAD = 0, RIFFLE_PHASE_PREFILL = 1 } riffle_phase;
+
+typedef struct riffle_progress {
+  riffle_phase phase;
+  double done, total; /* bytes when loading; token-layers when prefilling */
+} riffle_progress;
+
+/* Called now and then from the calling thread; return false to stop (RIFFLE_ABORTED). */
+typedef bool (*riffle_progress_fn)(void *user, const riffle_progress *progress);
+
+/* ---- model ------------------------------------------------------------------------------------------------------- */
+
+typedef struct riffle_model_options {
+  size_t struct_size;
+  riffle_progress_fn progress; /* may be NULL */
+  void *progress_user;
+} riffle_model_options;
+
+RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
+
+/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model). Weights are mapped, not
+ * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
+RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
+                                           char *err, size_t err_size);
+RIFFLE_API void riffle_model_free(riffle_model *model);
+/* The text is that of the last failure in any thread; copy it before another thread can fail. */
+RIFFLE_API const char *riffle_model_error(const riffle_model *model);
+
+typedef struct riffle_model_info {
+  size_t struct_size;
+  const char *name, *architecture, *format, *weight_type; /* "gguf" or "safetensors"; "Q8_0", "BF16", ... */
+  int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
+  float rope_theta, norm_eps;
+  bool tied_output;
+  int32_t bos_id, eos_id;
+  uint64_t n_params, weight_bytes;
+  const char *chat_template; /* its text, or "" */
+} riffle_model_info;
+
+RIFFLE_API riffle_status riffle_model_get_info(const riffle_model *model, riffle_model_info *info);
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+enum {
+  RIFFLE_TOKENIZE_BOS = 1,    /* put the model's beginning-of-sequence token first                         */
+  RIFFLE_TOKENIZE_SPECIAL = 2 /* read control tokens written in the text (such as <s>) as those tokens     */
+};
+
+/* RIFFLE_BAD_TEXT names the byte offset of the first invalid sequence. */
+RIFFLE_API riffle_status riffle_tokenize(riffle_model *model, const char *text, size_t text_len, uint32_t flags,
+                                         int32_t *tokens, size_t capacity, size_t *n_tokens);
+
+/* Text of the tokens; control tokens give nothing; bytes that form no character become U+FFFD. No NUL is added. */
+RIFFLE_API riffle_status riffle_detokenize(riffle_model *model, const int32_t *tokens, size_t n_tokens, char *text,
+                                           size_t capacity, size_t *text_len);
+
+/* The piece of one token as the vocabulary spells it ("<s>", "\xe2\x96\x81Hello", "<0x0A>"), or NULL if out of range. */
+RIFFLE_API const char *riffle_token_piece(const riffle_model *model, int32_t token);
+
+typedef struct riffle_message {
+  const char *role;    /* "system", "user" or "assistant" */
+  const char *content; /* NUL-terminated */
+} riffle_message;
+
+/* A conversation as tokens, ready for the model to answer, by the chat template the model carries.
+ * RIFFLE_UNSUPPORTED if it carries none or one that riffle does not know. */
+RIFFLE_API riffle_status riffle_chat_tokens(riffle_model *model, const riffle_message *messages, size_t n_messages,
+                                            int32_t *tokens, size_t capacity, size_t *n_tokens);
+
+/* ---- selection: which KV blocks a decode step reads --------------------------------------------------------------- */
+
+typedef enum riffle_selector {
+  RIFFLE_SELECTOR_DENSE = 0, /* every block: the exact reference                                           */
+  RIFFLE_SELECTOR_PSA = 1,   /* progressive sparse attention: best blocks first until epsilon is covered   */
+  RIFFLE_SELECTOR_TOPK = 2   /* a fixed budget of the best blocks                                          */
+} riffle_selector;
+
+/* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the mean key). */
+typedef enum riffle_digest { RIFFLE_DIGEST_MEAN = 0, RIFFLE_DIGEST_QUEST = 1, RIFFLE_DIGEST_CUBOID_MEAN = 2 } riffle_digest;
+
+/* How psa decides to stop. PAPER: smallest block mass seen bounds each block left (Algorithm 1). WINDOW: the largest of
+ * the last microbatch does. BOUND: a rigorous upper bound of what is left, so coverage >= epsilon is guaranteed.
+ * VETO: PAPER, but never while a rigorous lower bound of what is left says that too little is covered. */
+typedef enum riffle_stop {
+  RIFFLE_STOP_PAPER = 0, RIFFLE_STOP_WINDOW = 1, RIFFLE_STOP_BOUND = 2, RIFFLE_STOP_VETO = 3
+} riffle_stop;
+
+/* How the query heads that share a KV head agree on one ranking. MEAN of their scores; SOFT_SUM of their softmaxes;
+ * UNION: best rank that any head gives. */
+typedef enum riffle_gqa { RIFFLE_GQA_MEAN = 0, RIFFLE_GQA_SOFT_SUM = 1, RIFFLE_GQA_UNION = 2 } riffle_gqa;
+
+typedef struct riffle_selection {
+  size_t struct_size;
+  riffle_selector selector;
+  riffle_digest digest;
+  riffle_gqa gqa;
+  riffle_stop stop;       /* psa  */
+  float epsilon;          /* psa: share of attention weight to cover, (0,1]; 1 reads everything            */
+  int32_t microbatch;     /* psa: blocks between two tests, >= 1                                           */
+  float budget;           /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included  */
+  int32_t sink_blocks;    /* always read: first blocks,                                                    */
+  int32_t window_blocks;  /* ... and the last full blocks (the unfilled tail is always read)               */
+  int32_t dense_layers;   /* the first so many layers read everything                                      */
+  int32_t lookahead;      /* psa on devices with a pool: microbatches loaded ahead of the test, 0 to 8     */
+} riffle_selection;
+
+RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
+
+/* ---- context ----------------------------------------------------------------------------------------------------- */
+
+typedef enum riffle_device {
+  RIFFLE_DEVICE_AUTO = 0, /* the fastest present */
+  RIFFLE_DEVICE_CPU = 1,  /* attends to the host store in place; no pool                                   */
+  RIFFLE_DEVICE_EMU = 2   /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
+} riffle_device;
+
+typedef enum riffle_evict { RIFFLE_EVICT_LRU = 0, RIFFLE_EVICT_FIFO = 1 } riffle_evict;
+typedef enum riffle_kv_type { RIFFLE_KV_F16 = 0, RIFFLE_KV_F32 = 1 } riffle_kv_type;
+typedef enum riffle_isa {
+  RIFFLE_ISA_AUTO = 0, RIFFLE_ISA_SCALAR = 1, RIFFLE_ISA_AVX2 = 2, RIFFLE_ISA_AVX512 = 3, RIFFLE_ISA_AMX = 4
+} riffle_isa;
+
+typedef struct riffle_context_options {
+  size_t struct_size;
+  riffle_device device;
+  int32_t n_ctx;          /* tokens per session; 0: the model's trained length                             */
+  int32_t n_threads;      /* 0: one per core                                                               */
+  int32_t block_size;     /* tokens per KV block: 16, 32 or 64                                             */
+  riffle_kv_type kv_type;
+  riffle_isa isa;         /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED                */
+  int64_t slots;          /* pool slots; 0: from gpu_mem                                                   */
+  uint64_t gpu_mem;       /* bytes for weights + activations + digests + pool; 0: no limit                 */
+  riffle_evict evict;
+  bool pool_per_layer;    /* split the pool evenly among layers (for comparison)                           */
+  int32_t prefill_chunk;  /* tokens per chunk of prefill; 0: default                                       */
+  riffle_selection selection;
+} riffle_context_options;
+
+RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
+
+/* What running with these options would take, in bytes, computed before anything is allocated. */
+typedef struct riffle_plan {
+  size_t struct_size;
+  uint64_t weights, activations, digests, prefill_kv, pool, total; /* total: the sum, what gpu_mem limits   */
+  uint64_t host_kv;        /* the block store of one session of n_ctx tokens, in host memory                */
+  uint64_t slot_bytes;
+  int64_t slots, min_slots;
+  uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */
+  int32_t n_ctx, n_threads, block_size;
+  const char *device, *isa; /* static strings: what AUTO became */
+} riffle_plan;
+
+/* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem or slots is too little; *plan is
+ * filled all the same. */
+RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
+                                            riffle_plan *plan, char *err, size_t err_size);
+
+RIFFLE_API riffle_status riffle_context_create(riffle_model *model, const riffle_context_options *options,
+                                               riffle_context **context, char *err, size_t err_size);
+RIFFLE_API void riffle_context_free(riffle_context *context);
+RIFFLE_API const char *riffle_context_error(const riffle_context *context);
+
+/* Change the selection for the steps that follow; KV already held stays valid. */
+RIFFLE_API riffle_status riffle_set_selection(riffle_context *context, const riffle_selection *selection);
+
+/* Ask the call that is running (or, if none is, the next one) to stop soon with RIFFLE_ABORTED; false takes it back.
+ * The request is cleared when it took effect. Safe from any thread and from signal handlers. */
+RIFFLE_API void riffle_abort(riffle_context *context, bool abort);
+
+/* ---- sessions ---------------------------------------------------------------------------------------------------- */
+
+RIFFLE_API riffle_status riffle_session_create(riffle_context *context, riffle_session **session);
+RIFFLE_API void riffle_session_free(riffle_session *session);
+RIFFLE_API size_t riffle_session_length(const riffle_session *session); /* tokens whose KV is held */
+
+/* Forget all but the first n_tokens (and the logits). RIFFLE_BAD_ARGUMENT if the session is shorter. */
+RIFFLE_API riffle_status riffle_session_truncate(riffle_session *session, size_t n_tokens);
+
+/* Append tokens, attending densely. RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an
+ * id is not in the vocabulary. Progress may be NULL. */
+RIFFLE_API riffle_status riffle_prefill(riffle_session *session, const int32_t *tokens, size_t n_tokens,
+                                        riffle_progress_fn progress, void *user);
+
+/* Make the session hold exactly these tokens: keeps the longest common prefix with what it holds, drops the rest,
+ * prefills what is missing. At least the last token is run, so that logits exist. For conversations. */
+RIFFLE_API riffle_status riffle_prefill_to(riffle_session *session, const int32_t *tokens, size_t n_tokens,
+                                           riffle_progress_fn progress, void *user);
+
+/* As riffle_prefill, and scores[i] tells of the logits after tokens[i]. */
+typedef struct riffle_score {
+  float logsumexp;     /* natural log                                                                      */
+  float next_logprob;  /* log-probability of tokens[i+1]; 0 for the last token                              */
+  int32_t argmax;
+} riffle_score;
+RIFFLE_API riffle_status riffle_prefill_scored(riffle_session *session, const int32_t *tokens, size_t n_tokens,
+                                               riffle_score *scores, riffle_progress_fn progress, void *user);
+
+/* One decode step: appends tokens[i] to sessions[i] (all of one context, all different), attending through the
+ * selection. Each session's result is the same whatever the others are. */
+RIFFLE_API riffle_status riffle_step(riffle_context *context, riffle_session *const *sessions, const int32_t *tokens,
+                                     size_t n_sessions);
+
+/* Logits after the last token: vocab_size floats owned by the session, valid until its next change; NULL if none. */
+RIFFLE_API const float *riffle_logits(const riffle_session *session);
+
+/* ---- generation -------------------------------------------------------------------------------------------------- */
+
+/* Applied in this order: top_k, top_p, min_p, temperature. temperature 0 is greedy: the largest logit, lowest id. */
+typedef struct riffle_sampling {
+  size_t struct_size;
+  float temperature;  /* 0.8  */
+  int32_t top_k;      /* 40; 0: off */
+  float top_p;        /* 0.95; 1: off */
+  float min_p;        /* 0.05; 0: off */
+  uint64_t seed;      /* the same seed gives the same text */
+} riffle_sampling;
+RIFFLE_API void riffle_sampling_defaults(riffle_sampling *sampling);
+
+typedef enum riffle_finish {
+  RIFFLE_FINISH_NONE = 0,
+  RIFFLE_FINISH_STOP = 1,    /* end-of-sequence token or a stop string                                     */
+  RIFFLE_FINISH_LENGTH = 2,  /* max_tokens                                                                 */
+  RIFFLE_FINISH_CONTEXT = 3, /* the context is full                                                        */
+  RIFFLE_FINISH_ABORTED = 4
+} riffle_finish;
+
+typedef struct riffle_generate_options {
+  size_t struct_size;
+  int32_t max_tokens;       /* -1: until the context is full */
+  riffle_sampling sampling;
+  const char *const *stop;  /* n_stop strings; the answer ends before the first found. May be NULL. */
+  size_t n_stop;
+  bool ignore_eos;
+  bool trim_start;          /* drop the white space an answer begins with (chat templates put it there) */
+} riffle_generate_options;
+RIFFLE_API void riffle_generate_defaults(riffle_generate_options *options);
+
+/* A token was chosen. text: what is new and complete of the answer, whole UTF-8 characters, maybe empty (text_len 0),
+ * not NUL-terminated, without what might still turn into a stop string. Return false to stop this answer. A last call
+ * with token -1 hands over what was held back, if anything was. */
+typedef bool (*riffle_token_fn)(void *user, size_t index, int32_t token, const char *text, size_t text_len);
+
+typedef struct riffle_result {
+  riffle_finish finish;
+  int32_t n_tokens; /* generated, the end-of-sequence token included */
+} riffle_result;
+
+/* Answers from a session that has logits. The last token chosen is not yet in the session's KV, but the next
+ * riffle_prefill_to knows. callback and result may be NULL. An abort gives RIFFLE_OK with RIFFLE_FINISH_ABORTED. */
+RIFFLE_API riffle_status riffle_generate(riffle_session *session, const riffle_generate_options *options,
+                                         riffle_token_fn callback, void *user, riffle_result *result);
+
+/* The same for several sessions of one context at once: same texts as one by one. options: one for each, or NULL.
+ * results: one for each, or NULL. index in the callback is the position in sessions. */
+RIFFLE_API riffle_status riffle_generate_many(riffle_context *context, riffle_session *const *sessions,
+                                              const riffle_generate_options *options, size_t n_sessions,
+                                              riffle_token_fn callback, void *user, riffle_result *results);
+
+/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+
+typedef struct riffle_stats {
+  size_t struct_size;
+  uint64_t prefill_tokens, decode_tokens, decode_steps;
+  double prefill_seconds, decode_seconds;
+  uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: held and attended    */
+  uint64_t kv_bytes_read;                   /* of K and V, decode                                                  */
+  uint64_t pool_lookups, pool_hits;         /* blocks asked of the pool; found there                               */
+  uint64_t loaded_bytes, flushed_bytes;     /* copied host -> slot, slot -> host                                   */
+  uint64_t evictions;
+  uint64_t host_kv_bytes;                   /* held by the block store now                                         */
+  uint64_t peak_rss_bytes;                  /* of the process */
+  int64_t pool_slots;
+} riffle_stats;
+
+RIFFLE_API riffle_status riffle_get_stats(const riffle_context *context, riffle_stats *stats);
+RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session *session, riffle_stats *stats); /* this session's
+   share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
+RIFFLE_API void riffle_reset_stats(riffle_context *context);
+
+/* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each session. With
+ * with_coverage, riffle also attends densely beside each selection (slow) to tell what share of the attention weight
+ * the selection truly covered. The arrays live only during the call. NULL ends tracing. */
+typedef struct riffle_trace {
+  const riffle_session *session;
+  int32_t position, layer, kv_head;
+  int32_t n_blocks, n_read;     /* blocks held; blocks attended */
+  int32_t n_group;              /* query heads of the group */
+  const float *coverage;        /* n_group values in [0,1]; NULL without with_coverage */
+  const int32_t *blocks;        /* n_read block indices, in the order attended */
+} riffle_trace;
+typedef void (*riffle_trace_fn)(void *user, const riffle_trace *trace);
+RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_fn trace, void *user, bool with_coverage);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,90 @@
+// The selection interface: which blocks one row of a decode step reads, in which order, and when it may stop.
+// A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. A new selector is one file beside this.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/kernels.h"
+#include "kv/kv_store.h"
+#include "riffle.h"
+
+namespace riffle {
+
+// What a selector may look at.
+struct Row {
+  const float* q = nullptr;  // [g][d] after RoPE, multiplied by 1/sqrt(d)
+  int g = 0, d = 0;
+  int block_size = 0;
+  int64_t n_tokens = 0;  // the current token included
+  int n_blocks = 0;      // blocks held; the last one is the tail (unfilled, or filled by the current token)
+  int n_full = 0;        // blocks with a digest: all but the tail
+  const uint16_t* digests = nullptr;  // f16 [n_full][vectors][d]
+  int64_t digest_stride = 0;
+  const float* bound_factor = nullptr;  // [n_full], R of kernels.h
+  const cpu::Kernels* kernels = nullptr;
+};
+
+// One row's plan, kept from step to step for its memory. Positions 0..n_forced-1 are the forced blocks (sinks, window,
+// tail), in token order; then the candidates, most critical first, ordered only as far as they are asked for.
+class RowPlan {
+ public:
+  // All blocks in token order, nothing ranked.
+  void everything(const Row& row);
+  // The forced blocks; candidates are what lies between sinks and window: [first_candidate, first + n_candidates).
+  void forced(const Row& row, int sink_blocks, int window_blocks);
+  int first_candidate() const { return first_candidate_; }
+  int n_candidates() const { return n_candidates_; }
+  // Scores of the candidates in token order; ties go to the lower block. Keeps the best `keep` of them.
+  void rank(const float* scores, int keep);
+
+  int n_forced() const { return n_forced_; }
+  int size() const { return n_forced_ + n_kept_; }  // blocks this row may read
+  int32_t at(int position);                         // block index; extends the order as needed
+  const std::vector<int32_t>& order() const { return order_; }
+
+  std::vector<float> state;   // the selector's own, per row
+  std::vector<float> scores;  // scratch
+  std::vector<float> scratch;
+
+ private:
+  void extend(int ranked);
+
+  int n_forced_ = 0, first_candidate_ = 0, n_candidates_ = 0, n_kept_ = 0;
+  std::vector<int32_t> order_;
+  std::vector<uint64_t> keys_;  // ascending = most critical first
+  int sorted_ = 0;              // keys_[0, sorted_) are in place
+};
+
+class Selector {
+ public:
+  virtual ~Selector() = default;
+  // Plans a row. Threads call it for different rows and plans at once.
+  virtual void begin(const Row& row, RowPlan& plan) const = 0;
+  // Blocks between two tests after the forced ones; 0: one shot, everything in the plan is read.
+  virtual int microbatch() const { return 0; }
+  // The test, after the blocks at positions [0, n_attended) of the plan. l: [g] log-sum-exp of all of them;
+  // l_blocks: [n_last][g] that of each block of the last microbatch alone.
+  virtual bool done(const Row& row, RowPlan& plan, int n_attended, const float* l, const float* l_blocks,
+                    int n_last) const {
+    (void)row, (void)plan, (void)n_attended, (void)l, (void)l_blocks, (void)n_last;
+    return false;
+  }
+};
+
+// The selector that the settings name (validated). Never null.
+std::unique_ptr<Selector> make_selector(const riffle_selection& settings);
+std::unique_ptr<Selector> make_dense();
+std::unique_ptr<Selector> make_topk(const riffle_selection& settings);
+std::unique_ptr<Selector> make_psa(const riffle_selection& settings);
+
+// Throws RIFFLE_BAD_ARGUMENT naming the field, what it is and what it may be.
+void check_selection(const riffle_selection& settings);
+// The digests that these settings rank by.
+DigestSpec digest_spec(const riffle_selection& settings);
+
+// Scores of blocks [first, first+n) for a row, larger = more critical, heads of the group combined (algorithms.md 0).
+void group_scores(const Row& row, riffle_gqa combine, bool mean_digest, int first, int n, std::vector<float>& scratch,
+                  float* scores);
+
+}  // namespace riffle

@@ -1,0 +1,65 @@
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+// A decode step is a few hundred short jobs: a sleeping worker would cost more to wake than most of them take, so
+// workers spin for about 50 us before they sleep.
+static constexpr int kSpins = 2000;
+
+static inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {
+  for (int t = 1; t < n_threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  for (auto& w : workers_) w.join();
+}
+
+void ThreadPool::take_items(int thread) {
+  for (;;) {
+    const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
+    if (i >= n_items_) return;
+    call_(body_, i, thread);
+  }
+}
+
+void ThreadPool::run(int64_t n, Call call, void* body) {
+  call_ = call;
+  body_ = body;
+  n_items_ = n;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(n_threads_ - 1, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  take_items(0);
+  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0;) {
+    if (++spins < kSpins) relax();
+    else std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    int spins = 0;
+    uint32_t now;
+    while ((now = epoch_.load(std::memory_order_acquire)) == seen) {
+      if (++spins < kSpins) relax();
+      else epoch_.wait(seen, std::memory_order_acquire);
+    }
+    seen = now;
+    if (stop_.load()) return;
+    take_items(thread);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace riffle

@@ -1,0 +1,51 @@
+// The one pool of threads of a context. parallel_for hands out items dynamically; every computation in riffle is written
+// so that its result does not depend on which thread took which item.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace riffle {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int n_threads);  // n_threads >= 1; the caller is one of them
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return n_threads_; }
+
+  // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done. body must not throw
+  // and must not call parallel_for. Called by the owner's thread only.
+  template <class Body>
+  void parallel_for(int64_t n, Body&& body) {
+    if (n <= 0) return;
+    if (n == 1 || n_threads_ == 1) {
+      for (int64_t i = 0; i < n; ++i) body(i, 0);
+      return;
+    }
+    using B = std::remove_reference_t<Body>;
+    run(n, [](void* b, int64_t i, int t) { (*static_cast<B*>(b))(i, t); }, const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using Call = void (*)(void* body, int64_t item, int thread);
+  void run(int64_t n, Call call, void* body);
+  void work(int thread);
+  void take_items(int thread);
+
+  int n_threads_;
+  std::vector<std::thread> workers_;
+  Call call_ = nullptr;
+  void* body_ = nullptr;
+  int64_t n_items_ = 0;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // a new job, or the end
+  alignas(64) std::atomic<int> busy_{0};        // workers that have not finished the job
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace riffle

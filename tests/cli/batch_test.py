@@ -1,0 +1,205 @@
+"""riffle batch: order, errors line by line, the same texts for any --parallel."""
+from harness import *
+
+
+def request(custom_id, body, **more):
+    return json.dumps({"custom_id": custom_id, "method": "POST", "body": body, **more}).encode()
+
+
+def prompt(custom_id, text="The rain", **body):
+    return request(custom_id, {"prompt": text, "temperature": 0, "max_tokens": 6, **body}, url="/v1/completions")
+
+
+def chat(custom_id, text, **body):
+    return request(custom_id, {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8,
+                               **body}, url="/v1/chat/completions")
+
+
+def records(data):
+    return [json.loads(line) for line in data.decode().splitlines()]
+
+
+def text_of(record):
+    choice = record["response"]["body"]["choices"][0]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
+
+
+# name: (line, error code, words of the message, custom_id in the record)
+BAD = {
+    "not JSON": (b'{"custom_id": "x", ', "bad_json", ["byte"], None),
+    "not JSON at all": (b"hello", "bad_json", [], None),
+    "an array": (b"[1,2]", "bad_json", ["array"], None),
+    "a number": (b"17", "bad_json", [], None),
+    "NaN": (b'{"custom_id":"x","body":{"prompt":"a","temperature":NaN}}', "bad_json", [], None),
+    "1e999": (b'{"custom_id":"x","body":{"prompt":"a","temperature":1e999}}', "bad_json", [], None),
+    "two objects": (b'{"custom_id":"x"}{}', "bad_json", [], None),
+    "a lone surrogate": (b'{"custom_id":"x","body":{"prompt":"\\ud800"}}', "bad_json", [], None),
+    "invalid UTF-8": (b'{"custom_id":"x","body":{"prompt":"a\xff"}}', "bad_utf8", ["byte 36"], None),
+    "an overlong form": (b'{"custom_id":"x","body":{"prompt":"a\xc0\x80"}}', "bad_utf8", [], None),
+    "deep nesting": (b'{"custom_id":"x","body":' + b"[" * 200000 + b"]" * 200000 + b"}", "too_deep", [], None),
+    "deep and unclosed": (b"[" * 500000, "too_deep", [], None),
+    "a NUL byte": (b'{"custom_id":"x"\0}', "bad_json", [], None),
+    "no custom_id": (b'{"body":{"prompt":"a"}}', "missing_id", ["custom_id"], None),
+    "an empty custom_id": (b'{"custom_id":"","body":{"prompt":"a"}}', "missing_id", ["custom_id"], None),
+    "a custom_id that is a number": (b'{"custom_id":7,"body":{"prompt":"a"}}', "missing_id", ["custom_id"], None),
+    "no body": (b'{"custom_id":"b1"}', "bad_request", ["body"], "b1"),
+    "a body that is text": (b'{"custom_id":"b2","body":"a"}', "bad_request", ["body"], "b2"),
+    "an empty body": (request("b3", {}), "bad_request", ["prompt"], "b3"),
+    "prompt and messages": (prompt("b4", messages=[{"role": "user", "content": "a"}]), "bad_request", ["exclude"], "b4"),
+    "an empty prompt": (prompt("b5", ""), "empty_prompt", ["prompt"], "b5"),
+    "a prompt that is a list": (prompt("b6", ["a", "b"]), "bad_request", ["body.prompt", "string"], "b6"),
+    "a prompt that is null": (prompt("b6b", None), "bad_request", ["body.prompt", "string"], "b6b"),
+    "empty messages": (request("b7", {"messages": []}), "empty_prompt", ["messages"], "b7"),
+    "messages that are text": (request("b8", {"messages": "a"}), "bad_request", ["messages"], "b8"),
+    "a message without role": (request("b9", {"messages": [{"content": "a"}]}), "bad_request", ["role"], "b9"),
+    "a message without content": (request("b10", {"messages": [{"role": "user"}]}), "bad_request", ["content"], "b10"),
+    "an unknown role": (request("b11", {"messages": [{"role": "tool", "content": "a"}]}), "bad_request",
+                        ["messages[0].role"], "b11"),
+    "content in parts": (request("b12", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "bad_request",
+                         ["messages[0].content"], "b12"),
+    "a name in a message": (request("b13", {"messages": [{"role": "user", "content": "a", "name": "n"}]}),
+                            "bad_request", ["name", "not supported"], "b13"),
+    "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
+    "an unsupported field": (prompt("b15", logprobs=5), "bad_request", ["logprobs", "not supported"], "b15"),
+    "an unknown top field": (request("b16", {"prompt": "a"}, priority=1), "bad_request", ["priority"], "b16"),
+    "temperature as text": (prompt("b17", temperature="hot"), "bad_request", ["body.temperature"], "b17"),
+    "temperature below 0": (prompt("b18", temperature=-1), "bad_request", ["body.temperature"], "b18"),
+    "temperature true": (prompt("b19", temperature=True), "bad_request", ["body.temperature"], "b19"),
+    "max_tokens 0": (prompt("b20", max_tokens=0), "bad_request", ["body.max_tokens"], "b20"),
+    "max_tokens 2.5": (prompt("b21", max_tokens=2.5), "bad_request", ["body.max_tokens"], "b21"),
+    "max_tokens 2^32": (prompt("b22", max_tokens=1 << 32), "bad_request", ["body.max_tokens"], "b22"),
+    "max_tokens 2^70": (prompt("b23", max_tokens=1 << 70), "bad_request", ["body.max_tokens"], "b23"),
+    "top_p 1.5": (prompt("b24", top_p=1.5), "bad_request", ["body.top_p"], "b24"),
+    "min_p -1": (prompt("b25", min_p=-1), "bad_request", ["body.min_p"], "b25"),
+    "top_k -1": (prompt("b26", top_k=-1), "bad_request", ["body.top_k"], "b26"),
+    "seed -1": (prompt("b27", seed=-1), "bad_request", ["body.seed"], "b27"),
+    "stop as number": (prompt("b28", stop=7), "bad_request", ["body.stop"], "b28"),
+    "an empty stop": (prompt("b29", stop=["a", ""]), "bad_request", ["body.stop"], "b29"),
+    "n 2": (prompt("b30", n=2), "bad_request", ["body.n"], "b30"),
+    "stream": (prompt("b31", stream=True), "bad_request", ["body.stream"], "b31"),
+    "another method": (request("b32", {"prompt": "a"}).replace(b"POST", b"GET"), "bad_request", ["method"], "b32"),
+    "another url": (request("b33", {"prompt": "a"}, url="/v1/embeddings"), "bad_request", ["url"], "b33"),
+    "a url of the other kind": (request("b34", {"prompt": "a"}, url="/v1/chat/completions"), "bad_request", ["url"],
+                                "b34"),
+    "a prompt longer than the context": (prompt("b35", words(4000)), "too_long", ["2048"], "b35"),
+    "a megabyte of prompt": (prompt("b36", words(300000)), "too_long", [], "b36"),
+    "a line beyond all bounds": (b'{"custom_id":"x","body":{"prompt":"' + b"a" * (65 << 20) + b'"}}', "line_too_long",
+                                 [], None),
+    "many keys": (b'{"custom_id":"b37",' + b",".join(b'"k%d":1' % i for i in range(100000)) + b"}", "bad_request",
+                  ["not supported"], "b37"),
+    "a used custom_id": (prompt("good-0"), "dup_id", ["custom_id"], "good-0"),
+    "a custom_id whose line was bad": (prompt("b20x", max_tokens=0), "bad_request", [], "b20x"),
+}
+
+GOOD = [
+    prompt("good-0"),
+    prompt("good-1", "Once upon a time", max_tokens=20),
+    chat("good-2", "The code is 4821.\nWhat is the code?"),
+    prompt("good-3", "It was the best of times", temperature=0.9, seed=5, top_k=20, top_p=0.9, min_p=0.02,
+           max_tokens=16),
+    prompt("good-4", words(300), max_tokens=12),
+    request("good-5", {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},
+                                    {"role": "user", "content": "Who are you?"}], "max_tokens": 10, "temperature": 0,
+                       "model": "any", "n": 1, "stream": False, "stop": None}),
+    prompt("good-6", "The rain", temperature=1, seed=18446744073709551615, max_tokens=9),
+    prompt("g\u00f6od-7 \u2603", "Snow \u2603 fell", max_completion_tokens=5, max_tokens=None),
+]
+ARGS = ["batch", "-q", "-c", "2048", "--threads", "2", "-n", "10"]
+
+
+def good_lines(folder):
+    path, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
+    with open(path, "wb") as f:
+        f.write(b"\n".join(GOOD) + b"\n")
+    r = riffle(*ARGS, "-i", path, "-o", out)
+    check(r.code == 0 and r.out == b"" and r.err == b"", "a good file", r)
+    with open(out, "rb") as f:
+        one = records(f.read())
+    ids = [json.loads(line)["custom_id"] for line in GOOD]
+    check([x["custom_id"] for x in one] == ids, "answers come in the order of the lines", one)
+    check(all(x["error"] is None and x["response"]["status_code"] == 200 for x in one), "without errors", one)
+    body = one[1]["response"]["body"]
+    check(body["usage"]["completion_tokens"] == 20 and body["choices"][0]["finish_reason"] == "length"
+          and body["usage"]["prompt_tokens"] > 3, "usage is counted", body)
+    check(0 < one[4]["response"]["body"]["riffle"]["kv_read_pct"] <= 100, "riffle statistics", one[4])
+    check("message" in one[2]["response"]["body"]["choices"][0], "messages are answered by a message", one[2])
+    alone = riffle("run", "-p", "Once upon a time", "-n", "20", *GREEDY, *SMALL, "-q")
+    check(text_of(one[1]) == alone.out.decode(), "the text is that of riffle run", (text_of(one[1]), alone.out))
+    alone = riffle("run", "--chat", "-p", "The code is 4821.\nWhat is the code?", "-n", "8", *GREEDY, *SMALL, "-q")
+    check(text_of(one[2]) == alone.out.decode(), "and that of riffle run --chat", (text_of(one[2]), alone.out))
+    texts = [text_of(x) for x in one]
+    for n in (2, 3, 4, 8):
+        many = riffle(*ARGS, "--parallel", str(n), stdin=b"\n".join(GOOD))
+        check(many.code == 0 and [text_of(x) for x in records(many.out)] == texts, f"--parallel {n}: the same texts",
+              many)
+    for args in (["--device", "emu", "--gpu-mem", "150M"],):
+        few = riffle(*ARGS, *args, stdin=b"\n".join(GOOD))
+        many = riffle(*ARGS, *args, "--parallel", "4", stdin=b"\n".join(GOOD))
+        check(few.code == 0 and [text_of(x) for x in records(many.out)] == [text_of(x) for x in records(few.out)]
+              and [text_of(x) for x in records(few.out)] == texts, f"{' '.join(args)}: the same texts", many)
+
+
+def bad_lines(folder):
+    lines, expected = [], []
+    good = iter(GOOD)
+    lines.append(next(good))
+    expected.append(("good", "good-0"))
+    for i, (name, (line, code, message, custom_id)) in enumerate(BAD.items()):
+        lines += [line, b"" if i % 3 else b"   "]
+        expected.append((name, code, message, custom_id, len(lines) - 1))
+        if i % 7 == 0 and (g := next(good, None)) is not None:
+            lines.append(g + b"\r")
+            expected.append(("good", json.loads(g)["custom_id"]))
+    data = b"\xef\xbb\xbf" + b"\n".join(lines)
+    reference = {x["custom_id"]: text_of(x) for x in records(riffle(*ARGS, stdin=b"\n".join(GOOD)).out)}
+    for parallel in ("1", "4"):
+        r = riffle(*ARGS, "--parallel", parallel, stdin=data)
+        got = records(r.out)
+        check(r.code == 1 and len(got) == len(expected), f"bad lines, --parallel {parallel}: a record for each line",
+              f"exit code {r.code}, {len(got)} of {len(expected)} records, stderr {r.err!r}")
+        for want, have in zip(expected, got):
+            if want[0] == "good":
+                check(have["error"] is None and have["custom_id"] == want[1]
+                      and text_of(have) == reference[want[1]], f"{want[1]} is unharmed ({parallel})", have)
+                continue
+            name, code, message, custom_id, number = want
+            e = have["error"] or {}
+            check(have["response"] is None and e.get("code") == code and have["custom_id"] == custom_id
+                  and all(w in e["message"] for w in message) and f"line {number}:" in e["message"],
+                  f"bad line: {name} ({parallel})", (have, f"expected line {number} {code} {message}"))
+
+
+def files(folder):
+    path = os.path.join(folder, "in.jsonl")
+    with open(path, "wb") as f:
+        f.write(GOOD[0])
+    r = riffle("batch", "-i", os.path.join(folder, "none.jsonl"))
+    check(one_line_error(r, 1, "none.jsonl"), "a missing input is named", r)
+    r = riffle("batch", "-i", path, "-o", os.path.join(folder, "no", "out.jsonl"), "-q")
+    check(one_line_error(r, 1, "out.jsonl"), "an output that cannot be made is named", r)
+    r = riffle("batch", "-i", path, "-o", path, "-q")
+    check(one_line_error(r, 2, "input") and open(path, "rb").read() == GOOD[0], "the input is not overwritten", r)
+    r = riffle(*ARGS, stdin=b"")
+    check(r.code == 0 and r.out == b"", "an empty file is no error", r)
+    r = riffle(*ARGS, stdin=b"\n \n\r\n")
+    check(r.code == 0 and r.out == b"", "nor are blank lines", r)
+
+
+def streaming(_):
+    """Each record is written when it is finished: the first comes while the input is still open."""
+    p = start(*ARGS, stdin=subprocess.PIPE)
+    p.stdin.write(GOOD[0] + b"\n")
+    p.stdin.flush()
+    first = p.stdout.readline()
+    check(json.loads(first)["custom_id"] == "good-0", "a record comes as soon as it is finished", first)
+    p.stdin.write(b"nonsense\n")
+    p.stdin.flush()
+    second = p.stdout.readline()
+    check(json.loads(second)["error"]["code"] == "bad_json", "so does an error", second)
+    p.stdin.close()
+    check(p.wait(60) == 1, "and the exit code tells", p.returncode)
+    p.stdout.close()
+    p.stderr.close()
+
+
+main(good_lines, bad_lines, files, streaming)

@@ -1,0 +1,169 @@
+"""riffle chat, through a pipe and on a terminal."""
+import pty
+import re
+import select
+import time
+
+from harness import *
+
+QUESTION = "What is the code?"
+
+
+def document(folder, tokens=500):
+    path = os.path.join(folder, "doc.txt")
+    with open(path, "w") as f:
+        f.write(words(tokens // 2) + " The code is 4821. " + words(tokens // 2) + "\n")
+    return path
+
+
+def through_a_pipe(folder):
+    path = document(folder)
+    args = ["chat", "-n", "16", *GREEDY, *SMALL]
+    r = riffle(*args, "-q", stdin=b"Hello.\nWho are you?\n")
+    check(r.code == 0 and r.out.count(b"\n") >= 2 and b"> " not in r.out and r.err == b"", "two questions, two answers",
+          r)
+    one = riffle("run", "--chat", "-p", "Hello.", "-n", "16", *GREEDY, *SMALL, "-q")
+    check(r.out.startswith(one.out + b"\n"), "the first is that of riffle run --chat", (r.out, one.out))
+
+    asked = riffle("run", "--chat", "-f", path, "-p", QUESTION, "-n", "16", *GREEDY, *SMALL, "-q")
+    script = f"/load {path}\n{QUESTION}\n/stats\n{QUESTION}\n/stats\n/exit\nnot read\n"
+    r = riffle(*args, stdin=script.encode())
+    check(r.code == 0 and r.out.startswith(asked.out + b"\n"), "/load and a question: as run -f -p", (r, asked))
+    read = [int(n) for n in re.findall(rb"(\d+) tokens read", r.err)]
+    # The document has some 500 tokens; a question with the template around it has fewer than 60.
+    check(len(read) == 2 and 400 < read[0] < 800 and read[1] - read[0] < 100, "the document is read once", read)
+
+    r = riffle(*args, stdin=b"Hello.\n/clear\nHello.\n")
+    half = r.out[: len(r.out) // 2]
+    check(r.code == 0 and r.out == half + half, "/clear forgets", r)
+    r = riffle(*args, stdin=b"Hello \\\nworld.\n")
+    one = riffle("run", "--chat", "-p", "Hello \nworld.", "-n", "16", *GREEDY, *SMALL, "-q")
+    check(r.out == one.out + b"\n", "a line ending in \\ goes on", (r.out, one.out))
+    r = riffle(*args, stdin=b"/help\n\n   \n")
+    check(r.code == 0 and r.out == b"" and b"/load" in r.err, "/help is on stderr; blank lines ask nothing", r)
+
+
+def errors(folder):
+    args = ["chat", "-n", "8", *GREEDY, *SMALL, "-q"]
+    one = riffle(*args, stdin=b"Hello.\n").out
+    for name, line, word in (("an unknown command", b"/sing", b"/sing"), ("a missing file", b"/load /no/such", b"/no/such"),
+                             ("/load alone", b"/load", b"file name"), ("invalid UTF-8", b"a\xffb", b"UTF-8"),
+                             ("a NUL", b"a\0b", b"NUL")):
+        r = riffle(*args, stdin=line + b"\nHello.\n")
+        check(r.code == 1 and word in r.err and r.out == one, f"{name}: the conversation goes on", r)
+    r = riffle(*args, stdin=words(6000).encode() + b"\nHello.\n")
+    check(r.code == 5 and r.out == one, "a question too long: the conversation goes on", r)
+    path = document(folder, 6000)
+    r = riffle(*args, stdin=f"/load {path}\nHello.\n".encode())
+    check(r.code == 5 and r.out == one, "a document too long as well", r)
+    r = riffle("chat", stdin=b"x\n", RIFFLE_MODEL="/no/model.gguf")
+    check(one_line_error(r, 3, "/no/model.gguf"), "no model, no chat", r)
+
+
+class Terminal:
+    """The binary on a terminal of its own: stdin, stdout and stderr."""
+
+    def __init__(self, *args, **env):
+        self.seen = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BIN, [BIN, *args], environment(TERM="xterm", COLUMNS="100", **env))
+
+    def read(self, seconds):
+        if select.select([self.fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:  # the other side is gone
+                return False
+            self.seen += data
+            return bool(data)
+        return True
+
+    def wait_for(self, pattern, seconds=90):
+        """Until the pattern comes up in what was not waited for yet."""
+        end = time.time() + seconds
+        while time.time() < end:
+            if m := re.search(pattern, self.seen, re.S):
+                before, self.seen = self.seen[: m.end()], self.seen[m.end():]
+                return before
+            if not self.read(0.2) and not re.search(pattern, self.seen, re.S):
+                break
+        raise AssertionError(f"{pattern} did not come; seen {self.seen[-400:]!r}")
+
+    def send(self, text):
+        os.write(self.fd, text)
+
+    def end(self, seconds=60):
+        end = time.time() + seconds
+        while time.time() < end:
+            self.read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        return "hung"
+
+
+def on_a_terminal(folder):
+    history = os.path.join(folder, "state", "history")
+    args = ["chat", "-c", "8192", "--threads", "2", *GREEDY, "--selector", "dense"]
+    t = Terminal(*args, "-n", "12", RIFFLE_HISTORY=history)
+    t.wait_for(rb"> ")
+    t.send(b"Hello.\r")
+    answer = t.wait_for(rb"Hello\.\r?\r\n(.+?)\r\n.*?> ")
+    check(len(answer) > 10, "a question on a terminal", answer)
+    t.send(b"/stats\r")
+    check(b"tokens read" in t.wait_for(rb"peak memory.*?> "), "/stats", t.seen)
+    t.send(f"/load {document(folder, 7000)}\r".encode())
+    shown = t.wait_for(rb"in use\].*?> ")
+    check(b"reading" in shown and b"%" in shown, "/load shows a progress bar", shown[-300:])
+    t.send(b"\x1b[A\x1b[A\r")  # two up: /stats again
+    check(b"tokens read" in t.wait_for(rb"peak memory.*?> "), "history by the arrow keys", t.seen)
+    t.send(b"typed but not sent\x03")
+    t.wait_for(rb"> ")
+    t.send("caf\u00e9 \u2603\x17\x17/help\r".encode())  # word erase works on whole characters
+    check(b"/clear" in t.wait_for(rb"/exit.*?> "), "Ctrl-C drops a half-typed line; line editing", t.seen)
+    t.send(b"\x04")
+    code = t.end()
+    check(code == 0, "Ctrl-D leaves", code)
+    kept = open(history, "rb").read() if os.path.exists(history) else b""
+    check(b"Hello." in kept and os.stat(history).st_mode & 0o077 == 0, "history is kept, for the user alone", kept)
+
+
+def stopping(_):
+    t = Terminal("chat", "-c", "32K", "-n", "-1", "--threads", "2", "--temp", "1", "--selector", "dense", "--system",
+                 "Continue for ever.")
+    t.wait_for(rb"> ")
+    # An answer may end by itself before the Ctrl-C comes; then ask again.
+    stopped = False
+    for _ in range(8):
+        t.send(b"Tell me the longest story of all.\r")
+        t.wait_for(rb"all\..*?\r\n.")
+        t.send(b"\x03")
+        text = t.wait_for(rb"> ")
+        if b"[stopped]" in text or b"stopped" in text:
+            stopped = True
+            break
+        if b"\x03" in text:
+            break
+    check(stopped, "Ctrl-C stops the answer and the prompt comes back", t.seen[-300:])
+    t.send(b"\x03")
+    code = t.end()
+    check(code == 130, "Ctrl-C at an empty prompt leaves", code)
+
+
+def colours(_):
+    t = Terminal("run", "-p", "The rain", "-n", "4", *GREEDY, *SMALL)
+    code = t.end()
+    check(code == 0 and b"\x1b[2m" in t.seen, "notices are dimmed on a terminal", t.seen)
+    t = Terminal("run", "-p", "The rain", "-n", "4", *GREEDY, *SMALL, NO_COLOR="1")
+    code = t.end()
+    check(code == 0 and b"\x1b" not in t.seen and b"decoded" in t.seen, "NO_COLOR", t.seen)
+    t = Terminal("run", "-n", "4")
+    code = t.end()
+    check(code == 2 and b"no prompt" in t.seen, "run without a prompt does not wait for one", t.seen)
+
+
+main(through_a_pipe, errors, on_a_terminal, stopping, colours)

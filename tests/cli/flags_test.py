@@ -1,0 +1,191 @@
+"""Flags, exit codes, what goes to stdout and what to stderr."""
+from harness import *
+
+
+def help_and_version(_):
+    r = riffle("--help")
+    check(r.code == 0 and b"Exit codes" in r.out and r.err == b"", "--help documents the exit codes", r)
+    r = riffle("--version")
+    check(r.code == 0 and r.out.startswith(b"riffle ") and r.out.count(b"\n") == 1, "--version is one line", r)
+    for command in ["chat", "run", "batch", "info", "bench", "eval", "tokenize"]:
+        r = riffle(command, "--help")
+        check(r.code == 0 and b"--model" in r.out and r.err == b"", f"{command} --help", r)
+
+
+def usage_errors(_):
+    cases = {
+        "no command": [],
+        "unknown command": ["sing"],
+        "unknown flag": ["run", "-p", "x", "--bogus"],
+        "flag of another command": ["info", "--temp", "0"],
+        "missing value": ["run", "-p"],
+        "block 17": ["run", "-p", "x", "--block", "17"],
+        "selector magic": ["run", "-p", "x", "--selector", "magic"],
+        "epsilon 0": ["run", "-p", "x", "--epsilon", "0"],
+        "epsilon 1.5": ["run", "-p", "x", "--epsilon", "1.5"],
+        "epsilon nan": ["run", "-p", "x", "--epsilon", "nan"],
+        "temp -1": ["run", "-p", "x", "--temp", "-1"],
+        "temp inf": ["run", "-p", "x", "--temp", "inf"],
+        "top-p 2": ["run", "-p", "x", "--top-p", "2"],
+        "top-k 1.5": ["run", "-p", "x", "--top-k", "1.5"],
+        "-n words": ["run", "-p", "x", "-n", "many"],
+        "-n below -1": ["run", "-p", "x", "-n", "-2"],
+        "-c negative": ["run", "-p", "x", "-c", "-5"],
+        "-c too large a number": ["run", "-p", "x", "-c", "99999999999999999999"],
+        "-c above 2^31": ["run", "-p", "x", "-c", "4G"],
+        "gpu-mem 12X": ["run", "-p", "x", "--gpu-mem", "12X"],
+        "microbatch 0": ["run", "-p", "x", "--microbatch", "0"],
+        "lookahead 9": ["run", "-p", "x", "--lookahead", "9"],
+        "budget 0": ["run", "-p", "x", "--budget", "0"],
+        "parallel 0": ["batch", "--parallel", "0"],
+        "bench of an unknown selector": ["bench", "--selectors", "dense,magic"],
+        "ids that are none": ["tokenize", "--decode", "one two"],
+    }
+    for name, args in cases.items():
+        r = riffle(*args)
+        check(one_line_error(r, 2), f"usage error: {name}", r)
+
+
+def sizes(_):
+    r = riffle("run", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY, "--json", "-q")
+    j = json.loads(r.out) if r.code == 0 else {}
+    check(j.get("options", {}).get("n_ctx") == 1024 and j["options"]["gpu_mem"] == 5 << 29, "1K and 2.5G", r)
+
+
+def streams(folder):
+    quiet = riffle("run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL, "-q")
+    check(quiet.code == 0 and quiet.err == b"" and len(quiet.out) > 0, "run -q: the answer alone", quiet)
+    loud = riffle("run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL)
+    check(loud.out == quiet.out and len(loud.err) > 0, "statistics are on stderr only", loud)
+    check(b"\x1b" not in loud.err and b"\r" not in loud.err, "no escapes and no bar in a pipe", loud)
+    piped = riffle("run", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
+    check(piped.out == quiet.out and piped.code == 0, "the prompt from stdin", piped)
+    path = os.path.join(folder, "prompt.txt")
+    with open(path, "w") as f:
+        f.write("The rain")
+    r = riffle("run", "-f", path, "-n", "12", *GREEDY, *SMALL, "-q")
+    check(r.out == quiet.out and r.code == 0, "the prompt from a file", r)
+    r = riffle("run", "-f", "-", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
+    check(r.out == quiet.out and r.code == 0, "the prompt from -f -", r)
+    question = "The code is 4821.\nWhat is the code?"
+    with open(path, "w") as f:
+        f.write("The code is 4821.\n")
+    a = riffle("run", "--chat", "-f", path, "-p", "What is the code?", "-n", "12", *GREEDY, *SMALL, "-q")
+    b = riffle("run", "--chat", "-p", question, "-n", "12", *GREEDY, *SMALL, "-q")
+    check(a.code == 0 and a.out == b.out, "-f and -p make document and question", a)
+    full = riffle("run", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos").out.decode()
+    stop = full[20:24]
+    r = riffle("run", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos", "--stop", stop)
+    check(r.code == 0 and r.out.decode() == full[: full.index(stop)], "--stop ends before its text", r)
+
+
+def json_output(_):
+    args = ["run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL]
+    text = riffle(*args, "-q").out.decode()
+    r = riffle(*args, "--json")
+    try:
+        j = json.loads(r.out)
+    except ValueError as e:
+        return check(False, "run --json is JSON", f"{e}: {r}")
+    check(r.code == 0 and r.out.count(b"\n") == 1, "run --json is one line", r)
+    check(j["text"] == text, "run --json has the same text", j["text"])
+    check(len(j["tokens"]) == j["completion_tokens"] == j["stats"]["decode_tokens"] + 1 or
+          len(j["tokens"]) == j["completion_tokens"] == j["stats"]["decode_tokens"], "tokens are counted", j)
+    check(j["finish_reason"] in ("stop", "length") and j["timings"]["total_seconds"] > 0 and "version" in j
+          and "seed" in j and j["stats"]["prefill_tokens"] == j["prompt_tokens"], "its other fields", j)
+    a = riffle("run", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
+    b = riffle("run", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
+    c = [riffle("run", "-p", "The rain", "-n", "20", "--seed", str(s), "--temp", "1", *SMALL, "-q").out for s in (8, 9)]
+    check(a.out == b.out and a.code == 0, "the same seed gives the same text", (a.out, b.out))
+    check(any(o != a.out for o in c), "another seed gives another", c)
+
+
+def bad_text(folder):
+    r = riffle("run", "-p", "")
+    check(one_line_error(r, 1, "empty"), "empty prompt", r)
+    r = riffle("run", stdin=b"")
+    check(one_line_error(r, 1, "empty"), "empty stdin", r)
+    r = riffle("run", "-q", *SMALL, stdin=b"good \xff bad")
+    check(one_line_error(r, 1, "UTF-8", "5"), "invalid UTF-8 is placed", r)
+    r = riffle("run", "--chat", "-q", *SMALL, stdin=b"good \xc3( bad")
+    check(one_line_error(r, 1, "UTF-8"), "invalid UTF-8 in a chat prompt", r)
+    r = riffle("run", "--chat", "-q", *SMALL, stdin=b"a\0b")
+    check(one_line_error(r, 1, "NUL"), "NUL in a chat prompt", r)
+    r = riffle("run", "-f", os.path.join(folder, "none.txt"))
+    check(one_line_error(r, 1, "none.txt"), "a missing prompt file is named", r)
+    r = riffle("run", "-f", folder)
+    check(one_line_error(r, 1, folder), "a folder as prompt file", r)
+
+
+def limits(_):
+    r = riffle("run", "-c", "64", "-q", stdin=words(500).encode())
+    check(one_line_error(r, 5, "64"), "a prompt longer than the context", r)
+    r = riffle("run", "-p", "x", "--device", "emu", "--slots", "2", "-q")
+    check(one_line_error(r, 4), "too few slots", r)
+    r = riffle("run", "-p", "x", "--device", "emu", "--gpu-mem", "1M", "-q")
+    check(one_line_error(r, 4), "too small a budget", r)
+    r = riffle("run", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY, "--json", "-q")
+    check(r.code == 0 and json.loads(r.out)["finish_reason"] == "context", "an answer ends with the context", r)
+
+
+def selections(_):
+    prompt = words(600).encode()
+    dense = riffle("run", "-n", "16", *GREEDY, *SMALL, "-q", "--selector", "dense", stdin=prompt)
+    for args in (["--selector", "psa", "--epsilon", "1"], ["--selector", "topk", "--budget", "1"],
+                 ["--selector", "dense", "--device", "emu"]):
+        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "-q", *args, stdin=prompt)
+        check(r.code == 0 and r.out == dense.out, f"{' '.join(args)} reads all and says the same", r)
+    shares = []
+    for args in (["dense"], ["psa", "--epsilon", "0.6"], ["topk", "--budget", "256"]):
+        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos", "--selector", *args, stdin=prompt)
+        shares.append(json.loads(r.out)["stats"]["kv_read_pct"])
+    check(shares[0] == 100 and shares[1] < 100 and shares[2] < 100, "sparse selectors read less", shares)
+
+
+def other_commands(_):
+    r = riffle("info", "-q")
+    check(r.code == 0 and b"layers" in r.out and r.err == b"", "info", r)
+    r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "200M", "-q")
+    j = json.loads(r.out)
+    check(r.code == 0 and j["n_layers"] > 0 and j["plan"]["fits"] and 0 < j["plan"]["total"] <= 200 << 20,
+          "info --plan --json", r)
+    r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "1M", "-q")
+    j = json.loads(r.out)
+    check(r.code == 4 and not j["plan"]["fits"] and j["plan"]["min_gpu_mem"] > 1 << 20, "a plan that does not fit", r)
+    r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", str(j["plan"]["min_gpu_mem"]), "-q")
+    check(r.code == 0 and json.loads(r.out)["plan"]["fits"], "the smallest budget named does fit", r)
+
+    r = riffle("tokenize", "-p", "Hello w\u00f6rld", "--ids-only", "-q")
+    ids = r.out.decode().split()
+    check(r.code == 0 and len(ids) > 2, "tokenize --ids-only", r)
+    j = json.loads(riffle("tokenize", "-p", "Hello w\u00f6rld", "--json", "-q").out)
+    check([str(i) for i in j["ids"]] == ids and len(j["pieces"]) == len(ids) == j["n_tokens"], "tokenize --json", j)
+    r = riffle("tokenize", "-p", "Hello w\u00f6rld", "-q")
+    check([line.split("\t")[0] for line in r.out.decode().splitlines()] == ids, "tokenize lists the same ids", r)
+    r = riffle("tokenize", "-q", "--decode", *ids)
+    check(r.code == 0 and r.out.decode() == "Hello w\u00f6rld\n", "tokenize --decode brings the text back", r)
+    r = riffle("tokenize", "-q", "--decode", "999999")
+    check(one_line_error(r, 1), "an id outside the vocabulary", r)
+
+    r = riffle("bench", "--prefill", "64", "--depth", "0,100", "--steps", "4", "--reps", "2", *SMALL, "--json", "-q")
+    j = json.loads(r.out)
+    check(r.code == 0 and len(j["prefill"]) == 1 and len(j["decode"]) == 4 and
+          all(d["tokens_per_second"] > 0 and d["memory_gb_per_second"] > 0 for d in j["decode"]), "bench --json", r)
+    r = riffle("bench", "--prefill", "64", "--depth", "0", "--steps", "2", "--reps", "1", *SMALL, "-q")
+    check(r.code == 0 and b"tokens/s" in r.out, "bench prints tables", r)
+    r = riffle("bench", "--depth", "4096", *SMALL, "-q")
+    check(one_line_error(r, 2, "2048"), "bench deeper than the context", r)
+
+
+def full_disk(_):
+    if not os.path.exists("/dev/full"):
+        print("skip full disk: no /dev/full")
+        return
+    with open("/dev/full", "wb") as full:
+        p = subprocess.run([BIN, "run", "-p", "The rain", "-n", "4", *SMALL, "-q"], stdout=full,
+                           stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(), timeout=120)
+    check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
+
+
+main(help_and_version, usage_errors, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+     full_disk)

@@ -1,0 +1,84 @@
+"""What the command line's tests share. They use the binary as a user does: RIFFLE_BIN, and RIFFLE_MODEL to run on."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+
+BIN = os.path.abspath(os.environ.get("RIFFLE_BIN", "build/riffle"))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = os.environ.get("RIFFLE_MODEL", os.path.join(ROOT, "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf"))
+GREEDY = ["--temp", "0"]
+SMALL = ["-c", "2048", "--threads", "2"]
+_failed = 0
+
+
+def environment(**changes):
+    env = dict(os.environ, RIFFLE_MODEL=MODEL, RIFFLE_HISTORY="", LC_ALL="C.UTF-8")
+    env.pop("NO_COLOR", None)
+    env.update(changes)
+    return env
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __str__(self):
+        return f"exit code {self.code}, stdout {self.out[:300]!r}, stderr {self.err[-300:]!r}"
+
+
+def riffle(*args, stdin=b"", timeout=240, **env):
+    """Runs the binary with pipes for all three streams."""
+    p = subprocess.run([BIN, *map(os.fspath, args)], input=stdin, capture_output=True, timeout=timeout,
+                       env=environment(**env))
+    return Result(p.returncode, p.stdout, p.stderr)
+
+
+def start(*args, **more):
+    return subprocess.Popen([BIN, *map(os.fspath, args)], stdin=more.pop("stdin", subprocess.DEVNULL),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **more)
+
+
+def check(condition, name, why=""):
+    global _failed
+    if condition:
+        print(f"ok {name}", flush=True)
+    else:
+        _failed += 1
+        print(f"not ok {name}: {str(why).splitlines()[0][:900] if str(why) else 'no'}", flush=True)
+    return bool(condition)
+
+
+def one_line_error(r, code, *words):
+    """The error contract: exit code, nothing on stdout, "riffle: ..." on stderr with these words, no crash."""
+    text = r.err.decode("utf-8", "replace")
+    return r.code == code and r.out == b"" and text.startswith("riffle: ") and all(w in text for w in words)
+
+
+def words(n):
+    """About n tokens of plain English."""
+    sentence = "The old clock in the hall struck nine, and the rain went on against the windows. "
+    return (sentence * (n // 18 + 1))[: n * 4]
+
+
+def main(*tests):
+    global _failed
+    if not os.path.exists(BIN):
+        sys.exit(f"not ok setup: {BIN} is missing")
+    if not os.path.exists(MODEL):
+        sys.exit(f"not ok setup: {MODEL} is missing")
+    for test in tests:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                test(folder)
+            except Exception as e:  # a test that stumbles has failed; the others go on
+                traceback.print_exc()
+                check(False, test.__name__, repr(e))
+    sys.exit(1 if _failed else 0)
+
+
+__all__ = ["BIN", "GREEDY", "MODEL", "ROOT", "SMALL", "check", "environment", "json", "main", "one_line_error", "os",
+           "riffle", "signal", "start", "subprocess", "words"]

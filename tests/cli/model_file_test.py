@@ -1,0 +1,50 @@
+"""Model files that are missing, cut short, or made of something else."""
+import random
+
+from harness import *
+
+
+def bad_files(folder):
+    with open(MODEL, "rb") as f:
+        good = f.read()
+    rng = random.Random(1)
+    files = {
+        "empty": b"",
+        "four bytes": good[:4],
+        "header only": good[:64],
+        "cut in the metadata": good[: 20000],
+        "cut in half": good[: len(good) // 2],
+        "last byte missing": good[:-1],
+        "garbage": rng.randbytes(100000),
+        "GGUF and garbage": good[:8] + rng.randbytes(100000),
+        "text": b"This is not a model.\n" * 1000,
+        "huge counts": good[:8] + b"\xff" * 16 + good[24:],
+    }
+    for name, data in files.items():
+        path = os.path.join(folder, name.replace(" ", "_") + ".gguf")
+        with open(path, "wb") as f:
+            f.write(data)
+        r = riffle("info", "-m", path, "-q")
+        check(one_line_error(r, 3, path) and r.err.count(b"\n") == 1, f"model file: {name}", r)
+    r = riffle("run", "-p", "x", "-m", os.path.join(folder, "cut_in_half.gguf"))
+    check(one_line_error(r, 3, "cut_in_half"), "run says the same", r)
+
+
+def missing(folder):
+    for name, path in {"missing": folder + "/none.gguf", "empty folder": folder}.items():
+        r = riffle("info", "-m", path)
+        check(one_line_error(r, 3, path), f"model path: {name}", r)
+    r = riffle("info", RIFFLE_MODEL=folder + "/from_environment.gguf")
+    check(one_line_error(r, 3, "from_environment.gguf"), "RIFFLE_MODEL is used", r)
+
+
+def batch_output_is_safe(folder):
+    """A bad model must not cost the user an output file of an earlier run."""
+    out = os.path.join(folder, "out.jsonl")
+    with open(out, "w") as f:
+        f.write("precious\n")
+    r = riffle("batch", "-i", "/dev/null", "-o", out, "-m", folder + "/none.gguf")
+    check(r.code == 3 and open(out).read() == "precious\n", "batch leaves the output alone if the model is bad", r)
+
+
+main(bad_files, missing, batch_output_is_safe)

@@ -1,0 +1,109 @@
+// The shipped model against golden logits and greedy text of an independent float32 forward pass.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/test_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+nlohmann::json golden() {
+  std::ifstream in("tests/golden/riffle-27m-32k-q8_0.golden.json");
+  REQUIRE(in.good());
+  return nlohmann::json::parse(in);
+}
+
+struct Difference {
+  double logit = 0, logsumexp = 0;
+};
+
+Difference compare(Runtime& r, const nlohmann::json& g) {
+  const auto ids = g["ids"].get<std::vector<int32_t>>();
+  riffle_session* s = r.session();
+  std::vector<riffle_score> scores(ids.size());
+  r.check(riffle_prefill_scored(s, ids.data(), ids.size(), scores.data(), nullptr, nullptr));
+  const float* logits = riffle_logits(s);
+  Difference d;
+  for (size_t i = 0; i < g["last_top_ids"].size(); ++i) {
+    const double diff = std::fabs(logits[g["last_top_ids"][i].get<int>()] - g["last_top_logits"][i].get<double>());
+    d.logit = !(diff <= d.logit) ? diff : d.logit;
+  }
+  const auto lse = g["logsumexp_first64"];
+  for (size_t i = 0; i < lse.size(); ++i) {
+    const double diff = std::fabs(scores[i].logsumexp - lse[i].get<double>());
+    d.logsumexp = !(diff <= d.logsumexp) ? diff : d.logsumexp;
+  }
+  return d;
+}
+
+std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
+  const auto ids = g["ids"].get<std::vector<int32_t>>();
+  riffle_session* s = r.session();
+  r.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+  riffle_generate_options o;
+  riffle_generate_defaults(&o);
+  o.sampling.temperature = 0;
+  o.max_tokens = static_cast<int32_t>(g["greedy"].size());
+  std::vector<int32_t> out;
+  const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
+    if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+    return true;
+  };
+  riffle_result result;
+  r.check(riffle_generate(s, &o, take, &out, &result));
+  if (result.finish == RIFFLE_FINISH_STOP) out.push_back(2);
+  return out;
+}
+
+riffle_isa isas[] = {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX};
+
+bool available(const riffle_context_options& o) {
+  riffle_model* m;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
+  const riffle_status s = riffle_plan_memory(m, &o, &plan, nullptr, 0);
+  riffle_model_free(m);
+  return s != RIFFLE_UNSUPPORTED;
+}
+
+}  // namespace
+
+TEST_CASE("logits match the golden ones", "[golden]") {
+  const auto cases = golden();
+  for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32})
+    for (riffle_isa isa : isas) {
+      riffle_context_options o = options();
+      o.isa = isa;
+      o.kv_type = kv;
+      o.n_ctx = 2048;
+      if (!available(o)) {
+        WARN("SKIPPED: this CPU lacks isa " << isa);
+        continue;
+      }
+      Runtime r(o);
+      for (const auto& g : cases) {
+        const Difference d = compare(r, g);
+        const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : 2e-2;
+        WARN("isa " << isa << " kv " << (kv == RIFFLE_KV_F16 ? "f16 " : "f32 ") << g["name"].get<std::string>()
+                    << ": largest difference of a logit " << d.logit << ", of a logsumexp " << d.logsumexp);
+        CHECK(d.logit <= bound);
+        CHECK(d.logsumexp <= bound);
+      }
+    }
+}
+
+TEST_CASE("greedy text matches the golden one, dense and at any selection that covers all", "[golden]") {
+  const auto cases = golden();
+  riffle_context_options o = options();
+  o.n_ctx = 2048;
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  Runtime r(o);
+  for (const auto& g : cases) {
+    INFO(g["name"].get<std::string>());
+    CHECK(greedy(r, g) == g["greedy"].get<std::vector<int32_t>>());
+  }
+}

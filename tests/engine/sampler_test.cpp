@@ -1,0 +1,233 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "util/error.h"
+
+using namespace riffle;
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// The documented rules in float64, slowly: probability of every id.
+std::vector<double> reference(const std::vector<float>& logits, double temperature, int top_k, double top_p,
+                              double min_p) {
+  const int n = static_cast<int>(logits.size());
+  std::vector<int> rank(n);
+  std::iota(rank.begin(), rank.end(), 0);
+  std::stable_sort(rank.begin(), rank.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  const double max = logits[rank[0]];
+  std::vector<double> result(n, 0);
+  if (temperature == 0) {
+    result[rank[0]] = 1;
+    return result;
+  }
+  if (top_k > 0 && top_k < n) rank.resize(top_k);
+  if (top_p < 1) {
+    double total = 0, covered = 0;
+    for (const int id : rank) total += std::exp(logits[id] - max);
+    size_t keep = 0;
+    while (keep < rank.size() && (keep == 0 || covered < top_p * total))
+      covered += std::exp(logits[rank[keep++]] - max);
+    rank.resize(keep);
+  }
+  double total = 0;
+  for (const int id : rank) {
+    if (std::exp(logits[id] - max) >= min_p) total += result[id] = std::exp((logits[id] - max) / temperature);
+  }
+  for (double& p : result) p /= total;
+  return result;
+}
+
+riffle_status status_of_sample(const std::vector<float>& logits, Sampler sampler, std::string* text = nullptr) {
+  try {
+    sampler.sample(logits.data(), static_cast<int>(logits.size()));
+  } catch (const Error& error) {
+    if (text) *text = error.what();
+    return error.status();
+  }
+  return RIFFLE_OK;
+}
+
+std::string refusal(float temperature, int top_k, float top_p, float min_p) {
+  try {
+    check_sampling(temperature, top_k, top_p, min_p);
+  } catch (const Error& error) {
+    CHECK(error.status() == RIFFLE_BAD_ARGUMENT);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("Random is xoshiro256** seeded by SplitMix64", "[sampler]") {
+  // By an independent computation with unbounded integers (Python).
+  Random random(1234567);
+  for (const uint64_t expected : {3504822795582309479ull, 1819558768956484042ull, 1250851346055027673ull,
+                                  16940231675099994102ull, 11585879347611423030ull}) {
+    CHECK(random.next() == expected);
+  }
+  Random a(0), b(0), c(1);
+  double sum = 0, least = 1, most = 0;
+  bool differs = false;
+  for (int i = 0; i < 100000; i++) {
+    const double u = a.uniform();
+    REQUIRE(u == b.uniform());
+    differs |= u != c.uniform();
+    sum += u;
+    least = std::min(least, u);
+    most = std::max(most, u);
+  }
+  CHECK(differs);
+  CHECK(least >= 0);
+  CHECK(most < 1);
+  CHECK(std::abs(sum / 100000 - 0.5) < 0.005);  // 5.5 standard errors
+}
+
+TEST_CASE("samples follow the documented distribution", "[sampler]") {
+  const std::vector<std::vector<float>> cases = {{0, 0, 0, 0},
+                                                 {2, 1, 0, -1, -2, -3},
+                                                 {-3, 5, 1, 4.5f, 4.5f, 0, -kInf, 2},
+                                                 {1000, 999, 998, -1000},
+                                                 {1e30f, -1e30f, 1e30f},
+                                                 {kInf, 0, kInf, 5},
+                                                 {-kInf, 7},
+                                                 {3}};
+  const int draws = 5000;
+  uint64_t seed = 0;
+  for (const auto& logits : cases) {
+    for (const float temperature : {0.5f, 1.f, 3.f}) {
+      for (const int top_k : {0, 2, 3, 100}) {
+        for (const float top_p : {0.f, 0.3f, 0.8f, 1.f}) {
+          for (const float min_p : {0.f, 0.2f, 1.f}) {
+            INFO("temperature " << temperature << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p
+                                << " case of " << logits.size());
+            std::vector<float> finite = logits;  // for the reference, infinity is just very large
+            for (float& x : finite) x = std::clamp(x, -1e30f, 1e30f);
+            const std::vector<double> p = reference(finite, temperature, top_k, top_p, min_p);
+            Sampler sampler(++seed, temperature, top_k, top_p, min_p);
+            std::vector<int> count(logits.size(), 0);
+            for (int i = 0; i < draws; i++) {
+              const int id = sampler.sample(logits.data(), static_cast<int>(logits.size()));
+              if (id < 0 || id >= static_cast<int>(logits.size())) FAIL("token " << id);
+              count[id]++;
+            }
+            double chi_square = 0;
+            int cells = 0;
+            for (size_t id = 0; id < p.size(); id++) {
+              if (p[id] == 0) CHECK(count[id] == 0);
+              if (p[id] * draws < 5) continue;
+              const double d = count[id] - p[id] * draws;
+              chi_square += d * d / (p[id] * draws);
+              cells++;
+            }
+            // Mean cells - 1, variance 2 (cells - 1); 8 deviations above, as there are over a thousand cases.
+            CHECK(chi_square <= cells - 1 + 8 * std::sqrt(2.0 * cells) + 1e-9);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("large vocabularies: what may be drawn is what the rules leave", "[sampler]") {
+  Random random(11);
+  for (const int n : {127, 128, 129, 640, 2000, 32000}) {
+    std::vector<float> logits(n);
+    for (float& x : logits) x = static_cast<float>(std::floor(random.uniform() * 200) / 20);  // many ties
+    for (const int top_k : {0, 40, 1000}) {
+      for (const float top_p : {0.1f, 0.9f, 0.999f, 1.f}) {
+        for (const float min_p : {0.f, 0.05f}) {
+          const std::vector<double> p = reference(logits, 2, top_k, top_p, min_p);
+          Sampler sampler(n, 2, top_k, top_p, min_p);
+          double log_likelihood = 0, entropy = 0, square = 0;
+          for (const double x : p) {
+            if (x > 0) entropy -= x * std::log(x);
+            if (x > 0) square += x * std::log(x) * std::log(x);
+          }
+          const int draws = n > 2000 ? 30 : 200;
+          for (int i = 0; i < draws; i++) {
+            const double x = p[sampler.sample(logits.data(), n)];
+            if (!(x > 0)) FAIL("drawn against the rules");
+            log_likelihood += std::log(x);
+          }
+          // The mean log-likelihood of the draws is the distribution's.
+          const double deviation = std::sqrt(std::max(0.0, square - entropy * entropy) / draws);
+          CHECK(std::abs(log_likelihood / draws + entropy) <= 6 * deviation + 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("greedy takes the largest logit, the lowest id of equal ones", "[sampler]") {
+  Sampler greedy(1, 0, 0, 1, 0);
+  const std::vector<float> logits = {-1, 3, 2, 3, 3};
+  const std::vector<float> low = {-kInf, -kInf, -3e38f};
+  for (int i = 0; i < 10; i++) {
+    CHECK(greedy.sample(logits.data(), 5) == 1);
+    CHECK(greedy.sample(low.data(), 3) == 2);
+  }
+  for (uint64_t seed = 0; seed < 50; seed++) {
+    CHECK(Sampler(seed, 1, 1, 1, 0).sample(logits.data(), 5) == 1);  // top_k 1
+    CHECK(Sampler(seed, 1, 0, 0, 0).sample(logits.data(), 5) == 1);  // top_p 0
+    CHECK(Sampler(seed, 1, 0, 1e-6f, 0).sample(logits.data(), 5) == 1);
+    CHECK(Sampler(seed, 1, 2, 1, 1).sample(logits.data(), 5) != 4);  // ties at the border: lowest ids stay
+    CHECK(Sampler(seed, 1e-45f, 0, 1, 0).sample(low.data(), 3) == 2);
+  }
+}
+
+TEST_CASE("the same seed gives the same tokens; what is off changes nothing", "[sampler]") {
+  std::vector<float> logits(500);
+  for (size_t i = 0; i < logits.size(); i++) logits[i] = std::sin(static_cast<float>(i));
+  const int n = static_cast<int>(logits.size());
+  Sampler a(42, 0.8f, 0, 1, 0), b(42, 0.8f, 0, 1, 0), wide(42, 0.8f, 500, 1, 0), wider(42, 0.8f, 9999, 1, 0),
+      other(43, 0.8f, 0, 1, 0);
+  int differ = 0;
+  for (int i = 0; i < 200; i++) {
+    const int id = a.sample(logits.data(), n);
+    REQUIRE(b.sample(logits.data(), n) == id);
+    REQUIRE(wide.sample(logits.data(), n) == id);
+    REQUIRE(wider.sample(logits.data(), n) == id);
+    differ += other.sample(logits.data(), n) != id;
+  }
+  CHECK(differ > 150);
+  Sampler fixed(7, 1, 40, 0.95f, 0.05f);
+  std::vector<int> ids(8);
+  for (int& id : ids) id = fixed.sample(logits.data(), n);
+  Sampler again(7, 1, 40, 0.95f, 0.05f);
+  for (const int id : ids) CHECK(again.sample(logits.data(), n) == id);
+}
+
+TEST_CASE("logits that are not numbers are errors", "[sampler]") {
+  const float nan = std::nanf("");
+  for (const Sampler& sampler : {Sampler(1, 0, 0, 1, 0), Sampler(1, 0.8f, 40, 0.95f, 0.05f)}) {
+    std::string text;
+    CHECK(status_of_sample({1, 2, nan}, sampler, &text) == RIFFLE_BAD_MODEL);
+    CHECK(text.find("token 2") != std::string::npos);
+    CHECK(status_of_sample({nan, 2}, sampler) == RIFFLE_BAD_MODEL);
+    CHECK(status_of_sample({-kInf, -kInf}, sampler) == RIFFLE_BAD_MODEL);
+    CHECK(status_of_sample({}, sampler) == RIFFLE_BAD_ARGUMENT);
+    CHECK(status_of_sample({kInf, 0}, sampler) == RIFFLE_OK);
+  }
+}
+
+TEST_CASE("sampling settings are checked", "[sampler]") {
+  CHECK(refusal(0.8f, 40, 0.95f, 0.05f) == "");
+  CHECK(refusal(0, 0, 1, 0) == "");
+  CHECK(refusal(100, 1 << 30, 0, 1) == "");
+  for (const float bad : {-0.1f, kInf, std::nanf("")}) {
+    CHECK(refusal(bad, 0, 1, 0).find("temperature is ") == 0);
+    CHECK(refusal(1, 0, bad, 0).find("top_p is ") == 0);
+    CHECK(refusal(1, 0, 1, bad).find("min_p is ") == 0);
+  }
+  CHECK(refusal(1, -1, 1, 0) == "top_k is -1, expected >= 0");
+  CHECK(refusal(1, 0, 1.5f, 0) == "top_p is 1.5, expected 0 to 1");
+  CHECK_THROWS_AS(Sampler(0, -1, 0, 1, 0), Error);
+}

@@ -1,0 +1,34 @@
+# make fuzz: runs every libFuzzer target for FUZZ_SECONDS each. Needs clang++ with its libFuzzer (Debian: clang and
+# libclang-rt-14-dev). A crash leaves its input in build/fuzz and fails the run.
+FUZZ_SECONDS ?= 60
+FUZZ_CXX     ?= clang++
+FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
+                -fno-omit-frame-pointer -Isrc -I. -MMD -MP
+FUZZ_TARGETS := gguf safetensors config
+# What reads hostile headers; the tokenizer library is not ours to fuzz.
+FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder) \
+                src/util/error
+FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
+FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)
+
+$(BUILD)/fuzz/%.o: %.cpp | fuzz-tools
+	@mkdir -p $(@D)
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -c $< -o $@
+$(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ)
+	$(FUZZ_CXX) -fsanitize=fuzzer,address,undefined $^ -o $@
+$(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(FUZZ_OBJ)
+	$(FUZZ_CXX) -fsanitize=address,undefined $^ -o $@
+
+fuzz-tools:
+	@echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' | \
+	  $(FUZZ_CXX) -x c++ -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null || \
+	  { echo "make fuzz: $(FUZZ_CXX) with libFuzzer is missing (Debian: apt-get install clang libclang-rt-14-dev)" >&2; exit 1; }
+fuzz: $(FUZZ_BIN) $(BUILD)/fuzz/make_seeds
+	@$(BUILD)/fuzz/make_seeds $(BUILD)/fuzz/corpus
+	@for t in $(FUZZ_TARGETS); do echo "fuzz_$$t: $(FUZZ_SECONDS) s"; \
+	  $(BUILD)/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -max_len=131072 -rss_limit_mb=2048 -timeout=10 \
+	    -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/$$t- $(BUILD)/fuzz/corpus/$$t || exit 1; done
+
+-include $(FUZZ_OBJ:.o=.d) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.d) $(BUILD)/fuzz/tests/fuzz/make_seeds.d
+.SECONDARY: $(FUZZ_OBJ)
+.PHONY: fuzz fuzz-tools
