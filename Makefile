@@ -5,6 +5,11 @@
 # Options: SANITIZE=address,undefined  DEBUG=1  CUARCH="80 90"  PREFIX=/usr/local
 include third_party/deps.mk
 
+# All cores, unless -j was given.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 BUILD    ?= build
 PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
@@ -12,7 +17,8 @@ CXX      ?= g++
 CC       ?= gcc
 OPT      := $(if $(DEBUG),-O0,-O2)
 SAN      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer,)
-WARN     := -Wall -Wextra -Werror
+# Catch2 includes <regex>, in which g++ 12 sees uninitialised values that are not there when sanitizing.
+WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
 # No -ffast-math: infinities are masks here and NaN must stay visible. FP contraction is off so that a kernel's result
 # does not depend on what the compiler fuses; kernels that want FMA say so.
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)

@@ -44,7 +44,11 @@ catch() {
 
 catch
 lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
-for script in tests/cli/*_test.py; do lines "$script" 600 python3 -B "$script"; done
+for script in tests/cli/*.py; do
+  [ "$script" = tests/cli/harness.py ] || lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+done
 
-if [ $skipped -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
+summary="$passed passed, $failed failed"
+[ $skipped -eq 0 ] || summary="$summary, $skipped skipped"
+echo "$summary"
 [ $failed -eq 0 ]

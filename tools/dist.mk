@@ -1,0 +1,26 @@
+# make dist: dist/riffle-VERSION/ and its .tar.gz: the executable, the C library and header, the model, and beside them the
+# shared objects that another machine may lack (found through the $ORIGIN rpath). glibc, libstdc++ and libgcc are the
+# machine's own.
+DIST := dist/riffle-$(VERSION)
+SYSTEM_LIBS := libc\.so|libm\.so|libdl|libpthread|librt|ld-linux|libstdc\+\+|libgcc_s|linux-vdso
+
+dist: all
+	rm -rf $(DIST) && mkdir -p $(DIST)/models
+	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && strip $(DIST)/riffle && strip --strip-unneeded $(DIST)/libriffle.so
+	ln -sf libriffle.so $(DIST)/libriffle.so.0
+	ldd $(BUILD)/riffle | awk '$$3 ~ /^\// {print $$1, $$3}' | grep -Ev '^($(SYSTEM_LIBS))' | \
+	  while read name path; do cp -L $$path $(DIST)/$$name; done
+	cp src/riffle.h README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
+	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
+	@ls -l $(DIST) $(DIST).tar.gz
+
+# make install PREFIX=/usr/local
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/riffle/models
+	install -m 755 $(BUILD)/riffle $(DESTDIR)$(PREFIX)/bin/riffle
+	install -m 644 $(BUILD)/libriffle.a $(DESTDIR)$(PREFIX)/lib/libriffle.a
+	install -m 755 $(BUILD)/libriffle.so $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
+	ln -sf libriffle.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libriffle.so.0
+	ln -sf libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so
+	install -m 644 src/riffle.h $(DESTDIR)$(PREFIX)/include/riffle.h
+	cp -r models/riffle-27m-32k $(DESTDIR)$(PREFIX)/share/riffle/models/

@@ -1,30 +1,30 @@
 // Prefill attention on AMX tiles (bf16 products, f32 sums); everything else is AVX-512's.
 //
-// One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi + lo of bf16 values (an
-// f16 key or value is one exactly; queries and weights to 2^-17) and every product three: lo*hi + hi*lo + hi*hi.
+// One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi + lo of bf16 values
+// (an f16 key or value is one exactly; queries and weights to 2^-17) and every product three: lo*hi + hi*lo + hi*hi.
 //
-// All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T - m), O^T += V^T P^T. Then
-// keys need no transposing, a softmax sum runs down the rows of a tile instead of across a vector, P^T comes out in the
-// pair order that the tile product wants, and rescaling an output is a product of whole vectors. Each row's arithmetic
-// is the same in every lane, tile and call; keys come in tiles of kKeyTile by absolute position.
+// All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T - m), O^T += V^T P^T.
+// Then keys need no transposing, a softmax sum runs down the rows of a tile instead of across a vector, P^T comes out
+// in the pair order that the tile product wants, and rescaling an output is a product of whole vectors. Each row's
+// arithmetic is the same in every lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include <immintrin.h>
 
-#include "kernels/cpu/simd_avx512.h"
-
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd_avx512.h"
 
 namespace riffle::cpu {
 namespace {
 
 using Vec = __m512;
 
-constexpr int kTile = 16;        // rows of a tile, and query rows in its columns
-constexpr int kGroup = 32;       // query rows treated together: two column tiles
-constexpr int kKeyTile = 64;     // keys treated together
-constexpr int kTileValues = 512; // bf16 values of a tile
+constexpr int kTile = 16;     // rows of a tile, and query rows in its columns
+constexpr int kGroup = 32;    // query rows treated together: two column tiles
+constexpr int kKeyTile = 64;  // keys treated together
+constexpr int kKeySteps = kKeyTile / 32;
+constexpr int kTileValues = 512;  // bf16 values of a tile
 constexpr float kNegInf = -__builtin_inff();
-// The exponent's reference follows the largest score only when that has grown by this much (in powers of two): weights up
-// to 2^8 harm nothing, and most rescaling of outputs falls away.
+// The exponent's reference follows the largest score only when that has grown by this much (in powers of two): weights
+// up to 2^8 harm nothing, and most rescaling of outputs falls away.
 constexpr float kSlack = 8;
 
 // Scratch of one call. Tiles are contiguous, 1 KiB each; d is padded with zeros to a multiple of 32.
@@ -37,15 +37,16 @@ struct Scratch {
   float *m, *s;                 // [rows] exponent reference, sum of weights
   int32_t* last;                // [rows] last position that the row sees, less pos0
   // Twice: while one group's weights are made, the next one's scores come in and the last one's weights are used.
-  float* score;                 // [2][2][kKeyTile][16 rows]
-  uint16_t *p_hi, *p_lo;        // [2][2][kKeyTile/32][16 key pairs][16 rows][2]
+  float* score;           // [2][2][kKeyTile][16 rows]
+  uint16_t *p_hi, *p_lo;  // [2][2][kKeyTile/32][16 key pairs][16 rows][2]
   size_t bytes;
 
   Scratch(int n_q, int g, int d, void* memory) {
     rows = (n_q * g + kGroup - 1) / kGroup * kGroup;
     d_padded = (d + 31) / 32 * 32;
     d_steps = d_padded / 32;
-    const size_t key_tile = static_cast<size_t>(kKeyTile) * d_padded * 2, queries = static_cast<size_t>(rows) * d_padded;
+    const size_t key_tile = static_cast<size_t>(kKeyTile) * d_padded * 2,
+                 queries = static_cast<size_t>(rows) * d_padded;
     char* base = static_cast<char*>(memory);
     size_t at = 0;
     const auto take = [&](size_t size) {
@@ -97,7 +98,8 @@ inline void transpose(__m512i* x) {
     b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
   }
   for (int c = 0; c < 4; c++) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0x44), high01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0xee);
+    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0x44),
+                  high01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0xee);
     const __m512i low23 = _mm512_shuffle_i32x4(b[c + 8], b[c + 12], 0x44);
     const __m512i high23 = _mm512_shuffle_i32x4(b[c + 8], b[c + 12], 0xee);
     x[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
@@ -159,7 +161,7 @@ void pack_keys(const char* const* key, int n, KvType type, int d, const Scratch&
 void pack_values(const char* const* value, int n, KvType type, int d, const Scratch& a) {
   __m512i hi[16], lo[16];
   for (int j = 0; j < a.d_padded; j += kTile) {
-    for (int step = 0; step < kKeyTile / 32; step++) {
+    for (int step = 0; step < kKeySteps; step++) {
       for (int pair = 0; pair < 16; pair++) {
         const int t = step * 32 + pair * 2;
         const Vec even = t < n ? load_part(value[t], type, j, d - j) : _mm512_setzero_ps();
@@ -168,7 +170,7 @@ void pack_values(const char* const* value, int n, KvType type, int d, const Scra
       }
       transpose(hi);
       transpose(lo);
-      const int64_t at = static_cast<int64_t>(j / kTile * (kKeyTile / 32) + step) * kTileValues;
+      const int64_t at = static_cast<int64_t>(j / kTile * kKeySteps + step) * kTileValues;
       for (int r = 0; r < 16; r++) {
         _mm512_store_si512(a.v_hi + at + r * 32, hi[r]);
         _mm512_store_si512(a.v_lo + at + r * 32, lo[r]);
@@ -180,8 +182,8 @@ void pack_values(const char* const* value, int n, KvType type, int d, const Scra
 // The compiler does not know that tile loads read memory.
 inline void stores_before_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
-// C[2][2] += A[2] B[2] over 32 values; tiles 0-3 hold C (row tile, column tile). a_stride, b_stride: values from one row
-// (column) tile to the other.
+// C[2][2] += A[2] B[2] over 32 values; tiles 0-3 hold C (row tile, column tile). a_stride, b_stride: values from one
+// row (column) tile to the other.
 inline void multiply_tiles(const uint16_t* a_hi, const uint16_t* a_lo, int64_t a_stride, const uint16_t* b_hi,
                            const uint16_t* b_lo, int64_t b_stride) {
   _tile_loadd(4, a_hi, 64);
@@ -205,8 +207,6 @@ inline void multiply_tiles(const uint16_t* a_hi, const uint16_t* a_lo, int64_t a
   _tile_dpbf16ps(2, 5, 6);
   _tile_dpbf16ps(3, 5, 7);
 }
-
-constexpr int kKeySteps = kKeyTile / 32;
 
 // Step i of kKeySteps * d_steps that make score = K Q^T for the rows at row (to row + kGroup).
 inline void score_step(const Scratch& a, int row, float* score, int i) {
@@ -294,7 +294,8 @@ inline Softmax softmax_begin(const float* score, int first, const int32_t* last,
   for (int i = 0; i < 4; i++) largest[i] = _mm512_set1_ps(kNegInf);
   for (int t = 0; t < kKeyTile; t += 4)
     for (int i = 0; i < 4; i++)
-      largest[i] = _mm512_mask_max_ps(largest[i], sees<kDiagonal>(x, t + i), largest[i], _mm512_load_ps(score + (t + i) * kTile));
+      largest[i] = _mm512_mask_max_ps(largest[i], sees<kDiagonal>(x, t + i), largest[i],
+                                      _mm512_load_ps(score + (t + i) * kTile));
   const Vec top = _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
 
   const Vec old = _mm512_load_ps(m);
@@ -324,9 +325,9 @@ inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t*
   }
 }
 
-// The weights of one group, while the tile unit multiplies for its neighbours: scores of the group at next, values of the
-// group at previous (a.rows and negative: none). Their instructions are dealt out between slices of the softmax, near
-// enough for the processor to run both at once.
+// The weights of one group, while the tile unit multiplies for its neighbours: scores of the group at next, values of
+// the group at previous (a.rows and negative: none). Their instructions are dealt out between slices of the softmax,
+// near enough for the processor to run both at once.
 template <bool kDiagonal>
 inline void group_step(const Scratch& a, int row, int first, int previous, int next) {
   constexpr int kSlice = 16, kSlices = 2 * kKeyTile / kSlice;
@@ -340,10 +341,8 @@ inline void group_step(const Scratch& a, int row, int first, int previous, int n
   Softmax x[2];
   for (int slice = 0; slice < kSlices; slice++) {
     for (const int due = n_steps * (slice + 1) / kSlices; done < due; done++) {
-      if (done < n_values)
-        value_step(a, previous, a.p_hi + p_previous, a.p_lo + p_previous, done);
-      else
-        score_step(a, next, score_next, done - n_values);
+      if (done < n_values) value_step(a, previous, a.p_hi + p_previous, a.p_lo + p_previous, done);
+      else score_step(a, next, score_next, done - n_values);
     }
     const int u = slice * kSlice / kKeyTile, t = slice * kSlice % kKeyTile, r = row + u * kTile;
     const float* score_u = score + u * kKeyTile * kTile;
@@ -363,8 +362,8 @@ void write_outputs(const Scratch& a, int n_rows, int g, int d, float* out, int64
     for (int j = 0; j < d; j += kTile) {
       for (int i = 0; i < 16; i++) {
         const Vec o = _mm512_load_ps(a.o + (static_cast<int64_t>(r0 / kTile) * a.d_padded + j + i) * kTile);
-        // The tile unit treats subnormal sums as zero and may turn -0 into +0 in tiles that a row does not see: the same
-        // here, for all rows alike.
+        // The tile unit treats subnormal sums as zero and may turn -0 into +0 in tiles that a row does not see: the
+        // same here, for all rows alike.
         const __mmask16 normal = _mm512_cmp_ps_mask(_mm512_abs_ps(o), _mm512_set1_ps(0x1p-126f), _CMP_NLT_UQ);
         x[i] = _mm512_castps_si512(_mm512_maskz_div_ps(normal, o, _mm512_load_ps(a.s + r0)));
       }
@@ -428,8 +427,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
       const int previous = row == begin ? -1 : row - kGroup;
       if (t0 + kKeyTile - 1 > pos0 + a.last[row])
         group_step<true>(a, row, static_cast<int>(t0 - pos0), previous, row + kGroup);
-      else
-        group_step<false>(a, row, 0, previous, row + kGroup);
+      else group_step<false>(a, row, 0, previous, row + kGroup);
     }
     const int64_t p_at = end_p * kKeyTile * kGroup;
     for (int i = 0; i < n_steps; i++) value_step(a, a.rows - kGroup, a.p_hi + p_at, a.p_lo + p_at, i);

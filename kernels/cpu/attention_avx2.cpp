@@ -1,20 +1,13 @@
 // Attention for AVX2 with FMA and F16C.
-#include "kernels/cpu/simd_avx2.h"
-
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/prefill_simd.h"
+#include "kernels/cpu/simd_avx2.h"
 
 namespace riffle::cpu {
 
 void attention_avx2(AttentionKernels* k) {
-  *k = {attend_block<Avx2>,
-        merge<Avx2>,
-        prefill_tile_simd,
-        prefill_scratch_bytes_simd<Avx2>,
-        attend_prefill_simd<Avx2>,
-        kv_store<Avx2>,
-        kv_load<Avx2>,
-        digest_build<Avx2>,
+  *k = {attend_block<Avx2>,        merge<Avx2>,    prefill_tile_simd, prefill_scratch_bytes_simd<Avx2>,
+        attend_prefill_simd<Avx2>, kv_store<Avx2>, kv_load<Avx2>,     digest_build<Avx2>,
         digest_score<Avx2>};
 }
 

@@ -1,20 +1,13 @@
 // Attention for AVX-512 (F, BW, VL, DQ).
-#include "kernels/cpu/simd_avx512.h"
-
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/prefill_simd.h"
+#include "kernels/cpu/simd_avx512.h"
 
 namespace riffle::cpu {
 
 void attention_avx512(AttentionKernels* k) {
-  *k = {attend_block<Avx512>,
-        merge<Avx512>,
-        prefill_tile_simd,
-        prefill_scratch_bytes_simd<Avx512>,
-        attend_prefill_simd<Avx512>,
-        kv_store<Avx512>,
-        kv_load<Avx512>,
-        digest_build<Avx512>,
+  *k = {attend_block<Avx512>,        merge<Avx512>,    prefill_tile_simd, prefill_scratch_bytes_simd<Avx512>,
+        attend_prefill_simd<Avx512>, kv_store<Avx512>, kv_load<Avx512>,   digest_build<Avx512>,
         digest_score<Avx512>};
 }
 

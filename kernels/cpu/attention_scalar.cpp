@@ -113,10 +113,10 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
 }
 
 void kv_store(const float* src, int64_t count, KvType type, void* dst) {
-  if (type == KvType::F32)
-    std::memcpy(dst, src, sizeof(float) * count);
-  else
-    for (int64_t i = 0; i < count; i++) static_cast<uint16_t*>(dst)[i] = f32_to_f16(src[i]);
+  for (int64_t i = 0; i < count; i++) {
+    if (type == KvType::F16) static_cast<uint16_t*>(dst)[i] = f32_to_f16(src[i]);
+    else static_cast<float*>(dst)[i] = src[i];
+  }
 }
 
 void kv_load(const void* src, int64_t count, KvType type, float* dst) {

@@ -3,9 +3,9 @@
 //   load/store/load_n/store_n         f32; _n: the first n lanes only, the others zero or untouched
 //   load_kv, load_kv_n                f16 (uint16_t) or f32 to f32
 //   store_half, store_half_n          to f16, nearest even
-//   set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x : y
-//   transpose_sum(Vec[kLanes])        lane i: the sum of vector i, every sum by the same tree
-//   swap_lanes<N>                     lane i gets lane i^N
+//   set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x :
+//   y transpose_sum(Vec[kLanes])        lane i: the sum of vector i, every sum by the same tree swap_lanes<N> lane i
+//   gets lane i^N
 // and a + - * / b work on Vec. Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
 #pragma once
 #include "kernels/cpu/digest_build.h"
@@ -20,17 +20,13 @@ constexpr float kNegInf = -__builtin_inff();
 // Lane i is combined with all lanes that equal it modulo H; every lane gets its class's result.
 template <class S, int H, int Step = S::kLanes / 2>
 inline typename S::Vec fold_max(typename S::Vec x) {
-  if constexpr (Step < H)
-    return x;
-  else
-    return fold_max<S, H, Step / 2>(S::max(x, S::template swap_lanes<Step>(x)));
+  if constexpr (Step < H) return x;
+  else return fold_max<S, H, Step / 2>(S::max(x, S::template swap_lanes<Step>(x)));
 }
 template <class S, int H, int Step = S::kLanes / 2>
 inline typename S::Vec fold_sum(typename S::Vec x) {
-  if constexpr (Step < H)
-    return x;
-  else
-    return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
+  if constexpr (Step < H) return x;
+  else return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
 }
 
 // exp(x - m) where x <= m or either is -inf: then 0, also for -inf minus -inf.
@@ -40,8 +36,8 @@ inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
   return S::exp(x - S::max(lowest, m));
 }
 
-// o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at j (the last of n_tail
-// values if that is not 0).
+// o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at j (the last of
+// n_tail values if that is not 0).
 template <class S, class KvT, int H, int N, bool kTail>
 inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j, int n_tail,
                        const float* w_old, const float* w_new, float* o) {
@@ -69,11 +65,11 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
   }
 }
 
-// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that kLanes/H tokens fill
-// one vector and the softmax runs over all heads at once.
+// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that kLanes/H tokens
+// fill one vector and the softmax runs over all heads at once.
 template <class S, class KvT, int H>
-void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens, int n, float* o, float* m,
-                  float* s, float* l_block) {
+void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens, int n, float* o,
+                  float* m, float* s, float* l_block) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   alignas(64) float p[kMaxTokens * H + L];
@@ -100,8 +96,7 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
         const Vec key = S::load_kv_n(row[i] + d_full, tail);
-        for (int h = 0; h < H; h++)
-          sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
+        for (int h = 0; h < H; h++) sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
     }
     S::store(p + t0 * H, S::transpose_sum(sum));
@@ -144,14 +139,10 @@ void attend_tokens(const float* q, int g, int d, const KvT* block, int block_siz
     float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
     if (S::kLanes >= 16 && g - h >= 16)
       attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l), h += S::kLanes;
-    else if (g - h >= 8)
-      attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l), h += 8;
-    else if (g - h >= 4)
-      attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l), h += 4;
-    else if (g - h >= 2)
-      attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l), h += 2;
-    else
-      attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l), h += 1;
+    else if (g - h >= 8) attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l), h += 8;
+    else if (g - h >= 4) attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l), h += 4;
+    else if (g - h >= 2) attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l), h += 2;
+    else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l), h += 1;
   }
 }
 
@@ -173,7 +164,7 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
 template <class S>
 void kv_store(const float* src, int64_t count, KvType type, void* dst) {
   if (type == KvType::F32) {
-    __builtin_memcpy(dst, src, sizeof(float) * count);
+    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
     return;
   }
   auto* half = static_cast<uint16_t*>(dst);
@@ -186,7 +177,7 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
 template <class S>
 void kv_load(const void* src, int64_t count, KvType type, float* dst) {
   if (type == KvType::F32) {
-    __builtin_memcpy(dst, src, sizeof(float) * count);
+    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
     return;
   }
   const auto* half = static_cast<const uint16_t*>(src);

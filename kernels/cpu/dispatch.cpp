@@ -63,9 +63,11 @@ static Kernels make(Isa isa, const char* name) {
   linear_scalar(&k.linear);
   attention_scalar(&k.attention);
 #if defined(__x86_64__)
-  if (isa >= Isa::Avx2) linear_avx2(&k.linear), attention_avx2(&k.attention);
-  if (isa >= Isa::Avx512) linear_avx512(&k.linear), attention_avx512(&k.attention);
-  if (isa >= Isa::Amx) linear_amx(&k.linear), attention_amx(&k.attention);
+  // Even the functions that fill in pointers are compiled for their set: an older CPU must not enter them.
+  const auto has = [isa](Isa part) { return isa >= part && isa_available(part); };
+  if (has(Isa::Avx2)) linear_avx2(&k.linear), attention_avx2(&k.attention);
+  if (has(Isa::Avx512)) linear_avx512(&k.linear), attention_avx512(&k.attention);
+  if (has(Isa::Amx)) linear_amx(&k.linear), attention_amx(&k.attention);
 #endif
   return k;
 }

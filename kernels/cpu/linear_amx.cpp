@@ -1,8 +1,10 @@
-// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest are AVX-512's: no gain from tiles.)
+// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest are AVX-512's: no gain from
+// tiles.)
 //
-// Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and three products are summed
-// in the f32 tiles: lo*hi + hi*hi + hi*lo. What is left out, lo*lo, is at most 2^-16 of |a||w|; typical errors, random in
-// sign, are ten times smaller. BF16 weights are their own hi and need two products. The unit flushes subnormals to zero.
+// Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and three products are
+// summed in the f32 tiles: lo*hi + hi*hi + hi*lo. What is left out, lo*lo, is at most 2^-16 of |a||w|; typical errors,
+// random in sign, are ten times smaller. BF16 weights are their own hi and need two products. The unit flushes
+// subnormals to zero.
 //
 // packed a: for each 16 rows, for each 32 columns (a step, k padded with zeros): hi tile, lo tile, each [16][32] bf16.
 // panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel, then the lo tiles, each [16 pairs of
@@ -12,11 +14,12 @@
 namespace riffle::cpu {
 namespace {
 
-constexpr int kTile = 16;                        // rows of a tile
-constexpr int kStep = 32;                        // values of k in a tile
+constexpr int kTile = 16;  // rows of a tile
+constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
-constexpr int kCols = 32;                        // columns of a panel
-constexpr int kChunkSteps = 32;                  // steps in a panel: 128 KB, half of them hot at a time
+constexpr int kCols = 32;        // columns of a panel
+constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as much as of 32 rows of a
+constexpr int kGroup = 8;        // panels filled together: each piece of a, once near, meets all of them
 constexpr int64_t kPanelBytes = 4 * kTileBytes;  // of one step
 constexpr int64_t kRowsBytes = 2 * kTileBytes;   // of one step of 16 rows of a
 
@@ -26,7 +29,7 @@ size_t gemm_pack_bytes(int64_t m, int64_t k) {
   return static_cast<size_t>(round_up(m, kTile) / kTile * steps_of(k) * kRowsBytes);
 }
 size_t gemm_scratch_bytes(int64_t k) {
-  return static_cast<size_t>(least(steps_of(k), kChunkSteps) * kPanelBytes + 4 * kTileBytes);
+  return static_cast<size_t>(kGroup * least(steps_of(k), kChunkSteps) * kPanelBytes + 4 * kTileBytes);
 }
 
 inline __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
@@ -57,8 +60,8 @@ void gemm_pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, in
   }
 }
 
-// Values of two neighbouring k for 16 columns, split and interleaved into row pair of the hi and lo tiles. Rounds half away
-// from zero by integer arithmetic, so a NaN must not have all its payload bits set (see canonical).
+// Values of two neighbouring k for 16 columns, split and interleaved into row pair of the hi and lo tiles. Rounds half
+// away from zero by integer arithmetic, so a NaN must not have all its payload bits set (see canonical).
 inline void put_pair(uint8_t* hi_tile, uint8_t* lo_tile, int pair, __m512 even, __m512 odd) {
   const __m512i half = _mm512_set1_epi32(0x8000), top = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   const __m512i e = _mm512_add_epi32(bits(even), half), o = _mm512_add_epi32(bits(odd), half);
@@ -73,9 +76,11 @@ inline __m512 canonical(__m512 v) {
   return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), V16::set1(__builtin_nanf("")));
 }
 
-// Fills the tiles of 16 columns (rows w, w + row_bytes, ... of W, the first n of which exist) for values k0..k0+32 of k.
+// Fills the tiles of 16 columns (rows w, w + row_bytes, ... of W, the first n of which exist) for values k0..k0+32 of
+// k.
 template <WType T>
-inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k, uint8_t* hi, uint8_t* lo) {
+inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k, uint8_t* hi,
+                       uint8_t* lo) {
   __m512 r[16];
   for (int part = 0; part < 2; ++part) {
     const int64_t left = least(16, k - k0 - 16 * part);
@@ -104,8 +109,8 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < 16; ++i) V16::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
-// A Q8_0 step is one block of 16 rows: the int8 values are transposed in groups of four, then scaled by the vector of the
-// 16 scales. An int8 is left in the top byte of its lane (2^24 times itself); the scale makes up for that.
+// A Q8_0 step is one block of 16 rows: the int8 values are transposed in groups of four, then scaled by the vector of
+// the 16 scales. An int8 is left in the top byte of its lane (2^24 times itself); the scale makes up for that.
 template <>
 inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t, uint8_t* hi,
                                     uint8_t* lo) {
@@ -121,11 +126,14 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
       __m512i v = _mm512_setzero_si512();
       if (j < n) v = _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
       if (j + 4 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0x00f0,
+                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * row_bytes)));
       if (j + 8 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0x0f00,
+                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * row_bytes)));
       if (j + 12 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0xf000,
+                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * row_bytes)));
       r[j] = v;
     }
     const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
@@ -160,7 +168,8 @@ struct Sums {
 // Sums of one (Two: two) tiles of 16 rows by 32 columns over some steps. Tiles 0..3 sums, 4 and 5 of a, 6 and 7 of W.
 // The order of the three products is the same everywhere, so an element's bits do not depend on its tile.
 template <bool Two, bool WithLo>
-inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel, int64_t steps, const Sums& c, bool more) {
+inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel, int64_t steps, const Sums& c,
+                     bool more) {
   if (more) {
     _tile_loadd(0, c.at[0], c.stride);
     _tile_loadd(1, c.at[1], c.stride);
@@ -220,37 +229,40 @@ inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, in
 
 template <WType T>
 void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* packed, int64_t m, float* c, int64_t ldc,
-         uint8_t* panel) {
+         uint8_t* panels) {
   constexpr bool kWithLo = T != WType::BF16;
   const int64_t row_bytes = bytes_of_row(T, k), steps = steps_of(k), rows_bytes = steps * kRowsBytes;
-  float* edge = reinterpret_cast<float*>(panel + least(steps, kChunkSteps) * kPanelBytes);
-  for (int64_t r = r0; r < r1; r += kCols)
+  const int64_t panel_bytes = least(steps, kChunkSteps) * kPanelBytes;
+  float* edge = reinterpret_cast<float*>(panels + kGroup * panel_bytes);
+  for (int64_t group = r0; group < r1; group += kGroup * kCols)
     for (int64_t s0 = 0; s0 < steps; s0 += kChunkSteps) {
-      const int64_t n = least(kChunkSteps, steps - s0), cols = least(kCols, r1 - r);
-      const bool more = s0 > 0;
-      for (int64_t s = 0; s < n; ++s)
-        for (int part = 0; part < 2; ++part) {
-          uint8_t* hi = panel + s * kPanelBytes + part * kTileBytes;
-          const int64_t valid = cols - 16 * part;
-          fill_tiles<T>(w + (r + 16 * part) * row_bytes, row_bytes, valid < 16 ? valid : 16, (s0 + s) * kStep, k, hi,
-                        hi + 2 * kTileBytes);
-        }
-      __asm__ volatile("" ::: "memory");  // the tile intrinsics of GCC 12 do not say that they read memory
+      const int64_t n = least(kChunkSteps, steps - s0), group_end = least(group + kGroup * kCols, r1);
+      uint8_t* panel = panels;
+      for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes)
+        for (int64_t s = 0; s < n; ++s)
+          for (int part = 0; part < 2; ++part) {
+            uint8_t* hi = panel + s * kPanelBytes + part * kTileBytes;
+            const int64_t valid = group_end - r - 16 * part;
+            fill_tiles<T>(w + (r + 16 * part) * row_bytes, row_bytes, valid < 16 ? valid : 16, (s0 + s) * kStep, k, hi,
+                          hi + 2 * kTileBytes);
+          }
       for (int64_t i = 0; i < m; i += 2 * kTile) {
         const uint8_t* a0 = packed + i / kTile * rows_bytes + s0 * kRowsBytes;
         const int64_t rows = least(2 * kTile, m - i);
-        float* out = c + i * ldc + r;
-        const bool whole = cols == kCols && rows % kTile == 0;
-        float* at = whole ? out : edge;
-        const int64_t ld = whole ? ldc : kCols;
-        const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
-        if (!whole && more) copy_edge(edge, kCols, out, ldc, rows, cols);
-        __asm__ volatile("" ::: "memory");
-        if (rows > kTile)
-          multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, n, sums, more);
-        else
-          multiply<false, kWithLo>(a0, a0, panel, n, sums, more);
-        if (!whole) copy_edge(out, ldc, edge, kCols, rows, cols);
+        panel = panels;
+        for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes) {
+          float* out = c + i * ldc + r;
+          const int64_t cols = least(kCols, r1 - r);
+          const bool whole = cols == kCols && rows % kTile == 0, more = s0 > 0;
+          float* at = whole ? out : edge;
+          const int64_t ld = whole ? ldc : kCols;
+          const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
+          if (!whole && more) copy_edge(edge, kCols, out, ldc, rows, cols);
+          __asm__ volatile("" ::: "memory");  // the tile intrinsics of GCC 12 do not say that they read memory
+          if (rows > kTile) multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, n, sums, more);
+          else multiply<false, kWithLo>(a0, a0, panel, n, sums, more);
+          if (!whole) copy_edge(out, ldc, edge, kCols, rows, cols);
+        }
       }
     }
 }

@@ -92,8 +92,8 @@ void act_prepare(WType, const float* x, int64_t cols, void* act) { f32_act_prepa
 // A Q8_0 row: each block is summed with its bare int8 values, then scaled; even and odd blocks are two chains.
 template <int N>
 struct Q8Group {
-  static inline __attribute__((always_inline)) void block(const uint8_t* b, const float* x, int64_t stride,
-                                                          __m256* acc, int step) {
+  static inline __attribute__((always_inline)) void block(const uint8_t* b, const float* x, int64_t stride, __m256* acc,
+                                                          int step) {
     const __m256 d = V8::set1(V8::scale_f16(b));
     const __m256 q0 = V8::load_i8(b + 2), q1 = V8::load_i8(b + 10), q2 = V8::load_i8(b + 18), q3 = V8::load_i8(b + 26);
 #pragma GCC unroll 4
@@ -112,7 +112,7 @@ struct Q8Group {
     for (int i = 0; i < 2 * N; ++i) acc[i] = V8::zero();
     int64_t j = 0;
     for (; j + 64 <= cols; j += 64, row += 2 * kQ8Bytes) {
-      __builtin_prefetch(row + 4096);
+      __builtin_prefetch(row + 8192);
       block(row, x + j, stride, acc, 2);
       block(row + kQ8Bytes, x + j + 32, stride, acc + 1, 2);
     }

@@ -2,11 +2,12 @@
 // integers:
 //
 // A block of 32 activations becomes 22-bit integers x = s * (65536 hi + 256 mid + lo), s a power of two, so that the
-// rounding (2^-22 of the block's largest value) is no worse than that of f32 sums. vpdpbusd multiplies unsigned by signed
-// bytes: mid and lo are unsigned and take the int8 weights as they are; hi is signed and takes the weights plus 128,
-// which the starting value of the sum, -128 * (sum of 4 hi), undoes. The three partial sums share one register by shifts
-// (at most 4*128*2^21 < 2^31), so that only one conversion and one FMA remain for 64 weights. On one core this reads
-// weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does (tools/bench/linear_bench.cpp).
+// rounding (2^-22 of the block's largest value) is no worse than that of f32 sums. vpdpbusd multiplies unsigned by
+// signed bytes: mid and lo are unsigned and take the int8 weights as they are; hi is signed and takes the weights plus
+// 128, which the starting value of the sum, -128 * (sum of 4 hi), undoes. The three partial sums share one register by
+// shifts (at most 4*128*2^21 < 2^31), so that only one conversion and one FMA remain for 64 weights. On one core this
+// reads weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does
+// (tools/bench/linear_bench.cpp).
 #include "kernels/cpu/linear_avx512.h"
 
 namespace riffle::cpu {
@@ -52,8 +53,9 @@ void act_prepare(WType type, const float* x, int64_t cols, void* act) {
       _mm_store_si128(reinterpret_cast<__m128i*>(l->lo + at + 16 * half),
                       _mm512_cvtepi32_epi8(_mm512_and_si512(v, byte)));
     }
-    for (int64_t i = at; i < at + kQ8; i += 4)
-      l->start[i / 4] = -128 * (l->hi[i] + l->hi[i + 1] + l->hi[i + 2] + l->hi[i + 3]);
+    const __m256i hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(l->hi + at));
+    const __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(-128), hi);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(l->start + at / 4), _mm256_sub_epi32(_mm256_setzero_si256(), sum));
     // An infinity or NaN spoils the block's integers: let it be seen.
     scale[j / kQ8] = finite ? _mm512_cvtss_f32(_mm512_scalef_ps(V16::set1(1), V16::set1(e))) : __builtin_nanf("");
   }
@@ -72,8 +74,8 @@ inline __m512i load_one(const uint8_t* block) {
 constexpr int kScaleChunk = 64;  // blocks whose scales are held at a time (2,048 columns)
 static_assert(kScaleChunk % kScaleGroup == 0);
 
-// The f16 scales of one chunk of R rows. They are copied out of the blocks one step before they are needed: the copy also
-// fetches the rows ahead, and the wide load that converts them does not wait for the narrow stores.
+// The f16 scales of one chunk of R rows. They are copied out of the blocks one step before they are needed: the copy
+// also fetches the rows ahead, and the wide load that converts them does not wait for the narrow stores.
 template <int R>
 struct Scales {
   alignas(64) uint16_t f16[R][kScaleChunk];
@@ -95,6 +97,22 @@ struct Q8Tile {
   int64_t act_stride;
   float* y;  // at activation 0, row 0
   int64_t ldy;
+  int64_t ahead;  // prefetch distance
+
+  // At least two groups of R rows, as the scales of the next one are read while this one is worked on, and at least two
+  // pages, which the hardware does not cross by itself.
+  Q8Tile(const void* w, int64_t cols, const void* act, float* y, int64_t ldy)
+      : w(static_cast<const uint8_t*>(w)),
+        row_bytes(bytes_of_row(WType::Q8_0, cols)),
+        blocks(cols / kQ8),
+        n_limbs(limbs_of(cols)),
+        act(static_cast<const uint8_t*>(act)),
+        act_stride(static_cast<int64_t>(act_bytes(WType::Q8_0, cols))),
+        y(y),
+        ldy(ldy) {
+    const int64_t group = R * row_bytes;
+    ahead = blocks > kScaleChunk ? group : group < 4096 ? 8192 : 2 * group;
+  }
 
   void rows(int64_t r0, int64_t r1) const {
     Scales<R> scales[2];
@@ -154,7 +172,7 @@ struct Q8Tile {
     __m512i q[R];
 #pragma GCC unroll 4
     for (int j = 0; j < R; ++j) {
-      _mm_prefetch(p + j * row_bytes + 4096, _MM_HINT_T0);
+      _mm_prefetch(p + j * row_bytes + ahead, _MM_HINT_T0);
       q[j] = load(p + j * row_bytes);
     }
 #pragma GCC unroll 4
@@ -175,25 +193,26 @@ struct Q8Tile {
 };
 
 void gemv_q8(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(WType::Q8_0, cols), blocks = cols / kQ8, n_limbs = limbs_of(cols);
+  const int64_t row_bytes = bytes_of_row(WType::Q8_0, cols);
   const int64_t stride = static_cast<int64_t>(act_bytes(WType::Q8_0, cols));
-  const uint8_t* wb = static_cast<const uint8_t*>(w);
   const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
-  const int64_t chunk = n <= 4 ? r1 - r0 : fit < 4 ? 4 : fit / 4 * 4;
+  const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 4 ? 4 : fit / 4 * 4;
   for (int64_t rc = r0; rc < r1; rc += chunk) {
-    const int64_t re = least(rc + chunk, r1);
+    const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2, fours = rc + (re - rc) / 4 * 4;
     for (int64_t i = 0; i < n;) {
       const uint8_t* x = static_cast<const uint8_t*>(acts) + i * stride;
       float* out = y + i * ldy;
       if (n - i >= 4) {
-        const int64_t even = rc + (re - rc) / 2 * 2;
-        Q8Tile<2, 4>{wb, row_bytes, blocks, n_limbs, x, stride, out, ldy}.rows(rc, even);
-        Q8Tile<1, 4>{wb, row_bytes, blocks, n_limbs, x, stride, out, ldy}.rows(even, re);
+        Q8Tile<2, 4>(w, cols, x, out, ldy).rows(rc, twos);
+        Q8Tile<1, 4>(w, cols, x, out, ldy).rows(twos, re);
         i += 4;
+      } else if (n - i >= 2) {
+        Q8Tile<4, 2>(w, cols, x, out, ldy).rows(rc, fours);
+        Q8Tile<1, 2>(w, cols, x, out, ldy).rows(fours, re);
+        i += 2;
       } else {
-        const int64_t fours = rc + (re - rc) / 4 * 4;
-        Q8Tile<4, 1>{wb, row_bytes, blocks, n_limbs, x, stride, out, ldy}.rows(rc, fours);
-        Q8Tile<1, 1>{wb, row_bytes, blocks, n_limbs, x, stride, out, ldy}.rows(fours, re);
+        Q8Tile<4, 1>(w, cols, x, out, ldy).rows(rc, fours);
+        Q8Tile<1, 1>(w, cols, x, out, ldy).rows(fours, re);
         i += 1;
       }
     }

@@ -1,4 +1,5 @@
-// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for its own instruction set.
+// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for its own instruction
+// set.
 #pragma once
 #include <cstring>
 

@@ -1,5 +1,5 @@
-// Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU. Sums are in double: one
-// chain of f32 sums would be the least accurate of all the kernels, and no faster.
+// Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU. Sums are in double:
+// one chain of f32 sums would be the least accurate of all the kernels, and no faster.
 #include "kernels/cpu/linear_common.h"
 
 namespace riffle::cpu {

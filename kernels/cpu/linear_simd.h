@@ -1,8 +1,8 @@
 // Linear kernels for any vector type V (linear_avx2.cpp: 8 floats, linear_avx512.h: 16). Internal linkage throughout.
 //
 // V provides: F (a vector of W floats), zero, set1, load, load_part (the first n lanes, others 0), store, store_part,
-// load_f16, load_bf16, load_i8 (W weights of that form as f32), load_pairs (2W values into evens and odds), add, mul, div,
-// fma(a,b,c) = a*b+c, fnma = c-a*b, min/max (the second operand where one is NaN), abs, is-negative select, round,
+// load_f16, load_bf16, load_i8 (W weights of that form as f32), load_pairs (2W values into evens and odds), add, mul,
+// div, fma(a,b,c) = a*b+c, fnma = c-a*b, min/max (the second operand where one is NaN), abs, is-negative select, round,
 // ldexp(v, n) = v*2^n with gradual underflow, sum (fixed order), sum_squares (in double), transpose (W vectors).
 #pragma once
 #include "kernels/cpu/linear_common.h"
@@ -50,8 +50,8 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     for (int u = 0; u < 4; ++u) acc[i][u] = V::zero();
   int64_t j = 0;
   for (; j + 4 * W <= cols; j += 4 * W) {
-    __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 4096);
-    if (T == WType::F32 || W == 16) __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 4160);
+    __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8192);
+    if (T == WType::F32 || W == 16) __builtin_prefetch(row + j * (T == WType::F32 ? 4 : 2) + 8256);
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       const typename V::F w = weights<V, T>(row, j + u * W);
@@ -65,8 +65,7 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     for (int i = 0; i < N; ++i) acc[i][0] = V::fma(w, V::load(x + i * stride + j), acc[i][0]);
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i)
-    y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
+  for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
 }
 
 // Walks rows in chunks that stay in the second-level cache, activations in groups of at most kMost.
@@ -74,7 +73,9 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
 template <template <int> class Group, int kMost, class Act>
 inline void for_rows(const void* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1, const Act* acts,
                      int64_t stride, int64_t n, float* y, int64_t ldy) {
-  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1), chunk = n <= kMost ? r1 - r0 : fit < 1 ? 1 : fit;
+  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1), chunk = n <= kMost ? r1 - r0
+                                                                                      : fit < 1  ? 1
+                                                                                                 : fit;
   for (int64_t rc = r0; rc < r1; rc += chunk)
     for (int64_t i = 0; i < n;) {
       const int64_t left = n - i, step = left >= kMost ? kMost : left >= 2 ? 2 : 1;
@@ -82,12 +83,9 @@ inline void for_rows(const void* w, int64_t row_bytes, int64_t cols, int64_t r0,
         const uint8_t* row = static_cast<const uint8_t*>(w) + r * row_bytes;
         const Act* x = acts + i * stride;
         float* out = y + i * ldy + r;
-        if (step == kMost)
-          Group<kMost>::row(row, cols, x, stride, out, ldy);
-        else if (step == 2)
-          Group<2>::row(row, cols, x, stride, out, ldy);
-        else
-          Group<1>::row(row, cols, x, stride, out, ldy);
+        if (step == kMost) Group<kMost>::row(row, cols, x, stride, out, ldy);
+        else if (step == 2) Group<2>::row(row, cols, x, stride, out, ldy);
+        else Group<1>::row(row, cols, x, stride, out, ldy);
       }
       i += step;
     }
@@ -140,7 +138,9 @@ struct GemmF32 {
         F block[W];
         for (int r = 0; r < W; ++r) {
           const uint8_t* row = w + (v * W + r) * row_bytes;
-          block[r] = v * W + r >= rows ? V::zero() : some == W ? weights<V, T>(row, p) : weights_part<V, T>(row, p, some);
+          block[r] = v * W + r >= rows ? V::zero()
+                     : some == W       ? weights<V, T>(row, p)
+                                       : weights_part<V, T>(row, p, some);
         }
         V::transpose(block);
         for (int r = 0; r < some; ++r) V::store(panel + (p - k0 + r) * NR + v * W, block[r]);
@@ -148,7 +148,8 @@ struct GemmF32 {
   }
 
   // c[0..rows)[0..cols) (+)= a . panel over kc values of k.
-  static void tile(int64_t kc, const float* a, const float* panel, float* c, int64_t ldc, int rows, int cols, bool more) {
+  static void tile(int64_t kc, const float* a, const float* panel, float* c, int64_t ldc, int rows, int cols,
+                   bool more) {
     F acc[MR][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
@@ -160,7 +161,8 @@ struct GemmF32 {
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v)
           if (i < rows && v * W < cols)
-            acc[i][v] = cols - v * W >= W ? V::load(c + i * ldc + v * W) : V::load_part(c + i * ldc + v * W, cols - v * W);
+            acc[i][v] =
+                cols - v * W >= W ? V::load(c + i * ldc + v * W) : V::load_part(c + i * ldc + v * W, cols - v * W);
     for (int64_t p = 0; p < kc; ++p) {
       F b[NV];
 #pragma GCC unroll 4
@@ -177,10 +179,8 @@ struct GemmF32 {
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v)
         if (i < rows && v * W < cols) {
-          if (cols - v * W >= W)
-            V::store(c + i * ldc + v * W, acc[i][v]);
-          else
-            V::store_part(c + i * ldc + v * W, cols - v * W, acc[i][v]);
+          if (cols - v * W >= W) V::store(c + i * ldc + v * W, acc[i][v]);
+          else V::store_part(c + i * ldc + v * W, cols - v * W, acc[i][v]);
         }
   }
 
@@ -198,8 +198,8 @@ struct GemmF32 {
       }
   }
 
-  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m, float* c,
-                   int64_t ldc, void* scratch) {
+  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m,
+                   float* c, int64_t ldc, void* scratch) {
     const uint8_t* wb = static_cast<const uint8_t*>(w);
     const float* a = static_cast<const float*>(packed);
     float* panel = static_cast<float*>(scratch);
@@ -304,10 +304,8 @@ void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const
       for (int j = 0; j < half; j += V::W) {
         F c, s, x0, x1;
         V::load_pairs(cs + 2 * j, &c, &s);
-        if (interleaved)
-          V::load_pairs(p + 2 * j, &x0, &x1);
-        else
-          x0 = V::load(p + j), x1 = V::load(p + half + j);
+        if (interleaved) V::load_pairs(p + 2 * j, &x0, &x1);
+        else x0 = V::load(p + j), x1 = V::load(p + half + j);
         V::store(p + j, V::fnma(x1, s, V::mul(x0, c)));
         V::store(upper + j, V::fma(x0, s, V::mul(x1, c)));
       }

@@ -14,11 +14,11 @@ template <class S>
 struct PrefillScratch {
   static constexpr int kGroup = 2 * S::kLanes;
   int rows;
-  float *k, *v;      // [kKeyTile][d]
-  float *q, *o;      // [rows / kGroup][d][kGroup]
-  float *m, *s;      // [rows]
-  float* last;       // [rows] the last position that a row sees, less pos0: exact in f32
-  float* p;          // [kKeyTile][kGroup] scores, then weights
+  float *k, *v;  // [kKeyTile][d]
+  float *q, *o;  // [rows / kGroup][d][kGroup]
+  float *m, *s;  // [rows]
+  float* last;   // [rows] the last position that a row sees, less pos0: exact in f32
+  float* p;      // [kKeyTile][kGroup] scores, then weights
   size_t bytes;
 
   PrefillScratch(int n_q, int g, int d, void* memory) {
@@ -34,7 +34,8 @@ struct PrefillScratch {
   }
 };
 
-// out[i][0..kGroup) (+)= sum_j a[i*stride_i + j*stride_j] * b[j][0..kGroup) for i in [0,n), j in [0,n_j); N rows at a time.
+// out[i][0..kGroup) (+)= sum_j a[i*stride_i + j*stride_j] * b[j][0..kGroup) for i in [0,n), j in [0,n_j); N rows at a
+// time.
 template <class S, int N, bool kAdd>
 inline void multiply_rows(const float* a, int64_t stride_i, int64_t stride_j, int n_j, const float* b, float* out) {
   using Vec = typename S::Vec;
@@ -62,8 +63,8 @@ inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, 
   for (; i < n; i++) multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
 }
 
-// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. Key t is seen by the rows whose
-// last[] >= first + t.
+// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. Key t is seen by the rows
+// whose last[] >= first + t.
 template <class S>
 inline void softmax_tile(float* p, int n, bool diagonal, float first, const float* last, float* m, float* s, float* o,
                          int d) {

@@ -20,7 +20,9 @@ struct Avx2 {
   static Vec load_n(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
   static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
   static void store_n(float* p, Vec x, int n) { _mm256_maskstore_ps(p, first(n), x); }
-  static Vec load_kv(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec load_kv(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
   static Vec load_kv_n(const uint16_t* p, int n) {
     uint16_t part[8] = {};
     for (int i = 0; i < n; i++) part[i] = p[i];

@@ -62,8 +62,9 @@ struct Group {
 // A flag whose value is one of a few words. Its place in the help shows the words and the default.
 template <typename T>
 void choice(Group g, const std::string& flag, T& target, const Names<T>& names, const std::string& text) {
-  g.app.add_option_function<std::string>(
-         flag, [&target, &names, flag](const std::string& word) { target = value_of(names, flag, word); }, text)
+  g.app
+      .add_option_function<std::string>(
+          flag, [&target, &names, flag](const std::string& word) { target = value_of(names, flag, word); }, text)
       ->group(g.heading)
       ->type_name(words(names))
       ->default_str(name_of(names, target));
@@ -73,15 +74,16 @@ void choice(Group g, const std::string& flag, T& target, const Names<T>& names, 
 template <typename T>
 void size_flag(Group g, const std::string& flag, T& target, const std::string& text, uint64_t least = 0) {
   const std::string name = flag.substr(flag.rfind(',') + 1);
-  g.app.add_option_function<std::string>(
-         flag,
-         [&target, name, least](const std::string& s) {
-           const uint64_t v = parse_size(name, s);
-           if (v < least || v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-             throw CLI::ValidationError(name, "'" + s + "' is out of range");
-           target = static_cast<T>(v);
-         },
-         text)
+  g.app
+      .add_option_function<std::string>(
+          flag,
+          [&target, name, least](const std::string& s) {
+            const uint64_t v = parse_size(name, s);
+            if (v < least || v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
+              throw CLI::ValidationError(name, "'" + s + "' is out of range");
+            target = static_cast<T>(v);
+          },
+          text)
       ->group(g.heading)
       ->type_name("N")
       ->default_str(std::to_string(target));
@@ -135,17 +137,18 @@ void add_selection_flags(CLI::App& app, riffle_selection& s) {
   // A share or a count in one flag, as in the API: 0.1, 2048, 2K.
   std::ostringstream shown;
   shown << s.budget;
-  g.app.add_option_function<std::string>(
-       "--budget",
-       [&s](const std::string& text) {
-         float v = 0;
-         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-         if (error != std::errc() || end != text.data() + text.size())
-           v = static_cast<float>(parse_size("--budget", text));
-         if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError("--budget", "'" + text + "' is out of range");
-         s.budget = v;
-       },
-       "topk: up to 1 a share of the KV, above 1 a number of tokens")
+  g.app
+      .add_option_function<std::string>(
+          "--budget",
+          [&s](const std::string& text) {
+            float v = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+            if (error != std::errc() || end != text.data() + text.size())
+              v = static_cast<float>(parse_size("--budget", text));
+            if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError("--budget", "'" + text + "' is out of range");
+            s.budget = v;
+          },
+          "topk: up to 1 a share of the KV, above 1 a number of tokens")
       ->group(g.heading)
       ->type_name("X")
       ->default_str(shown.str());
@@ -202,7 +205,9 @@ const char* evict_name(riffle_evict v) { return name_of(kEvicts, v); }
 riffle_selector parse_selector(const std::string& word) { return value_of(kSelectors, "--selectors", word); }
 
 uint64_t parse_size(const std::string& flag, const std::string& text) {
-  const auto bad = [&]() { return CLI::ValidationError(flag, "'" + text + "' is not a size such as 4096, 32K or 1.5G"); };
+  const auto bad = [&]() {
+    return CLI::ValidationError(flag, "'" + text + "' is not a size such as 4096, 32K or 1.5G");
+  };
   double v = 0;
   const char* end = text.data() + text.size();
   auto [p, error] = std::from_chars(text.data(), end, v);
@@ -216,7 +221,8 @@ uint64_t parse_size(const std::string& flag, const std::string& text) {
     scaled = true;
     ++p;
     // 12G, 12GB and 12GiB all mean 12 * 2^30.
-    if (std::string_view rest(p, static_cast<size_t>(end - p)); !rest.empty() && rest != "B" && rest != "iB") throw bad();
+    if (std::string_view rest(p, static_cast<size_t>(end - p)); !rest.empty() && rest != "B" && rest != "iB")
+      throw bad();
   }
   if (!(v < 9.2e18) || (!scaled && v != std::floor(v))) throw bad();
   return static_cast<uint64_t>(v);

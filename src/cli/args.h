@@ -8,15 +8,15 @@
 //       sub->add_option("--task", o->tasks, "...");
 //       sub->final_callback([o, &chosen] { chosen = [o] { return eval_main(*o); }; });
 //     }
-// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text and ends with the code.
+// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text and ends with the
+// code.
 #pragma once
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "riffle.h"
 
@@ -28,7 +28,7 @@ struct CommonOptions {
   std::string model_path;          // -m; "" until resolve_model_path() (common.h, called by load_model)
   riffle_context_options context;  // holds .selection too
   riffle_sampling sampling;
-  int32_t max_tokens;              // -n; -1: until the context is full
+  int32_t max_tokens;  // -n; -1: until the context is full
   bool json = false;
   bool quiet = false;
 };
@@ -67,6 +67,7 @@ void add_run(CLI::App& app, Command& chosen);
 void add_batch(CLI::App& app, Command& chosen);
 void add_info(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
+void add_demo(CLI::App& app, Command& chosen);
 void add_eval(CLI::App& app, Command& chosen);  // eval.cpp
 void add_tokenize(CLI::App& app, Command& chosen);
 

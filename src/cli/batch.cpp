@@ -1,5 +1,6 @@
 // riffle batch: many prompts from a JSONL file, answers in the same order.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -21,7 +22,7 @@ using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 // Lines of a file, one at a time. A line longer than kMaxLineBytes is not kept.
 class LineReader {
  public:
-  explicit LineReader(std::FILE* in) : in_(in) {}
+  explicit LineReader(int fd) : fd_(fd) {}
   // False at the end. number() is then the line's, from 1.
   bool next(std::string& line, bool& too_long) {
     line.clear();
@@ -29,10 +30,14 @@ class LineReader {
     bool any = false;
     for (;;) {
       if (at_ == end_) {
-        end_ = std::fread(buffer_, 1, sizeof buffer_, in_);
+        // read, not fread: a line that came down a pipe is answered before the next has come.
+        const ssize_t n = ::read(fd_, buffer_, sizeof buffer_);
+        if (n < 0 && errno == EINTR && !interrupted()) continue;
+        if (n < 0 && errno != EINTR) throw Exit(EXIT_RUN, std::string("input: cannot read: ") + std::strerror(errno));
+        if (n < 0) return false;  // Ctrl-C: half a line is no line
         at_ = 0;
-        if (end_ == 0) {
-          if (std::ferror(in_) && errno != EINTR) throw Exit(EXIT_RUN, std::string("cannot read: ") + std::strerror(errno));
+        end_ = static_cast<size_t>(n);
+        if (n == 0) {
           if (any) ++number_;
           return any;
         }
@@ -54,7 +59,7 @@ class LineReader {
   size_t number() const { return number_; }
 
  private:
-  std::FILE* in_;
+  int fd_;
   char buffer_[1 << 16];
   size_t at_ = 0, end_ = 0, number_ = 0;
 };
@@ -81,7 +86,7 @@ class Batch {
     context_ = create_context(model_.get(), o_.common.context);
     open_output();  // not before the model is known to be good: it empties the file
     InterruptGuard guard(context_.get());
-    LineReader reader(in_ ? in_.get() : stdin);
+    LineReader reader(in_ ? fileno(in_.get()) : STDIN_FILENO);
     std::string line;
     bool too_long = false;
     std::vector<Job> group;
@@ -113,7 +118,8 @@ class Batch {
       in_.reset(std::fopen(o_.in.c_str(), "rb"));
       if (!in_) throw Exit(EXIT_RUN, o_.in + ": cannot open: " + std::strerror(errno));
     }
-    struct stat a {}, b {};
+    struct stat a {
+    }, b{};
     if (in_ && fstat(fileno(in_.get()), &a) == 0 && stat(o_.out.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino && S_ISREG(a.st_mode))
       throw Exit(EXIT_USAGE, "-o " + o_.out + " is the input file");
@@ -155,8 +161,9 @@ class Batch {
                        : status == RIFFLE_BAD_TEXT      ? "bad_text"
                        : status == RIFFLE_BAD_ARGUMENT  ? "bad_request"
                                                         : "error";
-    job.error = BatchError{code, text_of("line %zu: %s", job.line_number, text && *text ? text : riffle_status_name(status)),
-                           job.request.custom_id};
+    job.error =
+        BatchError{code, text_of("line %zu: %s", job.line_number, text && *text ? text : riffle_status_name(status)),
+                   job.request.custom_id};
     job.session.reset();
   }
 
@@ -198,6 +205,7 @@ class Batch {
       riffle_generate_defaults(&options[i]);
       options[i].max_tokens = r.max_tokens;
       options[i].sampling = r.sampling;
+      options[i].trim_start = r.chat;
       options[i].stop = stops[i].data();
       options[i].n_stop = stops[i].size();
     }
@@ -236,8 +244,8 @@ class Batch {
         continue;
       }
       // After Ctrl-C: the answers that were complete, up to the first that was not.
-      const bool complete = job.session && job.result.finish != RIFFLE_FINISH_NONE &&
-                            job.result.finish != RIFFLE_FINISH_ABORTED;
+      const bool complete =
+          job.session && job.result.finish != RIFFLE_FINISH_NONE && job.result.finish != RIFFLE_FINISH_ABORTED;
       if (!complete) {
         if (interrupted()) break;
         set_error(job, RIFFLE_INTERNAL, "the answer did not finish");
@@ -275,8 +283,10 @@ void add_batch(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BatchOptions>();
   CLI::App* sub = app.add_subcommand("batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
   sub->footer(
-      "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or messages in place\n"
-      "of prompt. Body: model, max_tokens, temperature, top_k, top_p, min_p, seed, stop. What a line leaves out comes from\n"
+      "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or "
+      "messages in place\n"
+      "of prompt. Body: model, max_tokens, temperature, top_k, top_p, min_p, seed, stop. What a line leaves out comes "
+      "from\n"
       "the flags. A bad line gets an error record and the rest goes on; the exit code is then 1.");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write; -: stdout")->type_name("FILE")->capture_default_str();

@@ -237,7 +237,8 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number, const C
   if (!body) f.fail("bad_request", "field body is missing");
   parse_body(f, *body, r);
   if (!url.empty() && (url == "/v1/chat/completions") != r.chat)
-    f.fail("bad_request", std::string("field url is ") + url + " but the body has " + (r.chat ? "messages" : "a prompt"));
+    f.fail("bad_request",
+           std::string("field url is ") + url + " but the body has " + (r.chat ? "messages" : "a prompt"));
   return r;
 }
 
@@ -275,8 +276,7 @@ Json batch_answer_record(size_t line_number, const BatchRequest& request, const 
                        {"decode_seconds", number(stats.decode_seconds)}}}};
   return {{"id", text_of("line-%zu", line_number)},
           {"custom_id", request.custom_id},
-          {"response",
-           {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
+          {"response", {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
           {"error", nullptr}};
 }
 

@@ -11,10 +11,10 @@ namespace riffle::cli {
 
 struct BatchRequest {
   std::string custom_id;
-  bool chat = false;               // messages, not prompt
+  bool chat = false;  // messages, not prompt
   std::string prompt;
   std::vector<Message> messages;
-  std::string model;               // as asked for; echoed, not acted upon
+  std::string model;  // as asked for; echoed, not acted upon
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
   std::vector<std::string> stop;

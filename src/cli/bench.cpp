@@ -1,4 +1,5 @@
-// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory bandwidth of the machine.
+// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory bandwidth of the
+// machine.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -33,7 +34,8 @@ double spread_pct(const std::vector<double>& v) {
   return 100 * (*high - *low) / median(v);
 }
 
-// ---- memory bandwidth -------------------------------------------------------------------------------------------------
+// ---- memory bandwidth
+// -------------------------------------------------------------------------------------------------
 
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 
@@ -49,16 +51,16 @@ uint64_t sum(const Lanes* p, size_t n) {
   return t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7];
 }
 
-// Bytes per second at which n_threads read a buffer of that size over and over: what one token's weights and KV could at
-// best be read at, with whatever cache the machine has for a set of that size.
+// Bytes per second at which n_threads read a buffer of that size over and over: what one token's weights and KV could
+// at best be read at, with whatever cache the machine has for a set of that size.
 double read_bandwidth(size_t bytes, int n_threads) {
   const size_t threads = static_cast<size_t>(std::max(n_threads, 1));
   const size_t each = std::max<size_t>(bytes / threads / sizeof(Lanes) / 4 * 4, 4);
   struct Free {
-    void operator()(Lanes* p) const { ::operator delete(p, std::align_val_t{64}); }
+    void operator()(Lanes* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
   const std::unique_ptr<Lanes, Free> buffer(
-      static_cast<Lanes*>(::operator new(each * threads * sizeof(Lanes), std::align_val_t{64})));
+      static_cast<Lanes*>(::operator new (each* threads * sizeof(Lanes), std::align_val_t{64})));
   std::memset(static_cast<void*>(buffer.get()), 1, each * threads * sizeof(Lanes));
   std::vector<uint64_t> sums(threads * 8);  // one cache line each
   const auto pass = [&](int passes) {
@@ -85,7 +87,8 @@ double read_bandwidth(size_t bytes, int n_threads) {
   return best;
 }
 
-// ---- measurements -----------------------------------------------------------------------------------------------------
+// ---- measurements
+// -----------------------------------------------------------------------------------------------------
 
 struct PrefillRow {
   size_t tokens;
@@ -122,17 +125,18 @@ class Bench {
     context_ = create_context(model_.get(), o_.common.context);
     session_ = create_session(context_.get());
     const int64_t n_ctx = plan_.n_ctx;
-    int64_t longest = *std::max_element(depths.begin(), depths.end()) + o_.steps;
+    int64_t longest = *std::max_element(depths.begin(), depths.end()) + o_.steps + 1;
     for (const int64_t n : lengths) longest = std::max(longest, n);
     if (longest > n_ctx)
-      throw Exit(EXIT_USAGE, text_of("--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
-                                     static_cast<long long>(longest), static_cast<long long>(n_ctx)));
+      throw Exit(EXIT_USAGE,
+                 text_of("--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
+                         static_cast<long long>(longest), static_cast<long long>(n_ctx)));
     make_tokens(static_cast<size_t>(longest));
     InterruptGuard guard(context_.get());
     for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
     // Deepest first: truncating keeps what the shallower ones need.
     std::sort(depths.rbegin(), depths.rend());
-    go_to(static_cast<size_t>(depths.front()));
+    go_to(static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
     for (const int64_t d : depths)
       for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
     std::stable_sort(decode_.begin(), decode_.end(), [](const auto& a, const auto& b) { return a.depth < b.depth; });
@@ -201,6 +205,7 @@ class Bench {
     selection.selector = selector;
     check(riffle_set_selection(context_.get(), &selection), context_.get());
     DecodeRow row{depth, selector, {}, {}};
+    depth = std::max<size_t>(depth, 1);
     truncate(depth);
     steps(depth, std::min(2, o_.steps));  // buffers and caches of this setting
     riffle_reset_stats(context_.get());
@@ -308,15 +313,20 @@ void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App* sub = app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
   sub->footer(
-      "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory GB/s: what the\n"
+      "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory GB/s: what "
+      "the\n"
       "same threads reach reading a buffer of that size over and over; share: how near decode comes to it.");
   sub->add_option("--prefill", o->prefill, "prompt lengths")->type_name("N,N")->capture_default_str();
-  sub->add_option("--depth", o->depth, "tokens held when decode begins")->type_name("N,N")->capture_default_str();
+  sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
+      ->type_name("N,N")
+      ->capture_default_str();
   sub->add_option("--selectors", o->selectors, "selectors to compare (in place of --selector)")
       ->type_name("S,S")
       ->capture_default_str();
   sub->add_option("--text", o->text, "text to run on; default: random tokens")->type_name("FILE");
-  sub->add_option("--steps", o->steps, "decode steps per measurement")->check(CLI::Range(1, 100000))->capture_default_str();
+  sub->add_option("--steps", o->steps, "decode steps per measurement")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
   sub->add_option("--reps", o->reps, "repeats of each measurement")->check(CLI::Range(1, 1000))->capture_default_str();
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Bench(*o).run(); }; });

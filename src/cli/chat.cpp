@@ -18,6 +18,7 @@ struct ChatOptions {
   CommonOptions common;
   std::string system;
   std::vector<std::string> stop;
+  bool ignore_eos = false;
 };
 
 class Chat {
@@ -60,9 +61,7 @@ class Chat {
   }
 
  private:
-  int n_ctx() const {
-    return o_.common.context.n_ctx ? o_.common.context.n_ctx : model_info(model_.get()).n_ctx_train;
-  }
+  int n_ctx() const { return o_.common.context.n_ctx ? o_.common.context.n_ctx : model_info(model_.get()).n_ctx_train; }
 
   LineEditor::Got read_question(std::string& line) {
     LineEditor::Got got = editor_.read("> ", line);
@@ -88,9 +87,10 @@ class Chat {
   bool command(const std::string& line) {
     const size_t space = line.find_first_of(" \t");
     const std::string word = line.substr(0, space);
-    std::string rest = space == line.npos ? "" : line.substr(line.find_first_not_of(" \t", space) == line.npos
-                                                                 ? line.size()
-                                                                 : line.find_first_not_of(" \t", space));
+    std::string rest = space == line.npos ? ""
+                                          : line.substr(line.find_first_not_of(" \t", space) == line.npos
+                                                            ? line.size()
+                                                            : line.find_first_not_of(" \t", space));
     while (!rest.empty() && (rest.back() == ' ' || rest.back() == '\t')) rest.pop_back();
     if (word == "/exit" || word == "/quit" || word == "/bye") return false;
     if (word == "/help") std::fprintf(stderr, "%s\n", kHelp);
@@ -150,6 +150,8 @@ class Chat {
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
     g.sampling = o_.common.sampling;
+    g.trim_start = true;
+    g.ignore_eos = o_.ignore_eos;
     std::vector<const char*> stop;
     for (const std::string& s : o_.stop) stop.push_back(s.c_str());
     g.stop = stop.data();
@@ -193,12 +195,14 @@ class Chat {
 void add_chat(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<ChatOptions>();
   CLI::App* sub = app.add_subcommand("chat", "Talk with the model; /load puts a document in front of a question");
-  sub->footer(std::string(kHelp) + "\nWithout a terminal, each line of stdin is a question and each answer ends in a line break.");
+  sub->footer(std::string(kHelp) +
+              "\nWithout a terminal, each line of stdin is a question and each answer ends in a line break.");
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }

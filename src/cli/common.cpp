@@ -1,6 +1,5 @@
 #include "cli/common.h"
 
-
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,7 +25,8 @@ std::string text_of(const char* format, ...) {
   return s;
 }
 
-// ---- errors -----------------------------------------------------------------------------------------------------------
+// ---- errors
+// -----------------------------------------------------------------------------------------------------------
 
 int exit_code_of(riffle_status status) {
   switch (status) {
@@ -55,7 +55,8 @@ void check(riffle_status status, const riffle_context* context) {
   if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_context_error(context));
 }
 
-// ---- handles ----------------------------------------------------------------------------------------------------------
+// ---- handles
+// ----------------------------------------------------------------------------------------------------------
 
 std::string resolve_model_path(const std::string& flag) {
   if (!flag.empty()) return flag;
@@ -125,7 +126,8 @@ riffle_stats session_stats(const riffle_session* session) {
   return stats;
 }
 
-// ---- text and tokens --------------------------------------------------------------------------------------------------
+// ---- text and tokens
+// --------------------------------------------------------------------------------------------------
 
 namespace {
 // Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it asked for.
@@ -220,7 +222,8 @@ void write_out(std::string_view text) {
     throw Exit(EXIT_RUN, std::string("stdout: cannot write: ") + std::strerror(errno));
 }
 
-// ---- statistics and JSON ----------------------------------------------------------------------------------------------
+// ---- statistics and JSON
+// ----------------------------------------------------------------------------------------------
 
 namespace {
 double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); }
@@ -284,11 +287,16 @@ Json stats_json(const riffle_stats& s) {
 }
 
 Json selection_json(const riffle_selection& s) {
-  return {{"selector", selector_name(s.selector)}, {"digest", digest_name(s.digest)},
-          {"gqa", gqa_name(s.gqa)},                {"stop_mode", stop_name(s.stop)},
-          {"epsilon", number(s.epsilon)},          {"microbatch", s.microbatch},
-          {"budget", number(s.budget)},            {"sink_blocks", s.sink_blocks},
-          {"window_blocks", s.window_blocks},      {"dense_layers", s.dense_layers},
+  return {{"selector", selector_name(s.selector)},
+          {"digest", digest_name(s.digest)},
+          {"gqa", gqa_name(s.gqa)},
+          {"stop_mode", stop_name(s.stop)},
+          {"epsilon", number(s.epsilon)},
+          {"microbatch", s.microbatch},
+          {"budget", number(s.budget)},
+          {"sink_blocks", s.sink_blocks},
+          {"window_blocks", s.window_blocks},
+          {"dense_layers", s.dense_layers},
           {"lookahead", s.lookahead}};
 }
 

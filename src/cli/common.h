@@ -5,28 +5,28 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "cli/args.h"
 #include "riffle.h"
 
 namespace riffle::cli {
 
-// ---- errors -----------------------------------------------------------------------------------------------------------
+// ---- errors
+// -----------------------------------------------------------------------------------------------------------
 
 enum ExitCode {
   EXIT_OK = 0,
-  EXIT_RUN = 1,            // a run-time error
-  EXIT_USAGE = 2,          // bad flags or option values
-  EXIT_BAD_MODEL = 3,      // the model file is missing, damaged or of a kind riffle does not support
-  EXIT_MEMORY = 4,         // out of memory, or --gpu-mem / --slots too small
-  EXIT_CONTEXT_FULL = 5,   // the prompt does not fit the context
-  EXIT_INTERRUPTED = 130   // Ctrl-C
+  EXIT_RUN = 1,           // a run-time error
+  EXIT_USAGE = 2,         // bad flags or option values
+  EXIT_BAD_MODEL = 3,     // the model file is missing, damaged or of a kind riffle does not support
+  EXIT_MEMORY = 4,        // out of memory, or --gpu-mem / --slots too small
+  EXIT_CONTEXT_FULL = 5,  // the prompt does not fit the context
+  EXIT_INTERRUPTED = 130  // Ctrl-C
 };
 
 // Ends the program with this code; main prints "riffle: text" to stderr (nothing if text is empty).
@@ -48,7 +48,8 @@ int exit_code_of(riffle_status status);
 void check(riffle_status status, const riffle_model* model);
 void check(riffle_status status, const riffle_context* context);
 
-// ---- handles ----------------------------------------------------------------------------------------------------------
+// ---- handles
+// ----------------------------------------------------------------------------------------------------------
 
 struct HandleDeleter {
   void operator()(riffle_model* p) const { riffle_model_free(p); }
@@ -72,7 +73,8 @@ riffle_model_info model_info(const riffle_model* model);
 riffle_stats context_stats(const riffle_context* context);
 riffle_stats session_stats(const riffle_session* session);
 
-// ---- text and tokens --------------------------------------------------------------------------------------------------
+// ---- text and tokens
+// --------------------------------------------------------------------------------------------------
 
 // flags: RIFFLE_TOKENIZE_*. Throws Exit.
 std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags);
@@ -103,7 +105,8 @@ std::string with_document(std::string document, std::string_view question);
 // Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
 void write_out(std::string_view text);
 
-// ---- interruption -----------------------------------------------------------------------------------------------------
+// ---- interruption
+// -----------------------------------------------------------------------------------------------------
 
 // While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets interrupted(); the second
 // ends the process with 130 at once. context may be NULL (then only the flag). One at a time.
@@ -114,10 +117,11 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 };
-bool interrupted();         // a Ctrl-C came since the last clear
-void clear_interrupted();   // also takes back a riffle_abort that found nothing to stop
+bool interrupted();        // a Ctrl-C came since the last clear
+void clear_interrupted();  // also takes back a riffle_abort that found nothing to stop
 
-// ---- terminal ---------------------------------------------------------------------------------------------------------
+// ---- terminal
+// ---------------------------------------------------------------------------------------------------------
 
 bool is_terminal(int fd);
 bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
@@ -125,8 +129,9 @@ bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
 // One line of notice to stderr unless quiet; dimmed on a terminal.
 [[gnu::format(printf, 2, 3)]] void notice(bool quiet, const char* format, ...);
 
-// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a moment, erased at the end.
-// Elsewhere a plain line every ten seconds. Pass callback and this to riffle functions; it returns false after Ctrl-C.
+// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a moment, erased at the
+// end. Elsewhere a plain line every ten seconds. Pass callback and this to riffle functions; it returns false after
+// Ctrl-C.
 class Progress {
  public:
   Progress(std::string label, bool quiet);
@@ -162,7 +167,8 @@ class Table {
 
 std::string human_bytes(double bytes);  // "28.6 MiB"
 
-// ---- statistics and JSON ----------------------------------------------------------------------------------------------
+// ---- statistics and JSON
+// ----------------------------------------------------------------------------------------------
 
 using Json = nlohmann::ordered_json;
 
@@ -176,13 +182,13 @@ const char* finish_name(riffle_finish finish);  // "stop", "length", "context", 
 std::string percent(double value);              // "9.7%", or "-" for NaN
 std::string stats_line(const riffle_stats& stats);
 
-Json number(double value);                      // null if not finite
-Json number(float value);                       // 0.1F as 0.1
-Json stats_json(const riffle_stats& stats);     // counters; rates and percentages beside them
+Json number(double value);                   // null if not finite
+Json number(float value);                    // 0.1F as 0.1
+Json stats_json(const riffle_stats& stats);  // counters; rates and percentages beside them
 Json selection_json(const riffle_selection& selection);
 Json context_json(const riffle_context_options& options);
 // One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
 std::string dump(const Json& json);
-void print_json(const Json& json);              // dump and a newline to stdout
+void print_json(const Json& json);  // dump and a newline to stdout
 
 }  // namespace riffle::cli

@@ -380,37 +380,42 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
   for (int i = 0; i < n_tasks; ++i)
     quota[static_cast<int>(tasks[i])] = n_questions / n_tasks + (i < n_questions % n_tasks);
 
-  std::vector<Task> hidden;  // tasks hidden in text, but for passkey
+  std::vector<Task> once, often;  // by how many of them a document may hold
+  int n_hidden = 0;               // questions about facts hidden in text
   for (Task t : tasks) {
-    if (t != Task::KV && t != Task::PASSKEY) hidden.push_back(t);
+    if (t == Task::KV) continue;
+    (t == Task::PASSKEY || t == Task::VARS ? once : often).push_back(t);
+    n_hidden += quota[static_cast<int>(t)];
   }
-  int& passkeys = quota[static_cast<int>(Task::PASSKEY)];
-  int n_hidden = passkeys;
-  for (Task t : hidden) n_hidden += quota[static_cast<int>(t)];
-  if (!hidden.empty()) {
+  if (!often.empty()) {
     const int documents = (n_hidden + per_document - 1) / per_document;
-    for (size_t i = 0; passkeys > documents; ++i, --passkeys) ++quota[static_cast<int>(hidden[i % hidden.size()])];
+    size_t next = 0;
+    for (Task t : once) {
+      for (int& n = quota[static_cast<int>(t)]; n > documents; --n) {
+        ++quota[static_cast<int>(often[next++ % often.size()])];
+      }
+    }
   }
 
   std::vector<DocumentPlan> plans;
   while (n_hidden > 0) {
     DocumentPlan plan{};
-    if (passkeys > 0) {
-      plan.tasks.push_back(Task::PASSKEY);
-      --passkeys;
+    const auto take = [&](Task t) {
+      --quota[static_cast<int>(t)];
+      --n_hidden;
+      plan.tasks.push_back(t);
+    };
+    const auto fewer_left = [&](Task a, Task b) { return quota[static_cast<int>(a)] < quota[static_cast<int>(b)]; };
+    std::stable_sort(once.begin(), once.end(), [&](Task a, Task b) { return fewer_left(b, a); });
+    for (Task t : once) {
+      if (quota[static_cast<int>(t)] > 0 && static_cast<int>(plan.tasks.size()) < per_document) take(t);
     }
-    while (static_cast<int>(plan.tasks.size()) < per_document) {
+    while (!often.empty() && static_cast<int>(plan.tasks.size()) < per_document) {
       // The task with most questions left comes next, so that tasks mix in every document.
-      int best = -1;
-      for (Task t : hidden) {
-        const int i = static_cast<int>(t);
-        if (quota[i] > 0 && (best < 0 || quota[i] > quota[best])) best = i;
-      }
-      if (best < 0) break;
-      --quota[best];
-      plan.tasks.push_back(static_cast<Task>(best));
+      const Task t = *std::max_element(often.begin(), often.end(), fewer_left);
+      if (quota[static_cast<int>(t)] == 0) break;
+      take(t);
     }
-    n_hidden -= static_cast<int>(plan.tasks.size());
     plans.push_back(std::move(plan));
   }
   for (int left = quota[static_cast<int>(Task::KV)]; left > 0; left -= per_document) {
@@ -522,10 +527,8 @@ bool answer_right(const Question& question, std::string_view text) {
   if (question.values.empty()) return text == question.answer_text;
   std::optional<Strings> found = listed_values(text, question.prefix);
   if (!found) return false;
-  Strings wanted = question.values;
-  std::sort(wanted.begin(), wanted.end());
-  std::sort(found->begin(), found->end());
-  return wanted == *found;
+  return std::set<std::string>(found->begin(), found->end()) ==
+         std::set<std::string>(question.values.begin(), question.values.end());
 }
 
 }  // namespace riffle::eval

@@ -104,8 +104,9 @@ struct DocumentPlan {
 };
 
 // Deals n_questions to the tasks evenly and the tasks to documents of at most per_document questions. A document holds
-// at most one passkey (the model saw no more), so beside other tasks passkeys are asked at most once per document and
-// the other tasks take the rest. Short documents take fewer questions: at most one per 100 tokens.
+// at most one passkey (the model saw no more) and one chain of variables (a second one makes a task of its own, which
+// the demo model cannot do); beside other tasks these two are asked once per document and the others take the rest.
+// Short documents take fewer questions: at most one per 100 tokens.
 std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions, int per_document, int length);
 
 // The document `index` of `count` (so that depths are spread over all documents too), cut so that with its longest
@@ -119,7 +120,8 @@ Document build_document(const DocumentPlan& plan, int length, int index, int cou
 // text has another form.
 std::optional<std::vector<std::string>> listed_values(std::string_view text, std::string_view prefix);
 
-// Whether a complete answer is right: the reference itself, or its values in any order, each as often.
+// Whether a complete answer is right: the reference itself or, where it lists values, the same set of them. (Training
+// listed them in no fixed order; naming one twice is no error either.)
 bool answer_right(const Question& question, std::string_view text);
 
 }  // namespace riffle::eval

@@ -24,8 +24,8 @@ Json info_json(const riffle_model_info& i) {
           {"n_kv_heads", i.n_kv_heads},
           {"vocab_size", i.vocab_size},
           {"n_ctx_train", i.n_ctx_train},
-          {"rope_theta", i.rope_theta},
-          {"norm_eps", i.norm_eps},
+          {"rope_theta", number(i.rope_theta)},
+          {"norm_eps", number(i.norm_eps)},
           {"tied_output", i.tied_output},
           {"bos_id", i.bos_id},
           {"eos_id", i.eos_id},
@@ -82,7 +82,7 @@ void print_plan(const riffle_plan& p) {
                                    static_cast<long long>(p.slots), bytes(p.slot_bytes).c_str(),
                                    static_cast<long long>(p.min_slots))
                          : "none"});
-  t.add({"total", text_of("%s, smallest --gpu-mem %s", bytes(p.total).c_str(), bytes(p.min_gpu_mem).c_str())});
+  t.add({"total", bytes(p.total) + (p.min_gpu_mem ? ", smallest --gpu-mem " + bytes(p.min_gpu_mem) : "")});
   t.add({"host KV", bytes(p.host_kv) + " for a full session"});
   t.print_left();
 }

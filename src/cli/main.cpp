@@ -1,10 +1,10 @@
 // riffle: the command line. A client of riffle.h and nothing else of the library.
+#include <unistd.h>
+
 #include <clocale>
 #include <cstring>
 #include <exception>
 #include <new>
-
-#include <unistd.h>
 
 #include "cli/common.h"
 
@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   add_batch(app, chosen);
   add_info(app, chosen);
   add_bench(app, chosen);
+  add_demo(app, chosen);
   add_eval(app, chosen);
   add_tokenize(app, chosen);
   try {

@@ -67,6 +67,7 @@ int run_main(RunOptions& o) {
   g.max_tokens = o.common.max_tokens;
   g.sampling = o.common.sampling;
   g.ignore_eos = o.ignore_eos;
+  g.trim_start = o.chat;
   std::vector<const char*> stop;
   for (const std::string& s : o.stop) stop.push_back(s.c_str());
   g.stop = stop.data();
@@ -85,8 +86,7 @@ int run_main(RunOptions& o) {
                 {"completion_tokens", result.n_tokens},
                 {"timings",
                  {{"start_seconds", seconds(start, ready)},
-                  {"first_token_seconds",
-                   answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
+                  {"first_token_seconds", answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
                   {"total_seconds", seconds(start, end)}}},
                 {"stats", stats_json(stats)},
                 {"options", context_json(o.common.context)},

@@ -61,8 +61,7 @@ int tokenize_main(TokenizeOptions& o) {
   }
   if (o.common.json)
     print_json({{"n_tokens", ids.size()}, {"ids", ids}, {"pieces", pieces}, {"version", riffle_version()}});
-  else
-    write_out(o.ids_only ? lines + "\n" : lines);
+  else write_out(o.ids_only ? lines + "\n" : lines);
   return EXIT_OK;
 }
 
@@ -76,7 +75,8 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   sub->add_flag("--no-bos", o->no_bos, "without the beginning-of-sequence token");
   sub->add_flag("--special", o->special, "read control tokens written in the text (such as <s>) as those tokens");
   sub->add_flag("--chat", o->chat, "wrap the text in the model's chat template");
-  o->decode_given = sub->add_option("--decode", o->decode, "the text of these ids")->type_name("ID ...")->expected(1, 1 << 30);
+  o->decode_given =
+      sub->add_option("--decode", o->decode, "the text of these ids")->type_name("ID ...")->expected(1, 1 << 30);
   add_common_flags(*sub, o->common, JSON_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
 }

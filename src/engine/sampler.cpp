@@ -91,18 +91,18 @@ int Sampler::sample(const float* logits, int n) {
     fail(RIFFLE_BAD_MODEL, "all %d logits are -infinity: damaged weights, or an overflow", n);
   }
   if (temperature_ == 0 || top_k_ == 1) return best;
-  collect(logits, n, best);
+  collect(logits, n);
   if (top_p_ < 1) cut_top_p(max);
   return draw(max);
 }
 
 // Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.
-void Sampler::collect(const float* logits, int n, int best) {
+void Sampler::collect(const float* logits, int n) {
   candidates_.clear();
   candidates_.reserve(n);
   if (top_k_ == 0 || top_k_ >= n) {
     for (int i = 0; i < n; i++) {
-      if (logits[i] > -std::numeric_limits<float>::infinity() || i == best) candidates_.push_back({logits[i], i});
+      if (logits[i] > -std::numeric_limits<float>::infinity()) candidates_.push_back({logits[i], i});
     }
     return;
   }

@@ -43,7 +43,7 @@ class Sampler {
   static bool before(const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   }
-  void collect(const float* logits, int n, int best);
+  void collect(const float* logits, int n);
   void cut_top_p(float max);
   int draw(float max);
 

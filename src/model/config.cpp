@@ -28,7 +28,8 @@ class Fields {
 };
 
 struct Keys {
-  const char *dim, *hidden_dim, *head_dim, *n_layers, *n_heads, *n_kv_heads, *vocab_size, *n_ctx, *norm_eps, *rope_theta;
+  const char *dim, *hidden_dim, *head_dim, *n_layers, *n_heads, *n_kv_heads, *vocab_size, *n_ctx, *norm_eps,
+      *rope_theta;
 };
 
 // fallback 0: the field is required.
@@ -96,11 +97,11 @@ class GgufFields : public Fields {
   const GgufFile& gguf_;
 };
 
-constexpr Keys kGgufKeys = {"llama.embedding_length",     "llama.feed_forward_length",
-                            "llama.attention.key_length", "llama.block_count",
-                            "llama.attention.head_count", "llama.attention.head_count_kv",
-                            "llama.vocab_size",           "llama.context_length",
-                            "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"};
+constexpr Keys kGgufKeys = {
+    "llama.embedding_length", "llama.feed_forward_length",  "llama.attention.key_length",
+    "llama.block_count",      "llama.attention.head_count", "llama.attention.head_count_kv",
+    "llama.vocab_size",       "llama.context_length",       "llama.attention.layer_norm_rms_epsilon",
+    "llama.rope.freq_base"};
 
 // Keys that change the arithmetic, and the value with which they do not.
 struct Neutral {
@@ -108,16 +109,25 @@ struct Neutral {
   double value;
 };
 constexpr Neutral kGgufNeutral[] = {
-    {"llama.attention.sliding_window", 0},      {"llama.attn_logit_softcapping", 0},
-    {"llama.final_logit_softcapping", 0},       {"llama.router_logit_softcapping", 0},
-    {"llama.expert_count", 0},                  {"llama.expert_used_count", 0},
-    {"llama.expert_shared_count", 0},           {"llama.attention.clamp_kqv", 0},
-    {"llama.attention.max_alibi_bias", 0},      {"llama.attention.scale", 0},
-    {"llama.attention.temperature_scale", 0},   {"llama.logit_scale", 1},
-    {"llama.embedding_scale", 1},               {"llama.residual_scale", 1},
-    {"llama.rope.scale_linear", 1},             {"llama.rope.scaling.factor", 1},
-    {"llama.rope.scaling.attn_factor", 1},      
-    {"split.count", 1},                         {"llama.nextn_predict_layers", 0},
+    {"llama.attention.sliding_window", 0},
+    {"llama.attn_logit_softcapping", 0},
+    {"llama.final_logit_softcapping", 0},
+    {"llama.router_logit_softcapping", 0},
+    {"llama.expert_count", 0},
+    {"llama.expert_used_count", 0},
+    {"llama.expert_shared_count", 0},
+    {"llama.attention.clamp_kqv", 0},
+    {"llama.attention.max_alibi_bias", 0},
+    {"llama.attention.scale", 0},
+    {"llama.attention.temperature_scale", 0},
+    {"llama.logit_scale", 1},
+    {"llama.embedding_scale", 1},
+    {"llama.residual_scale", 1},
+    {"llama.rope.scale_linear", 1},
+    {"llama.rope.scaling.factor", 1},
+    {"llama.rope.scaling.attn_factor", 1},
+    {"split.count", 1},
+    {"llama.nextn_predict_layers", 0},
 };
 constexpr const char* kGgufFalse[] = {"llama.use_parallel_residual", "llama.swin_norm", "llama.rope.scaling.finetuned"};
 
@@ -129,7 +139,8 @@ void refuse_gguf_options(const GgufFile& gguf) {
   for (const Neutral& n : kGgufNeutral) {
     const auto value = gguf.number(n.key);
     // 0 is how some writers say "not set".
-    if (value && *value != 0 && *value != n.value) unsupported(file, n.key, format("%g", *value), format("%g", n.value));
+    if (value && *value != 0 && *value != n.value)
+      unsupported(file, n.key, format("%g", *value), format("%g", n.value));
   }
   for (const char* key : kGgufFalse) {
     if (gguf.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
@@ -239,13 +250,25 @@ constexpr Keys kJsonKeys = {"hidden_size",         "intermediate_size",   "head_
                             "rms_norm_eps",        "rope_theta"};
 
 constexpr Neutral kJsonNeutral[] = {
-    {"sliding_window", 0},     {"attn_logit_softcapping", 0}, {"final_logit_softcapping", 0}, {"logit_cap", 0},
-    {"num_local_experts", 0},  {"num_experts", 0},            {"n_routed_experts", 0},        {"clip_qkv", 0},
-    {"logit_scale", 1},        {"logits_scaling", 1},         {"embedding_multiplier", 1},    {"residual_multiplier", 1},
-    {"partial_rotary_factor", 1}, {"rotary_pct", 1},          {"attention_chunk_size", 0},
+    {"sliding_window", 0},
+    {"attn_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},
+    {"logit_cap", 0},
+    {"num_local_experts", 0},
+    {"num_experts", 0},
+    {"n_routed_experts", 0},
+    {"clip_qkv", 0},
+    {"logit_scale", 1},
+    {"logits_scaling", 1},
+    {"embedding_multiplier", 1},
+    {"residual_multiplier", 1},
+    {"partial_rotary_factor", 1},
+    {"rotary_pct", 1},
+    {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm", "qk_norm", "alibi",
-                                      "use_sliding_window", "is_encoder_decoder", "rope_interleaved"};
+constexpr const char* kJsonFalse[] = {"attention_bias",  "mlp_bias", "qkv_bias",           "use_qk_norm",
+                                      "qk_norm",         "alibi",    "use_sliding_window", "is_encoder_decoder",
+                                      "rope_interleaved"};
 
 void refuse_rope_scaling(const std::string& file, const json& config, const char* key) {
   const json* rope = find(config, key);

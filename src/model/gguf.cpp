@@ -14,14 +14,14 @@ namespace {
 // against the bytes left in the file before anything is allocated for them.
 constexpr uint64_t kMaxTensors = 100'000;
 constexpr uint64_t kMaxKeys = 100'000;
-constexpr uint64_t kMaxKeyBytes = 65'535;       // the format's own limit
-constexpr uint64_t kMaxTensorNameBytes = 64;    // the format's own limit
+constexpr uint64_t kMaxKeyBytes = 65'535;     // the format's own limit
+constexpr uint64_t kMaxTensorNameBytes = 64;  // the format's own limit
 constexpr uint64_t kMaxStringBytes = 16 << 20;
 constexpr uint64_t kMaxArrayLength = 16 << 20;
 constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr int kMaxArrayDepth = 4;
-constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;          // length, name, type, value
+constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;             // length, name, type, value
 constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // length, name, rank, one dimension, type, offset
 
 constexpr uint64_t kScalarBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -33,10 +33,11 @@ uint64_t scalar_bytes(GgufType type) { return kScalarBytes[static_cast<uint32_t>
 
 const char* ggml_type_name(uint32_t type) {
   static constexpr const char* names[] = {
-      "F32",     "F16",     "Q4_0",   "Q4_1",   "Q4_2",  "Q4_3",     "Q5_0",     "Q5_1",     "Q8_0",  "Q8_1",  "Q2_K",
-      "Q3_K",    "Q4_K",    "Q5_K",   "Q6_K",   "Q8_K",  "IQ2_XXS",  "IQ2_XS",   "IQ3_XXS",  "IQ1_S", "IQ4_NL", "IQ3_S",
-      "IQ2_S",   "IQ4_XS",  "I8",     "I16",    "I32",   "I64",      "F64",      "IQ1_M",    "BF16",  "Q4_0_4_4",
-      "Q4_0_4_8", "Q4_0_8_8", "TQ1_0", "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4", "NVFP4", "Q1_0"};
+      "F32",        "F16",        "Q4_0",       "Q4_1",  "Q4_2",     "Q4_3",     "Q5_0",     "Q5_1",    "Q8_0",
+      "Q8_1",       "Q2_K",       "Q3_K",       "Q4_K",  "Q5_K",     "Q6_K",     "Q8_K",     "IQ2_XXS", "IQ2_XS",
+      "IQ3_XXS",    "IQ1_S",      "IQ4_NL",     "IQ3_S", "IQ2_S",    "IQ4_XS",   "I8",       "I16",     "I32",
+      "I64",        "F64",        "IQ1_M",      "BF16",  "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",   "TQ2_0",
+      "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4", "NVFP4",    "Q1_0"};
   return type < std::size(names) ? names[type] : nullptr;
 }
 
@@ -260,9 +261,7 @@ GgufFile parse_gguf(const FileView& file) {
 
 namespace {
 
-bool is_integer(GgufType type) {
-  return type <= GgufType::I32 || type == GgufType::U64 || type == GgufType::I64;
-}
+bool is_integer(GgufType type) { return type <= GgufType::I32 || type == GgufType::U64 || type == GgufType::I64; }
 
 // U64 above the range of int64 comes out negative: callers refuse that.
 int64_t integer_at(GgufType type, const uint8_t* at) {
@@ -284,7 +283,8 @@ const GgufValue* find(const GgufFile& gguf, std::string_view key) {
 
 [[noreturn]] void wrong_type(const GgufFile& gguf, std::string_view key, const GgufValue& value, const char* expected) {
   bad_model(gguf.file.name, key,
-            value.type == GgufType::ARRAY ? "an array of " + name_of(value.element) : "a value of type " + name_of(value.type),
+            value.type == GgufType::ARRAY ? "an array of " + name_of(value.element)
+                                          : "a value of type " + name_of(value.type),
             expected);
 }
 
@@ -296,7 +296,8 @@ std::optional<uint64_t> GgufFile::integer(std::string_view key) const {
   if (!is_integer(value->type)) wrong_type(*this, key, *value, "an integer");
   const int64_t n = integer_at(value->type, value->data);
   if (n < 0) {
-    bad_model(file.name, key, value->type == GgufType::U64 ? std::to_string(static_cast<uint64_t>(n)) : std::to_string(n),
+    bad_model(file.name, key,
+              value->type == GgufType::U64 ? std::to_string(static_cast<uint64_t>(n)) : std::to_string(n),
               "0 to 2^63-1");
   }
   return n;

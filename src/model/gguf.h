@@ -37,8 +37,8 @@ struct GgufFile {
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string_view> string(std::string_view key) const;
   std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
-  std::optional<std::vector<float>> floats(std::string_view key) const;     // of F32
-  std::optional<std::vector<int64_t>> integers(std::string_view key) const; // of any integer type; U64 below 2^63
+  std::optional<std::vector<float>> floats(std::string_view key) const;      // of F32
+  std::optional<std::vector<int64_t>> integers(std::string_view key) const;  // of any integer type; U64 below 2^63
 };
 
 // The views in the result point into file. Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for other versions of GGUF.

@@ -40,7 +40,8 @@ ShardIndex parse_shard_index(const FileView& file) {
     bad_model(file.name, "weight_map", map ? std::string("JSON of type ") + map->type_name() : "none", "an object");
   }
   if (map->size() > kMaxTensors) {
-    bad_model(file.name, "weight_map", std::to_string(map->size()) + " tensors", "at most " + std::to_string(kMaxTensors));
+    bad_model(file.name, "weight_map", std::to_string(map->size()) + " tensors",
+              "at most " + std::to_string(kMaxTensors));
   }
   ShardIndex index;
   std::map<std::string, size_t> seen;

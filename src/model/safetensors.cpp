@@ -20,10 +20,26 @@ struct TypeInfo {
   int dtype;  // DType, or -1
 };
 constexpr TypeInfo kTypes[] = {
-    {"F32", 32, static_cast<int>(DType::F32)}, {"F16", 16, static_cast<int>(DType::F16)},
-    {"BF16", 16, static_cast<int>(DType::BF16)}, {"F64", 64, -1}, {"I64", 64, -1}, {"U64", 64, -1}, {"C64", 64, -1},
-    {"I32", 32, -1}, {"U32", 32, -1}, {"I16", 16, -1}, {"U16", 16, -1}, {"I8", 8, -1}, {"U8", 8, -1}, {"BOOL", 8, -1},
-    {"F8_E4M3", 8, -1}, {"F8_E5M2", 8, -1}, {"F8_E8M0", 8, -1}, {"F6_E2M3", 6, -1}, {"F6_E3M2", 6, -1}, {"F4", 4, -1},
+    {"F32", 32, static_cast<int>(DType::F32)},
+    {"F16", 16, static_cast<int>(DType::F16)},
+    {"BF16", 16, static_cast<int>(DType::BF16)},
+    {"F64", 64, -1},
+    {"I64", 64, -1},
+    {"U64", 64, -1},
+    {"C64", 64, -1},
+    {"I32", 32, -1},
+    {"U32", 32, -1},
+    {"I16", 16, -1},
+    {"U16", 16, -1},
+    {"I8", 8, -1},
+    {"U8", 8, -1},
+    {"BOOL", 8, -1},
+    {"F8_E4M3", 8, -1},
+    {"F8_E5M2", 8, -1},
+    {"F8_E8M0", 8, -1},
+    {"F6_E2M3", 6, -1},
+    {"F6_E3M2", 6, -1},
+    {"F4", 4, -1},
 };
 
 struct Entry {
@@ -54,7 +70,8 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
   for (const TypeInfo& t : kTypes) {
     if (dtype.is_string() && dtype.get_ref<const std::string&>() == t.name) type = &t;
   }
-  if (!type) bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80), "a type of safetensors, such as \"BF16\"");
+  if (!type)
+    bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80), "a type of safetensors, such as \"BF16\"");
   entry.raw.file = file.name;
   entry.raw.type_name = type->name;
   if (type->dtype >= 0) entry.raw.type = static_cast<DType>(type->dtype);
@@ -105,7 +122,8 @@ void parse_safetensors(const FileView& file, TensorTable& table) {
   const uint8_t* data = file.data + 8 + header_bytes;
   const uint64_t data_bytes = file.size - 8 - header_bytes;
   if (header.size() > kMaxTensors + 1) {
-    bad_model(file.name, "header", std::to_string(header.size()) + " tensors", "at most " + std::to_string(kMaxTensors));
+    bad_model(file.name, "header", std::to_string(header.size()) + " tensors",
+              "at most " + std::to_string(kMaxTensors));
   }
 
   std::vector<Entry> entries;

@@ -198,14 +198,12 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   // Where may text be cut so that the parts' ids are the whole's? At a space whose left neighbour and itself stand side
   // by side in no piece: no merge and no user-defined piece can reach across, and BPE's merges on one side do not see
-  // the other. The settings required make the dummy prefix of a part the same as the space that was cut away. Two
-  // things of the library look further: without byte fallback it joins neighbouring unknown pieces, and it splits
-  // unused pieces as they were last merged anywhere in the text.
+  // the other. The settings required make the dummy prefix of a part the same as the space that was cut away; without
+  // byte fallback the library would join neighbouring unknown pieces across the cut.
   void find_cuts() {
     may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix && model_.escape_whitespaces &&
                !model_.remove_extra_whitespaces && !model_.treat_whitespace_as_suffix;
     for (const VocabPiece& piece : model_.pieces) {
-      if (piece.type == VocabPiece::UNUSED) may_cut_ = false;
       for (const std::string_view space : {kSpaceSymbol, std::string_view(" ")}) {
         for (size_t pos = piece.text.find(space, 1); pos != std::string::npos; pos = piece.text.find(space, pos + 1)) {
           before_space_.set(static_cast<uint8_t>(piece.text[pos - 1]));

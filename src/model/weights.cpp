@@ -10,9 +10,10 @@
 namespace riffle {
 
 const TensorNames kGgufNames = {
-    "token_embd.weight", "output_norm.weight", "output.weight", "blk.%d.",
-    "attn_norm.weight",  "attn_q.weight",      "attn_k.weight", "attn_v.weight",  "attn_output.weight",
-    "ffn_norm.weight",   "ffn_gate.weight",    "ffn_up.weight", "ffn_down.weight",
+    "token_embd.weight",  "output_norm.weight", "output.weight",   "blk.%d.",
+    "attn_norm.weight",   "attn_q.weight",      "attn_k.weight",   "attn_v.weight",
+    "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
+    "ffn_down.weight",
 };
 const TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",

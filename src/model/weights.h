@@ -13,10 +13,10 @@ namespace riffle {
 // A tensor as a file lists it. Its bytes were checked to lie inside the file and to match type and shape, unless the
 // type is one riffle does not have.
 struct RawTensor {
-  std::string file;            // for error texts
-  std::string type_name;       // as the file's format spells it: "Q4_K", "F8_E4M3"
-  std::optional<DType> type;   // nothing: a type riffle does not have
-  std::vector<uint64_t> shape; // outermost first, no zeros
+  std::string file;             // for error texts
+  std::string type_name;        // as the file's format spells it: "Q4_K", "F8_E4M3"
+  std::optional<DType> type;    // nothing: a type riffle does not have
+  std::vector<uint64_t> shape;  // outermost first, no zeros
   const uint8_t* data = nullptr;
   uint64_t bytes = 0;
 };

@@ -13,7 +13,7 @@
 
 static int failures = 0;
 
-static void report(bool ok, const char *name, const char *why) {
+static void report(bool ok, const char* name, const char* why) {
   if (ok) {
     printf("ok %s\n", name);
   } else {
@@ -24,7 +24,7 @@ static void report(bool ok, const char *name, const char *why) {
 }
 
 /* A call that must succeed before anything else makes sense. */
-static void need(riffle_status status, const char *name, const char *why) {
+static void need(riffle_status status, const char* name, const char* why) {
   report(status == RIFFLE_OK, name, why);
   if (status != RIFFLE_OK) exit(1);
 }
@@ -38,8 +38,8 @@ struct watch {
   bool backwards, wrong_phase, stop;
 };
 
-static bool on_progress(void *user, const riffle_progress *p) {
-  struct watch *w = user;
+static bool on_progress(void* user, const riffle_progress* p) {
+  struct watch* w = user;
   if (p->phase != w->phase) w->wrong_phase = true;
   if (!(p->done >= w->last) || !(p->done <= p->total)) w->backwards = true;
   w->last = p->done;
@@ -55,8 +55,8 @@ struct answer {
   int stop_after; /* return false after so many tokens; 0: never */
 };
 
-static bool on_token(void *user, size_t index, int32_t token, const char *text, size_t text_len) {
-  struct answer *a = user;
+static bool on_token(void* user, size_t index, int32_t token, const char* text, size_t text_len) {
+  struct answer* a = user;
   (void)index;
   if (a->length + text_len < sizeof a->text) {
     memcpy(a->text + a->length, text, text_len);
@@ -69,30 +69,31 @@ static bool on_token(void *user, size_t index, int32_t token, const char *text, 
 }
 
 struct stopper {
-  riffle_context *context;
-  atomic_int *tokens;
+  riffle_context* context;
+  atomic_int* tokens;
 };
 
 /* Waits until an answer is under way, then asks for its end, from this other thread. */
-static void *stop_from_outside(void *user) {
-  struct stopper *s = user;
+static void* stop_from_outside(void* user) {
+  struct stopper* s = user;
   const struct timespec pause = {0, 1000000};
   for (int i = 0; i < 20000 && atomic_load(s->tokens) < 3; ++i) nanosleep(&pause, NULL);
   riffle_abort(s->context, true);
   return NULL;
 }
 
-static bool count_tokens(void *user, size_t index, int32_t token, const char *text, size_t text_len) {
+static bool count_tokens(void* user, size_t index, int32_t token, const char* text, size_t text_len) {
   (void)index, (void)token, (void)text, (void)text_len;
-  atomic_fetch_add((atomic_int *)user, 1);
+  atomic_fetch_add((atomic_int*)user, 1);
   return true;
 }
 
-/* ---- the parts ------------------------------------------------------------------------------------------------------ */
+/* ---- the parts ------------------------------------------------------------------------------------------------------
+ */
 
-static riffle_model *load(const char *path) {
+static riffle_model* load(const char* path) {
   char err[256] = "";
-  riffle_model *model = NULL;
+  riffle_model* model = NULL;
 
   riffle_status s = riffle_model_load("no/such/file.gguf", NULL, &model, err, sizeof err);
   report(s == RIFFLE_IO && strstr(err, "no/such/file.gguf"), "a missing file is named", err);
@@ -125,13 +126,12 @@ static riffle_model *load(const char *path) {
              info.name && info.format && info.weight_type,
          "model facts are filled in", "");
   info.struct_size = 1;
-  report(riffle_model_get_info(model, &info) == RIFFLE_BAD_ARGUMENT && *riffle_model_error(model),
-         "a wrong struct_size is refused for info", "");
+  report(riffle_model_get_info(model, &info) == RIFFLE_BAD_ARGUMENT, "a wrong struct_size is refused for info", "");
   return model;
 }
 
-static void tokens(riffle_model *model) {
-  const char *text = "Hello, w\xc3\xb6rld!";
+static void tokens(riffle_model* model) {
+  const char* text = "Hello, w\xc3\xb6rld!";
   int32_t ids[64];
   char out[256];
   size_t n = 0, more = 0, length = 0;
@@ -165,16 +165,16 @@ static void tokens(riffle_model *model) {
   report(s == RIFFLE_BAD_ARGUMENT, "an id outside the vocabulary is refused", riffle_status_name(s));
 }
 
-static size_t question(riffle_model *model, const char *text, int32_t *ids, size_t capacity) {
+static size_t question(riffle_model* model, const char* text, int32_t* ids, size_t capacity) {
   const riffle_message message = {"user", text};
   size_t n = 0;
   need(riffle_chat_tokens(model, &message, 1, ids, capacity, &n), "chat template", riffle_model_error(model));
   return n;
 }
 
-static void context_errors(riffle_model *model) {
+static void context_errors(riffle_model* model) {
   char err[256] = "";
-  riffle_context *context = NULL;
+  riffle_context* context = NULL;
   riffle_context_options options;
   riffle_context_defaults(&options);
   options.struct_size += 8;
@@ -201,14 +201,14 @@ static void context_errors(riffle_model *model) {
   report(s == RIFFLE_OK && plan.total <= options.gpu_mem && plan.slots >= plan.min_slots, "and that fits", err);
 }
 
-static void generation(riffle_model *model) {
+static void generation(riffle_model* model) {
   char err[256] = "";
   riffle_context_options options;
   riffle_context_defaults(&options);
   options.n_ctx = 512;
   options.n_threads = 1;
-  riffle_context *context = NULL;
-  riffle_session *session = NULL;
+  riffle_context* context = NULL;
+  riffle_session* session = NULL;
   need(riffle_context_create(model, &options, &context, err, sizeof err), "create a context", err);
   need(riffle_session_create(context, &session), "create a session", riffle_context_error(context));
 
@@ -231,7 +231,9 @@ static void generation(riffle_model *model) {
   riffle_result result;
   need(riffle_generate(session, &g, on_token, &first, &result), "generate with a token callback",
        riffle_context_error(context));
-  report(result.n_tokens == first.tokens && result.n_tokens >= 1 && result.n_tokens <= 24 && first.last_calls <= 1 &&
+  /* The end-of-sequence token counts, but has no text and no call. */
+  report(result.n_tokens == first.tokens + (result.finish == RIFFLE_FINISH_STOP) && result.n_tokens >= 2 &&
+             result.n_tokens <= 24 && first.last_calls <= 1 && first.length > 0 &&
              (result.finish == RIFFLE_FINISH_STOP || result.finish == RIFFLE_FINISH_LENGTH),
          "every token was handed over", "");
   printf("# the answer: %s\n", first.text);
@@ -285,7 +287,7 @@ static void generation(riffle_model *model) {
   report(riffle_session_truncate(session, before + 1) == RIFFLE_BAD_ARGUMENT, "no truncating to more", "");
 
   /* Two sessions at once answer as they do alone. */
-  riffle_session *pair[2] = {session, NULL};
+  riffle_session* pair[2] = {session, NULL};
   need(riffle_session_create(context, &pair[1]), "a second session", riffle_context_error(context));
   need(riffle_prefill(pair[1], ids, n, NULL, NULL), "with the same question", riffle_context_error(context));
   riffle_step(context, pair, many + 1, 2);
@@ -293,13 +295,13 @@ static void generation(riffle_model *model) {
   riffle_model_get_info(model, &info);
   const float *a = riffle_logits(pair[0]), *b = riffle_logits(pair[1]);
   report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0, "a step of two gives equal logits", "");
-  riffle_session *twice[2] = {session, session};
+  riffle_session* twice[2] = {session, session};
   report(riffle_step(context, twice, many + 1, 2) == RIFFLE_BAD_ARGUMENT, "the same session twice is refused", "");
 
   riffle_stats stats = {.struct_size = sizeof stats};
   need(riffle_get_stats(context, &stats), "statistics", riffle_context_error(context));
-  report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 &&
-             stats.kv_blocks_read > 0 && stats.kv_blocks_read <= stats.kv_blocks_total && stats.peak_rss_bytes > 0,
+  report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 && stats.kv_blocks_read > 0 &&
+             stats.kv_blocks_read <= stats.kv_blocks_total && stats.peak_rss_bytes > 0,
          "statistics count", "");
   riffle_reset_stats(context);
   report(riffle_get_stats(context, &stats) == RIFFLE_OK && stats.decode_tokens == 0, "and can be reset", "");
@@ -319,7 +321,7 @@ static void generation(riffle_model *model) {
   riffle_context_free(context);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   if (argc != 2) {
     fprintf(stderr, "usage: %s MODEL\n", argv[0]);
     return 2;
@@ -329,7 +331,7 @@ int main(int argc, char **argv) {
   riffle_model_free(NULL);
   riffle_context_free(NULL);
   riffle_session_free(NULL);
-  riffle_model *model = load(argv[1]);
+  riffle_model* model = load(argv[1]);
   tokens(model);
   context_errors(model);
   generation(model);

@@ -89,8 +89,9 @@ def json_output(_):
         return check(False, "run --json is JSON", f"{e}: {r}")
     check(r.code == 0 and r.out.count(b"\n") == 1, "run --json is one line", r)
     check(j["text"] == text, "run --json has the same text", j["text"])
-    check(len(j["tokens"]) == j["completion_tokens"] == j["stats"]["decode_tokens"] + 1 or
-          len(j["tokens"]) == j["completion_tokens"] == j["stats"]["decode_tokens"], "tokens are counted", j)
+    ended = j["finish_reason"] == "stop"  # the end-of-sequence token counts, but is not part of the answer
+    check(len(j["tokens"]) + ended == j["completion_tokens"] == j["stats"]["decode_tokens"] + 1, "tokens are counted",
+          j)
     check(j["finish_reason"] in ("stop", "length") and j["timings"]["total_seconds"] > 0 and "version" in j
           and "seed" in j and j["stats"]["prefill_tokens"] == j["prompt_tokens"], "its other fields", j)
     a = riffle("run", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
@@ -137,7 +138,8 @@ def selections(_):
         check(r.code == 0 and r.out == dense.out, f"{' '.join(args)} reads all and says the same", r)
     shares = []
     for args in (["dense"], ["psa", "--epsilon", "0.6"], ["topk", "--budget", "256"]):
-        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos", "--selector", *args, stdin=prompt)
+        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos", "--selector", *args,
+                   stdin=prompt)
         shares.append(json.loads(r.out)["stats"]["kv_read_pct"])
     check(shares[0] == 100 and shares[1] < 100 and shares[2] < 100, "sparse selectors read less", shares)
 

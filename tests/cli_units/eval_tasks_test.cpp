@@ -124,7 +124,8 @@ TEST_CASE("eval: answers that list values are marked as sets", "[eval]") {
   q.values = {"a", "b", "c"};
   CHECK(answer_right(q, "The values are b, c and a."));
   CHECK_FALSE(answer_right(q, "The values are a and b."));
-  CHECK_FALSE(answer_right(q, "The values are a, b, c and c."));
+  CHECK(answer_right(q, "The values are a, b, c and c."));
+  CHECK_FALSE(answer_right(q, "The values are a, b, c and d."));
   CHECK_FALSE(answer_right(q, "The values are a, a and b."));
   CHECK_FALSE(answer_right(q, "The values are a, b and c. [unfinished]"));
   CHECK_FALSE(answer_right(q, "The value are a, b and c."));
@@ -213,6 +214,7 @@ TEST_CASE("eval: questions are dealt to documents", "[eval]") {
             REQUIRE(!p.tasks.empty());
             CHECK(static_cast<int>(p.tasks.size()) <= std::max(1, std::min(per, length / 100)));
             CHECK(std::count(p.tasks.begin(), p.tasks.end(), Task::PASSKEY) <= 1);
+            CHECK(std::count(p.tasks.begin(), p.tasks.end(), Task::VARS) <= 1);
             for (Task t : p.tasks) {
               ++count[t];
               CHECK((t == Task::KV) == p.is_register);

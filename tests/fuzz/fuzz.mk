@@ -25,10 +25,13 @@ fuzz-tools:
 	  { echo "make fuzz: $(FUZZ_CXX) with libFuzzer is missing (Debian: apt-get install clang libclang-rt-14-dev)" >&2; exit 1; }
 fuzz: $(FUZZ_BIN) $(BUILD)/fuzz/make_seeds
 	@$(BUILD)/fuzz/make_seeds $(BUILD)/fuzz/corpus
-	@for t in $(FUZZ_TARGETS); do echo "fuzz_$$t: $(FUZZ_SECONDS) s"; \
+	@for t in $(FUZZ_TARGETS); do \
 	  $(BUILD)/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -max_len=131072 -rss_limit_mb=2048 -timeout=10 \
-	    -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/$$t- $(BUILD)/fuzz/corpus/$$t || exit 1; done
+	    -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$$t- $(BUILD)/fuzz/corpus/$$t \
+	    >$(BUILD)/fuzz/$$t.log 2>&1 || { tail -n 60 $(BUILD)/fuzz/$$t.log; echo "fuzz_$$t: FAILED" >&2; exit 1; }; \
+	  echo "fuzz_$$t: $(FUZZ_SECONDS) s, $$(sed -n 's/stat::number_of_executed_units: *//p' $(BUILD)/fuzz/$$t.log) inputs," \
+	    "no failure"; done
 
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.d) $(BUILD)/fuzz/tests/fuzz/make_seeds.d
-.SECONDARY: $(FUZZ_OBJ)
+.SECONDARY: $(FUZZ_OBJ) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.o)
 .PHONY: fuzz fuzz-tools

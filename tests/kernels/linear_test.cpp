@@ -24,10 +24,8 @@ const char* name_of(WType t) {
 std::vector<const Kernels*> available() {
   std::vector<const Kernels*> all;
   for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx})
-    if (isa_available(isa))
-      all.push_back(kernels(isa));
-    else
-      WARN("SKIPPED: this machine cannot run the " << kernels(isa)->name << " kernels");
+    if (isa_available(isa)) all.push_back(kernels(isa));
+    else WARN("SKIPPED: this machine cannot run the " << kernels(isa)->name << " kernels");
   return all;
 }
 
@@ -67,7 +65,8 @@ double value_of_bf16(uint16_t h) {
   if (e == 255) return f ? std::numeric_limits<double>::quiet_NaN() : s * std::numeric_limits<double>::infinity();
   return s * (e ? std::ldexp(128 + f, e - 134) : std::ldexp(f, -133));
 }
-// The finite f16 nearest to zero of those not smaller than |v| would do; this truncates, the tests only need some value.
+// The finite f16 nearest to zero of those not smaller than |v| would do; this truncates, the tests only need some
+// value.
 uint16_t some_f16(double v) {
   uint16_t best = 0;
   for (int bit = 14; bit >= 0; --bit) {
@@ -109,7 +108,8 @@ Matrix random_matrix(WType type, int64_t rows, int64_t cols, Random& g, double s
           const int8_t q = static_cast<int8_t>(g() % 37 ? g() % 255 - 127 : -128);
           w.bytes.push_back(static_cast<uint8_t>(q));
           w.value.push_back(value_of_f16(static_cast<uint16_t>(w.bytes[w.bytes.size() - 3 - i] |
-                                                               w.bytes[w.bytes.size() - 2 - i] << 8)) * q);
+                                                               w.bytes[w.bytes.size() - 2 - i] << 8)) *
+                            q);
         }
       } else {
         const double v = g() % 50 ? uniform(g) * scale : 0;
@@ -152,14 +152,15 @@ std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, const std::
 }
 
 // c[m][rows + 3] for rows [r0, r1), the activations packed in the given pieces.
-std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, const std::vector<float>& a, int64_t lda, int64_t m,
-                            const std::vector<int64_t>& row_cuts, const std::vector<int64_t>& col_cuts) {
+std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, const std::vector<float>& a, int64_t lda,
+                            int64_t m, const std::vector<int64_t>& row_cuts, const std::vector<int64_t>& col_cuts) {
   Aligned packed(k.gemm_pack_bytes(m, w.cols)), scratch(k.gemm_scratch_bytes(w.cols));
   for (size_t p = 0; p + 1 < row_cuts.size(); ++p)
     k.gemm_pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
   std::vector<float> c(m * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
   for (size_t p = 0; p + 1 < col_cuts.size(); ++p)
-    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(), w.rows + 3, scratch.get());
+    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(), w.rows + 3,
+           scratch.get());
   CHECK(packed.intact());
   CHECK(scratch.intact());
   return c;
@@ -225,10 +226,8 @@ TEST_CASE("gemv agrees with float64 and does not depend on splits", "[linear]") 
             for (int64_t i = 0; i < n; ++i)
               for (int64_t r = 0; r < rows; ++r) {
                 const float got = y[i * (rows + 3) + r], want = all[(first + i) * (rows + 3) + r];
-                if (r < r0 || r >= r1)
-                  unequal += !std::isnan(got);
-                else
-                  unequal += std::memcmp(&got, &want, 4) != 0;
+                if (r < r0 || r >= r1) unequal += !std::isnan(got);
+                else unequal += std::memcmp(&got, &want, 4) != 0;
               }
           }
         }
@@ -361,12 +360,9 @@ TEST_CASE("zeros, infinities and NaN of one row or activation reach its results 
               double ref = 0;
               for (int64_t j = 0; j < cols; ++j) ref += good.value[r * cols + j] * x[i * cols + j];
               const bool touched = i == 4 || r == 21;
-              if (!touched)
-                wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
-              else if (special == 0)
-                wrong += !(v == 0);
-              else if (std::isnan(special))
-                wrong += !std::isnan(v);
+              if (!touched) wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
+              else if (special == 0) wrong += !(v == 0);
+              else if (std::isnan(special)) wrong += !std::isnan(v);
               else if (r == 21 || good.value[r * cols + 37] != 0)  // (infinity times zero: kernels may differ)
                 wrong += std::isfinite(v);
             }
@@ -387,7 +383,8 @@ TEST_CASE("dequant_row is exact for every f16, bf16 and int8", "[linear]") {
       int wrong = 0;
       for (int i = 0; i < 65536; ++i) {
         const float want = static_cast<float>(type == WType::F16 ? value_of_f16(halves[i]) : value_of_bf16(halves[i]));
-        wrong += std::isnan(want) ? !std::isnan(out[i]) : !(out[i] == want && std::signbit(out[i]) == std::signbit(want));
+        wrong +=
+            std::isnan(want) ? !std::isnan(out[i]) : !(out[i] == want && std::signbit(out[i]) == std::signbit(want));
       }
       CHECK(wrong == 0);
     }

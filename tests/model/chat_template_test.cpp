@@ -76,7 +76,8 @@ TEST_CASE("the demo model's template gives the golden ids", "[chat]") {
   if (const std::string path = demo_file("tokenizer_config.json"); !path.empty()) {
     text = nlohmann::json::parse(read_file(path))["chat_template"];
   }
-  for (const auto& entry : nlohmann::json::parse(read_file("tests/golden/tokens.json"))["cases"]) {
+  const auto golden = nlohmann::json::parse(read_file("tests/golden/tokens.json"));
+  for (const auto& entry : golden["cases"]) {
     std::string content = entry["text"];
     if (!content.starts_with("[INST] ")) continue;
     content = content.substr(7, content.size() - 7 - 8);

@@ -10,7 +10,8 @@
 namespace riffle::test {
 
 // Runs work, which must throw Error with this status, in one line that holds every one of words.
-inline void expect_error(riffle_status status, const std::vector<std::string>& words, const std::function<void()>& work) {
+inline void expect_error(riffle_status status, const std::vector<std::string>& words,
+                         const std::function<void()>& work) {
   try {
     work();
   } catch (const Error& e) {

@@ -96,7 +96,11 @@ TEST_CASE("gguf: hostile headers name the field", "[gguf]") {
   expect_bad("", {"magic", "0 bytes left"});
   expect_bad("GGU", {"magic"});
   expect_bad("GGML" + std::string(20, '\0'), {"magic", "GGML"});
-  expect_bad("\x01\n\xff" "a" + std::string(20, '\0'), {"magic", "\\x01\\x0a\\xff"});
+  expect_bad(
+      "\x01\n\xff"
+      "a" +
+          std::string(20, '\0'),
+      {"magic", "\\x01\\x0a\\xff"});
 
   GgufWriter w;
   w.version = 4;
@@ -229,10 +233,10 @@ TEST_CASE("gguf: wrong dimensions name the key", "[gguf]") {
   expect_bad(with_u32("llama.attention.head_count_kv", 1), {"blk.0.attn_k.weight shape", "[32][64]", "[16][64]"});
   expect_bad(with_u32("llama.block_count", 1), {"tensor blk.1."}, RIFFLE_UNSUPPORTED);
 
-  for (const char* key : {"general.architecture", "llama.block_count", "llama.embedding_length",
-                          "llama.feed_forward_length", "llama.attention.head_count", "llama.context_length",
-                          "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.model", "tokenizer.ggml.tokens",
-                          "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
+  for (const char* key :
+       {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
+        "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
+        "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
     expect_bad(with_key(key, [](GgufWriter&) {}), {key, "found none"});
   }
   for (const float value : {0.0f, -1.0f, NAN, INFINITY}) {
@@ -247,10 +251,10 @@ TEST_CASE("gguf: wrong dimensions name the key", "[gguf]") {
 }
 
 TEST_CASE("gguf: what may be left out has the usual meaning", "[gguf]") {
-  for (const char* key : {"llama.attention.head_count_kv", "llama.attention.key_length",
-                          "llama.attention.value_length", "llama.rope.dimension_count", "llama.rope.freq_base",
-                          "llama.vocab_size", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
-                          "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_space_prefix"}) {
+  for (const char* key :
+       {"llama.attention.head_count_kv", "llama.attention.key_length", "llama.attention.value_length",
+        "llama.rope.dimension_count", "llama.rope.freq_base", "llama.vocab_size", "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_space_prefix"}) {
     INFO(key);
     const std::string bytes = with_key(key, [](GgufWriter&) {});
     if (std::string(key) == "llama.attention.head_count_kv") {  // then it is head_count, and wk has too few rows
@@ -303,8 +307,9 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   refused("llama.final_logit_softcapping", [](GgufWriter& w) { w.f32("llama.final_logit_softcapping", 30); });
   refused("llama.expert_count", [](GgufWriter& w) { w.u32("llama.expert_count", 8); });
   refused("llama.attention.causal", [](GgufWriter& w) { w.boolean("llama.attention.causal", false); });
-  refused("llama.attention.head_count_kv",
-          [](GgufWriter& w) { w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2}); });
+  refused("llama.attention.head_count_kv", [](GgufWriter& w) {
+    w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2});
+  });
   refused("split.count", [](GgufWriter& w) { w.scalar<uint16_t>("split.count", 2, 3); });
 
   // Said, but with the meaning of not being there.
@@ -326,8 +331,10 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   };
   expect_bad(with_tensor("rope_freqs.weight", {8}, 0), {"rope_freqs.weight"}, RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("blk.0.attn_q.bias", {64}, 0), {"blk.0.attn_q.bias"}, RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 12), {"blk.0.attn_q.weight type", "Q4_K"}, RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8), {"blk.0.attn_norm.weight type", "Q8_0"}, RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 12), {"blk.0.attn_q.weight type", "Q4_K"},
+             RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8), {"blk.0.attn_norm.weight type", "Q8_0"},
+             RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("output.weight", {64, 64}, 0), {"output.weight shape", "[64][64]"});
 
   TinyModel broken = tiny;

@@ -63,8 +63,8 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   CHECK(d.eos_id == 7);
 
   // transformers 5
-  const std::string newer = tiny_config_json(
-      tiny_model(1), ", \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}");
+  const std::string newer =
+      tiny_config_json(tiny_model(1), ", \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}");
   CHECK(config_from_json(view_of(newer)).rope_theta == 1000000.0f);
 }
 
@@ -93,15 +93,17 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
 
   // The same keys saying nothing.
   const std::string neutral = tiny_config_json(
-      tiny_model(1), ", \"rope_scaling\": {\"rope_type\": \"default\"}, \"attention_bias\": false, \"mlp_bias\": false, "
-                     "\"sliding_window\": null, \"partial_rotary_factor\": 1.0, \"pretraining_tp\": 1, "
-                     "\"layer_types\": [\"full_attention\", \"full_attention\"]");
+      tiny_model(1),
+      ", \"rope_scaling\": {\"rope_type\": \"default\"}, \"attention_bias\": false, \"mlp_bias\": false, "
+      "\"sliding_window\": null, \"partial_rotary_factor\": 1.0, \"pretraining_tp\": 1, "
+      "\"layer_types\": [\"full_attention\", \"full_attention\"]");
   CHECK_NOTHROW(config_from_json(view_of(neutral)));
 }
 
 TEST_CASE("config.json: broken values name the key", "[hf]") {
   const auto bad = [](const std::string& key, const std::string& now, const std::string& then) {
-    expect_replaced_error(RIFFLE_BAD_MODEL, "\"" + key + "\": " + now, "\"" + key + "\": " + then, {"config.json", key});
+    expect_replaced_error(RIFFLE_BAD_MODEL, "\"" + key + "\": " + now, "\"" + key + "\": " + then,
+                          {"config.json", key});
   };
   for (const char* then : {"0", "-64", "1e99", "64.0", "\"64\"", "18446744073709551615", "[64]", "true", "null"}) {
     bad("hidden_size", "64", then);
@@ -155,13 +157,15 @@ TEST_CASE("tokenizer_config.json: chat template and added tokens", "[hf]") {
               "{\"name\": \"default\", \"template\": \"B\"}]}")
             .chat_template == "B");
   CHECK(parse("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"A\"}]}").chat_template.empty());
-  const TokenizerConfig c = parse("{\"pad_token\": {\"content\": \"<pad>\"}, \"added_tokens_decoder\": {\"32000\": "
-                                  "{\"content\": \"<pad>\", \"special\": true}}}");
+  const TokenizerConfig c = parse(
+      "{\"pad_token\": {\"content\": \"<pad>\"}, \"added_tokens_decoder\": {\"32000\": "
+      "{\"content\": \"<pad>\", \"special\": true}}}");
   CHECK(c.pad_token == "<pad>");
   REQUIRE(c.added_tokens.size() == 1);
   CHECK(c.added_tokens[0].id == 32000);
   CHECK(c.added_tokens[0].text == "<pad>");
   expect_error(RIFFLE_BAD_MODEL, {"chat_template"}, [&] { parse("{\"chat_template\": 3}"); });
   expect_error(RIFFLE_BAD_MODEL, {"chat_template"}, [&] { parse("{\"chat_template\": [3]}"); });
-  expect_error(RIFFLE_BAD_MODEL, {"added_tokens_decoder", "x1"}, [&] { parse("{\"added_tokens_decoder\":{\"x1\":{}}}"); });
+  expect_error(RIFFLE_BAD_MODEL, {"added_tokens_decoder", "x1"},
+               [&] { parse("{\"added_tokens_decoder\":{\"x1\":{}}}"); });
 }

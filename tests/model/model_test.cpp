@@ -206,9 +206,8 @@ TEST_CASE("model: progress counts bytes and can stop", "[model]") {
   CHECK(calls > 10);
   CHECK(last == total);
   CHECK(total == static_cast<double>(model->weight_bytes));
-  expect_error(RIFFLE_ABORTED, {"m.gguf"}, [&] {
-    load_model(dir / "m.gguf", [](double done, double all) { return done < all / 2; });
-  });
+  expect_error(RIFFLE_ABORTED, {"m.gguf"},
+               [&] { load_model(dir / "m.gguf", [](double done, double all) { return done < all / 2; }); });
 }
 
 TEST_CASE("model: files that are not there or not files", "[model]") {
@@ -250,7 +249,8 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
   write_file(folder + "/tokenizer.model", "this is no protobuf");
   fails(RIFFLE_BAD_MODEL, {"tokenizer.model"});
   fresh(0);
-  write_file(folder + "/tokenizer_config.json", "{\"added_tokens_decoder\": {\"320\": {\"content\": \"<|im_start|>\"}}}");
+  write_file(folder + "/tokenizer_config.json",
+             "{\"added_tokens_decoder\": {\"320\": {\"content\": \"<|im_start|>\"}}}");
   fails(RIFFLE_UNSUPPORTED, {"added_tokens_decoder", "<|im_start|>", "320"});
   fresh(0);
   write_file(folder + "/chat_template.jinja", "J");

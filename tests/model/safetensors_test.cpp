@@ -109,6 +109,7 @@ TEST_CASE("safetensors: a name may be in one file only", "[safetensors]") {
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
   TensorTable table;
   parse_safetensors({data, bytes.size(), "one"}, table);
-  expect_error(RIFFLE_BAD_MODEL, {"two: tensor t", "in one too"},
-               [&] { parse_safetensors({data, bytes.size(), "two"}, table); });
+  expect_error(RIFFLE_BAD_MODEL, {"two: tensor t", "in one too"}, [&] {
+    parse_safetensors({data, bytes.size(), "two"}, table);
+  });
 }

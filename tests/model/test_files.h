@@ -142,8 +142,8 @@ class SafetensorsWriter {
     std::string dims;
     for (const uint64_t n : shape) dims += (dims.empty() ? "" : ",") + std::to_string(n);
     header_ += (header_.empty() ? "" : ",") + ("\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + dims) +
-               "],\"data_offsets\":[" + std::to_string(data_.size()) + "," + std::to_string(data_.size() + data.size()) +
-               "]}";
+               "],\"data_offsets\":[" + std::to_string(data_.size()) + "," +
+               std::to_string(data_.size() + data.size()) + "]}";
     data_ += data;
   }
   std::string bytes() const { return with_header("{" + header_ + "}", data_); }
@@ -252,7 +252,8 @@ inline TinyModel tiny_model(uint32_t seed, bool tied = false, int n_layers = 2) 
     tiny.tensors[name] = {std::move(shape), std::move(values)};
   };
   const uint64_t dim = c.dim, hidden = c.hidden_dim, vocab = c.vocab_size;
-  const uint64_t q = static_cast<uint64_t>(c.n_heads) * c.head_dim, kv = static_cast<uint64_t>(c.n_kv_heads) * c.head_dim;
+  const uint64_t q = static_cast<uint64_t>(c.n_heads) * c.head_dim,
+                 kv = static_cast<uint64_t>(c.n_kv_heads) * c.head_dim;
   add("model.embed_tokens.weight", {vocab, dim});
   add("model.norm.weight", {dim});
   if (!tied) add("lm_head.weight", {vocab, dim});
@@ -276,11 +277,9 @@ inline std::string gguf_name(const std::string& hf) {
   if (hf == "model.norm.weight") return "output_norm.weight";
   if (hf == "lm_head.weight") return "output.weight";
   static const std::map<std::string, std::string> rest = {
-      {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"},    {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"}};
+      {"input_layernorm", "attn_norm"}, {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},   {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},    {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"

@@ -331,7 +331,7 @@ TEST_CASE("long text, handed over in parts, gives the ids of the whole", "[token
       REQUIRE(tokenizer->encode(text, false, false) == direct_ids(processor, text));
     }
   }
-  // Unused pieces are split as last merged anywhere; such vocabularies must not be cut.
+  // Unused pieces are split again as they were merged.
   std::vector<VocabPiece> unused = pieces;
   for (VocabPiece& piece : unused) {
     if (piece.text == "hello" || piece.text == "▁hello") piece.type = VocabPiece::UNUSED;

@@ -23,7 +23,9 @@ struct Aligned {
   explicit Aligned(size_t bytes) : p(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)) {}
   ~Aligned() { std::free(p); }
   template <class T>
-  T* as() { return static_cast<T*>(p); }
+  T* as() {
+    return static_cast<T*>(p);
+  }
   void* p;
 };
 
@@ -71,7 +73,8 @@ int main(int argc, char** argv) {
   if (d < 2 || d % 2 != 0 || g < 1 || context < 1024) return std::fprintf(stderr, "bad arguments\n"), 2;
 
   const int64_t n_blocks = (context + kBlock - 1) / kBlock;
-  const size_t block_bytes = static_cast<size_t>(kBlock) * d * 4, arena_bytes = std::max<size_t>(256 << 20, n_blocks * block_bytes);
+  const size_t block_bytes = static_cast<size_t>(kBlock) * d * 4,
+               arena_bytes = std::max<size_t>(256 << 20, n_blocks * block_bytes);
   Aligned arena(arena_bytes);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -92,38 +95,44 @@ int main(int argc, char** argv) {
     const AttentionKernels& k = table->attention;
     if (name != nullptr && std::strcmp(name, table->name) != 0) continue;
 
-    std::vector<float> q(sample.begin(), sample.begin() + std::min<size_t>(4096, static_cast<size_t>(g) * d)), o(g * d), m(g), s(g), l(g);
+    std::vector<float> q(sample.begin(), sample.begin() + std::min<size_t>(4096, static_cast<size_t>(g) * d)), o(g * d),
+        m(g), s(g), l(g);
     q.resize(static_cast<size_t>(g) * d);
     for (float& x : q) x *= 0.1f;
     AttendState state{o.data(), m.data(), s.data()};
     const auto attend = [&](size_t bytes) {
       const auto n = static_cast<int64_t>(bytes / block_bytes);
-      std::fill(m.begin(), m.end(), -HUGE_VALF), std::fill(s.begin(), s.end(), 0.0f), std::fill(o.begin(), o.end(), 0.0f);
+      std::fill(m.begin(), m.end(), -HUGE_VALF), std::fill(s.begin(), s.end(), 0.0f),
+          std::fill(o.begin(), o.end(), 0.0f);
       const uint64_t mask = (uint64_t{1} << kBlock) - 1;
       const double t = seconds([&] {
         for (int64_t b = 0; b < n; b++)
-          k.attend_block(q.data(), g, d, arena.as<char>() + b * block_bytes, KvType::F16, kBlock, mask, &state, l.data());
+          k.attend_block(q.data(), g, d, arena.as<char>() + b * block_bytes, KvType::F16, kBlock, mask, &state,
+                         l.data());
       });
       return t / static_cast<double>(n);
     };
     for (const size_t bytes : {size_t{1} << 20, arena_bytes}) {
       if (isa == Isa::Scalar && bytes == arena_bytes) continue;
       const double t = attend(bytes), rate = static_cast<double>(block_bytes) / t;
-      std::printf("%-7s attend_block   %4zu MB  %7.3f us/block  %6.1f GB/s (%3.0f%% of read)\n", table->name, bytes >> 20,
-                  t * 1e6, rate / 1e9, 100 * rate / (bytes == arena_bytes ? dram : l2));
+      std::printf("%-7s attend_block   %4zu MB  %7.3f us/block  %6.1f GB/s (%3.0f%% of read)\n", table->name,
+                  bytes >> 20, t * 1e6, rate / 1e9, 100 * rate / (bytes == arena_bytes ? dram : l2));
     }
 
     const int64_t digests = static_cast<int64_t>((1 << 20) / (4 * d));
     std::vector<float> scores(static_cast<size_t>(digests));
-    double t = seconds([&] { k.digest_score(arena.as<uint16_t>(), 2 * d, digests, d, q.data(), q.data(), scores.data()); });
+    double t =
+        seconds([&] { k.digest_score(arena.as<uint16_t>(), 2 * d, digests, d, q.data(), q.data(), scores.data()); });
     std::printf("%-7s digest_score      1 MB  %7.1f ns/digest %6.1f GB/s (%3.0f%% of read)\n", table->name,
                 t / static_cast<double>(digests) * 1e9, static_cast<double>(digests) * 4 * d / t / 1e9,
                 100 * static_cast<double>(digests) * 4 * d / t / l2);
     std::vector<uint16_t> digest(3 * static_cast<size_t>(d));
     t = seconds([&] {
-      for (int i = 0; i < 64; i++)
-        k.digest_build(arena.as<char>() + i * block_bytes, KvType::F16, kBlock, d, DigestKind::CuboidMean, true, digest.data());
-    }) / 64;
+          for (int i = 0; i < 64; i++)
+            k.digest_build(arena.as<char>() + i * block_bytes, KvType::F16, kBlock, d, DigestKind::CuboidMean, true,
+                           digest.data());
+        }) /
+        64;
     std::printf("%-7s digest_build            %7.2f us/block\n", table->name, t * 1e6);
 
     const int tile = k.prefill_tile(g, d);
@@ -134,9 +143,11 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < queries.size(); i++) queries[i] = sample[i % 4096];
     Aligned scratch(k.prefill_scratch_bytes(tile, g, d, kBlock));
     t = seconds([&] {
-      k.attend_prefill(queries.data(), g * d, tile, g, d, pos0, blocks.data(), kBlock, KvType::F16, out.data(), g * d, scratch.p);
+      k.attend_prefill(queries.data(), g * d, tile, g, d, pos0, blocks.data(), kBlock, KvType::F16, out.data(), g * d,
+                       scratch.p);
     });
-    const double macs = 2.0 * d * g * (static_cast<double>(tile) * static_cast<double>(pos0) + 0.5 * tile * (tile + 1.0));
+    const double macs =
+        2.0 * d * g * (static_cast<double>(tile) * static_cast<double>(pos0) + 0.5 * tile * (tile + 1.0));
     std::printf("%-7s attend_prefill  %d rows at %lld: %.3f ms, %.1f GMAC/s\n\n", table->name, tile * g,
                 static_cast<long long>(pos0), t * 1e3, macs / t / 1e9);
   }

@@ -1,6 +1,7 @@
-// Speed of the linear CPU kernels: GB/s of weights for decode (gemv), GFLOP/s for prefill (gemm), beside this machine's own
-// read bandwidth and FMA rate measured in the same run. Not built by default:
-//   make build/libriffle.a && g++ -std=c++20 -O2 -I. tools/bench/linear_bench.cpp build/libriffle.a -lpthread -o linear_bench
+// Speed of the linear CPU kernels: GB/s of weights for decode (gemv), GFLOP/s for prefill (gemm), beside this machine's
+// own read bandwidth and FMA rate measured in the same run. Not built by default:
+//   make build/libriffle.a && g++ -std=c++20 -O2 -I. tools/bench/linear_bench.cpp build/libriffle.a -lpthread -o
+//   linear_bench
 //   ./linear_bench [ISA|all] [threads] [gemv|gemm|rows|all]
 // Each figure is the best of many short runs: on a shared machine the best one is the least disturbed.
 #include <algorithm>
@@ -74,12 +75,14 @@ void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
 
 uint64_t read_all(const uint8_t* p, size_t n) {
   uint64_t s[8] = {};
-  for (size_t i = 0; i + 64 <= n; i += 64)
+  for (size_t i = 0; i + 64 <= n; i += 64) {
+    __builtin_prefetch(p + i + 8192);  // the hardware alone stops at each page
     for (int j = 0; j < 8; ++j) {
       uint64_t v;
       std::memcpy(&v, p + i + 8 * j, 8);
       s[j] ^= v;
     }
+  }
   return s[0] ^ s[1] ^ s[2] ^ s[3] ^ s[4] ^ s[5] ^ s[6] ^ s[7];
 }
 
@@ -109,11 +112,13 @@ void bench_gemv(const Kernels& k, int threads) {
           k.linear.gemv(type, w.p, cols, th * part, (th + 1) * part, acts.p, n, y.data(), rows);
         });
         const double gbs = rb * rows / t / 1e9, prepare = best_time(1, 200, [&](int) {
-          for (int i = 0; i < 20; ++i) k.linear.act_prepare(type, x.data(), cols, acts.p);
-        });
-        std::printf("  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; act_prepare %.0f ns\n",
-                    kTypeNames[static_cast<int>(type)], static_cast<long>(cols), static_cast<long>(n), gbs,
-                    100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
+                                                  for (int i = 0; i < 20; ++i)
+                                                    k.linear.act_prepare(type, x.data(), cols, acts.p);
+                                                });
+        std::printf(
+            "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; act_prepare %.0f ns\n",
+            kTypeNames[static_cast<int>(type)], static_cast<long>(cols), static_cast<long>(n), gbs,
+            100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
         std::fflush(stdout);
       }
 }
@@ -140,9 +145,7 @@ void bench_gemm(const Kernels& k, int threads) {
     std::vector<float> a(s.m * s.k), c(s.m * s.n);
     std::minstd_rand g(2);
     for (float& v : a) v = static_cast<float>(g() % 1000) / 500 - 1;
-    const double pack = best_time(1, 10, [&](int) {
-      k.linear.gemm_pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p);
-    });
+    const double pack = best_time(1, 10, [&](int) { k.linear.gemm_pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p); });
     const size_t each = (k.linear.gemm_scratch_bytes(s.k) + 4095) / 4096 * 4096;
     Buffer scratch(each * threads);
     const int64_t tile = k.linear.gemm_col_tile, part = (s.n / threads + tile - 1) / tile * tile;
@@ -153,7 +156,8 @@ void bench_gemm(const Kernels& k, int threads) {
     const double flops = 2.0 * s.m * s.n * s.k;
     std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n",
                 kTypeNames[static_cast<int>(s.type)], static_cast<long>(s.m), static_cast<long>(s.n),
-                static_cast<long>(s.k), flops / t / 1e9, flops / (t + pack / threads) / 1e9, s.m * s.k * 4 / pack / 1e9);
+                static_cast<long>(s.k), flops / t / 1e9, flops / (t + pack / threads) / 1e9,
+                s.m * s.k * 4 / pack / 1e9);
     std::fflush(stdout);
   }
   // A product of nothing: what the call itself costs (AMX: tile configuration and release).
@@ -169,15 +173,15 @@ void bench_rows(const Kernels& k) {
   const int64_t n = 64, dim = 512, hidden = 1408;
   std::vector<float> x(n * hidden, 0.3f), y(n * hidden, -0.2f), weight(dim, 1), out(n * hidden), table(32 * 32, 0.7f);
   std::vector<int32_t> pos(n, 7);
-  const double norm = best_time(1, 200, [&](int) { k.linear.rmsnorm(x.data(), weight.data(), n, dim, 1e-5f, out.data()); });
+  const double norm =
+      best_time(1, 200, [&](int) { k.linear.rmsnorm(x.data(), weight.data(), n, dim, 1e-5f, out.data()); });
   const double glu = best_time(1, 200, [&](int) {
     std::memcpy(out.data(), x.data(), n * hidden * 4);
     k.linear.swiglu(out.data(), y.data(), n * hidden);
   });
   for (bool interleaved : {false, true}) {
-    const double rope = best_time(1, 200, [&](int) {
-      k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), interleaved);
-    });
+    const double rope = best_time(
+        1, 200, [&](int) { k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), interleaved); });
     std::printf("  rope %s: %.2f ns a value\n", interleaved ? "interleaved" : "split", rope / (n * dim) * 1e9);
   }
   std::printf("  rmsnorm: %.2f ns a value; swiglu with a copy: %.2f ns a value\n", norm / (n * dim) * 1e9,

@@ -1,0 +1,162 @@
+// riffle demo: the shipped model reads a long document once, then answers questions about it, dense and sparse, with KV in
+// host memory behind a small emulated GPU pool; a table says what each way read.
+#include <algorithm>
+#include <cmath>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+struct DemoOptions {
+  CommonOptions common;
+  std::string document, questions;
+};
+
+struct Question {
+  std::string text, expected;
+};
+
+// What one way of attending did over all questions.
+struct Tally {
+  std::vector<std::string> answers;
+  int correct = 0;
+  riffle_stats stats{};
+};
+
+std::string beside_model(const CommonOptions& common, const char* name) {
+  const std::string model = resolve_model_path(common.model_path);
+  const size_t slash = model.rfind('/');
+  return (slash == std::string::npos ? std::string() : model.substr(0, slash + 1)) + name;
+}
+
+// One question a line; behind a tab, what the document says.
+std::vector<Question> read_questions(const std::string& path) {
+  std::vector<Question> out;
+  const std::string text = read_file(path);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    const size_t tab = line.find('\t');
+    if (tab == std::string::npos) continue;
+    out.push_back({line.substr(0, tab), line.substr(tab + 1)});
+  }
+  if (out.empty()) throw Exit(EXIT_RUN, path + ": no line of the form QUESTION<tab>ANSWER");
+  return out;
+}
+
+std::string answer(riffle_model* model, riffle_context* context, riffle_session* session, const std::string& document,
+                   const std::string& question, int32_t max_tokens) {
+  const auto tokens = chat_tokens(model, {{"user", with_document(document, question)}});
+  check(riffle_prefill_to(session, tokens.data(), tokens.size(), nullptr, nullptr), context);
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = max_tokens;
+  g.sampling.temperature = 0;
+  g.trim_start = true;
+  std::string text;
+  const auto append = [](void* user, size_t, int32_t, const char* piece, size_t n) {
+    static_cast<std::string*>(user)->append(piece, n);
+    return true;
+  };
+  riffle_result result{};
+  check(riffle_generate(session, &g, append, &text, &result), context);
+  if (result.finish == RIFFLE_FINISH_ABORTED) throw Exit(EXIT_INTERRUPTED, "");
+  return text;
+}
+
+int demo_main(DemoOptions& o) {
+  if (o.document.empty()) o.document = beside_model(o.common, "demo.txt");
+  if (o.questions.empty()) o.questions = beside_model(o.common, "demo-questions.txt");
+  std::string document = read_file(o.document);
+  while (!document.empty() && document.back() == '\n') document.pop_back();
+  const std::vector<Question> questions = read_questions(o.questions);
+
+  const auto start = std::chrono::steady_clock::now();
+  Model model = load_model(o.common);
+  const riffle_model_info info = model_info(model.get());
+  riffle_context_options& options = o.common.context;
+  const size_t n_document = tokenize(model.get(), document, RIFFLE_TOKENIZE_BOS).size();
+  const int64_t blocks = static_cast<int64_t>(n_document) / options.block_size * info.n_layers * info.n_kv_heads;
+  if (options.device == RIFFLE_DEVICE_AUTO) {
+    // A pool an eighth the size of the document's KV: what a small GPU would have.
+    options.device = RIFFLE_DEVICE_EMU;
+    if (!options.slots && !options.gpu_mem) options.slots = std::max<int64_t>(blocks / 8, 64);
+  }
+  Context context = create_context(model.get(), options);
+  Session session = create_session(context.get());
+  InterruptGuard guard(context.get());
+  notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, n_document, o.document.c_str());
+  const auto first = chat_tokens(model.get(), {{"user", with_document(document, questions[0].text)}});
+  {
+    Progress progress("reading " + std::to_string(first.size()) + " tokens", o.common.quiet);
+    check(riffle_prefill(session.get(), first.data(), first.size(), Progress::callback, &progress), context.get());
+  }
+  const riffle_stats read = context_stats(context.get());
+
+  riffle_selection sparse = options.selection, dense = sparse;
+  dense.selector = RIFFLE_SELECTOR_DENSE;
+  const std::pair<const char*, riffle_selection> ways[] = {{"dense", dense}, {selector_name(sparse.selector), sparse}};
+  Tally tallies[2];
+  for (int w = 0; w < 2; ++w) {
+    check(riffle_set_selection(context.get(), &ways[w].second), context.get());
+    riffle_reset_stats(context.get());
+    for (const Question& q : questions) {
+      const std::string text = answer(model.get(), context.get(), session.get(), document, q.text, o.common.max_tokens);
+      if (!o.common.json && w == 0) write_out((tallies[0].answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
+      tallies[w].correct += text == q.expected;
+      tallies[w].answers.push_back(text);
+    }
+    tallies[w].stats = context_stats(context.get());
+  }
+  int same = 0;
+  for (size_t i = 0; i < questions.size(); ++i) same += tallies[0].answers[i] == tallies[1].answers[i];
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  if (o.common.json) {
+    Json out = {{"document_tokens", n_document}, {"prefill", stats_json(read)}, {"seconds", number(seconds)},
+                {"same_answers", same}, {"questions", questions.size()}};
+    for (int w = 0; w < 2; ++w)
+      out["ways"].push_back({{"selector", ways[w].first}, {"answers", tallies[w].answers},
+                             {"correct", tallies[w].correct}, {"stats", stats_json(tallies[w].stats)}});
+    print_json(out);
+  } else {
+    for (size_t i = 0; i < questions.size(); ++i)
+      if (tallies[0].answers[i] != tallies[1].answers[i])
+        write_out(std::string("\n") + ways[1].first + " answered otherwise: " + questions[i].text + "\n  " +
+                  tallies[1].answers[i] + "\n");
+    write_out(text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory, behind a pool of %lld "
+                      "slots (%s).\n",
+                      prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(),
+                      static_cast<long long>(read.pool_slots),
+                      human_bytes(double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks)).c_str()));
+    Table table({"answering", "correct", "KV read", "pool hits", "copied to pool", "tokens/s"});
+    for (int w = 0; w < 2; ++w) {
+      const riffle_stats& s = tallies[w].stats;
+      table.add({ways[w].first, std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
+                 percent(kv_read_pct(s)), percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes)),
+                 text_of("%.0f", decode_rate(s))});
+    }
+    table.print();
+    write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n", same, questions.size(),
+                      ways[1].first, seconds));
+  }
+  return same == static_cast<int>(questions.size()) ? EXIT_OK : EXIT_RUN;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<DemoOptions>();
+  o->common.max_tokens = 64;
+  CLI::App* sub = app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
+  sub->footer("Ends with 1 if a sparse answer differs from the dense one.");
+  sub->add_option("--document", o->document, "text to read (default: demo.txt beside the model)")->type_name("FILE");
+  sub->add_option("--questions", o->questions, "lines of QUESTION<tab>ANSWER (default: demo-questions.txt beside it)")
+      ->type_name("FILE");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return demo_main(*o); }; });
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,144 @@
+// The same bits for any pool size, eviction policy, thread count, look-ahead, chunk, batch and device.
+#include <cstring>
+#include <map>
+
+#include "engine/test_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// Prefills, then takes steps with given tokens; the logits after each.
+std::vector<std::vector<float>> run(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt,
+                                    const std::vector<int32_t>& steps) {
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  std::vector<std::vector<float>> out{r.logits(s)};
+  for (int32_t t : steps) {
+    r.check(riffle_step(r.context, &s, &t, 1));
+    out.push_back(r.logits(s));
+  }
+  return out;
+}
+
+bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+      return false;
+  return true;
+}
+
+riffle_context_options base(riffle_selector selector) {
+  riffle_context_options o = options();
+  o.n_ctx = 4096;
+  o.n_threads = 2;
+  o.selection.selector = selector;
+  o.selection.epsilon = 0.9f;
+  o.selection.budget = 0.2f;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead", "[invariance]") {
+  const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);  // crosses block boundaries while decoding
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+    INFO("selector " << selector);
+    std::vector<std::vector<float>> reference;
+    {
+      Runtime r(base(selector));
+      reference = run(r, r.session(), prompt, steps);
+    }
+    std::map<std::string, riffle_context_options> variants;
+    const auto add = [&](const char* name, auto&& change) { change(variants[name] = base(selector)); };
+    add("one thread", [](auto& o) { o.n_threads = 1; });
+    add("three threads", [](auto& o) { o.n_threads = 3; });
+    add("prefill in chunks of 100", [](auto& o) { o.prefill_chunk = 100; });
+    add("prefill in chunks of 1000", [](auto& o) { o.prefill_chunk = 1000; });
+    add("emu, all slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
+    add("emu, fewest slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 16 + 7; });
+    add("emu, 60 slots, FIFO", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO; });
+    add("emu, per layer", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 160, o.pool_per_layer = true; });
+    add("emu, look-ahead 2, 3 threads", [](auto& o) {
+      o.device = RIFFLE_DEVICE_EMU, o.slots = 90, o.selection.lookahead = 2, o.n_threads = 3;
+    });
+    for (const auto& [name, o] : variants) {
+      INFO(name);
+      Runtime r(o);
+      CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
+    }
+  }
+}
+
+TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
+  for (bool emu : {false, true})
+    for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+      INFO("selector " << selector << " emu " << emu);
+      riffle_context_options o = base(selector);
+      std::vector<std::vector<int32_t>> prompts, steps;
+      for (int i = 0; i < 5; ++i) {
+        prompts.push_back(some_tokens(37 + 211 * i, 100 + i));
+        steps.push_back(some_tokens(36, 200 + i));
+      }
+      std::vector<std::vector<std::vector<float>>> alone;
+      for (int i = 0; i < 5; ++i) {
+        Runtime r(o);
+        alone.push_back(run(r, r.session(), prompts[i], steps[i]));
+      }
+      if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 16 * 2 + 9;  // two sequences' tails: the step must be split
+      Runtime r(o);
+      std::vector<riffle_session*> sessions;
+      std::vector<std::vector<std::vector<float>>> together(5);
+      for (int i = 0; i < 5; ++i) {
+        sessions.push_back(r.session());
+        r.check(riffle_prefill(sessions[i], prompts[i].data(), prompts[i].size(), nullptr, nullptr));
+        together[i].push_back(r.logits(sessions[i]));
+      }
+      for (size_t t = 0; t < steps[0].size(); ++t) {
+        std::vector<int32_t> tokens;
+        for (int i = 0; i < 5; ++i) tokens.push_back(steps[i][t]);
+        r.check(riffle_step(r.context, sessions.data(), tokens.data(), 5));
+        for (int i = 0; i < 5; ++i) together[i].push_back(r.logits(sessions[i]));
+      }
+      for (int i = 0; i < 5; ++i) CHECK(same_bits(together[i], alone[i]));
+    }
+}
+
+TEST_CASE("a truncated session goes on as if it had never been longer", "[invariance]") {
+  const auto prompt = some_tokens(777, 1), more = some_tokens(500, 2), steps = some_tokens(70, 3);
+  for (bool emu : {false, true}) {
+    riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+    if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 64;
+    Runtime r(o);
+    const auto expected = run(r, r.session(), prompt, steps);
+    riffle_session* s = r.session();
+    r.check(riffle_prefill(s, prompt.data(), prompt.size() - 100, nullptr, nullptr));
+    r.check(riffle_prefill(s, more.data(), more.size(), nullptr, nullptr));
+    for (int32_t t : steps) r.check(riffle_step(r.context, &s, &t, 1));
+    r.check(riffle_session_truncate(s, prompt.size() - 100));
+    const std::vector<int32_t> rest(prompt.end() - 100, prompt.end());
+    const auto got = run(r, s, rest, steps);
+    CHECK(same_bits(got, expected));
+  }
+}
+
+TEST_CASE("psa at epsilon 1 and topk at budget 1 are dense", "[invariance]") {
+  const auto prompt = some_tokens(900, 5), steps = some_tokens(5, 6);
+  Runtime r(base(RIFFLE_SELECTOR_DENSE));
+  const auto dense = run(r, r.session(), prompt, steps);
+  riffle_selection s = base(RIFFLE_SELECTOR_PSA).selection;
+  s.epsilon = 1;
+  r.check(riffle_set_selection(r.context, &s));
+  CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
+  s = base(RIFFLE_SELECTOR_TOPK).selection;
+  s.budget = 1;
+  r.check(riffle_set_selection(r.context, &s));
+  const auto topk = run(r, r.session(), prompt, steps);
+  for (size_t i = 0; i < dense.size(); ++i)
+    for (size_t v = 0; v < dense[i].size(); ++v) REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
+  s = base(RIFFLE_SELECTOR_PSA).selection;
+  s.epsilon = 0.5f;
+  s.dense_layers = 1000;
+  r.check(riffle_set_selection(r.context, &s));
+  CHECK(same_bits(run(r, r.session(), prompt, steps), dense));
+}
