@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/test_model.h"
+#include "test_model.h"
 
 using namespace riffle::test;
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <map>
 
-#include "engine/test_model.h"
+#include "test_model.h"
 
 using namespace riffle::test;
 
