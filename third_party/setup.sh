@@ -1,24 +1,42 @@
 #!/usr/bin/env bash
-# Debian and Ubuntu packages that riffle is built with. usage: setup.sh check | install
-# install asks once, and uses sudo only when not already root.
+# Debian and Ubuntu packages that riffle is built with.
+# usage: setup.sh check | install | install-fuzz     (install-fuzz adds clang with libFuzzer, for make fuzz)
+# Asks once before installing if someone is there to answer, and uses sudo only when not already root.
 set -eu
-packages="g++ gcc make pkg-config libsentencepiece-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev python3"
-missing=""
-for p in $packages; do
-  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
-done
-[ -n "$missing" ] || { echo "all packages are installed"; exit 0; }
-[ "${1:-check}" = install ] || { echo "missing:$missing"; exit 1; }
-command -v apt-get >/dev/null || { echo "riffle needs these packages:$missing" >&2; exit 1; }
-sudo=""
-if [ "$(id -u)" != 0 ]; then
-  command -v sudo >/dev/null || { echo "please install as root:$missing" >&2; exit 1; }
-  sudo=sudo
+packages="g++ gcc make libsentencepiece-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev python3"
+command=${1:-check}
+
+missing_of() {
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || printf ' %s' "$p"
+  done
+}
+
+install_packages() {
+  command -v apt-get >/dev/null || { echo "riffle needs these packages: $*" >&2; exit 1; }
+  sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "please install as root: $*" >&2; exit 1; }
+    sudo=sudo
+  fi
+  echo "riffle needs these packages: $*" >&2
+  if [ -t 0 ]; then
+    read -r -p "install them now${sudo:+ with sudo}? [Y/n] " answer
+    case "$answer" in [nN]*) exit 1 ;; esac
+  fi
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq >/dev/null
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+missing=$(missing_of $packages)
+if [ -n "$missing" ]; then
+  [ "$command" != check ] || { echo "missing:$missing"; exit 1; }
+  install_packages $missing
 fi
-echo "riffle needs these packages:$missing" >&2
-if [ -t 0 ]; then
-  read -r -p "install them now${sudo:+ with sudo}? [Y/n] " answer
-  case "$answer" in [nN]*) exit 1 ;; esac
+if [ "$command" = install-fuzz ]; then
+  command -v clang++ >/dev/null || install_packages clang
+  # The package of libFuzzer carries clang's version in its name.
+  runtime=libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev
+  missing=$(missing_of "$runtime")
+  [ -z "$missing" ] || install_packages $missing
 fi
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq >/dev/null
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

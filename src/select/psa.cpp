@@ -12,13 +12,7 @@
 namespace riffle {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-float log_add(float a, float b) {
-  const float hi = std::max(a, b);
-  if (hi == -kInf) return -kInf;
-  return hi + std::log1p(std::exp(std::min(a, b) - hi));
-}
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Psa : public Selector {
  public:
@@ -33,10 +27,9 @@ class Psa : public Selector {
     group_scores(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan.first_candidate(), n, plan.scratch,
                  plan.scores.data());
     plan.rank(plan.scores.data(), n);
-    // state: [g] smallest block mass seen; then for BOUND and VETO [g][n+1]: log-sum-exp of the bound of the masses of
-    // the candidates ranked r and after.
-    plan.state.assign(g, kInf);
-    if (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO) add_suffixes(row, plan);
+    plan.state.assign(size_t(g) * sizeof(Head) / sizeof(double), 0.0);
+    for (int h = 0; h < g; ++h) head(plan, h) = Head{};
+    if (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO) begin_bounds(row, plan);
   }
 
   bool done(const Row& row, RowPlan& plan, int n_attended, const float* l, const float* l_blocks,
@@ -45,61 +38,89 @@ class Psa : public Selector {
     const int n_left = n - ranked;
     bool all = true;
     for (int h = 0; h < g; ++h) {
-      float smallest = kInf, largest = -kInf;
+      Head& state = head(plan, h);
+      double largest = -kInf;
       for (int i = 0; i < n_last; ++i) {
-        smallest = std::min(smallest, l_blocks[i * g + h]);
-        largest = std::max(largest, l_blocks[i * g + h]);
+        state.smallest = std::min(state.smallest, double(l_blocks[i * g + h]));
+        largest = std::max(largest, double(l_blocks[i * g + h]));
       }
-      float& lmin = plan.state[h];
-      lmin = std::min(lmin, smallest);
+      for (int r = ranked - n_last; r < ranked && s_.stop == RIFFLE_STOP_VETO; ++r)
+        state.left -= mass(plan, h, plan.at(plan.n_forced() + r) - plan.first_candidate());
       if (n_left == 0) continue;
-      const float limit = l[h] + slack_;
-      const float log_left = std::log(static_cast<float>(n_left));
+      const double limit = l[h] + slack_, log_left = std::log(double(n_left));
       switch (s_.stop) {
-        case RIFFLE_STOP_PAPER: all &= lmin + log_left < limit; break;
+        case RIFFLE_STOP_PAPER: all &= state.smallest + log_left < limit; break;
         case RIFFLE_STOP_WINDOW: all &= largest + log_left < limit; break;
-        case RIFFLE_STOP_BOUND: all &= suffix(plan, g, h, ranked) <= limit; break;
-        case RIFFLE_STOP_VETO: all &= lmin + log_left < limit && suffix(plan, g, h, ranked) < limit; break;
+        case RIFFLE_STOP_VETO: all &= state.smallest + log_left < limit && log_mass(state, state.left) < limit; break;
+        case RIFFLE_STOP_BOUND: {
+          const double left = suffix(plan, h)[ranked];
+          all &= left > 0 && log_mass(state, left) <= limit;  // an underflow bounds nothing
+          break;
+        }
       }
     }
     return all;  // a GQA row stops when all its heads pass
   }
 
  private:
-  static float suffix(const RowPlan& plan, int g, int h, int ranked) {
-    return plan.state[g + size_t(h) * (plan.n_candidates() + 1) + ranked];
+  // plan.state holds one for each query head, and for BOUND [g][n + 1] sums over the candidates ranked r and after.
+  struct Head {
+    double smallest = kInf;  // log mass of the smallest block seen
+    double scale = 0;        // masses below are divided by e^scale
+    double left = 0;         // VETO: sum of the lower bounds of what was not read
+  };
+  static Head& head(RowPlan& plan, int h) { return reinterpret_cast<Head*>(plan.state.data())[h]; }
+  static double log_mass(const Head& state, double mass) { return state.scale + std::log(std::max(mass, 0.0)); }
+  // VETO: lower bounds of the candidates' masses, in plan.scores behind the scores: [g][n], in token order.
+  static double mass(const RowPlan& plan, int h, int candidate) {
+    const size_t n = plan.n_candidates();
+    return plan.scores[n + h * n + candidate];
+  }
+  double* suffix(RowPlan& plan, int h) const {
+    const size_t g = plan.state.size() / (sizeof(Head) / sizeof(double) + plan.n_candidates() + 1);
+    return plan.state.data() + g * sizeof(Head) / sizeof(double) + size_t(h) * (plan.n_candidates() + 1);
   }
 
-  // BOUND: log n_b + upper bound of the block's scores; VETO: log n_b + q.mean, Jensen's lower bound (algorithms.md 2.2).
-  void add_suffixes(const Row& row, RowPlan& plan) const {
+  // BOUND: n_b e^(upper bound of the block's scores). VETO: n_b e^(q.mean), Jensen's lower bound (algorithms.md 2.2).
+  void begin_bounds(const Row& row, RowPlan& plan) const {
     const int n = plan.n_candidates(), g = row.g, d = row.d, first = plan.first_candidate();
+    if (n == 0) return;
+    const bool veto = s_.stop == RIFFLE_STOP_VETO;
     const auto& score = row.kernels->attention.digest_score;
     const uint16_t* digests = row.digests + int64_t(first) * row.digest_stride;
-    const float log_size = std::log(static_cast<float>(row.block_size));
-    plan.state.resize(g + size_t(g) * (n + 1));
-    plan.scratch.resize(d + 2 * size_t(n));
+    plan.scratch.resize(d + size_t(n));
     float* abs_q = plan.scratch.data();
     float* centre = abs_q + d;
-    float* both = centre + n;
-    if (n > 0) plan.at(plan.n_forced() + n - 1);  // the whole order
+    plan.scores.resize(size_t(n) * (1 + g));
+    if (!veto) plan.state.resize(plan.state.size() + size_t(g) * (n + 1));
     for (int h = 0; h < g; ++h) {
       const float* q = row.q + h * d;
-      if (s_.stop == RIFFLE_STOP_VETO) {
-        score(digests + 2 * d, row.digest_stride, n, d, q, nullptr, both);
+      float* bound = plan.scores.data() + size_t(n) * (1 + h);
+      if (veto) {
+        score(digests + 2 * d, row.digest_stride, n, d, q, nullptr, bound);
       } else {
         for (int j = 0; j < d; ++j) abs_q[j] = std::fabs(q[j]);
         score(digests, row.digest_stride, n, d, q, nullptr, centre);
-        score(digests, row.digest_stride, n, d, q, abs_q, both);
-        for (int i = 0; i < n; ++i) both[i] = centre[i] + row.bound_factor[first + i] * (both[i] - centre[i]);
+        score(digests, row.digest_stride, n, d, q, abs_q, bound);
+        for (int i = 0; i < n; ++i) bound[i] = centre[i] + row.bound_factor[first + i] * (bound[i] - centre[i]);
       }
-      float* out = plan.state.data() + g + size_t(h) * (n + 1);
-      out[n] = -kInf;
-      for (int r = n; r-- > 0;) out[r] = log_add(out[r + 1], log_size + both[plan.at(plan.n_forced() + r) - first]);
+      const float top = *std::max_element(bound, bound + n);
+      Head& state = head(plan, h);
+      state.scale = top + std::log(double(row.block_size));
+      if (veto) {
+        // What is left is kept as total minus read. Where the difference drowns in rounding, what was read holds at
+        // least its own lower bound, so the veto would not be cast anyway.
+        for (int i = 0; i < n; ++i) state.left += bound[i] = std::exp(bound[i] - top);
+      } else {
+        double* sums = suffix(plan, h);
+        sums[n] = 0;
+        for (int r = n; r-- > 0;) sums[r] = sums[r + 1] + std::exp(double(bound[plan.at(plan.n_forced() + r) - first]) - top);
+      }
     }
   }
 
   riffle_selection s_;
-  float slack_;  // log((1 - epsilon) / epsilon)
+  double slack_;  // log((1 - epsilon) / epsilon)
 };
 
 }  // namespace

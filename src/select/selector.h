@@ -43,8 +43,9 @@ class RowPlan {
   int32_t at(int position);                         // block index; extends the order as needed
   const std::vector<int32_t>& order() const { return order_; }
 
-  std::vector<float> state;   // the selector's own, per row
-  std::vector<float> scores;  // scratch
+  // The selector's own: what it keeps from begin to done, and scratch.
+  std::vector<double> state;
+  std::vector<float> scores;
   std::vector<float> scratch;
 
  private:

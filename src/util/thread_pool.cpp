@@ -2,9 +2,10 @@
 
 namespace riffle {
 
-// A decode step is a few hundred short jobs: a sleeping worker would cost more to wake than most of them take, so
-// workers spin for about 50 us before they sleep.
-static constexpr int kSpins = 2000;
+// A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of them take, so threads
+// spin for some 50 us before they sleep. Sleep they must: where another program wants the core, a spinning thread would
+// hold up the very one that it waits for.
+static constexpr int kSpins = 1000;
 
 static inline void relax() {
 #if defined(__x86_64__)
@@ -40,9 +41,10 @@ void ThreadPool::run(int64_t n, Call call, void* body) {
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   take_items(0);
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0;) {
+  int busy;
+  for (int spins = 0; (busy = busy_.load(std::memory_order_acquire)) != 0;) {
     if (++spins < kSpins) relax();
-    else std::this_thread::yield();
+    else busy_.wait(busy, std::memory_order_acquire);
   }
 }
 
@@ -58,7 +60,7 @@ void ThreadPool::work(int thread) {
     seen = now;
     if (stop_.load()) return;
     take_items(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
+    if (busy_.fetch_sub(1, std::memory_order_release) == 1) busy_.notify_one();
   }
 }
 

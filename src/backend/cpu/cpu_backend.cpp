@@ -90,9 +90,10 @@ void CpuBackend::linear(const LinearOut* outs, int n_outs, const float* x, int64
   const int granule = phase == Phase::Decode ? 16 : k.gemm_col_tile;
   int64_t rows = 0;
   for (int o = 0; o < n_outs; ++o) rows += outs[o].weight->rows;
-  // About eight items a thread: small enough that an uneven pair of cores stays busy to the end.
-  const int64_t target = rows / (8 * threads_->size()) / granule * granule;
-  const int64_t step = std::max<int64_t>(granule, phase == Phase::Decode ? target : std::min<int64_t>(target, 4 * granule));
+  // Decoding streams weights: long runs for the prefetchers, a second item a thread to even out. Prefill computes: small
+  // items, so that an uneven pair of cores stays busy to the end.
+  const int64_t even = rows / ((phase == Phase::Decode ? 2 : 8) * threads_->size()) / granule * granule;
+  const int64_t step = std::max<int64_t>(granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
   int64_t items[kMaxLinearOuts + 1] = {0};
   for (int o = 0; o < n_outs; ++o) items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
 
