@@ -42,6 +42,22 @@ catch() {
   passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
 }
 
+# The shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
+hf_folders() {
+  local python folders=""
+  for python in python3 /usr/bin/python3; do
+    "$python" -c 'import numpy' 2>/dev/null || continue
+    for shards in 1 3; do
+      "$python" tools/fixtures/gguf_to_hf.py "$RIFFLE_MODEL" "$build/hf_f32_$shards" --dtype f32 --shards $shards \
+        --tokenizer models/riffle-27m-32k/tokenizer.model >/dev/null || return
+      folders="$folders:$build/hf_f32_$shards"
+    done
+    break
+  done
+  export RIFFLE_TEST_HF=${folders#:}
+}
+
+hf_folders
 catch
 lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 for script in tests/cli/*.py; do

@@ -1,8 +1,10 @@
 // The shipped model against golden logits and greedy text of an independent float32 forward pass.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "test_model.h"
 
@@ -105,5 +107,43 @@ TEST_CASE("greedy text matches the golden one, dense and at any selection that c
   for (const auto& g : cases) {
     INFO(g["name"].get<std::string>());
     CHECK(greedy(r, g) == g["greedy"].get<std::vector<int32_t>>());
+  }
+}
+
+// tests/run.sh writes the shipped file as Hugging Face folders by tools/fixtures/gguf_to_hf.py and names them here.
+TEST_CASE("the same model as a Hugging Face folder gives the same logits", "[golden]") {
+  const char* names = std::getenv("RIFFLE_TEST_HF");
+  if (!names || !*names) {
+    WARN("SKIPPED: RIFFLE_TEST_HF names no folder (tests/run.sh makes one where python3 has numpy)");
+    return;
+  }
+  const auto cases = golden();
+  riffle_context_options o = options();
+  o.n_ctx = 2048;
+  Runtime gguf(o);
+  std::istringstream list(names);
+  for (std::string folder; std::getline(list, folder, ':');) {
+    INFO(folder);
+    Runtime hf(o, folder);
+    for (const auto& g : cases) {
+      const auto ids = g["ids"].get<std::vector<int32_t>>();
+      std::vector<std::vector<float>> logits;
+      for (Runtime* r : {&gguf, &hf}) {
+        riffle_session* s = r->session();
+        r->check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+        logits.push_back(r->logits(s));
+      }
+      REQUIRE(logits[0].size() == logits[1].size());
+      float worst = 0;
+      for (size_t i = 0; i < logits[0].size(); ++i) {
+        const float diff = std::fabs(logits[0][i] - logits[1][i]);
+        if (!(diff <= worst)) worst = diff;
+      }
+      // Both hold the same f32 weights; the order of q.k's sum differs with the rows' order, and f16 KV rounds.
+      CHECK(worst <= 1e-2f);
+      CHECK(greedy(hf, g) == greedy(gguf, g));
+      // With the folder's own tokenizer, the text gives the same ids.
+      CHECK(hf.tokens("[INST] Hello [/INST]", true) == gguf.tokens("[INST] Hello [/INST]", true));
+    }
   }
 }
