@@ -156,8 +156,8 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->digest = RIFFLE_DIGEST_CUBOID_MEAN;
   s->gqa = RIFFLE_GQA_MEAN;
   s->stop = RIFFLE_STOP_PAPER;
-  s->epsilon = 0.9f;
-  s->microbatch = 4;
+  s->epsilon = 0.75f;
+  s->microbatch = 16;
   s->budget = 0.1f;
   s->sink_blocks = 1;
   s->window_blocks = 2;
@@ -167,7 +167,7 @@ void riffle_context_defaults(riffle_context_options* o) {
   if (!o) return;
   *o = {};
   o->struct_size = sizeof *o;
-  o->block_size = 32;
+  o->block_size = 16;
   riffle_selection_defaults(&o->selection);
 }
 

@@ -32,7 +32,9 @@ riffle_context_options base(riffle_selector selector) {
   riffle_context_options o = options();
   o.n_ctx = 4096;
   o.n_threads = 2;
+  o.block_size = 32;
   o.selection.selector = selector;
+  o.selection.microbatch = 4;
   o.selection.epsilon = 0.9f;
   o.selection.budget = 0.2f;
   return o;

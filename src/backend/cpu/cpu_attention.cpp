@@ -93,15 +93,22 @@ const std::byte* CpuBackend::block_data(const ActiveRow& r, int position) const 
 // Positions [begin, end) of the row's order, all of one span, into that span's state. l_block: [end-begin][g], or [g]
 // scratch if the blocks' own masses are not wanted (l_stride 0).
 void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride) {
+  if (begin == end) return;
   const BlockLayout& layout = store_.layout();
   const uint64_t full = layout.block_size == 64 ? ~uint64_t(0) : (uint64_t(1) << layout.block_size) - 1;
   const int64_t tail_tokens = r.row.n_tokens - int64_t(r.row.n_blocks - 1) * layout.block_size;
   const uint64_t tail_mask = tail_tokens == layout.block_size ? full : (uint64_t(1) << tail_tokens) - 1;
   cpu::AttendState& state = r.spans[begin / r.span_blocks];
+  const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
+    // Blocks are scattered and a page or two long, which the hardware's prefetchers do not cross: fetch the next one
+    // while this one is worked on.
+    const std::byte* next = i + 1 < end ? block_data(r, i + 1) : nullptr;
+    for (size_t at = 0; next && at < layout.value_offset(); at += 64) __builtin_prefetch(next + at);
     const uint64_t mask = r.plan->at(i) == r.row.n_blocks - 1 ? tail_mask : full;
-    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, block_data(r, i), layout.type, layout.block_size, mask,
-                                     &state, l_block);
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type, layout.block_size, mask, &state,
+                                     l_block);
+    data = next;
   }
 }
 
@@ -139,10 +146,15 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
 }
 
 void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
-  if (selector.microbatch() > 0) {
+  bool one_span = true;
+  for (int64_t i = 0; i < n_rows; ++i) one_span &= rows_[i].row.n_blocks <= kSpanBlocks;
+  if (selector.microbatch() > 0 || one_span) {
     threads_->parallel_for(n_rows, [&](int64_t i, int) {
-      plan_row(rows_[i], selector);
-      run_row(rows_[i], rows_[i].plan->size(), selector);
+      ActiveRow& r = rows_[i];
+      plan_row(r, selector);
+      if (selector.microbatch() > 0) return run_row(r, r.plan->size(), selector);
+      attend_positions(r, 0, r.plan->size(), r.l_blocks, 0);
+      r.at = r.plan->size();
     });
     return;
   }
