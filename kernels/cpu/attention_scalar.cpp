@@ -27,7 +27,7 @@ void merge_head(float* o1, float* m1, float* s1, const float* o2, float m2, floa
 }
 
 void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
-                  AttendState* state, float* l_block) {
+                  AttendState* state, float* l_block, const void* /*next*/) {
   const int64_t values = static_cast<int64_t>(block_size) * d;  // V begins after K[block_size][d]
   for (int h = 0; h < g; h++) {
     float score[64], largest = -INFINITY, sum = 0;

@@ -40,7 +40,7 @@ inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
 // n_tail values if that is not 0).
 template <class S, class KvT, int H, int N, bool kTail>
 inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j, int n_tail,
-                       const float* w_old, const float* w_new, float* o) {
+                       const float* w_old, const float* w_new, float* o, const KvT* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   Vec sum[H][N];
@@ -48,6 +48,8 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
     for (int i = 0; i < N; i++) sum[h][i] = S::set1(0);
   for (int t = 0; t < n; t++) {
     const KvT* row = v + tokens[t] * d + j;
+    if (next)
+      for (int64_t i = 0; i < d; i += 64 / static_cast<int>(sizeof(KvT))) __builtin_prefetch(next + t * d + i);
     Vec value[N];
     for (int i = 0; i < N; i++) value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
     for (int h = 0; h < H; h++) {
@@ -69,7 +71,7 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
 // fill one vector and the softmax runs over all heads at once.
 template <class S, class KvT, int H>
 void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens, int n, float* o,
-                  float* m, float* s, float* l_block) {
+                  float* m, float* s, float* l_block, const KvT* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   alignas(64) float p[kMaxTokens * H + L];
@@ -125,39 +127,44 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
 
   constexpr int N = S::dim_vectors(H);
   int j = 0;
-  for (; j + N * L <= d; j += N * L) add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o);
-  for (; j + L <= d; j += L) add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o);
-  if (j < d) add_values<S, KvT, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o);
+  for (; j + N * L <= d; j += N * L) {
+    add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
+    next = nullptr;  // once is enough
+  }
+  for (; j + L <= d; j += L) add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
+  if (j < d) add_values<S, KvT, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
 }
 
 template <class S, class KvT>
 void attend_tokens(const float* q, int g, int d, const KvT* block, int block_size, const uint8_t* tokens, int n,
-                   AttendState* state, float* l_block) {
+                   AttendState* state, float* l_block, const KvT* next) {
   const KvT* v = block + static_cast<int64_t>(block_size) * d;
   for (int h = 0; h < g;) {
     const float* q_h = q + h * d;
     float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
     if (S::kLanes >= 16 && g - h >= 16)
-      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l), h += S::kLanes;
-    else if (g - h >= 8) attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l), h += 8;
-    else if (g - h >= 4) attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l), h += 4;
-    else if (g - h >= 2) attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l), h += 2;
-    else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l), h += 1;
+      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += S::kLanes;
+    else if (g - h >= 8) attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 8;
+    else if (g - h >= 4) attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 4;
+    else if (g - h >= 2) attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 2;
+    else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 1;
   }
 }
 
 template <class S>
 void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
-                  AttendState* state, float* l_block) {
+                  AttendState* state, float* l_block, const void* next) {
   uint8_t tokens[kMaxTokens];
   int n = 0;
   for (uint64_t rest = mask; rest != 0; rest &= rest - 1) tokens[n++] = static_cast<uint8_t>(__builtin_ctzll(rest));
   if (n == 0) {
     for (int h = 0; h < g; h++) l_block[h] = kNegInf;
   } else if (type == KvType::F16) {
-    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state, l_block);
+    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state, l_block,
+                     static_cast<const uint16_t*>(next));
   } else {
-    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state, l_block);
+    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state, l_block,
+                     static_cast<const float*>(next));
   }
 }
 

@@ -72,8 +72,10 @@ struct AttentionKernels {
   // One (row, block): q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to the tokens whose bit is set in mask
   // (bit t: token t; bits >= block_size are zero), merges into state, and stores each head's log-sum-exp of this block
   // alone in l_block[g] (-inf for an empty mask). o may be any finite size; scores up to +-1e4 stay finite.
+  // next: the block that will be asked for next, or NULL: its keys are fetched into the cache along the way. Blocks are
+  // scattered and a page or two long, which the hardware's prefetchers do not cross by themselves.
   void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
-                       AttendState* state, float* l_block);
+                       AttendState* state, float* l_block, const void* next);
 
   // Merges state b into a (same g, d).
   void (*merge)(AttendState* a, const AttendState* b, int g, int d);

@@ -34,8 +34,7 @@ double spread_pct(const std::vector<double>& v) {
   return 100 * (*high - *low) / median(v);
 }
 
-// ---- memory bandwidth
-// -------------------------------------------------------------------------------------------------
+// ---- memory bandwidth ----
 
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 
@@ -87,8 +86,7 @@ double read_bandwidth(size_t bytes, int n_threads) {
   return best;
 }
 
-// ---- measurements
-// -----------------------------------------------------------------------------------------------------
+// ---- measurements ----
 
 struct PrefillRow {
   size_t tokens;

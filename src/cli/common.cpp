@@ -25,8 +25,7 @@ std::string text_of(const char* format, ...) {
   return s;
 }
 
-// ---- errors
-// -----------------------------------------------------------------------------------------------------------
+// ---- errors ----
 
 int exit_code_of(riffle_status status) {
   switch (status) {
@@ -55,8 +54,7 @@ void check(riffle_status status, const riffle_context* context) {
   if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_context_error(context));
 }
 
-// ---- handles
-// ----------------------------------------------------------------------------------------------------------
+// ---- handles ----
 
 std::string resolve_model_path(const std::string& flag) {
   if (!flag.empty()) return flag;
@@ -126,8 +124,7 @@ riffle_stats session_stats(const riffle_session* session) {
   return stats;
 }
 
-// ---- text and tokens
-// --------------------------------------------------------------------------------------------------
+// ---- text and tokens ----
 
 namespace {
 // Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it asked for.
@@ -222,8 +219,7 @@ void write_out(std::string_view text) {
     throw Exit(EXIT_RUN, std::string("stdout: cannot write: ") + std::strerror(errno));
 }
 
-// ---- statistics and JSON
-// ----------------------------------------------------------------------------------------------
+// ---- statistics and JSON ----
 
 namespace {
 double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); }

@@ -16,8 +16,7 @@
 
 namespace riffle::cli {
 
-// ---- errors
-// -----------------------------------------------------------------------------------------------------------
+// ---- errors ----
 
 enum ExitCode {
   EXIT_OK = 0,
@@ -48,8 +47,7 @@ int exit_code_of(riffle_status status);
 void check(riffle_status status, const riffle_model* model);
 void check(riffle_status status, const riffle_context* context);
 
-// ---- handles
-// ----------------------------------------------------------------------------------------------------------
+// ---- handles ----
 
 struct HandleDeleter {
   void operator()(riffle_model* p) const { riffle_model_free(p); }
@@ -73,8 +71,7 @@ riffle_model_info model_info(const riffle_model* model);
 riffle_stats context_stats(const riffle_context* context);
 riffle_stats session_stats(const riffle_session* session);
 
-// ---- text and tokens
-// --------------------------------------------------------------------------------------------------
+// ---- text and tokens ----
 
 // flags: RIFFLE_TOKENIZE_*. Throws Exit.
 std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags);
@@ -105,8 +102,7 @@ std::string with_document(std::string document, std::string_view question);
 // Writes to stdout and flushes it; throws Exit(EXIT_RUN) if that fails (disk full).
 void write_out(std::string_view text);
 
-// ---- interruption
-// -----------------------------------------------------------------------------------------------------
+// ---- interruption ----
 
 // While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets interrupted(); the second
 // ends the process with 130 at once. context may be NULL (then only the flag). One at a time.
@@ -120,8 +116,7 @@ class InterruptGuard {
 bool interrupted();        // a Ctrl-C came since the last clear
 void clear_interrupted();  // also takes back a riffle_abort that found nothing to stop
 
-// ---- terminal
-// ---------------------------------------------------------------------------------------------------------
+// ---- terminal ----
 
 bool is_terminal(int fd);
 bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
@@ -167,8 +162,7 @@ class Table {
 
 std::string human_bytes(double bytes);  // "28.6 MiB"
 
-// ---- statistics and JSON
-// ----------------------------------------------------------------------------------------------
+// ---- statistics and JSON ----
 
 using Json = nlohmann::ordered_json;
 

@@ -100,8 +100,7 @@ std::string fixed(double value, int decimals) { return std::isnan(value) ? "-" :
 
 }  // namespace
 
-// ---- settings
-// ---------------------------------------------------------------------------------------------------------
+// ---- settings ----
 
 Setting dense_setting(const riffle_selection& base) {
   Setting s{"dense", base};
@@ -157,8 +156,7 @@ std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection
   return all;
 }
 
-// ---- counting
-// ---------------------------------------------------------------------------------------------------------
+// ---- counting ----
 
 void Usage::add(const riffle_stats& stats) {
   steps += stats.decode_steps;
@@ -308,8 +306,7 @@ Json Row::json() const {
   return j;
 }
 
-// ---- tables
-// -----------------------------------------------------------------------------------------------------------
+// ---- tables ----
 
 std::string rows_text(const std::vector<Row>& rows) {
   bool covered = false, pooled = false, text = false;
@@ -371,8 +368,7 @@ std::string rows_text(const std::vector<Row>& rows) {
   return table.text() + "\n" + by_task.text();
 }
 
-// ---- dense scores
-// -----------------------------------------------------------------------------------------------------
+// ---- dense scores ----
 
 std::string PositionBucket::name() const { return text_of("%d-%d", begin, end); }
 

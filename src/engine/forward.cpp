@@ -195,7 +195,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   }
   // The table grows by doubling, so that it does not grow at every step.
   backend_->rope_table(std::min(n_ctx(), (longest + 4095) / 4096 * 4096));
-  backend_->residency().activate(a.sequences.data(), n);
+  backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
   float* x = a.x.as<float>();
   backend_->embed(model_.weights.embedding, tokens.data(), n, x);

@@ -14,7 +14,7 @@ class InPlace : public Residency {
   bool in_place() const override { return true; }
   int64_t slots() const override { return 0; }
 
-  void activate(SequenceKv* const*, size_t) override {}
+  void activate(SequenceKv* const*, size_t, int64_t) override {}
   std::byte* tail(SequenceKv& s, int layer, int head) override {
     return store_->head(s, layer, head).blocks[s.n_tokens / store_->layout().block_size];
   }
@@ -51,16 +51,15 @@ class Pooled : public Residency {
   bool in_place() const override { return false; }
   int64_t slots() const override { return pool_.size(); }
 
-  void activate(SequenceKv* const* sequences, size_t n) override {
+  void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override {
     for (size_t i = 0; i < n; ++i) {
       SequenceKv& s = *sequences[i];
       if (!s.tail_slots.empty()) continue;
-      while (!take_tails(s))
-        if (!park_one_but(sequences, n))
-          fail(RIFFLE_NO_SLOT, "the pool's %lld slots cannot hold the newest blocks of %zu sequences (%zu slots each)",
-               static_cast<long long>(pool_.size()), n, s.heads.size());
+      while (!take_tails(s)) make_room(sequences, n, spare);
       active_.push_back(&s);
     }
+    for (int layer = 0; layer < (per_layer_ ? store_->n_layers() : 1); ++layer)
+      while (room(layer) < spare) make_room(sequences, n, spare);
   }
 
   std::byte* tail(SequenceKv& s, int layer, int head) override {
@@ -200,13 +199,15 @@ class Pooled : public Residency {
     active_.erase(std::find(active_.begin(), active_.end(), &s));
   }
 
-  bool park_one_but(SequenceKv* const* keep, size_t n) {
+  // Parks a sequence that is not among these.
+  void make_room(SequenceKv* const* keep, size_t n, int64_t spare) {
     for (SequenceKv* s : active_) {
       if (std::find(keep, keep + n, s) != keep + n) continue;
       park(*s);
-      return true;
+      return;
     }
-    return false;
+    fail(RIFFLE_NO_SLOT, "the pool's %lld slots cannot hold the newest blocks of %zu sequences and %lld more",
+         static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
   }
 
   KvStore* store_;

@@ -31,9 +31,9 @@ class Residency {
   virtual int64_t slots() const = 0;  // 0 if in place
 
   // ---- decode
-  // Makes the newest block of these sequences writable at position n_tokens. Others may be parked to make room.
-  // Throws RIFFLE_NO_SLOT (every sequence is then as before).
-  virtual void activate(SequenceKv* const* sequences, size_t n) = 0;
+  // Makes the newest block of these sequences writable at position n_tokens and leaves room for `spare` more blocks in
+  // every layer; other sequences are parked to that end. Throws RIFFLE_NO_SLOT (every sequence still holds its KV).
+  virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
   // After n_tokens was advanced: blocks that became full go to the host store.
   virtual void commit(SequenceKv& sequence) = 0;

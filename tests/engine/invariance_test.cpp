@@ -73,9 +73,11 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 }
 
 TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
-  for (bool emu : {false, true})
+  // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step is split, or others are
+  // parked to make room.
+  for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6})
     for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
-      INFO("selector " << selector << " emu " << emu);
+      INFO("selector " << selector << " slots " << slots);
       riffle_context_options o = base(selector);
       std::vector<std::vector<int32_t>> prompts, steps;
       for (int i = 0; i < 5; ++i) {
@@ -87,7 +89,7 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
         Runtime r(o);
         alone.push_back(run(r, r.session(), prompts[i], steps[i]));
       }
-      if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 16 * 2 + 9;  // two sequences' tails: the step must be split
+      if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
       Runtime r(o);
       std::vector<riffle_session*> sessions;
       std::vector<std::vector<std::vector<float>>> together(5);

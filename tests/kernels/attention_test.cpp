@@ -247,7 +247,7 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
             attended.insert(attended.end(), tokens.begin(), tokens.end());
             std::vector<float> l(g, 5);
             AttendState view = state.view();
-            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, mask, &view, l.data());
+            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, mask, &view, l.data(), nullptr);
             for (int h = 0; h < g; h++) {
               const double expected = attend_reference(q.data() + h * d, 1, cache, tokens).l;
               if (tokens.empty()) CHECK(l[h] == -kInfF);
@@ -279,14 +279,14 @@ TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[ker
     State state(g, d);
     AttendState view = state.view();
     std::vector<float> l(g);
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, 0, &view, l.data());
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, 0, &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK((l[h] == -kInfF && state.m[h] == -kInfF && state.s[h] == 0));
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data());
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (1e4 + std::log(16.0))) <= 1e-3);
     const std::vector<float> before = state.o;
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data());
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, 0, &view, l.data());
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, 0, &view, l.data(), nullptr);
     CHECK(same_bits(before, state.o));
     std::vector<int> tokens(2 * block_size);
     for (int t = 0; t < 2 * block_size; t++) tokens[t] = t;
@@ -297,9 +297,9 @@ TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[ker
     for (float& x : low) x = -x;
     State reversed(g, d);
     view = reversed.view();
-    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data());
+    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (-9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data());
+    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
     for (int h = 0; h < g; h++)
       CHECK(state_error(reversed, h, d, attend_reference(low.data(), 1, cache, tokens)) <= 1e-6);
   });
@@ -321,7 +321,7 @@ TEST_CASE("merge is order-free to rounding and takes empty parts", "[kernels][at
           AttendState view = part.view(), total_view = total.view();
           std::vector<float> l(g);
           if (b < n_blocks)
-            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size, full_mask(16), &view, l.data());
+            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size, full_mask(16), &view, l.data(), nullptr);
           k.merge(&total_view, &view, g, d);
         }
         for (int h = 0; h < g; h++)

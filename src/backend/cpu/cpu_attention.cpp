@@ -101,13 +101,10 @@ void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_blo
   cpu::AttendState& state = r.spans[begin / r.span_blocks];
   const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
-    // Blocks are scattered and a page or two long, which the hardware's prefetchers do not cross: fetch the next one
-    // while this one is worked on.
     const std::byte* next = i + 1 < end ? block_data(r, i + 1) : nullptr;
-    for (size_t at = 0; next && at < layout.value_offset(); at += 64) __builtin_prefetch(next + at);
     const uint64_t mask = r.plan->at(i) == r.row.n_blocks - 1 ? tail_mask : full;
     kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type, layout.block_size, mask, &state,
-                                     l_block);
+                                     l_block, next);
     data = next;
   }
 }
@@ -251,7 +248,7 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
       const std::byte* data = tail ? residency_->tail(*r.sequence, r.layer, r.head) : kv.blocks[b];
       const uint64_t mask = tail && used < layout.block_size ? (uint64_t(1) << used) - 1 : full;
       kernels_->attention.attend_block(r.row.q, g, d, data, layout.type, layout.block_size, mask, &all,
-                                       base + g * d + 2 * g);
+                                       base + g * d + 2 * g, nullptr);
     }
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
