@@ -1,8 +1,8 @@
 # riffle: make (all) | demo | test | bench | fuzz | fmt | dist | install | clean
-#   make            build/riffle, build/libriffle.so, build/libriffle.a; CUDA kernels too where nvcc is found
+#   make            build/riffle, build/libriffle.so, build/libriffle.a (the CUDA toolkit is not needed)
 #   make demo       set up what is missing, build, and watch the shipped model read a long document
 #   make test       set up what is missing, build, and run every test
-# Options: SANITIZE=address,undefined  DEBUG=1  CUARCH="80 90"  PREFIX=/usr/local
+# Options: SANITIZE=address,undefined  DEBUG=1  BUILD=dir  PREFIX=/usr/local
 include third_party/deps.mk
 
 # All cores, unless -j was given.
@@ -15,7 +15,7 @@ PREFIX   ?= /usr/local
 VERSION  := $(shell sed -n 's/.*RIFFLE_VERSION "\(.*\)".*/\1/p' src/riffle.h)
 CXX      ?= g++
 CC       ?= gcc
-OPT      := $(if $(DEBUG),-O0,-O2)
+OPT      := $(if $(DEBUG),-O0,-O2 -DNDEBUG)
 SAN      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer,)
 # Catch2 includes <regex>, in which g++ 12 sees uninitialised values that are not there when sanitizing.
 WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
@@ -39,7 +39,7 @@ all: $(BUILD)/riffle $(BUILD)/libriffle.so $(BUILD)/libriffle.a
 $(BUILD)/kernels/cpu/%_avx2.o:   CXXFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/cpu/%_avx512.o: CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/kernels/cpu/%_amx.o:    CXXFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
-$(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3)
+$(BUILD)/kernels/cpu/%.o:        OPT := $(if $(DEBUG),-O0,-O3 -DNDEBUG)
 $(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
 
 $(BUILD)/%.o: %.cpp | deps

@@ -104,7 +104,11 @@ void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out)
 riffle_context_options or_defaults(const riffle_context_options* options) {
   riffle_context_options o;
   riffle_context_defaults(&o);
-  return options ? *options : o;
+  if (options) {
+    require_size(*options, "context options");  // before it is copied: the caller's struct may be shorter
+    o = *options;
+  }
+  return o;
 }
 
 Engine::Progress prefill_progress(riffle_progress_fn progress, void* user) {
@@ -156,7 +160,7 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->digest = RIFFLE_DIGEST_CUBOID_MEAN;
   s->gqa = RIFFLE_GQA_MEAN;
   s->stop = RIFFLE_STOP_PAPER;
-  s->epsilon = 0.75f;
+  s->epsilon = 0.9f;
   s->microbatch = 16;
   s->budget = 0.1f;
   s->sink_blocks = 1;
@@ -199,8 +203,10 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
     require(model, "model");
     riffle_model_options o;
     riffle_model_defaults(&o);
-    if (options) o = *options;
-    require_size(o, "model options");
+    if (options) {
+      require_size(*options, "model options");
+      o = *options;
+    }
     LoadProgress progress;
     if (o.progress)
       progress = [&o](double done, double total) {
@@ -325,6 +331,7 @@ const char* riffle_context_error(const riffle_context* context) { return context
 riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {
   return on_context(context, [&] {
     require(selection, "selection");
+    require_size(*selection, "selection");
     context->engine->set_selection(*selection);
   });
 }
@@ -382,6 +389,7 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     if (static_cast<int64_t>(n_tokens) > engine.n_ctx())
       fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld", n_tokens,
            static_cast<long long>(engine.n_ctx()));
+    engine.check_tokens({tokens, n_tokens});
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
     if (same == n_tokens && (same < s.tokens.size() || s.logits.empty())) --same;  // logits come from running a token
@@ -444,8 +452,12 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
     const auto sequences = sequences_of(context, sessions, n_sessions);
     std::vector<riffle_generate_options> all(n_sessions);
     for (size_t i = 0; i < n_sessions; ++i) {
-      if (options) all[i] = options[i];
-      else riffle_generate_defaults(&all[i]);
+      if (options) {
+        require_size(options[i], "generate options");
+        all[i] = options[i];
+      } else {
+        riffle_generate_defaults(&all[i]);
+      }
       check_generate_options(all[i]);
     }
     std::vector<riffle_result> out(n_sessions);

@@ -189,7 +189,7 @@ RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
 /* ---- context ----------------------------------------------------------------------------------------------------- */
 
 typedef enum riffle_device {
-  RIFFLE_DEVICE_AUTO = 0, /* the fastest present */
+  RIFFLE_DEVICE_AUTO = 0, /* the fastest present; EMU if slots or gpu_mem is given, which CPU refuses      */
   RIFFLE_DEVICE_CPU = 1,  /* attends to the host store in place; no pool                                   */
   RIFFLE_DEVICE_EMU = 2   /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
 } riffle_device;
@@ -230,8 +230,9 @@ typedef struct riffle_plan {
   const char *device, *isa; /* static strings: what AUTO became */
 } riffle_plan;
 
-/* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem or slots is too little; *plan is
- * filled all the same. */
+/* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or slots too many for this
+ * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for one
+ * session of n_ctx tokens: each further one adds its digests. */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 
@@ -253,7 +254,8 @@ RIFFLE_API riffle_status riffle_session_create(riffle_context *context, riffle_s
 RIFFLE_API void riffle_session_free(riffle_session *session);
 RIFFLE_API size_t riffle_session_length(const riffle_session *session); /* tokens whose KV is held */
 
-/* Forget all but the first n_tokens (and the logits). RIFFLE_BAD_ARGUMENT if the session is shorter. */
+/* Forget all but the first n_tokens, and the logits if that is fewer than it holds. RIFFLE_BAD_ARGUMENT if the session is
+ * shorter. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session *session, size_t n_tokens);
 
 /* Append tokens, attending densely. RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an
@@ -262,7 +264,7 @@ RIFFLE_API riffle_status riffle_prefill(riffle_session *session, const int32_t *
                                         riffle_progress_fn progress, void *user);
 
 /* Make the session hold exactly these tokens: keeps the longest common prefix with what it holds, drops the rest,
- * prefills what is missing. At least the last token is run, so that logits exist. For conversations. */
+ * prefills what is missing; logits exist afterwards. For conversations. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session *session, const int32_t *tokens, size_t n_tokens,
                                            riffle_progress_fn progress, void *user);
 
@@ -316,7 +318,8 @@ typedef struct riffle_generate_options {
 RIFFLE_API void riffle_generate_defaults(riffle_generate_options *options);
 
 /* A token was chosen. text: what is new and complete of the answer, whole UTF-8 characters, maybe empty (text_len 0),
- * not NUL-terminated, without what might still turn into a stop string. Return false to stop this answer. A last call
+ * not NUL-terminated, without what might still turn into a stop string. The end-of-sequence token counts in n_tokens but
+ * is not handed over. Return false to stop this answer. A last call
  * with token -1 hands over what was held back, if anything was. */
 typedef bool (*riffle_token_fn)(void *user, size_t index, int32_t token, const char *text, size_t text_len);
 

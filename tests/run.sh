@@ -49,7 +49,7 @@ hf_folders() {
     "$python" -c 'import numpy' 2>/dev/null || continue
     for shards in 1 3; do
       "$python" tools/fixtures/gguf_to_hf.py "$RIFFLE_MODEL" "$build/hf_f32_$shards" --dtype f32 --shards $shards \
-        --tokenizer models/riffle-27m-32k/tokenizer.model >/dev/null || return
+        --tokenizer models/riffle-27m-32k/tokenizer.model >/dev/null || { echo "not ok gguf_to_hf.py"; failed=$((failed + 1)); return; }
       folders="$folders:$build/hf_f32_$shards"
     done
     break

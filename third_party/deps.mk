@@ -1,5 +1,6 @@
 # How each dependency is found (README.md beside this file argues for each).
 DEPS_CFLAGS :=
-DEPS_LIBS   := -lsentencepiece -lmimalloc -ldl
+DEPS_LIBS   := -lsentencepiece
 CLI_CFLAGS  :=
-CLI_LIBS    := -ledit
+# mimalloc serves the executable only: its shared object replaces malloc for the whole process.
+CLI_LIBS    := -ledit -lmimalloc

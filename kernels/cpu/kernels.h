@@ -25,7 +25,7 @@ enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 // Weights: row-major [rows][cols] of WType, possibly unaligned, rows contiguous (see model/model.h).
 
 struct LinearKernels {
-  // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); n is small (1..64). Activations are given in
+  // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations are given in
   // the form that act_prepare makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte aligned, one after the other).
   // Accuracy: relative error of f32 arithmetic, about 1e-5 of |W[r]||x|: activations are not cut to 8 bits.
   size_t (*act_bytes)(WType type, int64_t cols);

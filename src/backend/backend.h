@@ -43,6 +43,7 @@ struct PrefillAttention {
 // What a decode step read, per row; the trace callback sees it.
 struct RowReport {
   int n_blocks = 0, n_read = 0;
+  int lookups = 0, misses = 0;      // of the pool
   const int32_t* blocks = nullptr;  // [n_read]
   const float* coverage = nullptr;  // [g], or null
 };

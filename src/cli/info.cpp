@@ -96,7 +96,7 @@ int info_main(InfoOptions& o) {
   riffle_status status = RIFFLE_OK;
   if (o.plan) {
     status = riffle_plan_memory(model.get(), &o.common.context, &plan, err, sizeof err);
-    if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY)
+    if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY && status != RIFFLE_NO_SLOT)
       throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   }
   if (o.common.json) {

@@ -121,6 +121,9 @@ riffle_stats Engine::stats(const Sequence& s) const {
   out.kv_blocks_total = s.counts.kv_blocks_total;
   out.kv_blocks_read = s.counts.kv_blocks_read;
   out.kv_bytes_read = s.counts.kv_blocks_read * 2 * options_.layout.value_offset();
+  out.pool_lookups = s.counts.pool_lookups;
+  out.pool_hits = s.counts.pool_hits;
+  out.loaded_bytes = s.counts.loaded_bytes;
   out.host_kv_bytes = uint64_t(options_.layout.blocks(s.kv.n_tokens)) * s.kv.heads.size() * options_.layout.bytes();
   out.pool_slots = backend_->residency().slots();
   return out;

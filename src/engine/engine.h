@@ -19,6 +19,7 @@ struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0;
+  uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;  // of sequences; the context has the residency's
 };
 
 struct Sequence {
@@ -44,9 +45,13 @@ class Engine {
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress);
-  // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On any Error all are as before.
+  // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
+  // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
+  // of its first groups may have advanced (their lengths tell).
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
 
+  // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
+  void check_tokens(std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
   void set_trace(Trace trace, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
@@ -64,7 +69,6 @@ class Engine {
  private:
   struct Activations;  // device buffers of one forward pass
 
-  void check_tokens(std::span<const int32_t> tokens) const;
   void require_digests(Sequence& sequence);
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);

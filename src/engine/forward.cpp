@@ -94,7 +94,7 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
         finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
       }
       const bool stop = progress && !progress(double(layer) * n + double(first + rows), total);
-      if (stop || take_abort()) fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", layer + 1, c.n_layers);
+      if (take_abort() || stop) fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", layer + 1, c.n_layers);
     }
     backend_->residency().finish_layer(s.kv, layer, n0 + n);
     backend_->store().build_digests(s.kv, n0 + n, layer);
@@ -164,10 +164,10 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
            static_cast<long long>(options_.slots));
     group = std::min<size_t>(group, fit);
   }
-  // Blocks for the new tokens first: after this nothing is allocated, and nothing is changed if it fails.
+  // Memory for the new tokens first, so that what can fail fails before anything is changed.
   for (Sequence* s : sequences) {
     require_digests(*s);
-    s->logits.resize(model_.config.vocab_size);
+    s->logits.reserve(model_.config.vocab_size);
     backend_->store().reserve(s->kv, s->kv.n_tokens + 1);
   }
   for (size_t first = 0; first < sequences.size(); first += group) {
@@ -193,7 +193,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     a.positions[i] = static_cast<int32_t>(sequences[i]->kv.n_tokens);
     longest = std::max(longest, sequences[i]->kv.n_tokens + 1);
   }
-  // The table grows by doubling, so that it does not grow at every step.
+  // The table grows by 4,096 positions, so that it does not grow at every step.
   backend_->rope_table(std::min(n_ctx(), (longest + 4095) / 4096 * 4096));
   backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
@@ -230,7 +230,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const double seconds = seconds_since(start);
   for (int64_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
-    std::copy_n(a.logits.as<float>() + i * c.vocab_size, c.vocab_size, s.logits.begin());
+    const float* logits = a.logits.as<float>() + i * c.vocab_size;
+    s.logits.assign(logits, logits + c.vocab_size);
     s.tokens.push_back(tokens[i]);
     ++s.kv.n_tokens;
     backend_->residency().commit(s.kv);
@@ -251,6 +252,9 @@ void Engine::count_step(Sequence& s, int64_t index, int layer) {
     for (Counts* c : {&counts_, &s.counts}) {
       c->kv_blocks_total += r.n_blocks;
       c->kv_blocks_read += r.n_read;
+      c->pool_lookups += r.lookups;
+      c->pool_hits += r.lookups - r.misses;
+      c->loaded_bytes += uint64_t(r.misses) * options_.layout.bytes();
     }
     if (trace_) trace_(s.session, s, layer, h, r);
   }

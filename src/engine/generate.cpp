@@ -32,8 +32,9 @@ class Answer {
                  options.sampling.min_p),
         trimming_(options.trim_start) {}
 
-  int32_t sample(const std::vector<float>& logits) {
-    return sampler_.sample(logits.data(), static_cast<int>(logits.size()));
+  // Rows of the output beyond the vocabulary are padding.
+  int32_t sample(const std::vector<float>& logits, int vocab_size) {
+    return sampler_.sample(logits.data(), std::min(static_cast<int>(logits.size()), vocab_size));
   }
 
   // Takes a token in; returns the text that is safe to show. Sets stopped() when a stop string appeared.
@@ -116,7 +117,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
         end(i, RIFFLE_FINISH_LENGTH);
         continue;
       }
-      const int32_t token = answers[i].sample(s.logits);
+      const int32_t token = answers[i].sample(s.logits, tokenizer.vocab_size());
       ++results[i].n_tokens;
       if (token == engine.model().config.eos_id && !options[i].ignore_eos) {
         end(i, RIFFLE_FINISH_STOP);
@@ -124,7 +125,10 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
       }
       const bool go_on = show(i, token, answers[i].put(token));
       if (answers[i].stopped()) end(i, RIFFLE_FINISH_STOP);
-      else if (!go_on) end(i, RIFFLE_FINISH_ABORTED);
+      else if (!go_on) {
+        if (sequences.size() == 1) engine.take_abort();  // the callback may have asked for it as well
+        end(i, RIFFLE_FINISH_ABORTED);
+      }
       else if (results[i].n_tokens == options[i].max_tokens) end(i, RIFFLE_FINISH_LENGTH);
       else if (s.kv.n_tokens + 1 > engine.n_ctx()) end(i, RIFFLE_FINISH_CONTEXT);
       else {

@@ -1,6 +1,9 @@
 #include "engine/memory_plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <thread>
 
 #include "util/error.h"
@@ -35,7 +38,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   check("n_threads", o.n_threads, 1, 1024);
   if (o.prefill_chunk == 0) o.prefill_chunk = default_prefill_chunk();
   check("prefill_chunk", o.prefill_chunk, 1, 1 << 20);
-  check("slots", o.slots, 0, int64_t(1) << 31);
+  check("slots", o.slots, 0, INT32_MAX);
+  if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
+    fail(RIFFLE_UNSUPPORTED, "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
+         config.n_kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
 
   // A pool was asked for, so AUTO means the device that has one.
@@ -117,6 +123,10 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
          size_text(plan.prefill_kv).c_str(), static_cast<long long>(o.slots ? o.slots : plan.min_slots),
          size_text((o.slots ? o.slots : plan.min_slots) * plan.slot_bytes).c_str());
   }
+  const uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  if (plan.pool > physical)
+    fail(RIFFLE_OUT_OF_MEMORY, "%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots),
+         size_text(plan.pool).c_str(), size_text(physical).c_str());
   if (r.slots < plan.min_slots)
     fail(RIFFLE_NO_SLOT, "slots is %lld, but one iteration of one sequence needs at least %lld",
          static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots));

@@ -64,16 +64,17 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
   const int64_t stride = digest_stride(s.spec);
   const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads_;
   const size_t count = layer < 0 ? s.heads.size() : n_kv_heads_;
-  std::vector<size_t> old(count);
-  for (size_t i = 0; i < count; ++i) {
-    HeadKv& h = s.heads[first + i];
-    old[i] = std::min(h.bound_factor.size(), full);
-    h.digests.resize(full * stride);
-    h.bound_factor.resize(full);
+  for (size_t i = 0; i < count; ++i) {  // what can fail first
+    s.heads[first + i].digests.reserve(full * stride);
+    s.heads[first + i].bound_factor.reserve(full);
   }
   threads_->parallel_for(count, [&](int64_t i, int) {
     HeadKv& h = s.heads[first + i];
-    for (size_t b = old[i]; b < full; ++b)
+    const size_t old = h.bound_factor.size();
+    if (old >= full) return;
+    h.digests.resize(full * stride);
+    h.bound_factor.resize(full);
+    for (size_t b = old; b < full; ++b)
       h.bound_factor[b] =
           kernels_->attention.digest_build(h.blocks[b], layout_.type, layout_.block_size, layout_.head_dim, s.spec.kind,
                                            s.spec.with_mean, h.digests.data() + b * stride);
@@ -82,6 +83,11 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
 
 void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
   if (s.spec == spec) return;
+  const size_t blocks = s.n_tokens / layout_.block_size;
+  for (HeadKv& h : s.heads) {  // what can fail first
+    h.digests.reserve(blocks * digest_stride(spec));
+    h.bound_factor.reserve(blocks);
+  }
   for (HeadKv& h : s.heads) {
     h.digests.clear();
     h.bound_factor.clear();

@@ -26,6 +26,7 @@ class InPlace : public Residency {
   }
   void load(const Held*, int) override {}
   void release(const Held*, int) override {}
+  void abandon(const Held*, int) override {}
 
   std::byte* const* prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
     const int64_t n_blocks = store_->layout().blocks(n_total);
@@ -55,6 +56,7 @@ class Pooled : public Residency {
     for (size_t i = 0; i < n; ++i) {
       SequenceKv& s = *sequences[i];
       if (!s.tail_slots.empty()) continue;
+      active_.reserve(active_.size() + 1);  // nothing may fail once the slots are taken
       while (!take_tails(s)) make_room(sequences, n, spare);
       active_.push_back(&s);
     }
@@ -92,7 +94,7 @@ class Pooled : public Residency {
     for (int i = 0; i < n; ++i) {
       const SlotPool::Grant grant = pool_.acquire(block_key(s.id, layer, head, blocks[i]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
-        undo(held, i);
+        abandon(held, i);
         fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool_.size()));
       }
       held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit};
@@ -113,6 +115,14 @@ class Pooled : public Residency {
       if (held[i].slot < 0) continue;
       if (held[i].miss) pool_.loaded(held[i].slot);
       pool_.unpin(held[i].slot);
+    }
+  }
+
+  void abandon(const Held* held, int n) override {
+    for (int i = 0; i < n; ++i) {
+      if (held[i].slot < 0) continue;
+      if (held[i].miss) pool_.drop_slot(held[i].slot);
+      else pool_.unpin(held[i].slot);
     }
   }
 
@@ -153,13 +163,6 @@ class Pooled : public Residency {
  private:
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   std::byte* slot_data(int32_t slot) const { return memory_.as<std::byte>() + size_t(slot) * bytes_; }
-
-  void undo(const Held* held, int n) {
-    for (int i = 0; i < n; ++i) {
-      if (held[i].miss) pool_.drop_slot(held[i].slot);
-      else pool_.unpin(held[i].slot);
-    }
-  }
 
   // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not enough.
   bool take_tails(SequenceKv& s) {

@@ -45,6 +45,8 @@ class Residency {
   virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n, Held* held) = 0;
   virtual void load(const Held* held, int n) = 0;  // copies the misses; any thread, different blocks
   virtual void release(const Held* held, int n) = 0;
+  // After an error: gives up what was acquired, without taking a miss for loaded.
+  virtual void abandon(const Held* held, int n) = 0;
 
   // ---- prefill
   // Blocks [n_kv_heads][blocks(n_total)] of one layer, readable up to n_tokens and writable beyond.

@@ -1,6 +1,6 @@
 #include "util/buffer.h"
 
-#include <mimalloc.h>
+#include <cstdlib>
 
 #include "util/error.h"
 
@@ -8,10 +8,10 @@ namespace riffle {
 
 Buffer::Buffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  data_ = mi_malloc_aligned(bytes, 64);
+  if (bytes < SIZE_MAX - 63) data_ = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (!data_) fail(RIFFLE_OUT_OF_MEMORY, "could not allocate %zu bytes", bytes);
 }
 
-Buffer::~Buffer() { mi_free(data_); }
+Buffer::~Buffer() { std::free(data_); }
 
 }  // namespace riffle

@@ -1,5 +1,7 @@
 #include "util/thread_pool.h"
 
+#include "util/error.h"
+
 namespace riffle {
 
 // A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of them take, so threads
@@ -14,10 +16,19 @@ static inline void relax() {
 }
 
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {
-  for (int t = 1; t < n_threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+  try {
+    workers_.reserve(n_threads_ - 1);
+    for (int t = 1; t < n_threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (const std::exception& e) {
+    const size_t started = workers_.size() + 1;
+    stop();
+    fail(RIFFLE_OUT_OF_MEMORY, "could not start %d threads, only %zu: %s", n_threads_, started, e.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   epoch_.fetch_add(1);
   epoch_.notify_all();
@@ -28,7 +39,11 @@ void ThreadPool::take_items(int thread) {
   for (;;) {
     const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
     if (i >= n_items_) return;
-    call_(body_, i, thread);
+    try {
+      call_(body_, i, thread);
+    } catch (...) {
+      if (!failed_.exchange(true)) error_ = std::current_exception();
+    }
   }
 }
 
@@ -45,6 +60,10 @@ void ThreadPool::run(int64_t n, Call call, void* body) {
   for (int spins = 0; (busy = busy_.load(std::memory_order_acquire)) != 0;) {
     if (++spins < kSpins) relax();
     else busy_.wait(busy, std::memory_order_acquire);
+  }
+  if (failed_.load(std::memory_order_relaxed)) {
+    failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(error_, nullptr));
   }
 }
 

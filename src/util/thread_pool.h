@@ -3,8 +3,10 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace riffle {
@@ -18,8 +20,9 @@ class ThreadPool {
 
   int size() const { return n_threads_; }
 
-  // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done. body must not throw
-  // and must not call parallel_for. Called by the owner's thread only.
+  // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done. The first exception
+  // of a body is thrown on then (what other items did stays done). body must not call parallel_for. Called by the owner's
+  // thread only.
   template <class Body>
   void parallel_for(int64_t n, Body&& body) {
     if (n <= 0) return;
@@ -36,6 +39,7 @@ class ThreadPool {
   void run(int64_t n, Call call, void* body);
   void work(int thread);
   void take_items(int thread);
+  void stop();
 
   int n_threads_;
   std::vector<std::thread> workers_;
@@ -45,7 +49,8 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // a new job, or the end
   alignas(64) std::atomic<int> busy_{0};        // workers that have not finished the job
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, failed_{false};
+  std::exception_ptr error_;
 };
 
 }  // namespace riffle

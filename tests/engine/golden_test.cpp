@@ -31,12 +31,14 @@ Difference compare(Runtime& r, const nlohmann::json& g) {
   Difference d;
   for (size_t i = 0; i < g["last_top_ids"].size(); ++i) {
     const double diff = std::fabs(logits[g["last_top_ids"][i].get<int>()] - g["last_top_logits"][i].get<double>());
-    d.logit = !(diff <= d.logit) ? diff : d.logit;
+    d.logit = std::isnan(diff) || diff > d.logit ? diff : d.logit;
+    REQUIRE(!std::isnan(d.logit));
   }
   const auto lse = g["logsumexp_first64"];
   for (size_t i = 0; i < lse.size(); ++i) {
     const double diff = std::fabs(scores[i].logsumexp - lse[i].get<double>());
-    d.logsumexp = !(diff <= d.logsumexp) ? diff : d.logsumexp;
+    d.logsumexp = std::isnan(diff) || diff > d.logsumexp ? diff : d.logsumexp;
+    REQUIRE(!std::isnan(d.logsumexp));
   }
   return d;
 }
@@ -98,7 +100,7 @@ TEST_CASE("logits match the golden ones", "[golden]") {
     }
 }
 
-TEST_CASE("greedy text matches the golden one, dense and at any selection that covers all", "[golden]") {
+TEST_CASE("greedy text matches the golden one", "[golden]") {
   const auto cases = golden();
   riffle_context_options o = options();
   o.n_ctx = 2048;
@@ -137,7 +139,8 @@ TEST_CASE("the same model as a Hugging Face folder gives the same logits", "[gol
       float worst = 0;
       for (size_t i = 0; i < logits[0].size(); ++i) {
         const float diff = std::fabs(logits[0][i] - logits[1][i]);
-        if (!(diff <= worst)) worst = diff;
+        REQUIRE(!std::isnan(diff));
+        worst = std::max(worst, diff);
       }
       // Both hold the same f32 weights; the order of q.k's sum differs with the rows' order, and f16 KV rounds.
       CHECK(worst <= 1e-2f);

@@ -72,6 +72,45 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   }
 }
 
+TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
+  const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
+  for (int block : {16, 32, 64})
+    for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+      INFO("block " << block << " kv type " << type);
+      riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+      o.block_size = block;
+      o.kv_type = type;
+      Runtime in_place(o);
+      o.device = RIFFLE_DEVICE_EMU;
+      o.slots = 16 + 9;
+      Runtime pooled(o);
+      CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), run(in_place, in_place.session(), prompt, steps)));
+    }
+}
+
+TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[invariance]") {
+  const auto prompt = some_tokens(1100, 27), steps = some_tokens(20, 28);
+  for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST})
+    for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
+      riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
+      o.selection.epsilon = 0.6f;
+      Runtime changed(o);
+      riffle_session* s = changed.session();
+      changed.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      o.selection.digest = digest;
+      o.selection.stop = stop;
+      changed.check(riffle_set_selection(changed.context, &o.selection));
+      Runtime made(o);
+      riffle_session* t = made.session();
+      made.check(riffle_prefill(t, prompt.data(), prompt.size(), nullptr, nullptr));
+      for (int32_t token : steps) {
+        changed.check(riffle_step(changed.context, &s, &token, 1));
+        made.check(riffle_step(made.context, &t, &token, 1));
+        REQUIRE(changed.logits(s) == made.logits(t));
+      }
+    }
+}
+
 TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
   // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step is split, or others are
   // parked to make room.

@@ -148,6 +148,42 @@ TEST_CASE("an aborted prefill leaves the session as it was", "[limits]") {
   }
 }
 
+TEST_CASE("a token callback can abort, and the request does not outlive it", "[limits]") {
+  riffle_context_options o = options();
+  o.n_ctx = 1024;
+  Runtime r(o);
+  riffle_session* s = r.session();
+  const auto tokens = some_tokens(50, 1);
+  r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.ignore_eos = true;
+  for (bool go_on : {true, false}) {
+    struct User {
+      riffle_context* context;
+      bool go_on;
+    } user{r.context, go_on};
+    const auto abort = [](void* u, size_t, int32_t, const char*, size_t) {
+      riffle_abort(static_cast<User*>(u)->context, true);
+      return static_cast<User*>(u)->go_on;
+    };
+    riffle_result result;
+    r.check(riffle_generate(s, &g, abort, &user, &result));
+    CHECK(result.finish == RIFFLE_FINISH_ABORTED);
+    CHECK(result.n_tokens == 1);
+    r.check(riffle_step(r.context, &s, &tokens[1], 1));  // not aborted
+  }
+}
+
+TEST_CASE("more threads or slots than the machine gives are errors", "[limits]") {
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_EMU;
+  o.slots = INT32_MAX;
+  CHECK(has(create_error(o, RIFFLE_OUT_OF_MEMORY), "this machine has"));
+  o.slots = int64_t(1) << 40;
+  CHECK(has(create_error(o, RIFFLE_BAD_ARGUMENT), "slots"));
+}
+
 TEST_CASE("another thread can stop a generation", "[limits]") {
   riffle_context_options o = options();
   o.n_ctx = 4096;

@@ -70,6 +70,7 @@ void CpuBackend::prepare_rows(const DecodeAttention& a) {
     r.l_blocks = l_blocks_.as<float>() + i * l_stride;
     r.held.clear();
     r.held_from = 0;
+    r.lookups = r.misses = 0;
   }
 }
 
@@ -168,7 +169,7 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
 }
 
 void CpuBackend::run_work(const Selector& selector) {
-  for (Buffer& b : thread_scratch_) b.reserve(256 * sizeof(float));
+  for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.n_heads) * sizeof(float));
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
     const Work& w = work_[i];
     if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
@@ -179,13 +180,38 @@ void CpuBackend::run_work(const Selector& selector) {
 
 // Slots for positions [at, end) of a row's order.
 void CpuBackend::hold(ActiveRow& r, int end) {
-  r.held.resize(end - r.at);
+  r.held.reserve(end - r.at);
   r.held_from = r.at;
   for (int i = r.at; i < end; ++i) {
     const int32_t block = r.plan->at(i);
-    Held& held = r.held[i - r.at];
-    if (block == r.row.n_blocks - 1) held = {residency_->tail(*r.sequence, r.layer, r.head), nullptr, -1, false};
-    else residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
+    Held held;
+    if (block == r.row.n_blocks - 1) {
+      held.data = residency_->tail(*r.sequence, r.layer, r.head);
+    } else {
+      residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
+      ++r.lookups;
+      r.misses += held.miss;
+    }
+    r.held.push_back(held);
+  }
+}
+
+// Slots, and work, for each active row: one iteration, or as much of it as the quota allows.
+void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
+  work_.clear();
+  for (ActiveRow* r : active_) {
+    const int64_t left = r->plan->size() - r->at;
+    const int64_t want = microbatch > 0 ? int64_t(r->batch_begin - r->at) + int64_t(lookahead + 1) * microbatch : left;
+    const int end = r->at + static_cast<int>(std::min({want, quota, left}));
+    hold(*r, end);
+    if (microbatch > 0) {
+      work_.push_back({r, r->at, end});
+      continue;
+    }
+    for (int b = r->at, next; b < end; b = next) {
+      next = std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks);
+      work_.push_back({r, b, next});
+    }
   }
 }
 
@@ -204,18 +230,14 @@ void CpuBackend::attend_pooled(const DecodeAttention& a, int64_t n_rows) {
     for (int64_t i = first; i < std::min(n_rows, first + group); ++i) active_.push_back(&rows_[i]);
     while (!active_.empty()) {
       const int64_t quota = room / static_cast<int64_t>(active_.size());
-      work_.clear();
-      for (ActiveRow* r : active_) {
-        const int size = r->plan->size();
-        const int64_t want = m > 0 ? int64_t(r->batch_begin - r->at) + int64_t(a.lookahead + 1) * m : size - r->at;
-        const int end = r->at + static_cast<int>(std::min<int64_t>({want, quota, size - r->at}));
-        hold(*r, end);
-        if (m > 0) work_.push_back({r, r->at, end});
-        else
-          for (int b = r->at; b < end; b = std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks))
-            work_.push_back({r, b, std::min(end, (b / kSpanBlocks + 1) * kSpanBlocks)});
+      if (quota < 1) fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into", static_cast<long long>(residency_->slots()));
+      try {
+        grant(quota, a.lookahead, m);
+        run_work(selector);
+      } catch (...) {
+        for (ActiveRow* r : active_) residency_->abandon(r->held.data(), static_cast<int>(r->held.size()));
+        throw;
       }
-      run_work(selector);
       for (ActiveRow* r : active_) {
         if (m == 0) {
           r->at += static_cast<int>(r->held.size());
@@ -267,7 +289,7 @@ void CpuBackend::attend_decode(const DecodeAttention& a) {
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], a.out + i * g * d);
   if (a.coverage) measure_coverage(n_rows);
   for (int64_t i = 0; i < n_rows; ++i)
-    a.reports[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].plan->order().data(),
+    a.reports[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].lookups, rows_[i].misses, rows_[i].plan->order().data(),
                     a.coverage ? coverage_.as<float>() + i * g : nullptr};
 }
 

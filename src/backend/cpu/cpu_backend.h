@@ -44,6 +44,7 @@ class CpuBackend : public Backend {
     int batch_begin = 0;        // where the microbatch under way began (at first: where the forced blocks end)
     int next_test = 0;          // and where it ends
     bool done = false;
+    int lookups = 0, misses = 0;  // of the pool
     std::vector<Held> held;     // pooled: positions [held_from, held_from + held.size())
     int held_from = 0;
   };
@@ -57,6 +58,7 @@ class CpuBackend : public Backend {
   void attend_in_place(int64_t n_rows, const Selector& selector);
   void attend_pooled(const DecodeAttention& args, int64_t n_rows);
   void hold(ActiveRow& r, int end);
+  void grant(int64_t quota, int lookahead, int microbatch);
   void run_work(const Selector& selector);
   void run_row(ActiveRow& r, int end, const Selector& selector);
   void attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride);
