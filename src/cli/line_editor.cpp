@@ -1,6 +1,7 @@
 #include "cli/line_editor.h"
 
 #include <histedit.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,19 +28,23 @@ struct LineEditor::State {
   }
   static char* show_prompt(EditLine* el) { return of(el)->prompt.data(); }
 
-  // One character from the terminal. libedit's own reader tries again after a signal; ours gives up on Ctrl-C.
+  // One character from the terminal. libedit's own reader tries again after a signal; ours gives up on Ctrl-C, also on one
+  // that came just before it began to wait or that another thread received: hence the short waits.
   static int get_char(EditLine* el, wchar_t* out) {
     mbstate_t state{};
     for (;;) {
-      char byte = 0;
-      const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-      if (n == 0) return 0;
-      if (n < 0) {
-        if (errno == EINTR && !interrupted()) continue;
+      if (interrupted()) {
         const LineInfo* info = el_line(el);
         of(el)->had_text = info && info->lastchar > info->buffer;
         return -1;
       }
+      pollfd wait{STDIN_FILENO, POLLIN, 0};
+      if (poll(&wait, 1, 100) <= 0) continue;
+      char byte = 0;
+      const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
+      if (n == 0) return 0;
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return -1;
       const size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == static_cast<size_t>(-2)) continue;  // in the middle of a character
       if (used == static_cast<size_t>(-1)) {

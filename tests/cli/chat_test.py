@@ -2,6 +2,7 @@
 import pty
 import re
 import select
+import termios
 import time
 
 from harness import *
@@ -91,7 +92,12 @@ class Terminal:
                 break
         raise AssertionError(f"{pattern} did not come; seen {self.seen[-400:]!r}")
 
-    def send(self, text):
+    def send(self, text, at_prompt=True):
+        """At the prompt: once the line editor has taken the terminal over, which it does just after showing it. What
+        comes before that is the terminal's own (Ctrl-D, for one, would be lost)."""
+        end = time.time() + 30
+        while at_prompt and termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
+            time.sleep(0.005)
         os.write(self.fd, text)
 
     def end(self, seconds=60):
@@ -140,7 +146,7 @@ def stopping(_):
     t.wait_for(rb"> ")
     t.send(b"Tell me a story.\r")
     t.wait_for(rb"story\.\r?\r\n.+?[a-z]{2}")
-    t.send(b"\x03")
+    t.send(b"\x03", at_prompt=False)
     text = t.wait_for(rb"> ", 30)
     check(b"[stopped]" in text, "Ctrl-C stops the answer and the prompt comes back", text[-300:])
     t.send(b"/stats\r")
