@@ -80,9 +80,9 @@ int demo_main(DemoOptions& o) {
   const size_t n_document = tokenize(model.get(), document, RIFFLE_TOKENIZE_BOS).size();
   const int64_t blocks = static_cast<int64_t>(n_document) / options.block_size * info.n_layers * info.n_kv_heads;
   if (options.device == RIFFLE_DEVICE_AUTO) {
-    // A pool an eighth the size of the document's KV: what a small GPU would have.
+    // A pool a quarter the size of the document's KV, about what one step reads and a little more.
     options.device = RIFFLE_DEVICE_EMU;
-    if (!options.slots && !options.gpu_mem) options.slots = std::max<int64_t>(blocks / 8, 64);
+    if (!options.slots && !options.gpu_mem) options.slots = std::max<int64_t>(blocks / 4, 64);
   }
   Context context = create_context(model.get(), options);
   Session session = create_session(context.get());
