@@ -230,7 +230,9 @@ void CpuBackend::attend_pooled(const DecodeAttention& a, int64_t n_rows) {
     for (int64_t i = first; i < std::min(n_rows, first + group); ++i) active_.push_back(&rows_[i]);
     while (!active_.empty()) {
       const int64_t quota = room / static_cast<int64_t>(active_.size());
-      if (quota < 1) fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into", static_cast<long long>(residency_->slots()));
+      if (quota < 1)
+        fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into",
+             static_cast<long long>(residency_->slots()));
       try {
         grant(quota, a.lookahead, m);
         run_work(selector);
