@@ -1,8 +1,8 @@
 # riffle: make (all) | demo | test | bench | fuzz | fmt | dist | install | clean
-#   make            build/riffle, build/libriffle.so, build/libriffle.a (the CUDA toolkit is not needed)
+#   make            build/riffle, build/libriffle.so, build/libriffle.a (with the CUDA device if the CUDA toolkit is there)
 #   make demo       set up what is missing, build, and watch the shipped model read a long document
 #   make test       set up what is missing, build, and run every test
-# Options: SANITIZE=address,undefined  DEBUG=1  BUILD=dir  PREFIX=/usr/local
+# Options: SANITIZE=address,undefined  DEBUG=1  BUILD=dir  PREFIX=/usr/local  CUARCH="80 90" (GPU architectures; none: no CUDA)
 include third_party/deps.mk
 
 # All cores, unless -j was given.
@@ -23,13 +23,28 @@ WARN     := -Wall -Wextra -Werror $(if $(SANITIZE),-Wno-maybe-uninitialized)
 # does not depend on what the compiler fuses; kernels that want FMA say so.
 CXXFLAGS += -std=c++20 $(OPT) -g1 -fPIC -fvisibility=hidden -ffp-contract=off $(WARN) $(SAN) -Isrc -I. -MMD -MP $(DEPS_CFLAGS)
 CFLAGS   += -std=c11 $(OPT) -g1 $(WARN) -pedantic $(SAN) -Isrc -MMD -MP
-LDLIBS   += $(DEPS_LIBS) -lpthread
+LDLIBS   += $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN) -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib/riffle'
 
-LIB_SRC  := $(shell find src -name '*.cpp' ! -path 'src/cli/*') $(wildcard kernels/cpu/*.cpp)
+# The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
+CUDA     ?= /usr/local/cuda
+CUARCH   ?= 75 80 86 89 90
+NVCC     := $(if $(strip $(CUARCH)),$(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null)))
+ifneq ($(NVCC),)
+CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+# The newest architecture also as PTX, for GPUs yet to come.
+NVCCFLAGS := -std=c++20 -O3 $(if $(DEBUG),-lineinfo) -Xfatbin -compress-all -I. -Isrc -ccbin $(CXX) -Xcompiler=-fPIC,-fvisibility=hidden,-Wall \
+             $(foreach a,$(CUARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+             -gencode=arch=compute_$(lastword $(CUARCH)),code=compute_$(lastword $(CUARCH))
+CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
+CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
+endif
+
+LIB_SRC  := $(shell find src -name '*.cpp' ! -path 'src/cli/*' $(if $(NVCC),,! -path 'src/backend/cuda/[b-z]*')) $(wildcard kernels/cpu/*.cpp)
+CU_SRC   := $(if $(NVCC),$(wildcard kernels/*.cu))
 CLI_SRC  := $(wildcard src/cli/*.cpp)
-TEST_SRC := $(shell find tests -name '*_test.cpp') tests/main.cpp
-LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o)
+TEST_SRC := $(shell find tests -name '*_test.cpp' $(if $(NVCC),,! -path 'tests/cuda/*')) tests/main.cpp
+LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
 
@@ -45,6 +60,9 @@ $(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
 $(BUILD)/%.o: %.cpp | deps
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
+$(BUILD)/%.cu.o: %.cu | deps
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@
 $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "model/chat_template.h"
+#include "model/synthetic_model.h"
 #include "model/tokenizer.h"
 #include "util/error.h"
 
@@ -20,6 +21,7 @@ struct riffle_model {
   std::unique_ptr<Model> model;
   std::string weight_type;
   std::mutex error_lock;  // threads may tokenise at once
+  std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";
 };
 
@@ -101,6 +103,16 @@ void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out)
   std::copy_n(values, n, out);
 }
 
+const Tokenizer& tokenizer_of(const riffle_model& m) {
+  if (!m.model->tokenizer) fail(RIFFLE_UNSUPPORTED, "this model has no tokenizer");
+  return *m.model->tokenizer;
+}
+
+void name_weight_type(riffle_model& m) {
+  const Weights& w = m.model->weights;
+  m.weight_type = dtype_name(w.layers.empty() ? w.embedding.type : w.layers[0].wq.type);
+}
+
 riffle_context_options or_defaults(const riffle_context_options* options) {
   riffle_context_options o;
   riffle_context_defaults(&o);
@@ -139,6 +151,7 @@ const char* riffle_status_name(riffle_status status) {
     case RIFFLE_BAD_TEXT: return "bad text";
     case RIFFLE_BUFFER_TOO_SMALL: return "buffer too small";
     case RIFFLE_INTERNAL: return "internal error";
+    case RIFFLE_DEVICE_LOST: return "device lost";
   }
   return "unknown status";
 }
@@ -165,6 +178,15 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->budget = 0.1f;
   s->sink_blocks = 1;
   s->window_blocks = 2;
+}
+
+void riffle_attention_trace_defaults(riffle_attention_trace* t) {
+  if (!t) return;
+  *t = {};
+  t->struct_size = sizeof *t;
+  t->sparsity = 0.05f;
+  t->weight = 0.95f;
+  t->overlap = 0.88f;
 }
 
 void riffle_context_defaults(riffle_context_options* o) {
@@ -215,8 +237,21 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
       };
     auto m = std::make_unique<riffle_model>();
     m->model = load_model(path, progress);
-    m->weight_type = dtype_name(m->model->weights.layers.empty() ? m->model->weights.embedding.type
-                                                                 : m->model->weights.layers[0].wq.type);
+    name_weight_type(*m);
+    *model = m.release();
+  });
+}
+
+riffle_status riffle_model_synthetic(const char* shape, const char* weight_type, riffle_model** model, char* err,
+                                     size_t err_size) {
+  if (model) *model = nullptr;
+  return guarded(err, err_size, [&] {
+    require(shape, "shape");
+    require(weight_type, "weight_type");
+    require(model, "model");
+    auto m = std::make_unique<riffle_model>();
+    m->model = synthetic_model(shape, weight_type_of(weight_type));
+    name_weight_type(*m);
     *model = m.release();
   });
 }
@@ -259,8 +294,8 @@ riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text
   return on_model(model, [&] {
     require(text || !text_len, "text");
     require(n_tokens, "n_tokens");
-    const auto ids = model->model->tokenizer->encode({text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS,
-                                                     flags & RIFFLE_TOKENIZE_SPECIAL);
+    const auto ids = tokenizer_of(*model).encode({text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS,
+                                                 flags & RIFFLE_TOKENIZE_SPECIAL);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }
@@ -270,16 +305,17 @@ riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size
   return on_model(model, [&] {
     require(tokens || !n_tokens, "tokens");
     require(text_len, "text_len");
+    const Tokenizer& tokenizer = tokenizer_of(*model);
     for (size_t i = 0; i < n_tokens; ++i)
-      if (!model->model->tokenizer->piece(tokens[i]))
+      if (!tokenizer.piece(tokens[i]))
         fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i, tokens[i]);
-    const std::string out = model->model->tokenizer->decode(tokens, n_tokens);
+    const std::string out = tokenizer.decode(tokens, n_tokens);
     hand_out(out.data(), out.size(), text, capacity, text_len);
   });
 }
 
 const char* riffle_token_piece(const riffle_model* model, int32_t token) {
-  return model ? model->model->tokenizer->piece(token) : nullptr;
+  return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
 }
 
 riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages, size_t n_messages,
@@ -293,7 +329,7 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
       require(messages[i].content, "a message's content");
       list.push_back({messages[i].role, messages[i].content});
     }
-    const auto ids = chat_tokens(*model->model->tokenizer, model->model->chat_template, list);
+    const auto ids = chat_tokens(tokenizer_of(*model), model->model->chat_template, list);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }
@@ -317,9 +353,17 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
   return guarded(err, err_size, [&] {
     require(model, "model");
     require(context, "context");
+    const riffle_context_options given = or_defaults(options);
     auto c = std::make_unique<riffle_context>();
     c->model = model;
-    c->engine = std::make_unique<Engine>(*model->model, or_defaults(options));
+    // Synthetic weights get their bytes here, if the device reads them from host memory and the plan allows it.
+    const std::lock_guard<std::mutex> lock(model->weights_lock);
+    ResolvedOptions resolved = resolve_options(model->model->config, given);
+    riffle_plan plan{};
+    plan_memory(*model->model, resolved, plan);
+    if (resolved.options.device == RIFFLE_DEVICE_CPU || resolved.options.device == RIFFLE_DEVICE_EMU)
+      materialize(*model->model);
+    c->engine = std::make_unique<Engine>(*model->model, given);
     *context = c.release();
   });
 }
@@ -327,6 +371,10 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
 void riffle_context_free(riffle_context* context) { delete context; }
 
 const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
+
+const char* riffle_context_notice(const riffle_context* context) {
+  return context ? context->engine->backend().notice() : "";
+}
 
 riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {
   return on_context(context, [&] {
@@ -449,6 +497,7 @@ riffle_status riffle_generate_many(riffle_context* context, riffle_session* cons
                                    const riffle_generate_options* options, size_t n_sessions, riffle_token_fn callback,
                                    void* user, riffle_result* results) {
   return on_context(context, [&] {
+    (void)tokenizer_of(*context->model);
     const auto sequences = sequences_of(context, sessions, n_sessions);
     std::vector<riffle_generate_options> all(n_sessions);
     for (size_t i = 0; i < n_sessions; ++i) {
@@ -482,6 +531,17 @@ riffle_status riffle_session_get_stats(const riffle_session* session, riffle_sta
 
 void riffle_reset_stats(riffle_context* context) {
   if (context) context->engine->reset_stats();
+}
+
+riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions, const int32_t* tokens,
+                                  size_t n_sessions, riffle_timing* timing) {
+  return on_context(context, [&] {
+    require(tokens, "tokens");
+    require(timing, "timing");
+    require_size(*timing, "timing");
+    const auto sequences = sequences_of(context, sessions, n_sessions);
+    context->engine->profile_step(sequences, {tokens, n_sessions}, *timing);
+  });
 }
 
 riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user, bool with_coverage) {

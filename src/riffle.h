@@ -70,7 +70,8 @@ typedef enum riffle_status {
   RIFFLE_ABORTED = 8,          /* riffle_abort, or a callback returned false                               */
   RIFFLE_BAD_TEXT = 9,         /* text is not valid UTF-8                                                  */
   RIFFLE_BUFFER_TOO_SMALL = 10,
-  RIFFLE_INTERNAL = 11
+  RIFFLE_INTERNAL = 11,
+  RIFFLE_DEVICE_LOST = 12       /* the GPU stopped working: free the context; the process can go on without the GPU */
 } riffle_status;
 
 RIFFLE_API const char *riffle_version(void);
@@ -102,13 +103,21 @@ RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
  * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
 RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
                                            char *err, size_t err_size);
+
+/* A model of a known shape whose weights are made up as they are needed, for measuring speed without a download: it runs, and
+ * what it says means nothing. shape: "llama-3.1-8b", "llama-3.2-1b", "llama-3.2-3b", "llama-3-70b-layer" (one layer, small
+ * vocabulary) or "tiny"; weight_type: "q8_0", "bf16", "f16" or "f32". It has no tokenizer: functions that need one return
+ * RIFFLE_UNSUPPORTED. The weights take memory on the device that runs them, first when a context is created; the CPU devices
+ * keep them until the model is freed. RIFFLE_BAD_ARGUMENT names what there is. */
+RIFFLE_API riffle_status riffle_model_synthetic(const char *shape, const char *weight_type, riffle_model **model,
+                                                char *err, size_t err_size);
 RIFFLE_API void riffle_model_free(riffle_model *model);
 /* The text is that of the last failure in any thread; copy it before another thread can fail. */
 RIFFLE_API const char *riffle_model_error(const riffle_model *model);
 
 typedef struct riffle_model_info {
   size_t struct_size;
-  const char *name, *architecture, *format, *weight_type; /* "gguf" or "safetensors"; "Q8_0", "BF16", ... */
+  const char *name, *architecture, *format, *weight_type; /* "gguf", "safetensors", "synthetic"; "Q8_0", "BF16", ... */
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
@@ -189,16 +198,37 @@ RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
 /* ---- context ----------------------------------------------------------------------------------------------------- */
 
 typedef enum riffle_device {
-  RIFFLE_DEVICE_AUTO = 0, /* the fastest present; EMU if slots or gpu_mem is given, which CPU refuses      */
+  RIFFLE_DEVICE_AUTO = 0, /* the GPU if there is one that works (riffle_plan.device_note says why not), else CPU, or
+                             EMU if slots or gpu_mem is given, which CPU refuses                           */
   RIFFLE_DEVICE_CPU = 1,  /* attends to the host store in place; no pool                                   */
-  RIFFLE_DEVICE_EMU = 2   /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
+  RIFFLE_DEVICE_EMU = 2,  /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
+  RIFFLE_DEVICE_CUDA = 3  /* an NVIDIA GPU (the first that CUDA_VISIBLE_DEVICES shows)                     */
 } riffle_device;
 
 typedef enum riffle_evict { RIFFLE_EVICT_LRU = 0, RIFFLE_EVICT_FIFO = 1 } riffle_evict;
+/* Who decides which blocks are in the slots of a GPU. DEVICE: the GPU itself, no host in the loop of a step. HOST: the
+ * host, which streams blocks in while it waits for the test's flag (pipelined PSA); the same answers. AUTO: DEVICE, or HOST
+ * where it cannot be (evict FIFO, pool_per_layer, host memory that the system does not let riffle pin). */
+typedef enum riffle_residency {
+  RIFFLE_RESIDENCY_AUTO = 0, RIFFLE_RESIDENCY_DEVICE = 1, RIFFLE_RESIDENCY_HOST = 2
+} riffle_residency;
 typedef enum riffle_kv_type { RIFFLE_KV_F16 = 0, RIFFLE_KV_F32 = 1 } riffle_kv_type;
 typedef enum riffle_isa {
   RIFFLE_ISA_AUTO = 0, RIFFLE_ISA_SCALAR = 1, RIFFLE_ISA_AVX2 = 2, RIFFLE_ISA_AVX512 = 3, RIFFLE_ISA_AMX = 4
 } riffle_isa;
+
+/* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for measuring the speed of long
+ * contexts. riffle_prefill then only fills the KV (nothing is computed, no logits), and riffle_step runs the whole model but
+ * for the q, k and v that it attends with. The answers mean nothing. Defaults: 95 % of each query's attention weight in 5 % of
+ * the blocks, 88 % of which it shares with the query before. */
+typedef struct riffle_attention_trace {
+  size_t struct_size;
+  float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least 1/head_dim      */
+  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999                   */
+  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1                     */
+  uint64_t seed;
+} riffle_attention_trace;
+RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace *trace);
 
 typedef struct riffle_context_options {
   size_t struct_size;
@@ -214,6 +244,10 @@ typedef struct riffle_context_options {
   bool pool_per_layer;    /* split the pool evenly among layers (for comparison)                           */
   int32_t prefill_chunk;  /* tokens per chunk of prefill; 0: default                                       */
   riffle_selection selection;
+  riffle_residency residency; /* cuda */
+  bool no_pin;            /* cuda: leave host memory pageable (slower; the host then decides residency)     */
+  int32_t n_sessions;     /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1                             */
+  const riffle_attention_trace *attention_trace; /* NULL: none. Copied when the context is created          */
 } riffle_context_options;
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
@@ -228,6 +262,7 @@ typedef struct riffle_plan {
   uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
+  char device_note[256];   /* cuda: the GPU's name; else why AUTO did not choose it, or empty               */
 } riffle_plan;
 
 /* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or slots too many for this
@@ -240,6 +275,9 @@ RIFFLE_API riffle_status riffle_context_create(riffle_model *model, const riffle
                                                riffle_context **context, char *err, size_t err_size);
 RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
+/* What a user should know of how the context runs, such as host memory that could not be pinned; "" if nothing. Valid until
+ * the next call on the context. */
+RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
 /* Change the selection for the steps that follow; KV already held stays valid. */
 RIFFLE_API riffle_status riffle_set_selection(riffle_context *context, const riffle_selection *selection);
@@ -353,12 +391,35 @@ typedef struct riffle_stats {
   uint64_t host_kv_bytes;                   /* held by the block store now                                         */
   uint64_t peak_rss_bytes;                  /* of the process */
   int64_t pool_slots;
+  /* Of a device with memory of its own; else 0. */
+  uint64_t host_syncs;                      /* times the host waited for the device, decode                        */
+  uint64_t device_bytes, peak_device_bytes; /* device memory held now, and at most                                 */
+  uint64_t pinned_bytes;                    /* host memory that the device can read, held now                      */
 } riffle_stats;
 
 RIFFLE_API riffle_status riffle_get_stats(const riffle_context *context, riffle_stats *stats);
 RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session *session, riffle_stats *stats); /* this session's
    share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
 RIFFLE_API void riffle_reset_stats(riffle_context *context);
+
+/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more than a step takes otherwise,
+ * since parts do not overlap here. */
+typedef struct riffle_timing {
+  size_t struct_size;
+  double linear;                /* products with weights, and what is fused with them                              */
+  double attention_score;       /* digests against queries                                                         */
+  double attention_rank;        /* the order of the blocks                                                         */
+  double attention_attend;      /* blocks read, transfers waited for, tests, merging                               */
+  double other;                 /* embedding, RoPE, appending, sealing of blocks, bookkeeping                      */
+  double total;
+  double copy_bandwidth;        /* bytes/s that a copy inside the device's memory reaches, read + write; 0: not known */
+  double link_bandwidth;        /* bytes/s from host memory to the device; 0: not known                            */
+} riffle_timing;
+
+/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle bench. The bandwidths are
+ * measured once for each context. RIFFLE_UNSUPPORTED on devices without such timers. */
+RIFFLE_API riffle_status riffle_profile_step(riffle_context *context, riffle_session *const *sessions,
+                                             const int32_t *tokens, size_t n_sessions, riffle_timing *timing);
 
 /* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each session. With
  * with_coverage, riffle also attends densely beside each selection (slow) to tell what share of the attention weight

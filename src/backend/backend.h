@@ -1,18 +1,22 @@
 // The whole contract between the engine and a device.
 //
-// Memory   Pointers given to an operation are the backend's own (allocate), but for tokens and tensors of the model file,
-//          which are host memory.
-// Order    Operations run in the order they are called; a backend may run them later, but host() waits.
+// Memory   Pointers to activations are the backend's own (allocate); tokens and tensors are the model's and the caller's:
+//          host memory. read() brings results back.
+// Order    Operations run in the order they are called; a backend may run them later, but read() and end_step() wait.
 // Numbers  f32 activations. A result belongs to its own row (token, query): the same bits whatever else is in the batch,
-//          however a prompt is cut into chunks, for any number of threads, any pool and any eviction policy.
-// Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT or RIFFLE_INTERNAL; nothing aborts. After an error the
-//          backend stays usable.
+//          any pool, any eviction policy and any look-ahead; on the CPU also for any number of threads and however a prompt
+//          is cut into chunks.
+// Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL; nothing aborts. After
+//          an error other than RIFFLE_DEVICE_LOST the backend stays usable.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "engine/attention_trace.h"
 #include "kv/kv_store.h"
 #include "kv/residency.h"
+#include "kv/slot_pool.h"
 #include "model/model.h"
 #include "select/selector.h"
 #include "util/buffer.h"
@@ -29,13 +33,23 @@ struct LinearOut {
   int64_t ldy = 0;
 };
 
+// Up to three products of the same x [n][cols].
+struct Linear {
+  static constexpr int kMaxOuts = 3;
+  const float* x = nullptr;
+  int64_t n = 0;
+  const Tensor* norm = nullptr;  // x is RMS-normalised with this weight first; null: taken as it is
+  LinearOut outs[kMaxOuts];
+  int n_outs = 1;
+  bool add = false;  // y += instead of y =
+  Phase phase = Phase::Decode;
+};
+
 struct PrefillAttention {
   const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
   int64_t n = 0, ldq = 0;
   int64_t pos0 = 0;          // position of the first query
-  int n_heads = 0;
-  std::byte* const* blocks = nullptr;  // [n_kv_heads][n_blocks], holding keys of all positions < pos0 + n
-  int64_t n_blocks = 0;
+  LayerKv kv;                // holding keys of all positions < pos0 + n
   float* out = nullptr;      // [n][ldo]
   int64_t ldo = 0;
 };
@@ -44,56 +58,74 @@ struct PrefillAttention {
 struct RowReport {
   int n_blocks = 0, n_read = 0;
   int lookups = 0, misses = 0;      // of the pool
-  const int32_t* blocks = nullptr;  // [n_read]
+  const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
 };
 
-struct DecodeAttention {
-  int layer = 0;
-  SequenceKv* const* sequences = nullptr;  // [n]
+// One decode step: the newest token of each of n sequences.
+struct Step {
+  SequenceKv* const* sequences = nullptr;
+  const int32_t* tokens = nullptr;  // [n]
   int64_t n = 0;
-  const float* q = nullptr;  // [n][n_heads * head_dim], after RoPE, not scaled; the current token's k, v are in the tails
-  int n_heads = 0;
-  float* out = nullptr;      // [n][n_heads * head_dim]
   const Selector* selector = nullptr;
-  int lookahead = 0;         // microbatches loaded ahead of the test
-  bool coverage = false;     // also measure what share of the attention weight was covered
-  RowReport* reports = nullptr;  // [n][n_kv_heads], valid until the next operation
+  const Selector* dense = nullptr;  // of the first dense_layers layers
+  int dense_layers = 0;
+  int lookahead = 0;      // microbatches loaded ahead of the test
+  bool orders = false;    // report which blocks were read
+  bool coverage = false;  // also measure what share of the attention weight was covered
+  const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
+  uint64_t program = 0;   // steps of one number are the same operations on the same buffers, but for tokens and positions
+  // The rows [n][n_kv_heads] of a layer; valid during the call. Called for each layer, at the latest in end_step.
+  std::function<void(int layer, const RowReport*)> report;
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const char* name() const = 0;    // "cpu", "emu"
+  virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
   virtual const char* detail() const = 0;  // instruction set or device
+  virtual const char* notice() const { return ""; }  // of riffle_context_notice
 
   virtual Buffer allocate(size_t bytes) = 0;
-
-  // x[i] = row tokens[i] of the table.
-  virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
-  virtual void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) = 0;
-  // Up to kMaxLinearOuts products of the same x [n][cols].
-  static constexpr int kMaxLinearOuts = 3;
-  virtual void linear(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) = 0;
-  // Rotates n_heads heads of each of n rows x[n][ld] to position pos[i] < the capacity set by rope_table.
-  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) = 0;
-  virtual void swiglu(float* gate, const float* up, int64_t count) = 0;
-  virtual void add(float* x, const float* y, int64_t count) = 0;
-
-  // Prefill: k, v [n][n_kv_heads*head_dim] of positions pos0.. into blocks [n_kv_heads][n_blocks].
-  virtual void append(const float* k, const float* v, int64_t n, int64_t pos0, std::byte* const* blocks,
-                      int64_t n_blocks) = 0;
-  // Decode: k, v [n][n_kv_heads*head_dim], one token for each sequence, into the tails of a layer.
-  virtual void append_tails(const float* k, const float* v, SequenceKv* const* sequences, int64_t n, int layer) = 0;
-  virtual void attend_prefill(const PrefillAttention& args) = 0;
-  virtual void attend_decode(const DecodeAttention& args) = 0;
-
+  // Waits for what was asked for so far and copies n floats to the host.
+  virtual void read(const float* src, int64_t n, float* host) = 0;
   // Cosines and sines for positions below n.
   virtual void rope_table(int64_t n) = 0;
 
-  // One block, attended one microbatch at a time, is the least a row needs; see engine/memory_plan.
-  virtual KvStore& store() = 0;
+  virtual void linear(const Linear& args) = 0;
+  // x += W2 (silu(W1 norm(x)) * (W3 norm(x))) for n rows.
+  virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
+
+  // ---- prefill
+  // x[i] = row tokens[i] of the table.
+  virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
+  // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i < the capacity set by rope_table.
+  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) = 0;
+  // k (not yet rotated; may be overwritten), v [n][n_kv_heads*head_dim] of positions pos0.. into a layer.
+  virtual void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) = 0;
+  virtual void attend_prefill(const PrefillAttention& args) = 0;
+
+  // ---- a decode step: begin_step, if it says so the operations, end_step. linear and ffn take part as well.
+  // False: the operations of this program are known and have been started already; go on with end_step.
+  virtual bool begin_step(const Step& step) = 0;
+  virtual void embed_step(const Tensor& table, float* x) = 0;
+  // Rotates q and k [n][heads*head_dim] (in place) to the sequences' positions; k and v go into the tails of a layer.
+  virtual void append_step(int layer, float* q, float* k, const float* v) = 0;
+  // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
+  virtual void attend_step(int layer, const float* q, float* out) = 0;
+  // Waits; row i of logits [n][vocab_size] goes to host[i]. After an error the step is over too.
+  virtual void end_step(const float* logits, float* const* host) = 0;
+  // Instead of end_step, after an operation failed.
+  virtual void abandon_step() = 0;
+
   virtual Residency& residency() = 0;
+  // Synthetic attention (engine/attention_trace.h): a layer's keys and values of positions pos0..; steps follow Step::trace.
+  virtual void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) = 0;
+  // The next step is timed part by part. False: this backend has no timers.
+  virtual bool start_profile() { return false; }
+  virtual void finish_profile(riffle_timing&) {}
+  // What the device itself counts; see riffle_stats.
+  virtual void device_stats(riffle_stats&) const {}
 };
 
 struct CpuBackendOptions {
@@ -105,6 +137,6 @@ struct CpuBackendOptions {
   bool pool_per_layer = false;
 };
 
-std::unique_ptr<Backend> make_cpu_backend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads);
+std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);
 
 }  // namespace riffle

@@ -21,7 +21,9 @@ const Names<riffle_stop> kStops = {{"paper", RIFFLE_STOP_PAPER},
                                    {"bound", RIFFLE_STOP_BOUND},
                                    {"veto", RIFFLE_STOP_VETO}};
 const Names<riffle_device> kDevices = {
-    {"auto", RIFFLE_DEVICE_AUTO}, {"cpu", RIFFLE_DEVICE_CPU}, {"emu", RIFFLE_DEVICE_EMU}};
+    {"auto", RIFFLE_DEVICE_AUTO}, {"cpu", RIFFLE_DEVICE_CPU}, {"emu", RIFFLE_DEVICE_EMU}, {"cuda", RIFFLE_DEVICE_CUDA}};
+const Names<riffle_residency> kResidencies = {
+    {"auto", RIFFLE_RESIDENCY_AUTO}, {"device", RIFFLE_RESIDENCY_DEVICE}, {"host", RIFFLE_RESIDENCY_HOST}};
 const Names<riffle_isa> kIsas = {{"auto", RIFFLE_ISA_AUTO},
                                  {"scalar", RIFFLE_ISA_SCALAR},
                                  {"avx2", RIFFLE_ISA_AVX2},
@@ -114,7 +116,9 @@ constexpr double kMaxInt = 2147483647.0;
 
 void add_context_flags(CLI::App& app, riffle_context_options& c) {
   const Group g{app, "Context"};
-  choice(g, "--device", c.device, kDevices, "where attention runs; emu is a GPU's slot pool emulated");
+  choice(g, "--device", c.device, kDevices, "where the model runs; emu is a GPU's slot pool emulated on the CPU");
+  app.add_flag("--no-pin", c.no_pin, "cuda: leave host memory pageable (slow)")->group(g.heading);
+  choice(g, "--residency", c.residency, kResidencies, "cuda: who decides what is in the GPU's slots");
   size_flag(g, "--threads", c.n_threads, "CPU threads; 0: one per core");
   size_flag(g, "-c,--ctx", c.n_ctx, "context length in tokens; 0: the model's trained length");
   choice(g, "--block", c.block_size, kBlocks, "tokens per KV block");
@@ -197,6 +201,7 @@ const char* selector_name(riffle_selector v) { return name_of(kSelectors, v); }
 const char* digest_name(riffle_digest v) { return name_of(kDigests, v); }
 const char* gqa_name(riffle_gqa v) { return name_of(kGqas, v); }
 const char* stop_name(riffle_stop v) { return name_of(kStops, v); }
+const char* residency_name(riffle_residency v) { return name_of(kResidencies, v); }
 const char* device_name(riffle_device v) { return name_of(kDevices, v); }
 const char* isa_name(riffle_isa v) { return name_of(kIsas, v); }
 const char* kv_name(riffle_kv_type v) { return name_of(kKvTypes, v); }

@@ -49,6 +49,7 @@ const char* digest_name(riffle_digest v);
 const char* gqa_name(riffle_gqa v);
 const char* stop_name(riffle_stop v);
 const char* device_name(riffle_device v);
+const char* residency_name(riffle_residency v);
 const char* isa_name(riffle_isa v);
 const char* kv_name(riffle_kv_type v);
 const char* evict_name(riffle_evict v);

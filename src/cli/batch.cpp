@@ -83,7 +83,7 @@ class Batch {
     open_input();
     model_ = load_model(o_.common);
     model_name_ = model_info(model_.get()).name;
-    context_ = create_context(model_.get(), o_.common.context);
+    context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
     open_output();  // not before the model is known to be good: it empties the file
     InterruptGuard guard(context_.get());
     LineReader reader(in_ ? fileno(in_.get()) : STDIN_FILENO);
@@ -103,6 +103,7 @@ class Batch {
         answer(group);
     }
     answer(group);
+    say_notice(context_.get(), o_.common.quiet);
     if (interrupted()) {
       notice(o_.common.quiet, "[stopped after %zu answers and %zu errors]", answered_, failed_);
       return EXIT_INTERRUPTED;

@@ -1,105 +1,27 @@
 // riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory bandwidth of the
-// machine.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <new>
-#include <thread>
+// machine. On a model file, or on a shape with synthetic weights; with the model's attention or a synthetic one.
+#include "cli/bench.h"
 
-#include "cli/common.h"
+#include <algorithm>
+#include <string_view>
 
 namespace riffle::cli {
 namespace {
-
-struct BenchOptions {
-  CommonOptions common;
-  std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,psa", text;
-  int steps = 32, reps = 3;
-};
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Repeats of one measurement stop once they took this long together: a 30,000 token prefill is not noise.
 constexpr double kEnoughSeconds = 20;
+constexpr int kProfileSteps = 4;
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  const size_t n = v.size();
-  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+Model make_synthetic(const BenchOptions& o) {
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  const riffle_status status = riffle_model_synthetic(o.shape.c_str(), o.weights.c_str(), &model, err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  return Model(model);
 }
-// Distance of fastest and slowest, as a share of the median: how far to trust the figure.
-double spread_pct(const std::vector<double>& v) {
-  const auto [low, high] = std::minmax_element(v.begin(), v.end());
-  return 100 * (*high - *low) / median(v);
-}
-
-// ---- memory bandwidth ----
-
-typedef uint64_t Lanes __attribute__((vector_size(64)));
-
-uint64_t sum(const Lanes* p, size_t n) {
-  Lanes a{}, b{}, c{}, d{};
-  for (size_t i = 0; i + 4 <= n; i += 4) {
-    a += p[i];
-    b += p[i + 1];
-    c += p[i + 2];
-    d += p[i + 3];
-  }
-  const Lanes t = a + b + c + d;
-  return t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7];
-}
-
-// Bytes per second at which n_threads read a buffer of that size over and over: what one token's weights and KV could
-// at best be read at, with whatever cache the machine has for a set of that size.
-double read_bandwidth(size_t bytes, int n_threads) {
-  const size_t threads = static_cast<size_t>(std::max(n_threads, 1));
-  const size_t each = std::max<size_t>(bytes / threads / sizeof(Lanes) / 4 * 4, 4);
-  struct Free {
-    void operator()(Lanes* p) const { ::operator delete (p, std::align_val_t{64}); }
-  };
-  const std::unique_ptr<Lanes, Free> buffer(
-      static_cast<Lanes*>(::operator new (each* threads * sizeof(Lanes), std::align_val_t{64})));
-  std::memset(static_cast<void*>(buffer.get()), 1, each * threads * sizeof(Lanes));
-  std::vector<uint64_t> sums(threads * 8);  // one cache line each
-  const auto pass = [&](int passes) {
-    const Clock::time_point start = Clock::now();
-    std::vector<std::thread> workers;
-    const auto work = [&](size_t t) {
-      uint64_t s = 0;
-      for (int i = 0; i < passes; ++i) {
-        s += sum(buffer.get() + t * each, each);
-        asm volatile("" : "+r"(s)::"memory");  // the next pass must read again
-      }
-      sums[t * 8] = s;
-    };
-    for (size_t t = 1; t < threads; ++t) workers.emplace_back(work, t);
-    work(0);
-    for (std::thread& w : workers) w.join();
-    return seconds_since(start);
-  };
-  const double once = std::max(pass(2) / 2, 1e-6);
-  const int passes = static_cast<int>(std::clamp(0.05 / once, 2.0, 10000.0));
-  double best = 0;
-  for (int i = 0; i < 3; ++i)
-    best = std::max(best, static_cast<double>(each * threads * sizeof(Lanes)) * passes / pass(passes));
-  return best;
-}
-
-// ---- measurements ----
-
-struct PrefillRow {
-  size_t tokens;
-  std::vector<double> seconds;
-};
-
-struct DecodeRow {
-  size_t depth;
-  riffle_selector selector;
-  std::vector<double> seconds;  // per token
-  riffle_stats stats;
-  double bytes = 0, bandwidth = 0;  // read per token; bytes per second that memory gives for a set of that size
-};
 
 class Bench {
  public:
@@ -115,16 +37,23 @@ class Bench {
       at = comma + 1;
     }
     std::erase(lengths, 0);
-    model_ = load_model(o_.common);
+    if (o_.traced) lengths.clear();  // prompts are filled in, which is no prefill
+    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_);
     info_ = model_info(model_.get());
-    plan_.struct_size = sizeof plan_;
-    char err[1024] = "";
-    if (riffle_plan_memory(model_.get(), &o_.common.context, &plan_, err, sizeof err) != RIFFLE_OK) plan_.n_threads = 0;
-    context_ = create_context(model_.get(), o_.common.context);
-    session_ = create_session(context_.get());
-    const int64_t n_ctx = plan_.n_ctx;
-    int64_t longest = *std::max_element(depths.begin(), depths.end()) + o_.steps + 1;
+    int64_t longest = std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
+    riffle_context_options& context = o_.common.context;
+    // A shape has no length of its own that matters, and memory is taken for the whole context.
+    if (!o_.shape.empty() && context.n_ctx == 0)
+      context.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+    if (o_.traced) context.attention_trace = &o_.trace;
+    results_.plan.struct_size = sizeof results_.plan;
+    char err[1024] = "";
+    if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
+      results_.plan.n_threads = 0;
+    context_ = create_context(model_.get(), context, o_.common.quiet);
+    for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
+    const int64_t n_ctx = results_.plan.n_ctx;
     if (longest > n_ctx)
       throw Exit(EXIT_USAGE,
                  text_of("--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
@@ -134,16 +63,27 @@ class Bench {
     for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
     // Deepest first: truncating keeps what the shallower ones need.
     std::sort(depths.rbegin(), depths.rend());
-    go_to(static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
+    for (const Session& s : sessions_)
+      go_to(s.get(), static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
     for (const int64_t d : depths)
       for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
-    std::stable_sort(decode_.begin(), decode_.end(), [](const auto& a, const auto& b) { return a.depth < b.depth; });
-    if (o_.common.json) print_json(json());
-    else print();
+    std::stable_sort(results_.decode.begin(), results_.decode.end(),
+                     [](const auto& a, const auto& b) { return a.depth < b.depth; });
+    results_.stats = context_stats(context_.get());
+    say_notice(context_.get(), o_.common.quiet);
+    if (o_.common.json) print_json(bench_json(o_, results_));
+    else print_bench(o_, results_);
     return EXIT_OK;
   }
 
  private:
+  // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps made twice would
+  // find their blocks in the pool; there the repeats go on where the last ended.
+  int64_t steps_held() const {
+    return 1 +
+           (o_.traced ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps : std::max(o_.steps, o_.warmup_steps()));
+  }
+
   // A text's tokens, over and over if it is short; without one, random ids above the control and byte pieces.
   void make_tokens(size_t n) {
     std::vector<int32_t> text;
@@ -164,60 +104,75 @@ class Bench {
     }
   }
 
-  void truncate(size_t n) { check(riffle_session_truncate(session_.get(), n), context_.get()); }
+  void truncate(riffle_session* session, size_t n) { check(riffle_session_truncate(session, n), context_.get()); }
+  void truncate_all(size_t n) {
+    for (const Session& s : sessions_) truncate(s.get(), n);
+  }
 
-  void go_to(size_t depth) {
-    const size_t held = riffle_session_length(session_.get());
-    if (held >= depth) return truncate(depth);
-    Progress progress(text_of("reading up to %zu tokens", depth), o_.common.quiet);
-    check(riffle_prefill(session_.get(), tokens_.data() + held, depth - held, Progress::callback, &progress),
-          context_.get());
+  void go_to(riffle_session* session, size_t depth) {
+    const size_t held = riffle_session_length(session);
+    if (held >= depth) return truncate(session, depth);
+    Progress progress(text_of("%s up to %zu tokens", o_.traced ? "filling" : "reading", depth), o_.common.quiet);
+    check(riffle_prefill(session, tokens_.data() + held, depth - held, Progress::callback, &progress), context_.get());
   }
 
   void measure_prefill(size_t n) {
     PrefillRow row{n, {}};
+    riffle_session* const session = sessions_.front().get();
     double spent = 0;
     // The first short prefill also pages the weights in.
-    if (prefill_.empty()) {
-      truncate(0);
-      go_to(std::min<size_t>(n, 512));
+    if (results_.prefill.empty()) {
+      truncate(session, 0);
+      go_to(session, std::min<size_t>(n, 512));
     }
     for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
-      truncate(0);
+      truncate(session, 0);
       const Clock::time_point start = Clock::now();
-      go_to(n);
+      go_to(session, n);
       row.seconds.push_back(seconds_since(start));
       spent += row.seconds.back();
     }
-    prefill_.push_back(std::move(row));
+    results_.prefill.push_back(std::move(row));
   }
 
-  void steps(size_t depth, int n) {
-    riffle_session* session = session_.get();
-    for (int i = 0; i < n; ++i)
-      check(riffle_step(context_.get(), &session, &tokens_[depth + static_cast<size_t>(i)], 1), context_.get());
+  // Hands over what a step takes: the sessions, and the next token for each.
+  template <class StepFn>
+  void each_step(int n, StepFn&& step) {
+    std::vector<riffle_session*> sessions;
+    for (const Session& s : sessions_) sessions.push_back(s.get());
+    for (int i = 0; i < n; ++i) {
+      const std::vector<int32_t> tokens(sessions.size(), tokens_[riffle_session_length(sessions.front())]);
+      check(step(sessions.data(), tokens.data(), sessions.size()), context_.get());
+    }
+  }
+  void steps(int n) {
+    each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
+      return riffle_step(context_.get(), sessions, tokens, count);
+    });
   }
 
   void measure_decode(size_t depth, riffle_selector selector) {
     riffle_selection selection = o_.common.context.selection;
     selection.selector = selector;
     check(riffle_set_selection(context_.get(), &selection), context_.get());
-    DecodeRow row{depth, selector, {}, {}};
+    DecodeRow row{depth, selector, {}, {}, {}};
     depth = std::max<size_t>(depth, 1);
-    truncate(depth);
-    steps(depth, std::min(2, o_.steps));  // buffers and caches of this setting
+    truncate_all(depth);
+    steps(o_.warmup_steps());
     riffle_reset_stats(context_.get());
     double spent = 0;
     for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
-      truncate(depth);
+      if (!o_.traced) truncate_all(depth);
       const Clock::time_point start = Clock::now();
-      steps(depth, o_.steps);
+      steps(o_.steps);
       const double s = seconds_since(start);
       row.seconds.push_back(s / o_.steps);
       spent += s;
     }
-    truncate(depth);
     row.stats = context_stats(context_.get());
+    if (!o_.traced) truncate_all(depth);
+    row.timing = take_apart();
+    truncate_all(depth);
     // A separate output matrix leaves all but one row of the embedding unread.
     double weights = static_cast<double>(info_.weight_bytes);
     if (!info_.tied_output && info_.n_params)
@@ -225,108 +180,101 @@ class Bench {
     row.bytes = weights;
     if (row.stats.decode_steps)
       row.bytes += static_cast<double>(row.stats.kv_bytes_read) / static_cast<double>(row.stats.decode_steps);
-    row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), plan_.n_threads);
-    decode_.push_back(std::move(row));
+    if (on_cpu()) row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
+    else if (row.timing) row.bandwidth = row.timing->copy_bandwidth;
+    results_.decode.push_back(std::move(row));
   }
 
-  Json json() const {
-    Json prefill = Json::array(), decode = Json::array();
-    for (const PrefillRow& r : prefill_) {
-      const double s = median(r.seconds);
-      prefill.push_back({{"tokens", r.tokens},
-                         {"tokens_per_second", static_cast<double>(r.tokens) / s},
-                         {"seconds", s},
-                         {"spread_pct", spread_pct(r.seconds)},
-                         {"samples", r.seconds}});
-    }
-    for (const DecodeRow& r : decode_) {
-      const double s = median(r.seconds);
-      decode.push_back({{"depth", r.depth},
-                        {"selector", selector_name(r.selector)},
-                        {"tokens_per_second", 1 / s},
-                        {"seconds_per_token", s},
-                        {"spread_pct", spread_pct(r.seconds)},
-                        {"kv_read_pct", number(kv_read_pct(r.stats))},
-                        {"pool_hit_pct", number(pool_hit_pct(r.stats))},
-                        {"bytes_per_token", r.bytes},
-                        {"gb_per_second", r.bytes / s / 1e9},
-                        {"memory_gb_per_second", r.bandwidth / 1e9},
-                        {"share_of_memory_pct", 100 * r.bytes / s / r.bandwidth},
-                        {"samples", r.seconds}});
-    }
-    return {{"model", o_.common.model_path},
-            {"device", plan_.device ? plan_.device : ""},
-            {"isa", plan_.isa ? plan_.isa : ""},
-            {"threads", plan_.n_threads},
-            {"steps", o_.steps},
-            {"text", o_.text.empty() ? Json("random tokens") : Json(o_.text)},
-            {"prefill", prefill},
-            {"decode", decode},
-            {"peak_rss_bytes", context_stats(context_.get()).peak_rss_bytes},
-            {"options", context_json(o_.common.context)},
-            {"version", riffle_version()}};
+  bool on_cpu() const {
+    const std::string_view device = results_.plan.device ? results_.plan.device : "";
+    return device == "cpu" || device == "emu";
   }
 
-  void print() const {
-    write_out(text_of("%s: %s, %s, %d threads, %s\n\n", o_.common.model_path.c_str(), plan_.device, plan_.isa,
-                      plan_.n_threads, o_.text.empty() ? "random tokens" : o_.text.c_str()));
-    if (!prefill_.empty()) {
-      Table t({"prefill", "tokens/s", "seconds", "spread"});
-      for (const PrefillRow& r : prefill_) {
-        const double s = median(r.seconds);
-        t.add({std::to_string(r.tokens), text_of("%.0f", static_cast<double>(r.tokens) / s), text_of("%.2f", s),
-               r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-"});
-      }
-      t.print();
-      write_out("\n");
-    }
-    Table t({"depth", "selector", "tokens/s", "ms/token", "spread", "KV read", "pool hits", "MB/token", "GB/s",
-             "memory GB/s", "share"});
-    for (const DecodeRow& r : decode_) {
-      const double s = median(r.seconds);
-      t.add({std::to_string(r.depth), selector_name(r.selector), text_of("%.1f", 1 / s), text_of("%.2f", 1e3 * s),
-             r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-", percent(kv_read_pct(r.stats)),
-             percent(pool_hit_pct(r.stats)), text_of("%.1f", r.bytes / 1e6), text_of("%.1f", r.bytes / s / 1e9),
-             text_of("%.1f", r.bandwidth / 1e9), percent(100 * r.bytes / s / r.bandwidth)});
-    }
-    t.print();
-    write_out(text_of("\npeak memory %s\n",
-                      human_bytes(static_cast<double>(context_stats(context_.get()).peak_rss_bytes)).c_str()));
+  // Mean over a few steps, run part by part; nothing on devices that cannot.
+  std::optional<riffle_timing> take_apart() {
+    std::optional<riffle_timing> mean;
+    if (on_cpu()) return mean;
+    const int n = std::min(kProfileSteps, o_.steps);
+    mean.emplace();
+    mean->struct_size = sizeof *mean;
+    each_step(n, [&](riffle_session* const* sessions, const int32_t* tokens, size_t count) {
+      riffle_timing t{};
+      t.struct_size = sizeof t;
+      const riffle_status status = riffle_profile_step(context_.get(), sessions, tokens, count, &t);
+      mean->linear += t.linear / n;
+      mean->attention_score += t.attention_score / n;
+      mean->attention_rank += t.attention_rank / n;
+      mean->attention_attend += t.attention_attend / n;
+      mean->other += t.other / n;
+      mean->total += t.total / n;
+      mean->copy_bandwidth = t.copy_bandwidth;
+      mean->link_bandwidth = t.link_bandwidth;
+      return status;
+    });
+    return mean;
   }
 
   BenchOptions& o_;
   Model model_;
   Context context_;
-  Session session_;
+  std::vector<Session> sessions_;
   riffle_model_info info_{};
-  riffle_plan plan_{};
   std::vector<int32_t> tokens_;
-  std::vector<PrefillRow> prefill_;
-  std::vector<DecodeRow> decode_;
+  BenchResults results_;
 };
 
 }  // namespace
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
+  riffle_attention_trace_defaults(&o->trace);
   CLI::App* sub = app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
   sub->footer(
       "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory GB/s: what "
       "the\n"
-      "same threads reach reading a buffer of that size over and over; share: how near decode comes to it.");
-  sub->add_option("--prefill", o->prefill, "prompt lengths")->type_name("N,N")->capture_default_str();
+      "same threads reach reading a buffer of that size over and over (a GPU: copying, read + write); share: how near\n"
+      "decode comes to it. loaded: copied from host memory to the pool. --shape: llama-3.1-8b, llama-3.2-1b,\n"
+      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  CLI::Option* prefill =
+      sub->add_option("--prefill", o->prefill, "prompt lengths")->type_name("N,N")->capture_default_str();
   sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
       ->type_name("N,N")
       ->capture_default_str();
   sub->add_option("--selectors", o->selectors, "selectors to compare (in place of --selector)")
       ->type_name("S,S")
       ->capture_default_str();
-  sub->add_option("--text", o->text, "text to run on; default: random tokens")->type_name("FILE");
+  CLI::Option* text = sub->add_option("--text", o->text, "text to run on; default: random tokens")->type_name("FILE");
   sub->add_option("--steps", o->steps, "decode steps per measurement")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   sub->add_option("--reps", o->reps, "repeats of each measurement")->check(CLI::Range(1, 1000))->capture_default_str();
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  sub->add_option("--warmup", o->warmup, "steps before each measurement; default: 2, with --attention-trace 8")
+      ->type_name("N")
+      ->check(CLI::Range(0, 100000));
+  sub->add_option("--batch", o->batch, "sequences that step together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  CLI::Option* shape = sub->add_option("--shape", o->shape, "synthetic weights of this shape in place of a model")
+                           ->type_name("NAME")
+                           ->excludes("--model")
+                           ->excludes(text);
+  sub->add_option("--weights", o->weights, "their type: q8_0|bf16|f16|f32")
+      ->type_name("TYPE")
+      ->needs(shape)
+      ->capture_default_str();
+  const std::string heading = "Synthetic attention";
+  CLI::Option* trace = sub->add_flag("--attention-trace", o->traced,
+                                     "q, k and v of known sparsity in place of the model's; prompts are filled in")
+                           ->excludes(prefill)
+                           ->group(heading);
+  const auto trace_option = [&](const char* flag, auto& target, const char* what) {
+    sub->add_option(flag, target, what)->type_name("X")->needs(trace)->group(heading)->capture_default_str();
+  };
+  trace_option("--trace-sparsity", o->trace.sparsity, "share of the blocks that a query looks at");
+  trace_option("--trace-weight", o->trace.weight, "share of the attention weight in them");
+  trace_option("--trace-overlap", o->trace.overlap, "share of them that the next query looks at as well");
+  trace_option("--trace-seed", o->trace.seed, "which blocks they are");
   sub->final_callback([o, &chosen] { chosen = [o] { return Bench(*o).run(); }; });
 }
 

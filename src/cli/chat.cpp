@@ -27,7 +27,7 @@ class Chat {
 
   int run() {
     model_ = load_model(o_.common);
-    context_ = create_context(model_.get(), o_.common.context);
+    context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
     session_ = create_session(context_.get());
     clear();
     InterruptGuard guard(context_.get());
@@ -172,6 +172,7 @@ class Chat {
   }
 
   void show_stats() {
+    say_notice(context_.get(), false);
     const riffle_stats s = context_stats(context_.get());
     std::fprintf(stderr, "%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
                  stats_line(s).c_str(), riffle_session_length(session_.get()), n_ctx(),

@@ -87,9 +87,15 @@ Model load_model(CommonOptions& options) {
   return Model(model);
 }
 
-Context create_context(riffle_model* model, const riffle_context_options& options) {
+Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet) {
   riffle_context* context = nullptr;
   char err[1024] = "";
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  if (options.device == RIFFLE_DEVICE_AUTO && !quiet &&
+      riffle_plan_memory(model, &options, &plan, nullptr, 0) == RIFFLE_OK && *plan.device_note &&
+      std::strcmp(plan.device, "cuda") != 0)
+    notice(quiet, "running on the CPU: %s", plan.device_note);
   const riffle_status status = riffle_context_create(model, &options, &context, err, sizeof err);
   // What is refused here came from flags.
   if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
@@ -107,6 +113,10 @@ riffle_model_info model_info(const riffle_model* model) {
   info.struct_size = sizeof info;
   check(riffle_model_get_info(model, &info), model);
   return info;
+}
+
+void say_notice(const riffle_context* context, bool quiet) {
+  if (const char* text = riffle_context_notice(context); *text) notice(quiet, "%s", text);
 }
 
 riffle_stats context_stats(const riffle_context* context) {
@@ -298,6 +308,8 @@ Json selection_json(const riffle_selection& s) {
 
 Json context_json(const riffle_context_options& o) {
   return {{"device", device_name(o.device)},
+          {"residency", residency_name(o.residency)},
+          {"no_pin", o.no_pin},
           {"n_ctx", o.n_ctx},
           {"threads", o.n_threads},
           {"block_size", o.block_size},

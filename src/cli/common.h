@@ -64,11 +64,14 @@ std::string resolve_model_path(const std::string& flag);
 
 // All three throw Exit. load_model draws a progress bar and stores the path it took in options.model_path.
 Model load_model(CommonOptions& options);
-Context create_context(riffle_model* model, const riffle_context_options& options);
+// One line on stderr, unless quiet, where device auto found a GPU wanting.
+Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
 Session create_session(riffle_context* context);
 
 riffle_model_info model_info(const riffle_model* model);
 riffle_stats context_stats(const riffle_context* context);
+// riffle_context_notice to stderr, if there is one.
+void say_notice(const riffle_context* context, bool quiet);
 riffle_stats session_stats(const riffle_session* session);
 
 // ---- text and tokens ----

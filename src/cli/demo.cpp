@@ -79,12 +79,10 @@ int demo_main(DemoOptions& o) {
   riffle_context_options& options = o.common.context;
   const size_t n_document = tokenize(model.get(), document, RIFFLE_TOKENIZE_BOS).size();
   const int64_t blocks = static_cast<int64_t>(n_document) / options.block_size * info.n_layers * info.n_kv_heads;
-  if (options.device == RIFFLE_DEVICE_AUTO) {
-    // A pool a quarter the size of the document's KV, about what one step reads and a little more.
-    options.device = RIFFLE_DEVICE_EMU;
-    if (!options.slots && !options.gpu_mem) options.slots = std::max<int64_t>(blocks / 4, 64);
-  }
-  Context context = create_context(model.get(), options);
+  // A pool a quarter the size of the document's KV, about what one step reads and a little more: on a GPU, or emulated.
+  if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
+    options.slots = std::max<int64_t>(blocks / 4, 64);
+  Context context = create_context(model.get(), options, o.common.quiet);
   Session session = create_session(context.get());
   InterruptGuard guard(context.get());
   notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, n_document, o.document.c_str());

@@ -212,7 +212,7 @@ void Evaluator::prepare() {
     options.n_ctx = static_cast<int32_t>(std::min<int64_t>(needed, info_.n_ctx_train));
   }
   n_ctx_ = options.n_ctx;
-  context_ = create_context(model_.get(), options);
+  context_ = create_context(model_.get(), options, o_.common.quiet);
   session_ = create_session(context_.get());
   has_pool_ = context_stats(context_.get()).pool_slots > 0;
   for (const Setting& s : settings_) {

@@ -54,7 +54,7 @@ int run_main(RunOptions& o) {
   } else {
     tokens = tokenize(model.get(), prompt, RIFFLE_TOKENIZE_BOS);
   }
-  Context context = create_context(model.get(), o.common.context);
+  Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
   const auto ready = std::chrono::steady_clock::now();
   InterruptGuard guard(context.get());
@@ -96,6 +96,7 @@ int run_main(RunOptions& o) {
   } else {
     // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own.
     if (is_terminal(STDOUT_FILENO) && (answer.text.empty() || answer.text.back() != '\n')) write_out("\n");
+    say_notice(context.get(), o.common.quiet);
     notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;

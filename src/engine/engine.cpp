@@ -14,6 +14,17 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
   riffle_plan plan;
   plan_memory(model, options_, plan);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
+  if (options_.cuda) {
+    backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
+  } else {
+    make_host_backend();
+  }
+  dense_ = make_dense();
+  selector_ = make_selector(options_.options.selection);
+  act_ = std::make_unique<Activations>();
+}
+
+void Engine::make_host_backend() {
   CpuBackendOptions b;
   b.isa = options_.isa;
   b.layout = options_.layout;
@@ -21,45 +32,39 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
   b.slots = options_.slots;
   b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   b.pool_per_layer = options_.options.pool_per_layer;
-  backend_ = make_cpu_backend(model.config, b, threads_.get());
-  dense_ = make_dense();
-  selector_ = make_selector(options_.options.selection);
-  act_ = std::make_unique<Activations>();
+  backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 
 Engine::~Engine() = default;
 
 std::unique_ptr<Sequence> Engine::create() {
   auto s = std::make_unique<Sequence>();
-  s->kv = backend_->store().create(n_ctx(), digest_spec(selection()));
   s->tokens.reserve(n_ctx());
   if (free_ids_.empty()) {
     if (next_id_ == kMaxSequences) fail(RIFFLE_BAD_ARGUMENT, "more than %lld sessions", (long long)kMaxSequences);
     free_ids_.reserve(next_id_ + 1);  // destroy never allocates
-    s->kv.id = next_id_++;
-  } else {
-    s->kv.id = free_ids_.back();
-    free_ids_.pop_back();
+    free_ids_.push_back(next_id_++);
   }
+  s->kv = backend_->residency().create(free_ids_.back(), n_ctx(), digest_spec(selection()));
+  free_ids_.pop_back();
   return s;
 }
 
 void Engine::destroy(Sequence& s) {
-  backend_->residency().forget(s.kv, 0);
-  backend_->store().destroy(s.kv);
+  backend_->residency().destroy(s.kv);
   free_ids_.push_back(s.kv.id);
 }
 
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
-  backend_->residency().forget(s.kv, n_tokens / options_.layout.block_size);
-  backend_->store().truncate(s.kv, n_tokens);
+  backend_->residency().truncate(s.kv, n_tokens);
   s.tokens.resize(n_tokens);
   s.logits.clear();
 }
 
 void Engine::set_selection(const riffle_selection& selection) {
   selector_ = make_selector(selection);
+  ++program_;
   options_.options.selection = selection;
 }
 
@@ -80,7 +85,7 @@ void Engine::require_digests(Sequence& s) {
   if (selection().selector == RIFFLE_SELECTOR_DENSE || s.kv.spec == want) return;
   // A mean that nobody asks for does no harm; rebuilding for each change of stop mode would.
   if (s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
-  backend_->store().change_digests(s.kv, want);
+  backend_->residency().change_digests(s.kv, want);
 }
 
 riffle_stats Engine::stats() const {
@@ -103,8 +108,10 @@ riffle_stats Engine::stats() const {
   out.loaded_bytes = r.loaded_bytes - counted_.loaded_bytes;
   out.flushed_bytes = r.flushed_bytes - counted_.flushed_bytes;
   out.evictions = r.evictions - counted_.evictions;
-  out.host_kv_bytes = backend_->store().host_bytes();
+  out.host_kv_bytes = backend_->residency().host_bytes();
   out.pool_slots = backend_->residency().slots();
+  backend_->device_stats(out);
+  out.host_syncs -= counted_syncs_;
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) out.peak_rss_bytes = uint64_t(usage.ru_maxrss) * 1024;
   return out;
@@ -132,6 +139,9 @@ riffle_stats Engine::stats(const Sequence& s) const {
 void Engine::reset_stats() {
   counts_ = {};
   counted_ = backend_->residency().counters;
+  riffle_stats device{};
+  backend_->device_stats(device);
+  counted_syncs_ = device.host_syncs;
 }
 
 }  // namespace riffle

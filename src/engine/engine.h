@@ -27,6 +27,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // whose KV is held
   const riffle_session* session = nullptr;  // whose sequence this is, for the trace
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
+  std::vector<float> next_logits;  // those of a step under way
   Counts counts;
 };
 
@@ -49,6 +50,8 @@ class Engine {
   // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
   // of its first groups may have advanced (their lengths tell).
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
+  // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
+  void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
 
   // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
@@ -61,22 +64,27 @@ class Engine {
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.options.n_ctx; }
   const riffle_selection& selection() const { return options_.options.selection; }
-  Backend& backend() { return *backend_; }
+  const Backend& backend() const { return *backend_; }
   riffle_stats stats() const;
   riffle_stats stats(const Sequence& sequence) const;
   void reset_stats();
 
  private:
+  void make_host_backend();
   struct Activations;  // device buffers of one forward pass
 
   void require_digests(Sequence& sequence);
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);
+  void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);
   // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
   void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
+  // Final norm and output projection of n rows.
+  void output(const float* x, int64_t n, Phase phase);
+  void run_step(int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out);
   void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
-  void count_step(Sequence& sequence, int64_t index, int layer);
+  void count_step(Sequence& sequence, int layer, const RowReport* reports);
 
   const Model& model_;
   ResolvedOptions options_;
@@ -87,9 +95,11 @@ class Engine {
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;
+  uint64_t program_ = 0;  // counts changes of what a step does
   std::vector<uint32_t> free_ids_;
   uint32_t next_id_ = 0;
   Counts counts_;
+  uint64_t counted_syncs_ = 0;
   ResidencyCounters counted_;  // the residency's counters at the last reset
 };
 

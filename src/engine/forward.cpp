@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 
 #include "engine/activations.h"
 #include "engine/engine.h"
@@ -30,10 +29,11 @@ void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score*
   std::vector<float> old_logits;
   old_logits.swap(s.logits);
   try {
-    backend_->store().reserve(s.kv, n0 + n);
-    prefill_layers(s, tokens, scores, progress);
+    backend_->residency().reserve(s.kv, n0 + n);
+    if (options_.trace) fill_from_trace(s, n, progress);
+    else prefill_layers(s, tokens, scores, progress);
   } catch (...) {
-    backend_->store().truncate(s.kv, n0);
+    backend_->residency().truncate(s.kv, n0);
     s.logits.swap(old_logits);
     throw;
   }
@@ -54,7 +54,6 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   Activations& a = *act_;
   a.reserve(*backend_, c, n, chunk);
-  a.positions.resize(chunk);
   backend_->rope_table(n0 + n);
   float* x = a.x.as<float>();
   backend_->embed(model_.weights.embedding, tokens.data(), n, x);
@@ -62,8 +61,7 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
 
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
-    std::byte* const* blocks = backend_->residency().prefill_layer(s.kv, layer, n0 + n);
-    const int64_t n_blocks = options_.layout.blocks(n0 + n);
+    const LayerKv layer_kv = backend_->residency().prefill_layer(s.kv, layer, n0 + n);
     for (int64_t first = 0; first < n; first += chunk) {
       const int64_t rows = std::min(chunk, n - first);
       // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the last token of
@@ -71,24 +69,33 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
       const bool only_kv = layer == c.n_layers - 1 && !scores;
       const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - 1 : rows;
       float* xc = x + first * c.dim;
-      backend_->rmsnorm(xc, w.attn_norm, rows, c.norm_eps, a.xb.as<float>());
-      const LinearOut kv[2] = {{&w.wk, a.k.as<float>(), kv_width}, {&w.wv, a.v.as<float>(), kv_width}};
-      backend_->linear(kv, 2, a.xb.as<float>(), rows, Phase::Prefill);
-      std::iota(a.positions.begin(), a.positions.begin() + rows, static_cast<int32_t>(n0 + first));
-      backend_->rope(a.k.as<float>(), rows, kv_width, c.n_kv_heads, a.positions.data());
-      backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, blocks, n_blocks);
+      Linear qkv;
+      qkv.x = xc;
+      qkv.n = rows;
+      qkv.norm = &w.attn_norm;
+      qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width};
+      qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width};
+      qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width};
+      qkv.n_outs = skip == 0 ? 3 : 2;
+      qkv.phase = Phase::Prefill;
+      backend_->linear(qkv);
+      backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, layer_kv);
       if (skip < rows) {
-        const LinearOut q{&w.wq, a.q.as<float>(), q_width};
-        backend_->linear(&q, 1, a.xb.as<float>() + skip * c.dim, rows - skip, Phase::Prefill);
-        backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, a.positions.data() + skip);
+        if (skip > 0) {
+          Linear q = qkv;
+          q.x = xc + skip * c.dim;
+          q.n = rows - skip;
+          q.outs[0] = qkv.outs[2];
+          q.n_outs = 1;
+          backend_->linear(q);
+        }
+        backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
         PrefillAttention att;
         att.q = a.q.as<float>();
         att.n = rows - skip;
         att.ldq = att.ldo = q_width;
         att.pos0 = n0 + first + skip;
-        att.n_heads = c.n_heads;
-        att.blocks = blocks;
-        att.n_blocks = n_blocks;
+        att.kv = layer_kv;
         att.out = a.att.as<float>();
         backend_->attend_prefill(att);
         finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
@@ -97,7 +104,6 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
       if (take_abort() || stop) fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", layer + 1, c.n_layers);
     }
     backend_->residency().finish_layer(s.kv, layer, n0 + n);
-    backend_->store().build_digests(s.kv, n0 + n, layer);
   }
 
   if (scores)
@@ -106,37 +112,54 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
       score_rows(x + first * c.dim, rows, tokens.data() + first + 1, std::min(rows, n - first - 1), scores + first);
     }
   s.logits.resize(c.vocab_size);
-  backend_->rmsnorm(x + (n - 1) * c.dim, model_.weights.final_norm, 1, c.norm_eps, a.xb.as<float>());
-  const LinearOut out{&model_.weights.output, s.logits.data(), c.vocab_size};
-  backend_->linear(&out, 1, a.xb.as<float>(), 1, Phase::Decode);
+  output(x + (n - 1) * c.dim, 1, Phase::Decode);
+  backend_->read(a.logits.as<float>(), c.vocab_size, s.logits.data());
+}
+
+// Synthetic attention: the KV is what the trace says, so nothing of the model needs to run.
+void Engine::fill_from_trace(Sequence& s, int64_t n, const Progress& progress) {
+  const int layers = model_.config.n_layers;
+  for (int layer = 0; layer < layers; ++layer) {
+    const LayerKv kv = backend_->residency().prefill_layer(s.kv, layer, s.kv.n_tokens + n);
+    backend_->fill_trace(*options_.trace, layer, s.kv.n_tokens, n, kv);
+    backend_->residency().finish_layer(s.kv, layer, s.kv.n_tokens + n);
+    const bool stop = progress && !progress(double(layer + 1) * n, double(n) * layers);
+    if (take_abort() || stop) fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", layer + 1, layers);
+  }
+}
+
+void Engine::output(const float* x, int64_t n, Phase phase) {
+  const int64_t vocab_size = model_.config.vocab_size;
+  act_->grow(*backend_, act_->logits, n * vocab_size);
+  Linear out;
+  out.x = x;
+  out.n = n;
+  out.norm = &model_.weights.final_norm;
+  out.outs[0] = {&model_.weights.output, act_->logits.as<float>(), vocab_size};
+  out.phase = phase;
+  backend_->linear(out);
 }
 
 void Engine::finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  const Config& c = model_.config;
-  Activations& a = *act_;
-  const LinearOut out{&w.wo, a.xb.as<float>(), c.dim};
-  backend_->linear(&out, 1, a.att.as<float>(), n, phase);
-  backend_->add(x, a.xb.as<float>(), n * c.dim);
-  backend_->rmsnorm(x, w.ffn_norm, n, c.norm_eps, a.xb.as<float>());
-  const LinearOut ffn[2] = {{&w.w1, a.gate.as<float>(), c.hidden_dim}, {&w.w3, a.up.as<float>(), c.hidden_dim}};
-  backend_->linear(ffn, 2, a.xb.as<float>(), n, phase);
-  backend_->swiglu(a.gate.as<float>(), a.up.as<float>(), n * c.hidden_dim);
-  const LinearOut down{&w.w2, a.xb.as<float>(), c.dim};
-  backend_->linear(&down, 1, a.gate.as<float>(), n, phase);
-  backend_->add(x, a.xb.as<float>(), n * c.dim);
+  Linear out;
+  out.x = act_->att.as<float>();
+  out.n = n;
+  out.outs[0] = {&w.wo, x, model_.config.dim};
+  out.add = true;
+  out.phase = phase;
+  backend_->linear(out);
+  backend_->ffn(w, x, n, phase);
 }
 
 // out[i] tells of the logits of row i; next[i] (n_next of them) is the token that really follows.
 void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out) {
   const Config& c = model_.config;
   Activations& a = *act_;
-  Activations::grow(*backend_, a.logits, n * c.vocab_size);
-  Activations::grow(*backend_, a.xb, n * c.dim);
-  backend_->rmsnorm(x, model_.weights.final_norm, n, c.norm_eps, a.xb.as<float>());
-  const LinearOut head{&model_.weights.output, a.logits.as<float>(), c.vocab_size};
-  backend_->linear(&head, 1, a.xb.as<float>(), n, Phase::Prefill);
+  output(x, n, Phase::Prefill);
+  a.scored.resize(n * c.vocab_size);
+  backend_->read(a.logits.as<float>(), n * c.vocab_size, a.scored.data());
   threads_->parallel_for(n, [&](int64_t i, int) {
-    const float* logits = a.logits.as<float>() + i * c.vocab_size;
+    const float* logits = a.scored.data() + i * c.vocab_size;
     const float* best = std::max_element(logits, logits + c.vocab_size);
     double sum = 0;
     for (int v = 0; v < c.vocab_size; ++v) sum += std::exp(static_cast<double>(logits[v]) - *best);
@@ -167,8 +190,8 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   // Memory for the new tokens first, so that what can fail fails before anything is changed.
   for (Sequence* s : sequences) {
     require_digests(*s);
-    s->logits.reserve(model_.config.vocab_size);
-    backend_->store().reserve(s->kv, s->kv.n_tokens + 1);
+    s->next_logits.resize(model_.config.vocab_size);
+    backend_->residency().reserve(s->kv, s->kv.n_tokens + 1);
   }
   for (size_t first = 0; first < sequences.size(); first += group) {
     const size_t count = std::min(group, sequences.size() - first);
@@ -180,62 +203,51 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const auto start = Clock::now();
   const Config& c = model_.config;
   const int64_t n = static_cast<int64_t>(sequences.size());
-  const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   Activations& a = *act_;
   a.reserve(*backend_, c, n, n);
-  Activations::grow(*backend_, a.logits, n * c.vocab_size);
-  a.positions.resize(std::max<size_t>(a.positions.size(), n));
+  a.grow(*backend_, a.logits, n * c.vocab_size);
   a.sequences.resize(n);
-  a.reports.resize(n * c.n_kv_heads);
+  a.host_logits.resize(n);
   int64_t longest = 0;
   for (int64_t i = 0; i < n; ++i) {
     a.sequences[i] = &sequences[i]->kv;
-    a.positions[i] = static_cast<int32_t>(sequences[i]->kv.n_tokens);
+    a.host_logits[i] = sequences[i]->next_logits.data();
     longest = std::max(longest, sequences[i]->kv.n_tokens + 1);
   }
   // The table grows by 4,096 positions, so that it does not grow at every step.
   backend_->rope_table(std::min(n_ctx(), (longest + 4095) / 4096 * 4096));
   backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
-  float* x = a.x.as<float>();
-  backend_->embed(model_.weights.embedding, tokens.data(), n, x);
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    const LayerWeights& w = model_.weights.layers[layer];
-    backend_->rmsnorm(x, w.attn_norm, n, c.norm_eps, a.xb.as<float>());
-    const LinearOut qkv[3] = {
-        {&w.wq, a.q.as<float>(), q_width}, {&w.wk, a.k.as<float>(), kv_width}, {&w.wv, a.v.as<float>(), kv_width}};
-    backend_->linear(qkv, 3, a.xb.as<float>(), n, Phase::Decode);
-    backend_->rope(a.q.as<float>(), n, q_width, c.n_heads, a.positions.data());
-    backend_->rope(a.k.as<float>(), n, kv_width, c.n_kv_heads, a.positions.data());
-    backend_->append_tails(a.k.as<float>(), a.v.as<float>(), a.sequences.data(), n, layer);
-    DecodeAttention att;
-    att.layer = layer;
-    att.sequences = a.sequences.data();
-    att.n = n;
-    att.q = a.q.as<float>();
-    att.n_heads = c.n_heads;
-    att.out = a.att.as<float>();
-    att.selector = layer < selection().dense_layers ? dense_.get() : selector_.get();
-    att.lookahead = selection().lookahead;
-    att.coverage = coverage_;
-    att.reports = a.reports.data();
-    backend_->attend_decode(att);
-    for (int64_t i = 0; i < n; ++i) count_step(*sequences[i], i, layer);
-    finish_layer(w, x, n, Phase::Decode);
+  Step step;
+  step.sequences = a.sequences.data();
+  step.tokens = tokens.data();
+  step.n = n;
+  step.selector = selector_.get();
+  step.dense = dense_.get();
+  step.dense_layers = selection().dense_layers;
+  step.lookahead = selection().lookahead;
+  step.orders = bool(trace_);
+  step.coverage = coverage_;
+  step.trace = options_.trace ? &*options_.trace : nullptr;
+  step.program = program_ + a.growths;  // both only grow
+  step.report = [&](int layer, const RowReport* reports) {
+    for (int64_t i = 0; i < n; ++i) count_step(*sequences[i], layer, reports + i * c.n_kv_heads);
+  };
+  try {
+    if (backend_->begin_step(step)) run_step(n);
+    backend_->end_step(a.logits.as<float>(), a.host_logits.data());
+  } catch (...) {
+    backend_->abandon_step();
+    throw;
   }
-  backend_->rmsnorm(x, model_.weights.final_norm, n, c.norm_eps, a.xb.as<float>());
-  const LinearOut out{&model_.weights.output, a.logits.as<float>(), c.vocab_size};
-  backend_->linear(&out, 1, a.xb.as<float>(), n, Phase::Decode);
 
   const double seconds = seconds_since(start);
   for (int64_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
-    const float* logits = a.logits.as<float>() + i * c.vocab_size;
-    s.logits.assign(logits, logits + c.vocab_size);
+    s.logits.swap(s.next_logits);
     s.tokens.push_back(tokens[i]);
     ++s.kv.n_tokens;
     backend_->residency().commit(s.kv);
-    if (s.kv.n_tokens % options_.layout.block_size == 0) backend_->store().build_digests(s.kv, s.kv.n_tokens);
     ++s.counts.decode_tokens;
     ++s.counts.decode_steps;
     s.counts.decode_seconds += seconds;
@@ -245,10 +257,44 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   counts_.decode_seconds += seconds;
 }
 
-void Engine::count_step(Sequence& s, int64_t index, int layer) {
-  const int heads = model_.config.n_kv_heads;
-  for (int h = 0; h < heads; ++h) {
-    const RowReport& r = act_->reports[index * heads + h];
+void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing) {
+  if (!backend_->start_profile()) fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", backend_->name());
+  try {
+    step(sequences, tokens);
+  } catch (...) {
+    backend_->finish_profile(timing);
+    throw;
+  }
+  backend_->finish_profile(timing);
+}
+
+void Engine::run_step(int64_t n) {
+  const Config& c = model_.config;
+  Activations& a = *act_;
+  const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
+  float* x = a.x.as<float>();
+  backend_->embed_step(model_.weights.embedding, x);
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const LayerWeights& w = model_.weights.layers[layer];
+    Linear qkv;
+    qkv.x = x;
+    qkv.n = n;
+    qkv.norm = &w.attn_norm;
+    qkv.outs[0] = {&w.wq, a.q.as<float>(), q_width};
+    qkv.outs[1] = {&w.wk, a.k.as<float>(), kv_width};
+    qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width};
+    qkv.n_outs = 3;
+    backend_->linear(qkv);
+    backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
+    backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
+    finish_layer(w, x, n, Phase::Decode);
+  }
+  output(x, n, Phase::Decode);
+}
+
+void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
+  for (int h = 0; h < model_.config.n_kv_heads; ++h) {
+    const RowReport& r = reports[h];
     for (Counts* c : {&counts_, &s.counts}) {
       c->kv_blocks_total += r.n_blocks;
       c->kv_blocks_read += r.n_read;

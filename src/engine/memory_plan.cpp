@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdint>
 #include <thread>
 
@@ -12,7 +13,11 @@ namespace riffle {
 
 // Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's activations to stay in
 // the second-level cache of a core.
-int default_prefill_chunk() { return 512; }
+static constexpr int kPrefillChunk = 512;
+// On a GPU: large enough that a product's weights are read seldom, small enough that its activations are a few hundred MB.
+static constexpr int kCudaPrefillChunk = 2048;
+// Left to the driver and to other programs where no budget is given.
+static constexpr uint64_t kDeviceMargin = uint64_t(512) << 20;
 
 static void check(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high)
@@ -26,7 +31,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   riffle_context_options& o = r.options;
   if (o.struct_size != sizeof o)
     fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size, sizeof o);
-  check("device", o.device, RIFFLE_DEVICE_AUTO, RIFFLE_DEVICE_EMU);
+  check("device", o.device, RIFFLE_DEVICE_AUTO, RIFFLE_DEVICE_CUDA);
   check("kv_type", o.kv_type, RIFFLE_KV_F16, RIFFLE_KV_F32);
   check("isa", o.isa, RIFFLE_ISA_AUTO, RIFFLE_ISA_AMX);
   check("evict", o.evict, RIFFLE_EVICT_LRU, RIFFLE_EVICT_FIFO);
@@ -36,19 +41,17 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   check("n_ctx", o.n_ctx, 1, kMaxBlocks * 16);
   if (o.n_threads == 0) o.n_threads = std::max(1u, std::thread::hardware_concurrency());
   check("n_threads", o.n_threads, 1, 1024);
-  if (o.prefill_chunk == 0) o.prefill_chunk = default_prefill_chunk();
-  check("prefill_chunk", o.prefill_chunk, 1, 1 << 20);
+  check("prefill_chunk", o.prefill_chunk, 0, 1 << 20);
+  check("residency", o.residency, RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST);
+  if (o.n_sessions == 0) o.n_sessions = 1;
+  check("n_sessions", o.n_sessions, 1, kMaxSequences);
   check("slots", o.slots, 0, INT32_MAX);
   if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
     fail(RIFFLE_UNSUPPORTED, "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
          config.n_kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
-
-  // A pool was asked for, so AUTO means the device that has one.
-  if (o.device == RIFFLE_DEVICE_AUTO) o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
-  r.pooled = o.device == RIFFLE_DEVICE_EMU;
-  if (!r.pooled && (o.slots || o.gpu_mem))
-    fail(RIFFLE_BAD_ARGUMENT, "device cpu has no slot pool: slots and gpu_mem need device emu");
+  if (o.attention_trace) r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
+  o.attention_trace = nullptr;  // the caller's
 
   r.isa = o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
   if (!cpu::isa_available(r.isa)) fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", cpu::kernels(r.isa)->name);
@@ -56,7 +59,42 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
   r.slots = o.slots;
+
+  if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
+    r.cuda = cuda_usable(r.device_note);
+    if (r.cuda && o.device == RIFFLE_DEVICE_AUTO) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
+    if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda) fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
+           r.device_note.empty() ? "this riffle was built without the CUDA toolkit" : r.device_note.c_str());
+    // A pool was asked for, so without a GPU AUTO means the device that has one all the same.
+    if (r.cuda) o.device = RIFFLE_DEVICE_CUDA;
+    else o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
+  }
+  if (o.prefill_chunk == 0) o.prefill_chunk = r.cuda ? kCudaPrefillChunk : kPrefillChunk;
+  r.pooled = o.device == RIFFLE_DEVICE_EMU;
+  if (r.cuda && o.residency == RIFFLE_RESIDENCY_DEVICE && (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
+    fail(RIFFLE_UNSUPPORTED,
+         "residency device has one pool for all layers, evicts the least recently used and needs pinned memory");
+  if (!r.pooled && !r.cuda && (o.slots || o.gpu_mem))
+    fail(RIFFLE_BAD_ARGUMENT, "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
   return r;
+}
+
+CudaBackendOptions cuda_options(const ResolvedOptions& r) {
+  const riffle_context_options& o = r.options;
+  CudaBackendOptions c;
+  c.layout = r.layout;
+  c.isa = r.isa;
+  c.n_ctx = o.n_ctx;
+  c.n_sessions = o.n_sessions;
+  c.prefill_chunk = o.prefill_chunk;
+  c.slots = r.slots;
+  c.gpu_mem = o.gpu_mem;
+  c.evict = o.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+  c.pool_per_layer = o.pool_per_layer;
+  c.residency = o.residency;
+  c.no_pin = o.no_pin;
+  c.digest = digest_spec(o.selection);
+  return c;
 }
 
 int64_t row_slots(const riffle_selection& s) {
@@ -85,46 +123,61 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   plan.n_ctx = o.n_ctx;
   plan.n_threads = o.n_threads;
   plan.block_size = o.block_size;
-  plan.device = r.pooled ? "emu" : "cpu";
+  plan.device = r.cuda ? "cuda" : r.pooled ? "emu" : "cpu";
+  std::snprintf(plan.device_note, sizeof plan.device_note, "%s", r.device_note.c_str());
   plan.isa = cpu::kernels(r.isa)->name;
   plan.weights = model.weight_bytes;
-  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx);
+  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
   plan.activations = sizeof(float) * (uint64_t(o.n_ctx) * c.dim + chunk * (c.dim + 2 * q_width + 2 * kv_width +
                                                                           2 * uint64_t(c.hidden_dim)) +
                                       uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
   const DigestSpec spec = digest_spec(o.selection);
-  plan.digests = heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
+  plan.digests = sessions * heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
   plan.slot_bytes = r.layout.bytes();
   plan.host_kv = heads * blocks * plan.slot_bytes;
-  if (!r.pooled) {
+  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
+  if (r.cuda) {
+    const CudaPlan cuda = plan_cuda(model, cuda_options(r));
+    plan.weights = cuda.weights;
+    plan.activations = cuda.activations;
+    plan.digests = cuda.digests;
+    plan.prefill_kv = cuda.prefill_kv;
+    plan.min_slots = cuda.min_slots;
+    // The host gives every row of a layer one iteration's slots; the device needs none to go on.
+    if (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer)
+      plan.min_slots = (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
+    per_slot = cuda.per_slot;
+    if (!budget) budget = cuda.free > kDeviceMargin ? cuda.free - kDeviceMargin : 1;
+  } else if (!r.pooled) {
     plan.total = plan.weights + plan.activations + plan.digests;
     return;
+  } else {
+    plan.prefill_kv = blocks * c.n_kv_heads * plan.slot_bytes;
+    plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
+                                      : row_slots(o.selection) + static_cast<int64_t>(heads);
   }
-  plan.prefill_kv = blocks * c.n_kv_heads * plan.slot_bytes;
   const uint64_t fixed = plan.weights + plan.activations + plan.digests + plan.prefill_kv;
-  plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
-                                    : row_slots(o.selection) + static_cast<int64_t>(heads);
-  plan.min_gpu_mem = fixed + plan.min_slots * plan.slot_bytes;
+  plan.min_gpu_mem = fixed + plan.min_slots * per_slot;
+  const int64_t all_blocks = static_cast<int64_t>(sessions * heads * blocks);
   if (r.slots == 0)
-    r.slots = o.gpu_mem ? (o.gpu_mem > fixed ? static_cast<int64_t>((o.gpu_mem - fixed) / plan.slot_bytes) : 0)
-                        : static_cast<int64_t>(heads * blocks);
+    r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0) : all_blocks;
   // More slots than there are blocks would never be used.
-  if (!o.slots) r.slots = std::min<int64_t>(r.slots, std::max<int64_t>(plan.min_slots, heads * blocks));
+  if (!o.slots) r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
   plan.slots = r.slots;
-  plan.pool = uint64_t(r.slots) * plan.slot_bytes;
+  plan.pool = uint64_t(r.slots) * per_slot;
   plan.total = fixed + plan.pool;
-  if (o.gpu_mem && (r.slots < plan.min_slots || plan.total > o.gpu_mem)) {
+  if (budget && (r.slots < plan.min_slots || plan.total > budget)) {
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
     fail(RIFFLE_OUT_OF_MEMORY,
-         "gpu_mem is %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
+         "%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
          "one layer of KV while prefilling %s, %lld slots %s",
-         size_text(o.gpu_mem).c_str(), o.n_ctx, size_text(least).c_str(), static_cast<unsigned long long>(least),
+         o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx, size_text(least).c_str(), static_cast<unsigned long long>(least),
          size_text(plan.weights).c_str(), size_text(plan.activations).c_str(), size_text(plan.digests).c_str(),
          size_text(plan.prefill_kv).c_str(), static_cast<long long>(o.slots ? o.slots : plan.min_slots),
-         size_text((o.slots ? o.slots : plan.min_slots) * plan.slot_bytes).c_str());
+         size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str());
   }
   const uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  if (plan.pool > physical)
+  if (!r.cuda && plan.pool > physical)
     fail(RIFFLE_OUT_OF_MEMORY, "%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots),
          size_text(plan.pool).c_str(), size_text(physical).c_str());
   if (r.slots < plan.min_slots)

@@ -1,6 +1,10 @@
 // What a context takes, computed before anything is allocated, and the choices that AUTO stands for.
 #pragma once
+#include <optional>
+#include <string>
+
 #include "backend/backend.h"
+#include "backend/cuda/cuda.h"
 #include "model/model.h"
 #include "riffle.h"
 
@@ -11,8 +15,11 @@ struct ResolvedOptions {
   riffle_context_options options;
   cpu::Isa isa = cpu::Isa::Scalar;
   BlockLayout layout;
-  bool pooled = false;
+  bool pooled = false;    // emu
+  bool cuda = false;
+  std::string device_note;  // of riffle_plan
   int64_t slots = 0;
+  std::optional<TraceSpec> trace;
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given; plan_memory settles it.
@@ -26,6 +33,7 @@ int64_t row_slots(const riffle_selection& selection);
 // How many sequences can step together in a pool: their tails are all held, and one row iterates.
 int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots, bool per_layer);
 
-int default_prefill_chunk();
+// What the CUDA backend is made with.
+CudaBackendOptions cuda_options(const ResolvedOptions& resolved);
 
 }  // namespace riffle

@@ -6,25 +6,40 @@
 
 namespace riffle {
 
-static constexpr size_t kSlabBytes = size_t(16) << 20;  // a multiple of the 2 MiB huge page
+namespace {
 
-HostStore::HostStore(size_t block_bytes) : block_bytes_(block_bytes) {
-  slab_bytes_ = kSlabBytes;
+class SystemSlabs : public SlabSource {
+ public:
+  size_t slab_bytes() const override { return size_t(16) << 20; }  // a multiple of the 2 MiB huge page
+  std::byte* take(size_t bytes) override {
+    void* slab = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (slab == MAP_FAILED) return nullptr;
+    // Scattered blocks over 4 KiB pages would miss the TLB at nearly every block.
+    madvise(slab, bytes, MADV_HUGEPAGE);
+    return static_cast<std::byte*>(slab);
+  }
+  void give_back(std::byte* slab, size_t bytes) override { munmap(slab, bytes); }
+};
+
+}  // namespace
+
+std::unique_ptr<SlabSource> make_system_slabs() { return std::make_unique<SystemSlabs>(); }
+
+HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source)
+    : source_(std::move(source)), block_bytes_(block_bytes), slab_bytes_(source_->slab_bytes()) {
   while (slab_bytes_ < block_bytes_) slab_bytes_ *= 2;
 }
 
 HostStore::~HostStore() {
-  for (std::byte* slab : slabs_) munmap(slab, slab_bytes_);
+  for (std::byte* slab : slabs_) source_->give_back(slab, slab_bytes_);
 }
 
 void HostStore::grow() {
   slabs_.reserve(slabs_.size() + 1);
-  void* slab = mmap(nullptr, slab_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (slab == MAP_FAILED)
+  std::byte* slab = source_->take(slab_bytes_);
+  if (!slab)
     fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes", slabs_.size() * slab_bytes_);
-  // Scattered blocks over 4 KiB pages would miss the TLB at nearly every block.
-  madvise(slab, slab_bytes_, MADV_HUGEPAGE);
-  slabs_.push_back(static_cast<std::byte*>(slab));
+  slabs_.push_back(slab);
   free_.reserve(slabs_.size() * (slab_bytes_ / block_bytes_));  // give_back never allocates
   next_ = slabs_.back();
   end_ = next_ + slab_bytes_ / block_bytes_ * block_bytes_;

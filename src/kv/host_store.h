@@ -2,13 +2,25 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace riffle {
 
+// Where slabs come from: the operating system, or a GPU's pinned memory (backend/cuda/pinned_slabs.h).
+class SlabSource {
+ public:
+  virtual ~SlabSource() = default;
+  virtual size_t slab_bytes() const = 0;
+  // slab_bytes (or more: `bytes`) of zeroed memory, page-aligned; null if there is none.
+  virtual std::byte* take(size_t bytes) = 0;
+  virtual void give_back(std::byte* slab, size_t bytes) = 0;
+};
+std::unique_ptr<SlabSource> make_system_slabs();
+
 class HostStore {
  public:
-  explicit HostStore(size_t block_bytes);
+  HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source);
   ~HostStore();
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
@@ -25,6 +37,7 @@ class HostStore {
  private:
   void grow();
 
+  std::unique_ptr<SlabSource> source_;
   size_t block_bytes_, slab_bytes_;
   std::vector<std::byte*> slabs_;
   std::vector<std::byte*> free_;  // last in, first out

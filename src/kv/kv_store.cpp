@@ -5,9 +5,9 @@
 namespace riffle {
 
 KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
-                 ThreadPool* threads)
+                 ThreadPool* threads, std::unique_ptr<SlabSource> slabs, bool host_digests)
     : layout_(layout), n_layers_(n_layers), n_kv_heads_(n_kv_heads), kernels_(kernels), threads_(threads),
-      store_(layout.bytes()) {}
+      host_digests_(host_digests), store_(layout.bytes(), std::move(slabs)) {}
 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
@@ -16,6 +16,7 @@ SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   const size_t blocks = layout_.blocks(n_ctx);
   for (HeadKv& h : s.heads) {
     h.blocks.reserve(blocks);
+    if (!host_digests_) continue;
     h.digests.reserve(blocks * digest_stride(spec));
     h.bound_factor.reserve(blocks);
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kv/block_layout.h"
@@ -25,17 +26,25 @@ struct HeadKv {
   std::vector<float> bound_factor;  // [full blocks]: R of DigestKind, see kernels.h
 };
 
+// What a device keeps of a sequence.
+struct DeviceKv {
+  virtual ~DeviceKv() = default;
+};
+
 struct SequenceKv {
   uint32_t id = 0;
   int64_t n_tokens = 0;  // committed; blocks may hold more while a step or prefill is under way
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
+  std::unique_ptr<DeviceKv> device;  // null on the CPU
   std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in the host store only
 };
 
 class KvStore {
  public:
-  KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels, ThreadPool* threads);
+  // host_digests: digests are kept and built here (else the device does).
+  KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels, ThreadPool* threads,
+          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true);
 
   // Space for n_ctx tokens is reserved (not touched), so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
@@ -64,6 +73,7 @@ class KvStore {
   int n_layers_, n_kv_heads_;
   const cpu::Kernels* kernels_;
   ThreadPool* threads_;
+  bool host_digests_;
   HostStore store_;
 };
 

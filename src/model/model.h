@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "util/buffer.h"
+
 namespace riffle {
 
 class Tokenizer;
@@ -21,10 +23,14 @@ const char* dtype_name(DType type);                  // "F32", "F16", "BF16", "Q
 int64_t row_bytes(DType type, int64_t cols);         // bytes of one row of cols values (Q8_0: cols % 32 == 0)
 
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May be unaligned.
+// Without data it is a synthetic one, which has no bytes anywhere: element i (row-major) is what model/synthetic.h makes of
+// (seed, i), times scale. A device makes it where it needs it; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
   int64_t rows = 0, cols = 0;
   const void* data = nullptr;
+  uint64_t seed = 0;
+  float scale = 0;
   int64_t bytes() const { return rows * row_bytes(type, cols); }
 };
 
@@ -68,11 +74,12 @@ struct Weights {
 struct Model {
   Config config;
   Weights weights;
-  std::string format;         // "gguf" or "safetensors"
+  std::string format;         // "gguf", "safetensors" or "synthetic"
   std::string chat_template;  // text, or empty
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
   std::vector<std::shared_ptr<MappedFile>> files;          // keep the views alive
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
+  std::vector<Buffer> generated;                           // bytes of synthetic tensors that have some
   uint64_t n_params = 0, weight_bytes = 0;
 
   Model();

@@ -6,6 +6,11 @@ namespace {
 
 class Dense : public Selector {
  public:
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.everything = true;
+    return r;
+  }
   void begin(const Row& row, RowPlan& plan) const override { plan.everything(row); }
 };
 

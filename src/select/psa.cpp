@@ -18,6 +18,18 @@ class Psa : public Selector {
  public:
   explicit Psa(const riffle_selection& s) : s_(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
 
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.sink_blocks = s_.sink_blocks;
+    r.window_blocks = s_.window_blocks;
+    r.digest = s_.digest;
+    r.gqa = s_.gqa;
+    r.progressive = true;
+    r.stop = s_.stop;
+    r.slack = slack_;
+    r.microbatch = s_.microbatch;
+    return r;
+  }
   int microbatch() const override { return s_.microbatch; }
 
   void begin(const Row& row, RowPlan& plan) const override {

@@ -57,9 +57,24 @@ class RowPlan {
   int sorted_ = 0;              // keys_[0, sorted_) are in place
 };
 
+// What a selector does, in words that a GPU's kernels can follow without calling back: rank blocks by their digests, read
+// the forced ones, then either a fixed number of the best (one shot) or microbatches until the test passes.
+struct SelectionRule {
+  bool everything = false;  // no ranking: all blocks in token order
+  int sink_blocks = 0, window_blocks = 0;
+  riffle_digest digest = RIFFLE_DIGEST_CUBOID_MEAN;
+  riffle_gqa gqa = RIFFLE_GQA_MEAN;
+  double budget = 0;        // one shot: <= 1 a share of the tokens, > 1 a number of tokens
+  bool progressive = false;
+  riffle_stop stop = RIFFLE_STOP_PAPER;
+  double slack = 0;         // log((1 - epsilon) / epsilon)
+  int microbatch = 0;
+};
+
 class Selector {
  public:
   virtual ~Selector() = default;
+  virtual SelectionRule rule() const = 0;
   // Plans a row. Threads call it for different rows and plans at once.
   virtual void begin(const Row& row, RowPlan& plan) const = 0;
   // Blocks between two tests after the forced ones; 0: one shot, everything in the plan is read.

@@ -11,6 +11,15 @@ class TopK : public Selector {
  public:
   explicit TopK(const riffle_selection& s) : s_(s) {}
 
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.sink_blocks = s_.sink_blocks;
+    r.window_blocks = s_.window_blocks;
+    r.digest = s_.digest;
+    r.gqa = s_.gqa;
+    r.budget = s_.budget;
+    return r;
+  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const double tokens = s_.budget <= 1 ? double(s_.budget) * double(row.n_tokens) : double(s_.budget);

@@ -12,6 +12,9 @@ Buffer::Buffer(size_t bytes) : bytes_(bytes) {
   if (!data_) fail(RIFFLE_OUT_OF_MEMORY, "could not allocate %zu bytes", bytes);
 }
 
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() {
+  if (release_) release_(owner_, data_, bytes_);
+  else std::free(data_);
+}
 
 }  // namespace riffle

@@ -1,4 +1,5 @@
-// Owned, 64-byte aligned memory; running out is Error RIFFLE_OUT_OF_MEMORY.
+// Owned, 64-byte aligned memory; running out is Error RIFFLE_OUT_OF_MEMORY. Host memory, or what an owner (a GPU's heap)
+// hands out and takes back.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,11 +10,17 @@ namespace riffle {
 class Buffer {
  public:
   Buffer() = default;
+  using Release = void (*)(void* owner, void* data, size_t bytes);
+
   explicit Buffer(size_t bytes);  // contents undefined
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer(void* data, size_t bytes, Release release, void* owner)
+      : data_(data), bytes_(bytes), release_(release), owner_(owner) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(release_, other.release_);
+    std::swap(owner_, other.owner_);
     return *this;
   }
   ~Buffer();
@@ -31,6 +38,8 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  Release release_ = nullptr;  // null: std::free
+  void* owner_ = nullptr;
 };
 
 }  // namespace riffle

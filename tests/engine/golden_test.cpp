@@ -1,66 +1,12 @@
 // The shipped model against golden logits and greedy text of an independent float32 forward pass.
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "test_model.h"
+#include "golden.h"
 
 using namespace riffle::test;
 
 namespace {
-
-nlohmann::json golden() {
-  std::ifstream in("tests/golden/riffle-27m-32k-q8_0.golden.json");
-  REQUIRE(in.good());
-  return nlohmann::json::parse(in);
-}
-
-struct Difference {
-  double logit = 0, logsumexp = 0;
-};
-
-Difference compare(Runtime& r, const nlohmann::json& g) {
-  const auto ids = g["ids"].get<std::vector<int32_t>>();
-  riffle_session* s = r.session();
-  std::vector<riffle_score> scores(ids.size());
-  r.check(riffle_prefill_scored(s, ids.data(), ids.size(), scores.data(), nullptr, nullptr));
-  const float* logits = riffle_logits(s);
-  Difference d;
-  for (size_t i = 0; i < g["last_top_ids"].size(); ++i) {
-    const double diff = std::fabs(logits[g["last_top_ids"][i].get<int>()] - g["last_top_logits"][i].get<double>());
-    d.logit = std::isnan(diff) || diff > d.logit ? diff : d.logit;
-    REQUIRE(!std::isnan(d.logit));
-  }
-  const auto lse = g["logsumexp_first64"];
-  for (size_t i = 0; i < lse.size(); ++i) {
-    const double diff = std::fabs(scores[i].logsumexp - lse[i].get<double>());
-    d.logsumexp = std::isnan(diff) || diff > d.logsumexp ? diff : d.logsumexp;
-    REQUIRE(!std::isnan(d.logsumexp));
-  }
-  return d;
-}
-
-std::vector<int32_t> greedy(Runtime& r, const nlohmann::json& g) {
-  const auto ids = g["ids"].get<std::vector<int32_t>>();
-  riffle_session* s = r.session();
-  r.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
-  riffle_generate_options o;
-  riffle_generate_defaults(&o);
-  o.sampling.temperature = 0;
-  o.max_tokens = static_cast<int32_t>(g["greedy"].size());
-  std::vector<int32_t> out;
-  const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
-    if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
-    return true;
-  };
-  riffle_result result;
-  r.check(riffle_generate(s, &o, take, &out, &result));
-  if (result.finish == RIFFLE_FINISH_STOP) out.push_back(2);
-  return out;
-}
 
 riffle_isa isas[] = {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX};
 

@@ -1,32 +1,11 @@
 // The same bits for any pool size, eviction policy, thread count, look-ahead, chunk, batch and device.
-#include <cstring>
 #include <map>
 
-#include "test_model.h"
+#include "steps.h"
 
 using namespace riffle::test;
 
 namespace {
-
-// Prefills, then takes steps with given tokens; the logits after each.
-std::vector<std::vector<float>> run(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt,
-                                    const std::vector<int32_t>& steps) {
-  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-  std::vector<std::vector<float>> out{r.logits(s)};
-  for (int32_t t : steps) {
-    r.check(riffle_step(r.context, &s, &t, 1));
-    out.push_back(r.logits(s));
-  }
-  return out;
-}
-
-bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
-      return false;
-  return true;
-}
 
 riffle_context_options base(riffle_selector selector) {
   riffle_context_options o = options();

@@ -64,9 +64,11 @@ struct Runtime {
   }
 };
 
+// The CPU, also where there is a GPU: tests/cuda is for that.
 inline riffle_context_options options() {
   riffle_context_options o;
   riffle_context_defaults(&o);
+  o.device = RIFFLE_DEVICE_CPU;
   return o;
 }
 

@@ -7,7 +7,7 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
 FUZZ_TARGETS := gguf safetensors config
 # What reads hostile headers; the tokenizer library is not ours to fuzz.
 FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder) \
-                src/util/error
+                src/util/buffer src/util/error
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)
 

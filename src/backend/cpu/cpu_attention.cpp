@@ -24,16 +24,16 @@ static void clear(cpu::AttendState& s, int g, int d) {
   std::fill_n(s.s, g, 0.f);
 }
 
-void CpuBackend::prepare_rows(const DecodeAttention& a) {
+void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selector) {
   const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, g = a.n_heads / heads, d = layout.head_dim;
-  const int64_t n_rows = a.n * heads;
+  const int heads = config_.n_kv_heads, n_heads = config_.n_heads, g = n_heads / heads, d = layout.head_dim;
+  const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
     rows_.resize(n_rows);
     plans_.resize(n_rows);
   }
   int64_t longest = 0;
-  for (int64_t i = 0; i < a.n; ++i) longest = std::max(longest, layout.blocks(a.sequences[i]->n_tokens + 1));
+  for (int64_t i = 0; i < step_.n; ++i) longest = std::max(longest, layout.blocks(step_.sequences[i]->n_tokens + 1));
   const int64_t spans = (longest + kSpanBlocks - 1) / kSpanBlocks;
   const int64_t state_stride = (int64_t(g) * d + 2 * g + 15) / 16 * 16;
   states_.reserve(n_rows * spans * state_stride * sizeof(float));
@@ -42,19 +42,19 @@ void CpuBackend::prepare_rows(const DecodeAttention& a) {
     float* base = states_.as<float>() + i * state_stride;
     span_states_[i] = {base, base + g * d, base + g * d + g};
   }
-  const int64_t l_stride = int64_t(a.selector->microbatch() + 1) * g;
+  const int64_t l_stride = int64_t(selector.microbatch() + 1) * g;
   l_blocks_.reserve(n_rows * l_stride * sizeof(float));
-  q_scaled_.reserve(a.n * a.n_heads * d * sizeof(float));
+  q_scaled_.reserve(step_.n * n_heads * d * sizeof(float));
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-  for (int64_t i = 0; i < a.n * a.n_heads * d; ++i) q_scaled_.as<float>()[i] = a.q[i] * scale;
+  for (int64_t i = 0; i < step_.n * n_heads * d; ++i) q_scaled_.as<float>()[i] = q[i] * scale;
 
   for (int64_t i = 0; i < n_rows; ++i) {
     ActiveRow& r = rows_[i];
-    r.sequence = a.sequences[i / heads];
-    r.layer = a.layer;
+    r.sequence = step_.sequences[i / heads];
+    r.layer = layer;
     r.head = static_cast<int>(i % heads);
-    const HeadKv& kv = store_.head(*r.sequence, a.layer, r.head);
-    r.row.q = q_scaled_.as<float>() + (i / heads * a.n_heads + r.head * g) * d;
+    const HeadKv& kv = store_.head(*r.sequence, layer, r.head);
+    r.row.q = q_scaled_.as<float>() + (i / heads * n_heads + r.head * g) * d;
     r.row.g = g;
     r.row.d = d;
     r.row.block_size = layout.block_size;
@@ -215,15 +215,14 @@ void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
   }
 }
 
-void CpuBackend::attend_pooled(const DecodeAttention& a, int64_t n_rows) {
-  const Selector& selector = *a.selector;
-  const int m = selector.microbatch();
+void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
+  const int m = selector.microbatch(), lookahead = step_.lookahead;
   threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
   // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1 microbatches.
-  const int64_t room = residency_->room(a.layer);
+  const int64_t room = residency_->room(layer);
   int64_t need = 1;
   for (int64_t i = 0; i < n_rows && m > 0; ++i)
-    need = std::max<int64_t>(need, std::min(rows_[i].plan->size(), rows_[i].plan->n_forced() + (a.lookahead + 1) * m));
+    need = std::max<int64_t>(need, std::min(rows_[i].plan->size(), rows_[i].plan->n_forced() + (lookahead + 1) * m));
   const int64_t group = std::clamp<int64_t>(room / need, 1, n_rows);
   for (int64_t first = 0; first < n_rows; first += group) {
     active_.clear();
@@ -234,7 +233,7 @@ void CpuBackend::attend_pooled(const DecodeAttention& a, int64_t n_rows) {
         fail(RIFFLE_NO_SLOT, "the pool of %lld slots has none left to read into",
              static_cast<long long>(residency_->slots()));
       try {
-        grant(quota, a.lookahead, m);
+        grant(quota, lookahead, m);
         run_work(selector);
       } catch (...) {
         for (ActiveRow* r : active_) residency_->abandon(r->held.data(), static_cast<int>(r->held.size()));
@@ -282,17 +281,21 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
   });
 }
 
-void CpuBackend::attend_decode(const DecodeAttention& a) {
-  const int64_t n_rows = a.n * config_.n_kv_heads;
-  const int g = a.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
-  prepare_rows(a);
-  if (residency_->in_place()) attend_in_place(n_rows, *a.selector);
-  else attend_pooled(a, n_rows);
-  for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], a.out + i * g * d);
-  if (a.coverage) measure_coverage(n_rows);
+void CpuBackend::attend_step(int layer, const float* q, float* out) {
+  const Selector& selector = layer < step_.dense_layers ? *step_.dense : *step_.selector;
+  const int64_t n_rows = step_.n * config_.n_kv_heads;
+  const int g = config_.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
+  prepare_rows(layer, q, selector);
+  if (residency_->in_place()) attend_in_place(n_rows, selector);
+  else attend_pooled(layer, n_rows, selector);
+  for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
+  if (step_.coverage) measure_coverage(n_rows);
+  if (!step_.report) return;
+  reports_.resize(n_rows);
   for (int64_t i = 0; i < n_rows; ++i)
-    a.reports[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].lookups, rows_[i].misses, rows_[i].plan->order().data(),
-                    a.coverage ? coverage_.as<float>() + i * g : nullptr};
+    reports_[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].lookups, rows_[i].misses, rows_[i].plan->order().data(),
+                    step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+  step_.report(layer, reports_.data());
 }
 
 }  // namespace riffle

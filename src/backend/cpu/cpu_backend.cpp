@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "util/error.h"
 
@@ -15,9 +16,9 @@ static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::Diges
 
 static cpu::WType wtype(const Tensor& t) { return static_cast<cpu::WType>(t.type); }
 
-CpuBackend::CpuBackend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads)
-    : config_(config), kernels_(cpu::kernels(options.isa)), threads_(threads),
-      store_(options.layout, config.n_layers, config.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
+CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
+    : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
   residency_ = options.emulate
                    ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
                    : make_in_place(&store_);
@@ -32,12 +33,12 @@ void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, fl
 // Elementwise operations on few rows cost less than waking the threads.
 static constexpr int64_t kRowsPerItem = 16, kValuesPerItem = 1 << 15;
 
-void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
+void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float* out) {
   const int64_t dim = weight.cols;
   const auto* w = static_cast<const float*>(weight.data);
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
-    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim, eps, out + first * dim);
+    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim, config_.norm_eps, out + first * dim);
   });
 }
 
@@ -76,7 +77,7 @@ void CpuBackend::rope_table(int64_t n) {
   rope_positions_ = n;
 }
 
-void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) {
+void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) {
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
     kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, config_.head_dim,
@@ -84,7 +85,51 @@ void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, const int32_
   });
 }
 
-void CpuBackend::linear(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) {
+void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
+  if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
+  std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
+  rotate(x, n, ld, n_heads, positions_.data());
+}
+
+void CpuBackend::linear(const Linear& args) {
+  const float* x = args.x;
+  if (args.norm) {
+    normed_.reserve(args.n * args.norm->cols * sizeof(float));
+    rmsnorm(x, *args.norm, args.n, normed_.as<float>());
+    x = normed_.as<float>();
+  }
+  if (!args.add) return products(args.outs, args.n_outs, x, args.n, args.phase);
+  for (int o = 0; o < args.n_outs; ++o) {
+    LinearOut out = args.outs[o];
+    product_.reserve(args.n * out.weight->rows * sizeof(float));
+    float* y = std::exchange(out.y, product_.as<float>());
+    const int64_t ldy = std::exchange(out.ldy, out.weight->rows);
+    products(&out, 1, x, args.n, args.phase);
+    if (ldy == out.ldy) add(y, out.y, args.n * ldy);
+    else
+      for (int64_t i = 0; i < args.n; ++i) add(y + i * ldy, out.y + i * out.ldy, out.ldy);
+  }
+}
+
+void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  const int64_t hidden = w.w1.rows;
+  normed_.reserve(n * w.ffn_norm.cols * sizeof(float));
+  gate_.reserve(n * hidden * sizeof(float));
+  up_.reserve(n * hidden * sizeof(float));
+  rmsnorm(x, w.ffn_norm, n, normed_.as<float>());
+  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden}, {&w.w3, up_.as<float>(), hidden}};
+  products(outs, 2, normed_.as<float>(), n, phase);
+  swiglu(gate_.as<float>(), up_.as<float>(), n * hidden);
+  Linear down;
+  down.x = gate_.as<float>();
+  down.n = n;
+  down.outs[0] = {&w.w2, x, w.w2.rows};
+  down.add = true;
+  down.phase = phase;
+  linear(down);
+}
+
+void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) {
   const cpu::LinearKernels& k = kernels_->linear;
   const int64_t cols = outs[0].weight->cols;
   const int granule = phase == Phase::Decode ? 16 : k.gemm_col_tile;
@@ -94,7 +139,7 @@ void CpuBackend::linear(const LinearOut* outs, int n_outs, const float* x, int64
   // items, so that an uneven pair of cores stays busy to the end.
   const int64_t even = rows / ((phase == Phase::Decode ? 2 : 8) * threads_->size()) / granule * granule;
   const int64_t step = std::max<int64_t>(granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
-  int64_t items[kMaxLinearOuts + 1] = {0};
+  int64_t items[Linear::kMaxOuts + 1] = {0};
   for (int o = 0; o < n_outs; ++o) items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
 
   if (phase == Phase::Decode) {
@@ -128,15 +173,32 @@ void CpuBackend::linear(const LinearOut* outs, int n_outs, const float* x, int64
   });
 }
 
-void CpuBackend::append(const float* k, const float* v, int64_t n, int64_t pos0, std::byte* const* blocks,
-                        int64_t n_blocks) {
+void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
+  rope(k, n, int64_t(config_.n_kv_heads) * config_.head_dim, config_.n_kv_heads, pos0);
+  store_prefill(k, v, n, pos0, kv);
+}
+
+void CpuBackend::fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) {
+  const int heads = config_.n_kv_heads, d = config_.head_dim;
+  constexpr int64_t kRows = 4096;
+  trace_k_.reserve(kRows * heads * d * sizeof(float));
+  trace_v_.reserve(kRows * heads * d * sizeof(float));
+  for (int64_t first = 0; first < n; first += kRows) {
+    const int64_t rows = std::min(kRows, n - first);
+    trace_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size, trace_k_.as<float>(),
+               trace_v_.as<float>());
+    store_prefill(trace_k_.as<float>(), trace_v_.as<float>(), rows, pos0 + first, kv);
+  }
+}
+
+void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
     const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
     for (int64_t i = item * kRowsPerItem; i < last; ++i)
       for (int h = 0; h < heads; ++h) {
-        std::byte* block = blocks[h * n_blocks + (pos0 + i) / layout.block_size];
+        std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
         std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
         kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
         kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
@@ -144,13 +206,39 @@ void CpuBackend::append(const float* k, const float* v, int64_t n, int64_t pos0,
   });
 }
 
-void CpuBackend::append_tails(const float* k, const float* v, SequenceKv* const* sequences, int64_t n, int layer) {
+bool CpuBackend::begin_step(const Step& step) {
+  step_ = step;
+  positions_.resize(std::max<size_t>(positions_.size(), step.n));
+  for (int64_t i = 0; i < step.n; ++i) positions_[i] = static_cast<int32_t>(step.sequences[i]->n_tokens);
+  return true;
+}
+
+void CpuBackend::embed_step(const Tensor& table, float* x) { embed(table, step_.tokens, step_.n, x); }
+
+void CpuBackend::end_step(const float* logits, float* const* host) {
+  for (int64_t i = 0; i < step_.n; ++i) std::copy_n(logits + i * config_.vocab_size, config_.vocab_size, host[i]);
+}
+
+void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
-  for (int64_t i = 0; i < n; ++i)
+  rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data());
+  rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data());
+  if (step_.trace) {
+    trace_k_.reserve(step_.n * heads * d * sizeof(float));
+    trace_v_.reserve(step_.n * heads * d * sizeof(float));
+    k = trace_k_.as<float>();
+    v = trace_v_.as<float>();
+    for (int64_t i = 0; i < step_.n; ++i) {
+      const int64_t at = i * heads * d;
+      trace_keys(*step_.trace, layer, positions_[i], 1, heads, d, layout.block_size, k + at, trace_v_.as<float>() + at);
+      trace_query(*step_.trace, layer, positions_[i], config_.n_heads, heads, d, q + i * config_.n_heads * d);
+    }
+  }
+  for (int64_t i = 0; i < step_.n; ++i)
     for (int h = 0; h < heads; ++h) {
-      std::byte* row = residency_->tail(*sequences[i], layer, h) +
-                       sequences[i]->n_tokens % layout.block_size * layout.row_bytes();
+      std::byte* row = residency_->tail(*step_.sequences[i], layer, h) +
+                       step_.sequences[i]->n_tokens % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
       kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
     }
@@ -158,7 +246,7 @@ void CpuBackend::append_tails(const float* k, const float* v, SequenceKv* const*
 
 void CpuBackend::attend_prefill(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
-  const int d = layout.head_dim, heads = config_.n_kv_heads, g = a.n_heads / heads;
+  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int tile = kernels_->attention.prefill_tile(g, d);
   const size_t scratch = kernels_->attention.prefill_scratch_bytes(tile, g, d, layout.block_size);
   for (Buffer& b : thread_scratch_) b.reserve(scratch);
@@ -168,14 +256,14 @@ void CpuBackend::attend_prefill(const PrefillAttention& a) {
     const int64_t i0 = (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
     kernels_->attention.attend_prefill(a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0,
-                                       reinterpret_cast<const void* const*>(a.blocks + h * a.n_blocks),
+                                       reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks),
                                        layout.block_size, layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo,
                                        thread_scratch_[thread].data());
   });
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads) {
-  return std::make_unique<CpuBackend>(config, options, threads);
+std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads) {
+  return std::make_unique<CpuBackend>(model, options, threads);
 }
 
 }  // namespace riffle

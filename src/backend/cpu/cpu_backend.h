@@ -4,30 +4,33 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "kv/host_residency.h"
 
 namespace riffle {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(const Config& config, const CpuBackendOptions& options, ThreadPool* threads);
+  CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
-  void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
-  void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) override;
-  void linear(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) override;
-  void rope(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) override;
-  void swiglu(float* gate, const float* up, int64_t count) override;
-  void add(float* x, const float* y, int64_t count) override;
-  void append(const float* k, const float* v, int64_t n, int64_t pos0, std::byte* const* blocks,
-              int64_t n_blocks) override;
-  void append_tails(const float* k, const float* v, SequenceKv* const* sequences, int64_t n, int layer) override;
-  void attend_prefill(const PrefillAttention& args) override;
-  void attend_decode(const DecodeAttention& args) override;
+  void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
   void rope_table(int64_t n) override;
-  KvStore& store() override { return store_; }
+  void linear(const Linear& args) override;
+  void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
+  void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void attend_prefill(const PrefillAttention& args) override;
+  bool begin_step(const Step& step) override;
+  void embed_step(const Tensor& table, float* x) override;
+  void append_step(int layer, float* q, float* k, const float* v) override;
+  void attend_step(int layer, const float* q, float* out) override;
+  void end_step(const float* logits, float* const* host) override;
+  void abandon_step() override {}
+  void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) override;
   Residency& residency() override { return *residency_; }
 
  private:
@@ -53,10 +56,17 @@ class CpuBackend : public Backend {
     int begin, end;  // positions, of one span
   };
 
-  void prepare_rows(const DecodeAttention& args);
+  void rmsnorm(const float* x, const Tensor& weight, int64_t n, float* out);
+  void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);
+  void swiglu(float* gate, const float* up, int64_t count);
+  void add(float* x, const float* y, int64_t count);
+  void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
+  void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos);
+
+  void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_row(ActiveRow& r, const Selector& selector);
   void attend_in_place(int64_t n_rows, const Selector& selector);
-  void attend_pooled(const DecodeAttention& args, int64_t n_rows);
+  void attend_pooled(int layer, int64_t n_rows, const Selector& selector);
   void hold(ActiveRow& r, int end);
   void grant(int64_t quota, int lookahead, int microbatch);
   void run_work(const Selector& selector);
@@ -66,16 +76,20 @@ class CpuBackend : public Backend {
   void finish_row(ActiveRow& r, float* out);
   void measure_coverage(int64_t n_rows);
 
-  Config config_;
+  const Model& model_;
+  const Config& config_;
   const cpu::Kernels* kernels_;
   ThreadPool* threads_;
   KvStore store_;
-  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<HostResidency> residency_;
+  Step step_;                       // under way
+  std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
+  std::vector<RowReport> reports_;
   std::vector<float> cos_sin_;  // [positions][head_dim/2][2]
   int64_t rope_positions_ = 0;
 
   // Scratch that grows to what is needed and stays.
-  Buffer acts_[kNumDTypes], packed_, q_scaled_, states_, l_blocks_, coverage_;
+  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, trace_k_, trace_v_, q_scaled_, states_, l_blocks_, coverage_;
   std::vector<Buffer> thread_scratch_;
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;

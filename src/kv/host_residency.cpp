@@ -1,4 +1,4 @@
-#include "kv/residency.h"
+#include "kv/host_residency.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,11 +6,39 @@
 #include "util/error.h"
 
 namespace riffle {
+
+SequenceKv HostResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
+  SequenceKv s = store_->create(n_ctx, spec);
+  s.id = id;
+  return s;
+}
+
+void HostResidency::destroy(SequenceKv& s) {
+  forget(s, 0);
+  store_->destroy(s);
+}
+
+void HostResidency::truncate(SequenceKv& s, int64_t n_tokens) {
+  forget(s, n_tokens / store_->layout().block_size);
+  store_->truncate(s, n_tokens);
+}
+
+void HostResidency::commit(SequenceKv& s) {
+  if (s.n_tokens % store_->layout().block_size != 0) return;
+  flush_full(s);
+  store_->build_digests(s, s.n_tokens);
+}
+
+void HostResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+  flush_layer(s, layer, n_total);
+  store_->build_digests(s, n_total, layer);
+}
+
 namespace {
 
-class InPlace : public Residency {
+class InPlace : public HostResidency {
  public:
-  explicit InPlace(KvStore* store) : store_(store) {}
+  using HostResidency::HostResidency;
   bool in_place() const override { return true; }
   int64_t slots() const override { return 0; }
 
@@ -18,7 +46,6 @@ class InPlace : public Residency {
   std::byte* tail(SequenceKv& s, int layer, int head) override {
     return store_->head(s, layer, head).blocks[s.n_tokens / store_->layout().block_size];
   }
-  void commit(SequenceKv&) override {}
   int64_t room(int) const override { return kMaxBlocks; }
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
     const HeadKv& h = store_->head(s, layer, head);
@@ -28,25 +55,27 @@ class InPlace : public Residency {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  std::byte* const* prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
     const int64_t n_blocks = store_->layout().blocks(n_total);
     table_.resize(n_blocks * store_->n_kv_heads());
     for (int h = 0; h < store_->n_kv_heads(); ++h)
       std::copy_n(store_->head(s, layer, h).blocks.begin(), n_blocks, table_.begin() + h * n_blocks);
-    return table_.data();
+    return {table_.data(), nullptr, n_blocks};
   }
-  void finish_layer(SequenceKv&, int, int64_t) override {}
+
+ protected:
+  void flush_full(SequenceKv&) override {}
+  void flush_layer(SequenceKv&, int, int64_t) override {}
   void forget(SequenceKv&, int64_t) override {}
 
  private:
-  KvStore* store_;
   std::vector<std::byte*> table_;
 };
 
-class Pooled : public Residency {
+class Pooled : public HostResidency {
  public:
   Pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
-      : store_(store), threads_(threads), per_layer_(per_layer), bytes_(store->layout().bytes()),
+      : HostResidency(store), threads_(threads), per_layer_(per_layer), bytes_(store->layout().bytes()),
         pool_(n_slots, policy, per_layer ? store->n_layers() : 1), memory_(size_t(n_slots) * bytes_) {}
 
   bool in_place() const override { return false; }
@@ -66,22 +95,6 @@ class Pooled : public Residency {
 
   std::byte* tail(SequenceKv& s, int layer, int head) override {
     return slot_data(s.tail_slots[size_t(layer) * store_->n_kv_heads() + head]);
-  }
-
-  void commit(SequenceKv& s) override {
-    if (s.n_tokens % store_->layout().block_size != 0) return;
-    const int64_t block = s.n_tokens / store_->layout().block_size - 1;
-    for (int32_t slot : s.tail_slots) pool_.seal(slot);
-    threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-      std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
-    });
-    counters.flushed_bytes += s.heads.size() * bytes_;
-    for (int32_t slot : s.tail_slots) {
-      pool_.flushed(slot);
-      pool_.unpin(slot);
-    }
-    s.tail_slots.clear();
-    active_.erase(std::find(active_.begin(), active_.end(), &s));
   }
 
   int64_t room(int layer) const override {
@@ -126,7 +139,7 @@ class Pooled : public Residency {
     }
   }
 
-  std::byte* const* prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
     if (!s.tail_slots.empty()) park(s);
     const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
     const int n_heads = store_->n_kv_heads();
@@ -138,10 +151,26 @@ class Pooled : public Residency {
       std::memcpy(table_[h * n_blocks + b], store_->head(s, layer, static_cast<int>(h)).blocks[b], bytes_);
     });
     counters.loaded_bytes += old * n_heads * bytes_;
-    return table_.data();
+    return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
   }
 
-  void finish_layer(SequenceKv& s, int layer, int64_t n_total) override {
+ protected:
+  void flush_full(SequenceKv& s) override {
+    const int64_t block = s.n_tokens / store_->layout().block_size - 1;
+    for (int32_t slot : s.tail_slots) pool_.seal(slot);
+    threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+      std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+    });
+    counters.flushed_bytes += s.heads.size() * bytes_;
+    for (int32_t slot : s.tail_slots) {
+      pool_.flushed(slot);
+      pool_.unpin(slot);
+    }
+    s.tail_slots.clear();
+    active_.erase(std::find(active_.begin(), active_.end(), &s));
+  }
+
+  void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
     const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / store_->layout().block_size;
     const int64_t fresh = n_blocks - first;
     threads_->parallel_for(fresh * store_->n_kv_heads(), [&](int64_t i, int) {
@@ -213,7 +242,6 @@ class Pooled : public Residency {
          static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
   }
 
-  KvStore* store_;
   ThreadPool* threads_;
   bool per_layer_;
   size_t bytes_;
@@ -226,10 +254,10 @@ class Pooled : public Residency {
 
 }  // namespace
 
-std::unique_ptr<Residency> make_in_place(KvStore* store) { return std::make_unique<InPlace>(store); }
+std::unique_ptr<HostResidency> make_in_place(KvStore* store) { return std::make_unique<InPlace>(store); }
 
-std::unique_ptr<Residency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy,
-                                       bool per_layer) {
+std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy,
+                                           bool per_layer) {
   return std::make_unique<Pooled>(store, threads, n_slots, policy, per_layer);
 }
 

@@ -1,0 +1,45 @@
+// Decode attention of one layer: score, rank, attend (attend.cuh), all on the device.
+#include "kernels/attend.cuh"
+
+namespace riffle::cuda {
+
+Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
+  return launch_dim<__half>(args, limits, stream);
+}
+
+Status decode_supported(const KvLayout& layout, int group) {
+  const int d = layout.head_dim, b = layout.block_size;
+  const bool dim = d == 16 || d == 32 || d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
+  return dim && (b == 16 || b == 32 || b == 64) && group >= 1 && group <= kMaxGroup ? cudaSuccess : cudaErrorNotSupported;
+}
+
+size_t decode_scratch_bytes(const DecodeStep& step) { return static_cast<size_t>(decode_scratch(step, false).bytes); }
+
+static Status mark(cudaEvent_t event, cudaStream_t stream) {
+  return event ? cudaEventRecord(event, stream) : cudaSuccess;
+}
+
+Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream) {
+  const int g = step.n_heads / step.n_kv_heads;
+  if (Status status = decode_supported(step.layout, g); status != cudaSuccess) return status;
+  const DecodeScratch scratch = decode_scratch(step, false);
+  if (step.ranked.everything) {
+    const size_t bytes = sizeof(uint32_t) * kCounterStride * step.n * step.n_kv_heads;
+    if (Status status = cudaMemsetAsync(scratch.counters, 0, bytes, stream); status != cudaSuccess) return status;
+  } else {
+    if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
+    if (Status status = rank_orders(step, scratch, scratch.order, nullptr, 0, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
+  }
+  AttendArgs args{};
+  args.step = step;
+  args.scratch = scratch;
+  args.order = scratch.order;
+  args.group = g;
+  args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
+  args.tests = step.ranked.progressive && !step.ranked.everything;
+  return step.layout.type == KvType::F16 ? attend_f16(args, limits, stream) : attend_f32(args, limits, stream);
+}
+
+}  // namespace riffle::cuda

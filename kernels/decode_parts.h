@@ -1,0 +1,107 @@
+// The parts of a decode step (score, rank, attend) and the scratch memory between them: for the files of decode attention,
+// and for what times or tests the parts one by one. Plain C++.
+#pragma once
+#include <type_traits>
+
+#include "kernels/cuda.h"
+
+namespace riffle::cuda {
+
+inline constexpr int kCtaWarps = 4, kCtaThreads = 32 * kCtaWarps, kRowCtas = kRowWarps / kCtaWarps;
+inline constexpr int kMaxGroup = 8;
+
+struct RankState {
+  int32_t ranked;            // candidates in the row's order so far
+  unsigned long long last;   // key of the last of them
+};
+
+// ---- scratch -------------------------------------------------------------------------------------------------------
+
+// One head's part in what a CTA knows: base-2 online softmax (largest, sum), and natural log masses of candidate blocks.
+struct HeadStats {
+  float m, s;                // of all blocks attended so far
+  float smallest, largest;   // smallest block mass of all candidates so far, largest of the last microbatch
+};
+
+struct DecodeScratch {
+  uint32_t* counters;     // [rows][kCounterStride]: [0] barrier of row group i, [1] CTAs of row i that have finished
+  RankState* ranks;       // [rows]
+  float* top;             // [rows][kMaxGroup]: largest bound of each head
+  float* scores;          // [rows][max_blocks], candidates in token order
+  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union
+  float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
+  int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
+  int32_t* sorted;        // [rows][g][2][max_blocks]: Union
+  HeadStats* stats;       // [rows][2][kRowCtas][kMaxGroup]
+  double* left;           // [rows][2][kRowCtas][kMaxGroup]: Bound, Veto: sums of what is not attended
+  float* cta_states;      // [rows][kRowCtas][cta_floats]
+  int32_t* cta_counts;    // [rows][kRowCtas][2]: lookups, misses
+  float* lane_states;     // [rows][kRowWarps][32][lane_floats]: host-driven steps only
+  int64_t cta_floats, lane_floats, bytes;
+};
+inline constexpr int kCounterStride = 32;  // a cache line each
+
+inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
+inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
+
+// with_lanes: host-driven steps keep every lane's state between launches.
+inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, g = step.n_heads / step.n_kv_heads;
+  const int64_t per_head = rows * g * step.max_blocks;
+  const int64_t group = padded_group(static_cast<int>(g)), dim = padded_dim(step.layout.head_dim);
+  DecodeScratch s{};
+  s.cta_floats = group * dim + (2 * group + 3) / 4 * 4;  // whole 16-byte chunks
+  const int64_t values = dim * 4 / 16 > 32 || step.layout.type == KvType::F16 ? 8 : 4;  // see BlockShape::kValues
+  s.lane_floats = group * values + 4;
+  auto* base = static_cast<std::byte*>(step.scratch);
+  int64_t at = 0;
+  auto take = [&](auto*& pointer, int64_t count) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + at);
+    at += (count * int64_t(sizeof *pointer) + 255) / 256 * 256;
+  };
+  take(s.counters, rows * kCounterStride);
+  take(s.ranks, rows);
+  take(s.top, rows * kMaxGroup);
+  take(s.scores, rows * step.max_blocks);
+  take(s.head_scores, per_head);
+  take(s.bounds, per_head);
+  take(s.order, rows * step.max_blocks);
+  take(s.sorted, 2 * per_head);
+  take(s.stats, rows * 2 * kRowCtas * kMaxGroup);
+  take(s.left, rows * 2 * kRowCtas * kMaxGroup);
+  take(s.cta_states, rows * kRowCtas * s.cta_floats);
+  take(s.cta_counts, rows * kRowCtas * 2);
+  if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
+  s.bytes = at;
+  return s;
+}
+
+// ---- between files -------------------------------------------------------------------------------------------------
+
+// score.cu: what the ranking and the test need of the digests. Also clears the row counters, so it goes first.
+Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+// rank.cu: combines the heads' scores and ranks the first `want` positions of every row (0: the first chunk; one shot: all
+// that the row may read). want < 0: goes on from where the rows' ranking stands, until -want positions are ranked.
+Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int32_t* counts, int want,
+                   cudaStream_t stream);
+
+// attend.cu: what one launch of the attention kernel does.
+struct AttendArgs {
+  DecodeStep step;
+  DecodeScratch scratch;
+  const int32_t* order;     // [rows][max_blocks]
+  int group;                // g
+  int n_stages;             // blocks of the ring that each warp has in shared memory
+  float scale;              // log2(e) / sqrt(d)
+  bool tests;               // progressive: barriers and tests
+  // Host-driven: positions [begin, end) from sources, states kept in scratch.
+  bool host_driven, load_states, merge;
+  const std::byte* const* sources;
+  int64_t max_positions;
+  int begin, end;
+  const int32_t* done;
+};
+Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
+Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
+
+}  // namespace riffle::cuda

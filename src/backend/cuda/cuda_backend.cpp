@@ -1,0 +1,347 @@
+// Construction, prefill and the operations that both phases share; cuda_step.cpp has the decode step.
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/synthetic.h"
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+static constexpr size_t kUnpackedBytes = size_t(128) << 20;  // dequantised weights, at most, at a time
+static constexpr int64_t kEmbedRows = 1024;
+
+static_assert(int(WType::F32) == int(DType::F32) && int(WType::F16) == int(DType::F16) && int(WType::BF16) == int(DType::BF16) &&
+              int(WType::Q8_0) == int(DType::Q8_0));
+static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32);
+static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN && int(Gqa::Union) == RIFFLE_GQA_UNION &&
+              int(Stop::Veto) == RIFFLE_STOP_VETO && int(Stop::Bound) == RIFFLE_STOP_BOUND);
+
+CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
+                         const DeviceInfo& device)
+    : model_(model), config_(model.config), options_(options), threads_(threads), host_kernels_(cpu::kernels(options.isa)),
+      device_(device), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads),
+      slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
+             std::unique_ptr<SlabSource>(slabs_), false),
+      residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
+      host_driven_(config_, device_, &heap_, &compute_, &residency_) {}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(compute_);
+  cudaGetLastError();
+}
+
+void CudaBackend::enter() { check(cudaSetDevice(device_.ordinal), "choosing the GPU"); }
+
+void CudaBackend::sync(const char* what) {
+  compute_.wait(what);
+  ++syncs_;
+}
+
+// Grows lose the contents. Whoever may still use the old memory is waited for.
+Buffer& CudaBackend::grow(Buffer& buffer, size_t bytes, const char* what) {
+  if (buffer.size() >= bytes) return buffer;
+  sync(what);
+  buffer = Buffer();
+  buffer = heap_.take(bytes, what);
+  ++growths_;
+  return buffer;
+}
+
+uint64_t CudaBackend::activation_bytes(const Model& model, const CudaBackendOptions& o) {
+  const Config& c = model.config;
+  const uint64_t chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx), q = uint64_t(c.n_heads) * c.head_dim;
+  const uint64_t kv = uint64_t(c.n_kv_heads) * c.head_dim, wide = std::max<uint64_t>(c.dim, q);
+  const bool exact = o.layout.type == cpu::KvType::F32;
+  const uint64_t operand = exact ? 4 : 2;
+  uint64_t bytes = 4 * (uint64_t(o.n_ctx) * c.dim + chunk * (2 * q + 2 * kv) + uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
+  bytes += operand * chunk * (wide + 2 * uint64_t(c.hidden_dim));
+  bool packed = false;
+  for (const LayerWeights& l : model.weights.layers) packed |= exact ? l.wq.type != DType::F32 : l.wq.type == DType::Q8_0 || l.wq.type == DType::F32;
+  if (packed) bytes += std::min<uint64_t>(kUnpackedBytes, operand * std::max<uint64_t>(wide, c.hidden_dim) * wide);
+  DecodeStep step;
+  step.n = 1;
+  step.n_layers = c.n_layers;
+  step.n_heads = c.n_heads;
+  step.n_kv_heads = c.n_kv_heads;
+  step.max_blocks = o.layout.blocks(o.n_ctx);
+  step.layout.head_dim = c.head_dim;
+  step.layout.block_size = o.layout.block_size;
+  step.layout.block_bytes = static_cast<int64_t>(o.layout.bytes());
+  return bytes + decode_scratch_bytes(step) + Cublas::kWorkspaceBytes + (uint64_t(4) << 20);
+}
+
+void CudaBackend::read(const float* src, int64_t n, float* host) {
+  enter();
+  check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_), "reading results");
+  compute_.wait("reading results");
+}
+
+// As the CPU's (backend/cpu/cpu_backend.cpp): the angle is rounded to f32 first.
+void CudaBackend::rope_table(int64_t n) {
+  enter();
+  if (n <= rope_positions_) return;
+  const int half = config_.head_dim / 2;
+  std::vector<float> table(size_t(n) * half * 2), frequency(half);
+  for (int j = 0; j < half; ++j)
+    frequency[j] = 1.0f / std::pow(config_.rope_theta, static_cast<float>(2 * j) / static_cast<float>(config_.head_dim));
+  threads_->parallel_for(n, [&](int64_t p, int) {
+    for (int j = 0; j < half; ++j) {
+      const double angle = static_cast<float>(p) * frequency[j];
+      table[(p * half + j) * 2] = static_cast<float>(std::cos(angle));
+      table[(p * half + j) * 2 + 1] = static_cast<float>(std::sin(angle));
+    }
+  });
+  // All the context may ever need, once: a table that moves would outdate the recorded steps.
+  const size_t bytes = size_t(std::max(n, options_.n_ctx)) * half * 2 * sizeof(float);
+  grow(cos_sin_, bytes, "the RoPE table");
+  check(cudaMemcpyAsync(cos_sin_.data(), table.data(), table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
+        "the RoPE table");
+  compute_.wait("the RoPE table");
+  rope_positions_ = n;
+}
+
+// ---- products ---------------------------------------------------------------------------------------------------------
+
+// Groups of rows that read the weights once each; a row's bits do not depend on its group.
+void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
+  for (int64_t first = 0; first < n; first += kGemvMaxRows) {
+    Gemv part = all;
+    part.x = all.x + first * all.ldx;
+    part.n = static_cast<int>(std::min<int64_t>(kGemvMaxRows, n - first));
+    part.overlap = true;
+    for (int o = 0; o < all.n_outs; ++o) part.y[o] = all.y[o] + first * all.ldy[o];
+    check(gemv(part, compute_), "multiplying by weights");
+  }
+}
+
+// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights' own kind.
+WType CudaBackend::operand_type(const Tensor& weight) const {
+  if (options_.layout.type == cpu::KvType::F32) return WType::F32;
+  return weight.type == DType::BF16 ? WType::BF16 : WType::F16;
+}
+
+static size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }
+
+void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type,
+                           bool add) {
+  const Matrix& w = weights_.matrix(weight);
+  if (w.type == type) return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
+  const size_t row_bytes = w.cols * size_of(type);
+  const int64_t tile = std::min<int64_t>(w.rows, std::max<int64_t>(16, kUnpackedBytes / row_bytes / 16 * 16));
+  grow(unpacked_, tile * row_bytes, "dequantised weights");
+  for (int64_t first = 0; first < w.rows; first += tile) {
+    const int64_t rows = std::min(tile, w.rows - first);
+    check(dequantize(w, first, rows, unpacked_.data(), type, compute_), "dequantising weights");
+    cublas_.product(a, unpacked_.data(), type, n, rows, w.cols, static_cast<std::byte*>(c) + first * size_of(c_type), ldc,
+                    c_type, add);
+  }
+}
+
+void CudaBackend::linear(const Linear& args) {
+  enter();
+  const int64_t cols = args.outs[0].weight->cols;
+  if (args.phase == Phase::Decode || args.n <= kGemvMaxRows) {
+    Gemv g;
+    g.x = args.x;
+    g.ldx = cols;
+    g.norm = args.norm ? weights_.vector(*args.norm) : nullptr;
+    g.eps = config_.norm_eps;
+    g.n_outs = args.n_outs;
+    g.then = args.add ? Then::Add : Then::Store;
+    for (int o = 0; o < args.n_outs; ++o) {
+      g.w[o] = weights_.matrix(*args.outs[o].weight);
+      g.y[o] = args.outs[o].y;
+      g.ldy[o] = args.outs[o].ldy;
+    }
+    gemv_rows(g, args.n);
+    return mark(Part::Linear);
+  }
+  WType prepared = WType::Q8_0;  // nothing yet
+  for (int o = 0; o < args.n_outs; ++o) {
+    const WType type = operand_type(*args.outs[o].weight);
+    if (type != prepared) {
+      grow(operand_, args.n * cols * size_of(type), "a prefill chunk");
+      check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps, operand_.data(), type, compute_)
+                      : convert(args.x, args.n * cols, operand_.data(), type, compute_),
+            "preparing a product");
+      prepared = type;
+    }
+    multiply(*args.outs[o].weight, operand_.data(), type, args.n, args.outs[o].y, args.outs[o].ldy, WType::F32, args.add);
+  }
+}
+
+void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  enter();
+  const int64_t dim = w.w1.cols, hidden = w.w1.rows;
+  if (phase == Phase::Decode || n <= kGemvMaxRows) {
+    grow(hidden_, n * hidden * sizeof(float), "a step's FFN");
+    Gemv up;
+    up.x = x;
+    up.ldx = dim;
+    up.norm = weights_.vector(w.ffn_norm);
+    up.eps = config_.norm_eps;
+    up.w[0] = weights_.matrix(w.w1);
+    up.w[1] = weights_.matrix(w.w3);
+    up.y[0] = hidden_.as<float>();
+    up.ldy[0] = hidden;
+    up.y[1] = hidden_.as<float>();
+    up.ldy[1] = hidden;
+    up.n_outs = 2;
+    up.then = Then::SwiGlu;
+    gemv_rows(up, n);
+    Gemv down;
+    down.x = hidden_.as<float>();
+    down.ldx = hidden;
+    down.w[0] = weights_.matrix(w.w2);
+    down.y[0] = x;
+    down.ldy[0] = dim;
+    down.then = Then::Add;
+    gemv_rows(down, n);
+    return mark(Part::Linear);
+  }
+  const WType type = operand_type(w.w1), down_type = operand_type(w.w2);
+  grow(operand_, n * dim * size_of(type), "a prefill chunk");
+  grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
+  grow(up_, n * hidden * size_of(type), "a prefill chunk");
+  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, dim, config_.norm_eps, operand_.data(), type, compute_), "normalising");
+  multiply(w.w1, operand_.data(), type, n, gate_.data(), hidden, type, false);
+  multiply(w.w3, operand_.data(), type, n, up_.data(), hidden, type, false);
+  check(swiglu(gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_), "SwiGLU");
+  multiply(w.w2, gate_.data(), down_type, n, x, dim, WType::F32, true);
+}
+
+// ---- prefill -----------------------------------------------------------------------------------------------------------
+
+void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    float* row = out + i * table.cols;
+    if (table.data) {
+      host_kernels_->linear.dequant_row(static_cast<cpu::WType>(table.type), table.data, table.cols, tokens[i], row);
+    } else {
+      const bool q8 = table.type == DType::Q8_0;
+      float scale = q8 ? synthetic::q8_scale(table.scale) : table.scale;
+      if (q8) {  // kept as f16
+        uint16_t half;
+        host_kernels_->attention.kv_store(&scale, 1, cpu::KvType::F16, &half);
+        host_kernels_->attention.kv_load(&half, 1, cpu::KvType::F16, &scale);
+      }
+      for (int64_t j = 0; j < table.cols; ++j) {
+        const uint64_t at = uint64_t(tokens[i]) * table.cols + j;
+        row[j] = q8 ? static_cast<float>(synthetic::quant(table.seed, at)) * scale : synthetic::weight(table.seed, at, scale);
+      }
+    }
+  });
+}
+
+void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
+  enter();
+  const int64_t batch = std::min(n, kEmbedRows);
+  for (Buffer& b : embedding_)
+    if (b.size() < batch * table.cols * sizeof(float)) {
+      compute_.wait("embedding");
+      b = pinned(batch * table.cols * sizeof(float), "staging for the embedding");
+    }
+  for (int64_t first = 0; first < n; first += batch) {
+    const int64_t rows = std::min(batch, n - first);
+    check(cudaEventSynchronize(embedded_[embedding_turn_]), "embedding");
+    float* staging = embedding_[embedding_turn_].as<float>();
+    embedding_rows(table, tokens + first, rows, staging);
+    check(cudaMemcpyAsync(x + first * table.cols, staging, rows * table.cols * sizeof(float), cudaMemcpyHostToDevice, compute_),
+          "embedding");
+    embedded_[embedding_turn_].record(compute_);
+    embedding_turn_ ^= 1;
+  }
+}
+
+void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
+  enter();
+  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0, config_.rope_interleaved, compute_),
+        "rotating queries");
+}
+
+void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
+  enter();
+  check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim, config_.n_kv_heads, cos_sin_.as<float>(),
+                            pos0, config_.rope_interleaved, kv.base, kv.n_blocks, residency_.layout(), compute_),
+        "appending KV");
+}
+
+void CudaBackend::attend_prefill(const PrefillAttention& a) {
+  enter();
+  FlashPrefill f;
+  f.q = a.q;
+  f.n = a.n;
+  f.ldq = a.ldq;
+  f.pos0 = a.pos0;
+  f.n_heads = config_.n_heads;
+  f.n_kv_heads = config_.n_kv_heads;
+  f.blocks = a.kv.base;
+  f.n_blocks = a.kv.n_blocks;
+  f.layout = residency_.layout();
+  f.out = a.out;
+  f.ldo = a.ldo;
+  check(flash_prefill(f, device_.limits, compute_), "attention of a prompt");
+}
+
+void CudaBackend::device_stats(riffle_stats& s) const {
+  s.host_syncs = syncs_;
+  s.device_bytes = heap_.used();
+  s.peak_device_bytes = heap_.peak();
+  s.pinned_bytes = slabs_->pinned_bytes();
+}
+
+}  // namespace riffle::cuda
+
+namespace riffle {
+
+static std::optional<cuda::DeviceInfo> usable(std::string& text) {
+  auto device = cuda::find_device(text);
+  if (device && !cuda::cublas_available(text)) device.reset();
+  if (device) text = device->name;
+  return device;
+}
+
+bool cuda_usable(std::string& text) { return usable(text).has_value(); }
+
+bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& text) {
+  cuda::KvLayout layout;
+  layout.type = static_cast<cuda::KvType>(l.type);
+  layout.block_size = l.block_size;
+  layout.head_dim = l.head_dim;
+  const int group = c.n_heads / c.n_kv_heads;
+  if (cuda::decode_supported(layout, group) == cudaSuccess) return true;
+  text = format("the CUDA kernels lack head_dim %d with blocks of %d and %d query heads per KV head", l.head_dim,
+                l.block_size, group);
+  return false;
+}
+
+CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
+  std::string text;
+  const auto device = usable(text);
+  if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  const Config& c = model.config;
+  CudaPlan p;
+  p.free = device->free;
+  p.weights = cuda::device_bytes(model);
+  p.activations = cuda::CudaBackend::activation_bytes(model, o);
+  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.n_ctx);
+  const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
+  p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
+  p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
+  p.min_slots = c.n_kv_heads;
+  return p;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads) {
+  std::string text;
+  const auto device = usable(text);
+  if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  if (!cuda_shape_supported(model.config, options.layout, text)) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  return std::make_unique<cuda::CudaBackend>(model, options, threads, *device);
+}
+
+}  // namespace riffle

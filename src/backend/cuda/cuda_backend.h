@@ -1,0 +1,122 @@
+// The CUDA backend: operations enqueue on one stream; a decode step that comes again is replayed as a graph, with one
+// synchronisation a token.
+#pragma once
+#include <map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/cublas.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/host_step.h"
+#include "backend/cuda/residency.h"
+#include "backend/cuda/weights.h"
+
+namespace riffle::cuda {
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads, const DeviceInfo& device);
+  ~CudaBackend() override;
+
+  const char* name() const override { return "cuda"; }
+  const char* detail() const override { return device_.name.c_str(); }
+  const char* notice() const override { return residency_.notice().c_str(); }
+  Buffer allocate(size_t bytes) override { return heap_.take(bytes, "activations"); }
+  void read(const float* src, int64_t n, float* host) override;
+  void rope_table(int64_t n) override;
+  void linear(const Linear& args) override;
+  void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
+  void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void attend_prefill(const PrefillAttention& args) override;
+  bool begin_step(const Step& step) override;
+  void embed_step(const Tensor& table, float* x) override;
+  void append_step(int layer, float* q, float* k, const float* v) override;
+  void attend_step(int layer, const float* q, float* out) override;
+  void end_step(const float* logits, float* const* host) override;
+  void abandon_step() override;
+  void fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) override;
+  bool start_profile() override;
+  void finish_profile(riffle_timing& timing) override;
+  Residency& residency() override { return residency_; }
+  void device_stats(riffle_stats& stats) const override;
+
+  // Bytes that running takes beside weights, sessions, pool and a layer of KV.
+  static uint64_t activation_bytes(const Model& model, const CudaBackendOptions& options);
+
+ private:
+  enum class Mode : uint8_t { Eager, Capturing, Replaying };
+
+  // Parts of a step, for the profile.
+  enum class Part : uint8_t { Linear, Score, Rank, Attend, Other };
+
+  // What was launched since the last mark belongs to this part.
+  void mark(Part part);
+  double copy_rate(bool from_host);
+  void enter();  // this thread works on this device
+  void sync(const char* what);
+  Buffer& grow(Buffer& buffer, size_t bytes, const char* what);
+  void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
+  void gemv_rows(const Gemv& args, int64_t n);
+  WType operand_type(const Tensor& weight) const;
+  void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type, bool add);
+  DecodeStep decode_step(int layer, const float* q, float* out) const;
+  void attend_hosted(int layer, const float* q, float* out);
+  void prepare_step();
+  void fetch_results(const float* logits);
+  void report_step();
+
+  const Model& model_;
+  const Config& config_;
+  CudaBackendOptions options_;
+  ThreadPool* threads_;
+  const cpu::Kernels* host_kernels_;
+  DeviceInfo device_;
+  DeviceHeap heap_;  // before everything that holds memory of it
+  Stream compute_;
+  Cublas cublas_;
+  DeviceWeights weights_;
+  PinnedSlabs* slabs_;  // the store's
+  KvStore store_;
+  CudaResidency residency_;
+  HostDriven host_driven_;
+
+  Buffer cos_sin_;
+  int64_t rope_positions_ = 0;
+  Buffer operand_, gate_, up_, unpacked_;  // prefill: 16-bit operands, FFN, dequantised weights
+  Buffer hidden_;                          // decode: [rows][hidden_dim]
+  Buffer embedding_[2];                    // pinned staging
+  Event embedded_[2];
+  int embedding_turn_ = 0;
+
+  // The step under way.
+  Step step_;
+  Mode mode_ = Mode::Eager;
+  SelectionRule rule_, dense_rule_;
+  bool with_mean_ = false;
+  int64_t max_blocks_ = 0;
+  Buffer sequences_, scratch_, results_, orders_, lse_, dense_out_;
+  Buffer host_sequences_, host_rows_, host_logits_, host_results_;  // pinned
+  std::vector<HostDriven::Counts> hosted_counts_;  // [n_layers][rows], host-driven
+  std::vector<int32_t> host_orders_;
+  std::vector<float> host_lse_;
+  std::vector<RowReport> reports_;
+  std::vector<float> coverage_;
+
+  // Graphs by what they do: a program, and how many sequences of which capacity. Seen once: run eagerly; again: captured.
+  struct Recorded {
+    Graph graph;
+    int runs = 0;
+  };
+  std::map<std::pair<int64_t, int64_t>, Recorded> graphs_;
+  uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
+  uint64_t syncs_ = 0;
+
+  bool profiling_ = false;
+  std::vector<std::pair<std::unique_ptr<Event>, Part>> marks_;
+  double copy_bandwidth_ = 0, link_bandwidth_ = 0;
+};
+
+}  // namespace riffle::cuda

@@ -1,0 +1,345 @@
+// A decode step on the device: inputs go to fixed places, the operations are launched one by one or, from the second time on,
+// replayed as one graph; logits and counts come back with one synchronisation.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cuda/cuda_backend.h"
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+static cuda::TraceSpec device_spec(const riffle::TraceSpec& s) { return {s.seed, s.clusters, s.active, s.overlap, s.gain}; }
+
+void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) {
+  enter();
+  check(trace_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks, residency_.layout(), compute_),
+        "synthetic keys");
+}
+
+static Ranked ranked_of(const SelectionRule& r, bool with_mean) {
+  Ranked out;
+  out.everything = r.everything;
+  out.sink_blocks = r.sink_blocks;
+  out.window_blocks = r.window_blocks;
+  out.progressive = r.progressive;
+  out.budget = r.budget;
+  out.digest = static_cast<DigestKind>(r.digest);
+  out.with_mean = with_mean;
+  out.gqa = static_cast<Gqa>(r.gqa);
+  out.stop = static_cast<Stop>(r.stop);
+  out.slack = r.slack;
+  out.microbatch = r.microbatch;
+  return out;
+}
+
+DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const {
+  const int64_t rows = step_.n * config_.n_kv_heads;
+  DecodeStep s;
+  s.n = static_cast<int>(step_.n);
+  s.layer = layer;
+  s.n_layers = config_.n_layers;
+  s.n_heads = config_.n_heads;
+  s.n_kv_heads = config_.n_kv_heads;
+  s.max_blocks = max_blocks_;
+  s.sequences = sequences_.as<StepSequence>();
+  s.q = q;
+  s.out = out;
+  s.layout = residency_.layout();
+  s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_, with_mean_);
+  s.pool = residency_.pool();
+  s.scratch = scratch_.data();
+  s.results = results_.as<RowResult>() + layer * rows;
+  if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
+  if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
+  return s;
+}
+
+// Everything that allocates, before the operations: none of them may while a graph is captured.
+void CudaBackend::prepare_step() {
+  const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
+  const int64_t vocab = config_.vocab_size;
+  grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
+  grow(results_, layers * rows * sizeof(RowResult), "a step's counts");
+  grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
+  grow(scratch_, decode_scratch_bytes(decode_step(0, nullptr, nullptr)), "attention's scratch");
+  if (step_.orders) grow(orders_, layers * rows * max_blocks_ * sizeof(int32_t), "a trace");
+  if (step_.coverage) {
+    grow(lse_, 2 * layers * n * config_.n_heads * sizeof(float), "a trace");
+    grow(dense_out_, n * config_.n_heads * config_.head_dim * sizeof(float), "a trace");
+  }
+  const auto pin = [&](Buffer& buffer, size_t bytes) {
+    if (buffer.size() >= bytes) return;
+    compute_.wait("a step's staging");
+    buffer = pinned(bytes, "a step's staging");
+    ++growths_;
+  };
+  pin(host_sequences_, n * sizeof(StepSequence));
+  pin(host_rows_, n * config_.dim * sizeof(float));
+  pin(host_logits_, n * vocab * sizeof(float));
+  pin(host_results_, layers * rows * sizeof(RowResult));
+}
+
+bool CudaBackend::begin_step(const Step& step) {
+  enter();
+  step_ = step;
+  rule_ = step.selector->rule();
+  dense_rule_ = step.dense->rule();
+  with_mean_ = step.sequences[0]->spec.with_mean;
+  if (step.coverage && !residency_.pinned())
+    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.notice().c_str());
+  max_blocks_ = 0;
+  for (int64_t i = 0; i < step.n; ++i) {
+    if (step.sequences[i]->spec.with_mean != with_mean_)
+      fail(RIFFLE_BAD_ARGUMENT, "the sessions of a step have digests of different kinds");
+    max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
+  }
+  prepare_step();
+  auto* sequences = host_sequences_.as<StepSequence>();
+  for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
+  check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence), cudaMemcpyHostToDevice, compute_),
+        "a step's inputs");
+  embedding_rows(model_.weights.embedding, step.tokens, step.n, host_rows_.as<float>());
+
+  if (program_ != step.program || graph_growths_ != growths_) graphs_.clear();
+  program_ = step.program;
+  graph_growths_ = growths_;
+  mode_ = Mode::Eager;
+  mark(Part::Other);
+  if (residency_.hosted()) {
+    hosted_counts_.assign(config_.n_layers * step.n * config_.n_kv_heads, {});
+    return true;
+  }
+  if (step.orders || step.coverage || profiling_) return true;
+  Recorded& recorded = graphs_[{step.n, max_blocks_}];
+  if (recorded.graph) {
+    mode_ = Mode::Replaying;
+    recorded.graph.launch(compute_);
+    return false;
+  }
+  // The first run loads kernels, which a capture must not.
+  if (recorded.runs++ == 0) return true;
+  check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "recording a step");
+  mode_ = Mode::Capturing;
+  return true;
+}
+
+void CudaBackend::embed_step(const Tensor&, float* x) {
+  if (!residency_.hosted()) residency_.age_pool();
+  check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float), cudaMemcpyHostToDevice, compute_),
+        "embedding");
+  mark(Part::Other);
+}
+
+void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
+  RopeAppendStep a;
+  a.q = q;
+  a.k = k;
+  a.v = v;
+  a.ldq = int64_t(config_.n_heads) * config_.head_dim;
+  a.ldk = int64_t(config_.n_kv_heads) * config_.head_dim;
+  a.n = static_cast<int>(step_.n);
+  a.n_heads = config_.n_heads;
+  a.n_kv_heads = config_.n_kv_heads;
+  a.layer = layer;
+  a.cos_sin = cos_sin_.as<float>();
+  a.interleaved = config_.rope_interleaved;
+  a.sequences = sequences_.as<StepSequence>();
+  a.layout = residency_.layout();
+  check(rope_append_step(a, compute_), "appending KV");
+  if (step_.trace)
+    check(trace_step(device_spec(*step_.trace), layer, a.sequences, a.n, a.n_heads, a.n_kv_heads, a.layout, q, a.ldq, compute_),
+          "synthetic queries");
+  mark(Part::Other);
+}
+
+void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
+  const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim, rows = step_.n * heads;
+  if (step_.orders) host_orders_.resize(config_.n_layers * rows * max_blocks_);
+  for (int64_t i = 0; i < step_.n; ++i) {
+    DecodeStep s = decode_step(layer, q + i * width, out + i * width);
+    s.n = 1;
+    s.sequences += i;
+    s.results += i * heads;
+    if (s.lse) s.lse += i * config_.n_heads;
+    host_driven_.attend(s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
+                        step_.orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &syncs_);
+  }
+  mark(Part::Attend);
+}
+
+void CudaBackend::attend_step(int layer, const float* q, float* out) {
+  DecodeStep s = decode_step(layer, q, out);
+  if (residency_.hosted()) {
+    attend_hosted(layer, q, out);
+  } else {
+    for (int i = 0; profiling_ && i < 2; ++i) {
+      marks_.emplace_back(std::make_unique<Event>(true), i == 0 ? Part::Score : Part::Rank);
+      s.marks[i] = *marks_.back().first;
+    }
+    check(attend_decode(s, device_.limits, compute_), "attention of a step");
+    s.marks[0] = s.marks[1] = nullptr;
+    mark(Part::Attend);
+  }
+  if (!step_.coverage) return;
+  // The whole, beside it, straight from the host store: it must not disturb the pool.
+  s.ranked = {};
+  s.ranked.everything = true;
+  s.pool.n_slots = 0;
+  s.out = dense_out_.as<float>();
+  s.order = nullptr;
+  s.lse = lse_.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
+  s.results = nullptr;
+  check(attend_decode(s, device_.limits, compute_), "attention of a step");
+}
+
+void CudaBackend::fetch_results(const float* logits) {
+  check(cudaMemcpyAsync(host_logits_.data(), logits, step_.n * config_.vocab_size * sizeof(float), cudaMemcpyDeviceToHost,
+                        compute_),
+        "reading logits");
+  check(cudaMemcpyAsync(host_results_.data(), results_.data(),
+                        config_.n_layers * step_.n * config_.n_kv_heads * sizeof(RowResult), cudaMemcpyDeviceToHost, compute_),
+        "reading counts");
+}
+
+void CudaBackend::end_step(const float* logits, float* const* host) {
+  if (mode_ != Mode::Replaying) fetch_results(logits);
+  if (mode_ == Mode::Capturing) {
+    cudaGraph_t graph = nullptr;
+    const cudaError_t status = cudaStreamEndCapture(compute_, &graph);
+    mode_ = Mode::Eager;
+    check(status, "recording a step");
+    Recorded& recorded = graphs_[{step_.n, max_blocks_}];
+    recorded.graph = Graph(graph);
+    recorded.graph.launch(compute_);
+  }
+  sync("a decode step");
+  const int64_t vocab = config_.vocab_size;
+  for (int64_t i = 0; i < step_.n; ++i) std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
+  report_step();
+}
+
+void CudaBackend::report_step() {
+  const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
+  const int64_t g = config_.n_heads / heads;
+  if (step_.orders && !residency_.hosted()) {
+    host_orders_.resize(layers * rows * max_blocks_);
+    check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
+          "reading a trace");
+  }
+  if (step_.coverage) {
+    host_lse_.resize(2 * layers * rows * g);
+    check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float), cudaMemcpyDeviceToHost),
+          "reading a trace");
+  }
+  reports_.resize(rows);
+  coverage_.resize(rows * g);
+  ResidencyCounters& counters = residency_.counters;
+  const auto* results = host_results_.as<RowResult>();
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int64_t r = 0; r < rows; ++r) {
+      RowResult from = results[layer * rows + r];
+      if (residency_.hosted()) {
+        from.lookups = hosted_counts_[layer * rows + r].lookups;
+        from.misses = hosted_counts_[layer * rows + r].misses;
+      }
+      RowReport& to = reports_[r];
+      to = {from.n_blocks, from.n_read, from.lookups, from.misses, nullptr, nullptr};
+      counters.lookups += from.lookups;
+      counters.hits += from.lookups - from.misses;
+      counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
+      if (step_.orders) to.blocks = host_orders_.data() + (layer * rows + r) * max_blocks_;
+      if (!step_.coverage) continue;
+      const float* some = host_lse_.data() + int64_t(2 * layer) * rows * g + r * g;
+      const float* all = some + rows * g;
+      for (int64_t h = 0; h < g; ++h) coverage_[r * g + h] = std::min(1.0f, std::exp(some[h] - all[h]));
+      to.coverage = coverage_.data() + r * g;
+    }
+    if (step_.report) step_.report(layer, reports_.data());
+  }
+}
+
+// ---- profile -----------------------------------------------------------------------------------------------------------
+
+void CudaBackend::mark(Part part) {
+  if (!profiling_) return;
+  marks_.emplace_back(std::make_unique<Event>(true), part);
+  marks_.back().first->record(compute_);
+}
+
+bool CudaBackend::start_profile() {
+  enter();
+  if (copy_bandwidth_ == 0) copy_bandwidth_ = copy_rate(false);
+  if (link_bandwidth_ == 0) link_bandwidth_ = copy_rate(true);
+  marks_.clear();
+  profiling_ = true;
+  return true;
+}
+
+void CudaBackend::finish_profile(riffle_timing& t) {
+  profiling_ = false;
+  compute_.wait("a profiled step");
+  const size_t size = t.struct_size;
+  t = {};
+  t.struct_size = size;
+  for (size_t i = 1; i < marks_.size(); ++i) {
+    float ms = 0;
+    // An event that was never recorded (a step without ranking) has no time: what follows counts from the one before.
+    if (cudaEventElapsedTime(&ms, *marks_[i - 1].first, *marks_[i].first) != cudaSuccess) {
+      cudaGetLastError();
+      if (i + 1 < marks_.size()) std::swap(marks_[i - 1], marks_[i]);
+      continue;
+    }
+    double& part = marks_[i].second == Part::Linear  ? t.linear
+                   : marks_[i].second == Part::Score ? t.attention_score
+                   : marks_[i].second == Part::Rank  ? t.attention_rank
+                   : marks_[i].second == Part::Attend ? t.attention_attend
+                                                      : t.other;
+    part += ms * 1e-3;
+    t.total += ms * 1e-3;
+  }
+  marks_.clear();
+  t.copy_bandwidth = copy_bandwidth_;
+  t.link_bandwidth = link_bandwidth_;
+}
+
+// Bytes per second: a copy inside the device's memory (read and written), or from pinned host memory. 0 if there is no room.
+double CudaBackend::copy_rate(bool from_host) {
+  const size_t bytes = from_host ? size_t(64) << 20 : size_t(512) << 20;
+  void *from = nullptr, *to = nullptr;
+  Buffer host;
+  double rate = 0;
+  if (cudaMalloc(&to, bytes) == cudaSuccess && (from_host || cudaMalloc(&from, bytes) == cudaSuccess)) {
+    if (from_host) host = pinned(bytes, "measuring the link");
+    const void* source = from_host ? host.data() : from;
+    const Event begin(true), end(true);
+    float best = 0;
+    for (int i = 0; i < 6; ++i) {
+      begin.record(compute_);
+      check(cudaMemcpyAsync(to, source, bytes, cudaMemcpyDefault, compute_), "measuring bandwidth");
+      end.record(compute_);
+      compute_.wait("measuring bandwidth");
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin, end), "measuring bandwidth");
+      if (i > 0 && (best == 0 || ms < best)) best = ms;
+    }
+    rate = (from_host ? 1.0 : 2.0) * static_cast<double>(bytes) / (best * 1e-3);
+  }
+  cudaGetLastError();
+  cudaFree(from);
+  cudaFree(to);
+  return rate;
+}
+
+void CudaBackend::abandon_step() {
+  if (mode_ == Mode::Capturing) {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(compute_, &graph);
+    if (graph) cudaGraphDestroy(graph);
+  }
+  mode_ = Mode::Eager;
+  cudaStreamSynchronize(compute_);
+  cudaGetLastError();
+}
+
+}  // namespace riffle::cuda

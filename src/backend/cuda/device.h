@@ -1,0 +1,87 @@
+// What the CUDA backend owns on a device, each with one owner: memory within a budget, pinned memory, streams, events; and the
+// one place where a CUDA status becomes an Error.
+#pragma once
+#include <optional>
+#include <source_location>
+#include <string>
+
+#include "kernels/cuda.h"
+#include "util/buffer.h"
+
+namespace riffle::cuda {
+
+// Throws Error unless status is cudaSuccess: RIFFLE_OUT_OF_MEMORY, RIFFLE_DEVICE_LOST (the context is gone: nothing will
+// work on it again) or RIFFLE_INTERNAL, with the status's name, what was being done and where.
+void check(cudaError_t status, const char* what, std::source_location where = std::source_location::current());
+
+struct DeviceInfo {
+  int ordinal = 0;
+  std::string name;  // "NVIDIA H200, compute 9.0, 139.8 GiB"
+  DeviceLimits limits;
+  uint64_t total = 0, free = 0;  // bytes, now
+};
+// The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on it; else why says what is
+// missing. Does not throw.
+std::optional<DeviceInfo> find_device(std::string& why);
+
+// Device memory of one context, within a limit (0: none). Must outlive the buffers it gave.
+class DeviceHeap {
+ public:
+  explicit DeviceHeap(uint64_t limit) : limit_(limit) {}
+  // Throws RIFFLE_OUT_OF_MEMORY, naming what for. Contents undefined.
+  Buffer take(size_t bytes, const char* what);
+  uint64_t used() const { return used_; }
+  uint64_t peak() const { return peak_; }
+  uint64_t limit() const { return limit_; }
+
+ private:
+  uint64_t limit_, used_ = 0, peak_ = 0;
+};
+
+// Page-locked host memory that the device reads at the same address.
+Buffer pinned(size_t bytes, const char* what);
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+  void wait(const char* what) const { check(cudaStreamSynchronize(stream_), what); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  explicit Event(bool timed = false);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "recording an event"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class Graph {
+ public:
+  Graph() = default;
+  explicit Graph(cudaGraph_t graph);  // takes it over, also if it throws
+  ~Graph();
+  Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(exec_, other.exec_);
+    return *this;
+  }
+  explicit operator bool() const { return exec_ != nullptr; }
+  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(exec_, stream), "launching a step"); }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace riffle::cuda

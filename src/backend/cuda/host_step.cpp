@@ -1,0 +1,203 @@
+#include "backend/cuda/host_step.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+static constexpr int kRankAhead = 8;  // microbatches ranked at a time
+
+HostDriven::HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+                       CudaResidency* residency)
+    : config_(config), device_(device), heap_(heap), compute_(compute), residency_(residency) {
+  flag_ = pinned(sizeof(uint32_t), "the stop flag");
+  *flag_.as<uint32_t>() = 0;
+}
+
+void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
+  const size_t rows = config_.n_kv_heads;
+  const auto device = [&](Buffer& b, size_t bytes) {
+    if (b.size() >= bytes) return;
+    compute_->wait("attention's scratch");
+    b = Buffer();
+    b = heap_->take(bytes, "attention's scratch");
+  };
+  const auto host = [&](Buffer& b, size_t bytes) {
+    if (b.size() < bytes) b = pinned(bytes, "attention's staging");
+  };
+  device(scratch_, host_scratch_bytes(step));
+  device(order_, rows * step.max_blocks * sizeof(int32_t));
+  device(counts_, rows * 2 * sizeof(int32_t));
+  device(done_, (rows + 1) * sizeof(int32_t));
+  host(host_order_, rows * step.max_blocks * sizeof(int32_t));
+  host(host_counts_, rows * 2 * sizeof(int32_t));
+  widest_ = std::max(widest_, widest);
+  host(sources_, regions * rows * widest_ * sizeof(std::byte*));
+  host(copies_, regions * rows * widest_ * sizeof(Copy));
+  host(host_done_, regions * rows * sizeof(int32_t));
+  while (static_cast<int>(loaded_.size()) < regions) {
+    loaded_.push_back(std::make_unique<Event>());
+    verified_.push_back(std::make_unique<Event>());
+  }
+}
+
+void HostDriven::fetch_order(const HostStep& host, int known, uint64_t* syncs) {
+  const size_t pitch = host.step.max_blocks * sizeof(int32_t), rows = config_.n_kv_heads;
+  check(cudaMemcpy2DAsync(host_order_.data(), pitch, order_.data(), pitch, known * sizeof(int32_t), rows,
+                          cudaMemcpyDeviceToHost, *compute_),
+        "reading a ranking");
+  compute_->wait("ranking blocks");
+  ++*syncs;
+}
+
+HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s, int begin, int end, int region,
+                                    Counts* counts) {
+  const int rows = config_.n_kv_heads, tail = static_cast<int>(s.n_tokens / residency_->layout().block_size);
+  const int64_t bytes = residency_->layout().block_bytes;
+  auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
+  Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
+  SlotPool& pool = residency_->host_pool();
+  ResidencyCounters& counters = residency_->counters;
+  Batch batch{begin, std::min(end, n_total_), region, {}};
+  int64_t n_copies = 0;
+  try {
+    for (int h = 0; h < rows; ++h) {
+      if (done_rows_[h]) continue;  // rows that are done but not yet known to be are skipped by the kernels
+      for (int p = begin; p < batch.end; ++p) {
+        const int32_t block = shared.step.ranked.everything ? p : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
+        if (block == tail) continue;
+        const SlotPool::Grant grant = pool.acquire(block_key(s.id, shared.step.layer, h, block),
+                                                   residency_->partition(shared.step.layer));
+        if (grant.slot == SlotPool::kNone)
+          fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool.size()));
+        batch.pinned.push_back(grant.slot);
+        std::byte* slot = residency_->pool().slots + grant.slot * bytes;
+        sources[size_t(h) * widest_ + p - begin] = slot;
+        ++counts[h].lookups;
+        counters.evictions += grant.evicted;
+        if (grant.hit) continue;
+        ++counts[h].misses;
+        copies[n_copies++] = {residency_->host_block(s, shared.step.layer, h, block), slot};
+      }
+    }
+    if (n_copies > 0 && residency_->pinned()) {
+      check(gather(copies, n_copies, bytes, device_.limits.n_sm, load_), "loading blocks");
+    } else {
+      for (int64_t i = 0; i < n_copies; ++i)
+        check(cudaMemcpyAsync(copies[i].dst, copies[i].src, bytes, cudaMemcpyHostToDevice, load_), "loading blocks");
+    }
+    loaded_[region]->record(load_);
+    check(cudaStreamWaitEvent(*compute_, *loaded_[region]), "loading blocks");
+    HostStep host = shared;
+    host.sources = sources;
+    host.max_positions = widest_;
+    check(attend_positions(host, begin, batch.end, device_.limits, *compute_), "attention of a step");
+    check(verify_rows(host, begin, batch.end, flag_.as<uint32_t>(), ++epoch_, *compute_), "attention's test");
+    check(cudaMemcpyAsync(host_done_.as<int32_t>() + size_t(region) * rows, done_.data(), rows * sizeof(int32_t),
+                          cudaMemcpyDeviceToHost, *compute_),
+          "attention's test");
+    verified_[region]->record(*compute_);
+  } catch (...) {
+    cudaStreamSynchronize(load_);
+    cudaStreamSynchronize(*compute_);
+    for (const int32_t slot : batch.pinned) pool.drop_slot(slot);
+    throw;
+  }
+  return batch;
+}
+
+bool HostDriven::finish(Batch& batch) {
+  const volatile uint32_t* flag = flag_.as<uint32_t>();
+  cudaError_t status;
+  while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady) std::this_thread::yield();
+  check(status, "attention of a step");
+  SlotPool& pool = residency_->host_pool();
+  // Reverse rank order: the most critical block ends as the most recent.
+  for (size_t i = batch.pinned.size(); i-- > 0;) {
+    const int32_t slot = batch.pinned[i];
+    if (pool.state(slot) == SlotPool::State::Loading) pool.loaded(slot);
+    pool.unpin(slot);
+  }
+  batch.pinned.clear();
+  std::copy_n(host_done_.as<int32_t>() + size_t(batch.region) * config_.n_kv_heads, config_.n_kv_heads, done_rows_.begin());
+  return *flag - first_epoch_ <= epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
+}
+
+void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts, int32_t* order,
+                        uint64_t* syncs) {
+  const int rows = config_.n_kv_heads, m = step.ranked.microbatch;
+  const bool progressive = step.ranked.progressive && !step.ranked.everything;
+  const int64_t room = residency_->host_room(step.layer);
+  step.pool = {};
+  step.order = nullptr;
+
+  const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
+  const int n_forced_most = std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.window_blocks + 1);
+  const int regions = progressive ? lookahead + 2 : 2;
+  const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
+  const int widest = progressive ? std::max(n_forced_most, m) : piece;
+  if (piece < 1 || (progressive && room < int64_t(rows) * (n_forced_most + (lookahead + 1) * m)))
+    fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
+         static_cast<long long>(residency_->slots()));
+  prepare(step, widest, regions);
+  step.scratch = scratch_.data();
+  HostStep host;
+  host.step = step;
+  host.order = order_.as<int32_t>();
+  host.counts = counts_.as<int32_t>();
+  host.done = done_.as<int32_t>();
+  host.n_active = done_.as<int32_t>() + rows;
+
+  done_rows_.assign(rows, 0);
+  int known = progressive ? n_forced_most + kRankAhead * m : n_blocks;
+  check(rank_rows(host, known, device_.limits, *compute_), "ranking blocks");
+  check(cudaMemcpyAsync(host_counts_.data(), counts_.data(), rows * 2 * sizeof(int32_t), cudaMemcpyDeviceToHost, *compute_),
+        "reading a ranking");
+  known = std::min(known, n_blocks);
+  fetch_order(host, known, syncs);
+  const int n_forced = host_counts_.as<int32_t>()[0];
+  n_total_ = host_counts_.as<int32_t>()[1];
+  first_epoch_ = epoch_ + 1;
+
+  std::deque<Batch> pending;
+  int next = 0, turn = 0;
+  bool stop = false;
+  try {
+    while (!stop) {
+      const int end = !progressive ? next + piece : next < n_forced ? n_forced : next + m;
+      const bool more = next < n_total_;
+      if (more && static_cast<int>(pending.size()) < (progressive ? lookahead + 1 : 1)) {
+        if (!step.ranked.everything && std::min(end, n_total_) > known) {
+          known = std::min(n_blocks, 2 * known);
+          check(rank_more(host, known, device_.limits, *compute_), "ranking blocks");
+          fetch_order(host, known, syncs);
+        }
+        pending.push_back(issue(host, s, next, end, turn, counts));
+        turn = (turn + 1) % regions;
+        next = std::min(end, n_total_);
+        continue;
+      }
+      if (pending.empty()) break;
+      Batch oldest = std::move(pending.front());
+      pending.pop_front();
+      ++*syncs;
+      stop = finish(oldest);
+    }
+    for (Batch& b : pending) finish(b);
+    pending.clear();
+    check(finish_rows(host, device_.limits, *compute_), "merging attention");
+  } catch (...) {
+    cudaStreamSynchronize(load_);
+    cudaStreamSynchronize(*compute_);
+    for (const Batch& b : pending)
+      for (const int32_t slot : b.pinned) residency_->host_pool().drop_slot(slot);
+    throw;
+  }
+  for (int h = 0; order && h < rows; ++h)
+    for (int p = 0; p < std::min(n_total_, known); ++p)
+      order[h * step.max_blocks + p] = step.ranked.everything ? p : host_order_.as<int32_t>()[h * step.max_blocks + p];
+}
+
+}  // namespace riffle::cuda

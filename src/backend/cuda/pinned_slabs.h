@@ -1,0 +1,51 @@
+// Slabs of page-locked memory for the host store. Locking 8 GiB takes seconds, so take() hands out the addresses at once and
+// a thread locks them in the order taken, while the prompt is being computed; whoever needs a slab locked waits for it.
+// Where the system refuses to lock more (limits, other programs), slabs stay pageable and failed() says so: copies still
+// work, but kernels cannot reach such memory.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "backend/cuda/device.h"
+#include "kv/host_store.h"
+
+namespace riffle::cuda {
+
+class PinnedSlabs : public SlabSource {
+ public:
+  // refuse: never lock anything.
+  explicit PinnedSlabs(int ordinal, bool refuse = false);
+  ~PinnedSlabs() override;
+
+  size_t slab_bytes() const override { return size_t(64) << 20; }
+  std::byte* take(size_t bytes) override;
+  void give_back(std::byte* slab, size_t bytes) override;
+
+  // Waits until every slab that has been taken is locked (or was refused). True if all are locked.
+  bool wait_all();
+  bool refuses() const { return refuse_; }
+  uint64_t pinned_bytes();
+  // Why a slab could not be locked; empty: all could.
+  std::string failed();
+
+ private:
+  struct Slab {
+    std::byte* data;
+    size_t bytes;
+    bool tried = false, locked = false;
+  };
+  void run();
+
+  int ordinal_;
+  bool refuse_, stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Slab> slabs_;  // in the order taken
+  size_t waiting_ = 0;      // slabs not yet tried
+  std::string failed_;
+  std::thread thread_;
+};
+
+}  // namespace riffle::cuda

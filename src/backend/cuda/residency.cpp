@@ -1,0 +1,335 @@
+#include "backend/cuda/residency.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+static int64_t entries(const Config& c, int64_t max_blocks) { return int64_t(c.n_layers) * c.n_kv_heads * max_blocks; }
+
+uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, int64_t n_ctx) {
+  const uint64_t n = entries(c, layout.blocks(n_ctx));
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
+         uint64_t(c.n_layers) * c.n_kv_heads * layout.bytes() + 5 * 256;
+}
+
+CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+                             KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options)
+    : config_(config), device_(device), heap_(heap), compute_(compute), store_(store), slabs_(slabs),
+      evict_(options.evict), per_layer_(options.pool_per_layer) {
+  const int64_t n_slots = options.slots;
+  const BlockLayout& l = store->layout();
+  layout_.type = static_cast<KvType>(l.type);
+  layout_.block_size = l.block_size;
+  layout_.head_dim = l.head_dim;
+  layout_.block_bytes = static_cast<int64_t>(l.bytes());
+  layout_.value_offset = static_cast<int64_t>(l.value_offset());
+
+  slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
+  words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
+  victims_ = heap->take(size_t(n_slots) * sizeof(int32_t), "the slot pool's table");
+  tables_ = heap->take(kMaxTables * sizeof(int32_t*), "the slot pool's table");
+  counters_ = heap->take(3 * sizeof(int32_t), "the slot pool's table");
+  victims_scratch_ = heap->take(victims_scratch_bytes(), "the slot pool's table");
+  pool_.slots = slots_.as<std::byte>();
+  pool_.n_slots = n_slots;
+  pool_.words = words_.as<unsigned long long>();
+  pool_.page_tables = tables_.as<int32_t*>();
+  pool_.victims = victims_.as<int32_t>();
+  pool_.n_victims = counters_.as<int32_t>();
+  pool_.next_victim = counters_.as<int32_t>() + 1;
+  pool_.now = counters_.as<uint32_t>() + 2;
+  check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
+  reset_pool();
+  if (options.residency == RIFFLE_RESIDENCY_HOST || options.no_pin || evict_ != EvictPolicy::Lru || per_layer_) use_host_pool();
+}
+
+void CudaResidency::use_host_pool() {
+  host_pool_ = std::make_unique<SlotPool>(pool_.n_slots, evict_, per_layer_ ? config_.n_layers : 1);
+}
+
+void CudaResidency::reset_pool() {
+  const std::vector<unsigned long long> words(pool_.n_slots, kFreeWord);
+  check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]), cudaMemcpyHostToDevice, *compute_),
+        "clearing the slot pool");
+  check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_), "clearing the slot pool");
+  for (CudaSequence* s : sequences_)
+    check(cudaMemsetAsync(s->page_table.data(), 0xff, s->page_table.size(), *compute_), "clearing a page table");
+  compute_->wait("clearing the slot pool");
+  steps_ = 0;
+}
+
+void CudaResidency::age_pool() {
+  check(select_victims(pool_, victims_scratch_.data(), *compute_), "choosing the slots that may be reused");
+}
+
+StepSequence CudaResidency::describe(const SequenceKv& s) const {
+  const CudaSequence& d = on_device(s);
+  StepSequence out;
+  out.n_tokens = static_cast<int32_t>(s.n_tokens + 1);
+  out.table = d.table;
+  out.max_blocks = d.max_blocks;
+  out.host = d.host_table.as<std::byte*>();
+  out.digests = d.digests.as<uint16_t>();
+  out.bound_factor = d.bound_factor.as<float>();
+  out.tail = d.tails.as<std::byte>();
+  return out;
+}
+
+SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
+  SequenceKv s = store_->create(n_ctx, spec);
+  s.id = id;
+  if (free_tables_.empty()) {
+    if (next_table_ == kMaxTables) fail(RIFFLE_BAD_ARGUMENT, "more than %d sessions on one GPU", kMaxTables);
+    free_tables_.reserve(next_table_ + 1);  // destroy never allocates
+    free_tables_.push_back(next_table_++);
+  }
+  auto d = std::make_unique<CudaSequence>();
+  d->table = free_tables_.back();
+  d->max_blocks = store_->layout().blocks(n_ctx);
+  const int64_t n = entries(config_, d->max_blocks);
+  d->page_table = heap_->take(n * sizeof(int32_t), "a session's page table");
+  d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
+  d->digests = heap_->take(n * store_->digest_stride(spec) * 2, "a session's digests");
+  d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
+  d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
+  sequences_.reserve(sequences_.size() + 1);
+  check(cudaMemsetAsync(d->page_table.data(), 0xff, d->page_table.size(), *compute_), "clearing a page table");
+  check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_), "clearing a session's blocks");
+  int32_t* table = d->page_table.as<int32_t>();
+  check(cudaMemcpyAsync(pool_.page_tables + d->table, &table, sizeof table, cudaMemcpyHostToDevice, *compute_),
+        "entering a page table");
+  compute_->wait("creating a session");
+  sequences_.push_back(d.get());
+  free_tables_.pop_back();
+  s.device = std::move(d);
+  return s;
+}
+
+void CudaResidency::destroy(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
+  cudaStreamSynchronize(flush_);
+  try {
+    forget(s, 0);
+  } catch (const Error&) {
+  }
+  cudaStreamSynchronize(*compute_);
+  cudaGetLastError();
+  sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
+  free_tables_.push_back(d.table);
+  s.device.reset();
+  store_->destroy(s);
+}
+
+void CudaResidency::forget(SequenceKv& s, int64_t from_block) {
+  CudaSequence& d = on_device(s);
+  if (!hosted()) {
+    check(forget_blocks(pool_, d.table, d.page_table.as<int32_t>(), static_cast<int64_t>(s.heads.size()), d.max_blocks,
+                        from_block, *compute_),
+          "forgetting blocks");
+    return;
+  }
+  for (size_t i = 0; i < s.heads.size(); ++i) {
+    const int layer = static_cast<int>(i) / config_.n_kv_heads, head = static_cast<int>(i) % config_.n_kv_heads;
+    const int64_t end = static_cast<int64_t>(s.heads[i].blocks.size());
+    for (int64_t b = from_block; b < end; ++b) host_pool_->drop(block_key(s.id, layer, head, b));
+  }
+}
+
+void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
+  store_->reserve(s, n_tokens);
+  learn_addresses(s);
+}
+
+void CudaResidency::learn_addresses(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  const int64_t blocks = static_cast<int64_t>(s.heads[0].blocks.size()), first = d.known_blocks, n = blocks - first;
+  if (n <= 0) return;
+  std::vector<std::byte*> addresses(s.heads.size() * n);
+  for (size_t h = 0; h < s.heads.size(); ++h)
+    std::copy_n(s.heads[h].blocks.begin() + first, n, addresses.begin() + h * n);
+  // Pageable memory: the call returns when it has been read.
+  check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*), addresses.data(),
+                          n * sizeof(std::byte*), n * sizeof(std::byte*), s.heads.size(), cudaMemcpyHostToDevice, *compute_),
+        "entering host blocks");
+  compute_->wait("entering host blocks");
+  d.known_blocks = blocks;
+}
+
+void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
+  CudaSequence& d = on_device(s);
+  const int64_t block = n_tokens / layout_.block_size;
+  flush_.wait("flushing KV");
+  if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
+  forget(s, block);
+  compute_->wait("forgetting blocks");
+  store_->truncate(s, n_tokens);
+  d.known_blocks = std::min(d.known_blocks, store_->layout().blocks(n_tokens));
+}
+
+// The newest blocks of every layer and head between the tails and the host store.
+void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
+  CudaSequence& d = on_device(s);
+  const int64_t block = s.n_tokens / layout_.block_size, n = static_cast<int64_t>(s.heads.size());
+  host_copies_.resize(n);
+  for (int64_t i = 0; i < n; ++i) {
+    std::byte* tail = d.tails.as<std::byte>() + i * layout_.block_bytes;
+    std::byte* host = s.heads[i].blocks[block];
+    host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
+  }
+  if (slabs_->wait_all()) {
+    if (copies_.size() < n * sizeof(Copy)) copies_ = heap_->take(n * sizeof(Copy), "block descriptors");
+    check(cudaMemcpyAsync(copies_.data(), host_copies_.data(), n * sizeof(Copy), cudaMemcpyHostToDevice, *compute_),
+          "moving newest blocks");
+    check(gather(copies_.as<Copy>(), n, layout_.block_bytes, device_.limits.n_sm, *compute_), "moving newest blocks");
+  } else {
+    for (const Copy& c : host_copies_)
+      check(cudaMemcpyAsync(c.dst, c.src, layout_.block_bytes, cudaMemcpyDefault, *compute_), "moving newest blocks");
+  }
+  compute_->wait("moving newest blocks");
+  (to_host ? counters.flushed_bytes : counters.loaded_bytes) += n * layout_.block_bytes;
+}
+
+void CudaResidency::park(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
+  d.tail_here = false;
+}
+
+void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
+  if (!slabs_->wait_all() && !slabs_->refuses() && notice_.empty()) {
+    notice_ = format("the system does not let riffle pin %.1f MiB of host memory (%s): blocks are copied one by one, which is slow",
+                     double(store_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
+    if (!hosted()) use_host_pool();
+  }
+  for (size_t i = 0; i < n; ++i) {
+    SequenceKv& s = *sequences[i];
+    CudaSequence& d = on_device(s);
+    if (d.tail_here) continue;
+    if (s.n_tokens % layout_.block_size != 0) move_tails(s, false);
+    d.tail_here = true;
+  }
+  if (!hosted() && ++steps_ >= kMaxStamp - 1) reset_pool();
+}
+
+void CudaResidency::commit(SequenceKv& s) {
+  if (s.n_tokens % layout_.block_size != 0) return;
+  CudaSequence& d = on_device(s);
+  Seal seal;
+  seal.sequence = describe(s);
+  seal.digests = d.digests.as<uint16_t>();
+  seal.bound_factor = d.bound_factor.as<float>();
+  seal.block = s.n_tokens / layout_.block_size - 1;
+  seal.n_layers = config_.n_layers;
+  seal.n_kv_heads = config_.n_kv_heads;
+  seal.layout = layout_;
+  seal.digest = static_cast<DigestKind>(s.spec.kind);
+  seal.with_mean = s.spec.with_mean;
+  if (!hosted()) seal.pool = pool_;
+  seal.to_host = pinned();
+  check(seal_tails(seal, *compute_), "sealing full blocks");
+  if (!seal.to_host) {
+    for (size_t i = 0; i < s.heads.size(); ++i)
+      check(cudaMemcpyAsync(s.heads[i].blocks[seal.block], d.tails.as<std::byte>() + i * layout_.block_bytes,
+                            layout_.block_bytes, cudaMemcpyDeviceToHost, *compute_),
+            "flushing KV");
+    compute_->wait("flushing KV");
+  }
+  counters.flushed_bytes += s.heads.size() * layout_.block_bytes;
+  d.tail_here = false;
+}
+
+void CudaResidency::copy_runs(SequenceKv& s, int layer, int head, int64_t first, int64_t last, std::byte* device,
+                              bool to_host, cudaStream_t stream) {
+  const auto& blocks = store_->head(s, layer, head).blocks;
+  for (int64_t b = first, end; b < last; b = end) {
+    end = b + 1;
+    while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
+    std::byte* at = device + (b - first) * layout_.block_bytes;
+    const size_t bytes = (end - b) * layout_.block_bytes;
+    check(to_host ? cudaMemcpyAsync(blocks[b], at, bytes, cudaMemcpyDeviceToHost, stream)
+                  : cudaMemcpyAsync(at, blocks[b], bytes, cudaMemcpyHostToDevice, stream),
+          to_host ? "flushing KV" : "loading KV");
+  }
+}
+
+LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
+  park(s);
+  const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
+  const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
+  turn_ = bytes <= kSmallLayer ? turn_ ^ 1 : 0;
+  Buffer& memory = layers_[turn_];
+  if (memory.size() < bytes) {
+    flush_.wait("flushing KV");
+    if (bytes > kSmallLayer) layers_[1] = Buffer();
+    memory = Buffer();
+    memory = heap_->take(bytes, "a layer's KV");
+  }
+  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
+  std::byte* base = memory.as<std::byte>();
+  const size_t head_bytes = n_blocks * layout_.block_bytes;
+  // The last blocks are written in part; what lies beyond goes to the host with them and must be numbers.
+  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0, layout_.block_bytes, config_.n_kv_heads,
+                          *compute_),
+        "clearing a layer's KV");
+  for (int h = 0; h < config_.n_kv_heads && old > 0; ++h)
+    copy_runs(s, layer, h, 0, old, base + h * head_bytes, false, *compute_);
+  counters.loaded_bytes += old * config_.n_kv_heads * layout_.block_bytes;
+  return {nullptr, base, n_blocks};
+}
+
+void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
+                                 int64_t n_blocks) {
+  if (last <= first) return;
+  CudaSequence& d = on_device(s);
+  const int64_t stride = store_->digest_stride(s.spec), entry = head_index(layer, 0) * d.max_blocks;
+  check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_, static_cast<DigestKind>(s.spec.kind),
+                      s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
+                      d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
+        "building digests");
+}
+
+void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
+  std::byte* base = layers_[turn_].as<std::byte>();
+  digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
+  computed_.record(*compute_);
+  check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
+  for (int h = 0; h < config_.n_kv_heads; ++h)
+    copy_runs(s, layer, h, first, n_blocks, base + (h * n_blocks + first) * layout_.block_bytes, true, flush_);
+  flushed_[turn_].record(flush_);
+  counters.flushed_bytes += (n_blocks - first) * config_.n_kv_heads * layout_.block_bytes;
+  if (layer + 1 < config_.n_layers) return;
+  // What decodes next reads the host blocks.
+  check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
+}
+
+void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
+  if (s.spec == spec) return;
+  CudaSequence& d = on_device(s);
+  if (store_->digest_stride(spec) > store_->digest_stride(s.spec)) {
+    Buffer bigger = heap_->take(entries(config_, d.max_blocks) * store_->digest_stride(spec) * 2, "a session's digests");
+    d.digests = std::move(bigger);
+  }
+  s.spec = spec;
+  const int64_t full = s.n_tokens / layout_.block_size;
+  if (full == 0) return;
+  flush_.wait("flushing KV");
+  const size_t bytes = size_t(full) * layout_.block_bytes;
+  Buffer head = heap_->take(bytes, "a head's KV");
+  for (int layer = 0; layer < config_.n_layers; ++layer)
+    for (int h = 0; h < config_.n_kv_heads; ++h) {
+      copy_runs(s, layer, h, 0, full, head.as<std::byte>(), false, *compute_);
+      const int64_t stride = store_->digest_stride(spec), entry = head_index(layer, h) * d.max_blocks;
+      check(build_digests(head.as<std::byte>(), full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
+                          d.digests.as<uint16_t>() + entry * stride, stride, d.bound_factor.as<float>() + entry,
+                          d.max_blocks, *compute_),
+            "building digests");
+    }
+  compute_->wait("building digests");
+}
+
+}  // namespace riffle::cuda

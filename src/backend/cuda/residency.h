@@ -1,0 +1,110 @@
+// Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by itself (struct Pool of
+// kernels/cuda.h), one layer of KV while prefilling.
+#pragma once
+#include <vector>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/pinned_slabs.h"
+#include "kv/residency.h"
+#include "kv/slot_pool.h"
+#include "model/model.h"
+
+namespace riffle::cuda {
+
+// What the device has of a sequence; tables as in StepSequence.
+struct CudaSequence : DeviceKv {
+  int32_t table = 0;
+  int64_t max_blocks = 0;
+  Buffer page_table, host_table, digests, bound_factor, tails;
+  bool tail_here = false;   // tails hold the newest, unfilled blocks (else the host store does)
+  int64_t known_blocks = 0; // whose host addresses are in host_table
+};
+
+// Device bytes of one session of n_ctx tokens.
+uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, int64_t n_ctx);
+
+class CudaResidency : public Residency {
+ public:
+  CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute, KvStore* store,
+                PinnedSlabs* slabs, const CudaBackendOptions& options);
+
+  int64_t slots() const override { return pool_.n_slots; }
+  uint64_t host_bytes() const override { return store_->host_bytes(); }
+  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  void destroy(SequenceKv& sequence) override;
+  void reserve(SequenceKv& sequence, int64_t n_tokens) override;
+  void truncate(SequenceKv& sequence, int64_t n_tokens) override;
+  void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
+  void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
+  void commit(SequenceKv& sequence) override;
+  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+
+  // Device bytes of prefilling layers of this many bytes of KV.
+  static uint64_t prefill_bytes(uint64_t layer) { return layer <= kSmallLayer ? 2 * layer : layer; }
+
+  const Pool& pool() const { return pool_; }
+  const KvLayout& layout() const { return layout_; }
+  StepSequence describe(const SequenceKv& sequence) const;
+  // Whether the host decides what is in the slots (host_step.h), asked for or because memory could not be pinned.
+  bool hosted() const { return host_pool_ != nullptr; }
+  bool pinned() { return slabs_->wait_all(); }
+  const std::string& notice() const { return notice_; }
+  SlotPool& host_pool() { return *host_pool_; }
+  int partition(int layer) const { return per_layer_ ? layer : 0; }
+  int64_t host_room(int layer) const {
+    return host_pool_->partition_size(partition(layer)) - host_pool_->partition_pinned(partition(layer));
+  }
+  const std::byte* host_block(const SequenceKv& s, int layer, int head, int64_t block) const {
+    return store_->head(s, layer, head).blocks[block];
+  }
+
+  // Ages the pool by a step: launched at the beginning of one.
+  void age_pool();
+
+ private:
+  static constexpr uint64_t kSmallLayer = uint64_t(256) << 20;  // two so small are kept, so that flushing overlaps
+
+  static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
+  int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
+  void learn_addresses(SequenceKv& s);
+  void reset_pool();
+  void use_host_pool();
+  void forget(SequenceKv& s, int64_t from_block);
+  void move_tails(SequenceKv& s, bool to_host);
+  void park(SequenceKv& s);
+  // Copies blocks [first, last) of one layer and head between the host store and contiguous device memory, by runs of
+  // neighbouring host blocks.
+  void copy_runs(SequenceKv& s, int layer, int head, int64_t first, int64_t last, std::byte* device, bool to_host,
+                 cudaStream_t stream);
+  void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base, int64_t n_blocks);
+
+  const Config& config_;
+  DeviceInfo device_;
+  DeviceHeap* heap_;
+  Stream* compute_;
+  KvStore* store_;
+  PinnedSlabs* slabs_;
+  KvLayout layout_;
+  Pool pool_;
+  Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
+  EvictPolicy evict_;
+  bool per_layer_;
+  std::unique_ptr<SlotPool> host_pool_;
+  std::string notice_;
+  uint32_t steps_ = 0;  // since the pool's stamps began
+  std::vector<int32_t> free_tables_;
+  int32_t next_table_ = 0;
+  std::vector<CudaSequence*> sequences_;  // alive
+
+  // Prefill: a layer's KV, and the one before, which may still be on its way to the host.
+  Buffer layers_[2];
+  Event computed_, flushed_[2], arrived_;
+  Stream flush_;
+  int turn_ = 0;
+  Buffer copies_;         // device: descriptors of gather
+  std::vector<Copy> host_copies_;
+};
+
+}  // namespace riffle::cuda

@@ -1,0 +1,44 @@
+// A model's weights on the device.
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "model/model.h"
+#include "util/thread_pool.h"
+
+namespace riffle::cuda {
+
+inline WType wtype(const Tensor& t) { return static_cast<WType>(t.type); }
+
+// Bytes a tensor takes on the device.
+uint64_t device_bytes(const Tensor& tensor);
+// Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step needs one row of it.
+uint64_t device_bytes(const Model& model);
+
+class DeviceWeights {
+ public:
+  // Uploads through pinned staging, Q8_0 split into quants and scales on the way; synthetic tensors are made on the device.
+  DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads);
+
+  const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
+  const float* vector(const Tensor& tensor) const { return static_cast<const float*>(matrix(tensor).data); }
+
+ private:
+  void add(const Tensor& tensor);
+  void upload(const Tensor& tensor, const Matrix& matrix);
+  // Copies bytes made by fill(first item, n items, destination) of item_bytes each to the device.
+  template <class Fill>
+  void stream_in(int64_t n_items, size_t item_bytes, void* device, Fill&& fill);
+
+  DeviceHeap& heap_;
+  const Stream& stream_;
+  ThreadPool* threads_;
+  std::vector<Buffer> buffers_;
+  std::unordered_map<const Tensor*, Matrix> matrices_;
+  Buffer staging_[2];
+  std::unique_ptr<Event> copied_[2];
+  int turn_ = 0;
+};
+
+}  // namespace riffle::cuda

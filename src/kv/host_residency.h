@@ -1,0 +1,56 @@
+// Residency for devices that compute on the CPU: in place (the host store itself) or pooled (a slot pool in memory of its
+// own, filled by copies: what a GPU has, emulated).
+#pragma once
+#include "kv/residency.h"
+#include "kv/slot_pool.h"
+#include "util/buffer.h"
+
+namespace riffle {
+
+// A block that attention may read.
+struct Held {
+  const std::byte* data = nullptr;
+  const std::byte* host = nullptr;  // where to copy from, if it is a miss
+  int32_t slot = -1;                // -1: nothing to release
+  bool miss = false;
+};
+
+class HostResidency : public Residency {
+ public:
+  explicit HostResidency(KvStore* store) : store_(store) {}
+  uint64_t host_bytes() const override { return store_->host_bytes(); }
+  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  void destroy(SequenceKv& sequence) override;
+  void reserve(SequenceKv& sequence, int64_t n_tokens) override { store_->reserve(sequence, n_tokens); }
+  void truncate(SequenceKv& sequence, int64_t n_tokens) override;
+  void change_digests(SequenceKv& sequence, const DigestSpec& spec) override { store_->change_digests(sequence, spec); }
+  void commit(SequenceKv& sequence) override;
+  void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+
+  virtual bool in_place() const = 0;
+  virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
+  // How many blocks of a layer can be held at once besides the tails.
+  virtual int64_t room(int layer) const = 0;
+  // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes. In place: safe from any thread.
+  // Pooled: the owner's thread only; never asks for more than room().
+  virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n, Held* held) = 0;
+  virtual void load(const Held* held, int n) = 0;  // copies the misses; any thread, different blocks
+  virtual void release(const Held* held, int n) = 0;
+  // After an error: gives up what was acquired, without taking a miss for loaded.
+  virtual void abandon(const Held* held, int n) = 0;
+
+ protected:
+  virtual void flush_full(SequenceKv& sequence) = 0;  // commit: the newest blocks are full
+  virtual void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
+  // Forgets blocks from this index on (truncation; 0: the sequence ends).
+  virtual void forget(SequenceKv& sequence, int64_t from_block) = 0;
+
+  KvStore* store_;
+};
+
+std::unique_ptr<HostResidency> make_in_place(KvStore* store);
+// n_slots slots of the store's block size in memory of their own.
+std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy,
+                                           bool per_layer);
+
+}  // namespace riffle

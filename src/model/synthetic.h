@@ -1,0 +1,36 @@
+// Synthetic weights: for measuring a model's shape without its file. Element i is a hash of (seed, i), so any part can
+// be made anywhere, in any order, on the CPU and on the device alike, with the same bits.
+#pragma once
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define RIFFLE_HOST_DEVICE __host__ __device__
+#else
+#define RIFFLE_HOST_DEVICE
+#endif
+
+namespace riffle::synthetic {
+
+// A 64-bit mix (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014) of the seed and the index.
+RIFFLE_HOST_DEVICE inline uint64_t hash(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return z ^ z >> 31;
+}
+
+// Uniform in (-1, 1): an odd multiple of 2^-23. Exact in f32.
+RIFFLE_HOST_DEVICE inline float value(uint64_t seed, uint64_t i) {
+  const auto bits = static_cast<int32_t>(hash(seed, i) >> 41);  // 23 of them
+  return static_cast<float>(2 * (bits - (1 << 22)) + 1) * 0x1p-23f;
+}
+// The weight of element i (i = row * cols + col) in F32; F16 and BF16 round it to nearest, ties to even.
+RIFFLE_HOST_DEVICE inline float weight(uint64_t seed, uint64_t i, float scale) { return value(seed, i) * scale; }
+
+// Q8_0: element i is quant * q8_scale rounded to f16; uniform in -127..127.
+RIFFLE_HOST_DEVICE inline int8_t quant(uint64_t seed, uint64_t i) {
+  return static_cast<int8_t>(static_cast<int32_t>((hash(seed, i) >> 32) * 255 >> 32) - 127);
+}
+RIFFLE_HOST_DEVICE inline float q8_scale(float scale) { return scale / 127; }
+
+}  // namespace riffle::synthetic

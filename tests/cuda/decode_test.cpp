@@ -1,0 +1,453 @@
+// Decode attention on the device against selectors of the CPU (for order and stopping) and a float64 softmax (for values).
+#include "tests/cuda/decode_scene.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+using namespace riffle;
+using namespace riffle::test;
+using cuda::DigestKind;
+using cuda::Gqa;
+using cuda::Ranked;
+using cuda::Stop;
+
+namespace {
+
+enum class Mode { Everything, TopK, Psa };
+
+constexpr float kEpsilon = 0.9f, kBudget = 0.3f;
+
+Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbatch = 8, double epsilon = kEpsilon) {
+  Ranked r;
+  r.everything = mode == Mode::Everything;
+  r.progressive = mode == Mode::Psa;
+  r.budget = kBudget;
+  r.digest = digest;
+  r.gqa = gqa;
+  r.stop = stop;
+  r.with_mean = mode == Mode::Psa && stop == Stop::Veto;
+  r.slack = std::log((1 - epsilon) / epsilon);
+  r.microbatch = microbatch;
+  return r;
+}
+
+std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
+  riffle_selection s{};
+  s.struct_size = sizeof s;
+  s.selector = r.everything ? RIFFLE_SELECTOR_DENSE : r.progressive ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_TOPK;
+  s.digest = static_cast<riffle_digest>(r.digest);
+  s.gqa = static_cast<riffle_gqa>(r.gqa);
+  s.stop = static_cast<riffle_stop>(r.stop);
+  s.epsilon = static_cast<float>(epsilon);
+  s.microbatch = r.microbatch;
+  s.budget = kBudget;
+  s.sink_blocks = r.sink_blocks;
+  s.window_blocks = r.window_blocks;
+  return make_selector(s);
+}
+
+struct Download {
+  std::vector<float> out, lse;
+  std::vector<cuda::RowResult> results;
+  std::vector<int32_t> order;
+  explicit Download(const SceneDevice& d)
+      : out(d.out.download()), lse(d.lse.download()), results(d.results.download()), order(d.order.download()) {}
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// One row of a result: the order is the CPU's up to near ties, the stop is where the CPU's test (with a tolerance) has it, and
+// the values are the exact softmax over what was read.
+void check_row(const Scene& scene, const Download& got, int i, int head, double epsilon, double tolerance) {
+  const SceneSequence& s = scene.sequences[i];
+  const SceneShape& shape = scene.shape;
+  const int row_index = i * shape.n_kv_heads + head, g = shape.g;
+  const cuda::RowResult& result = got.results[row_index];
+  const int32_t* order = got.order.data() + row_index * scene.max_blocks;
+  INFO("sequence " << i << " tokens " << s.n_tokens << " head " << head << " n_read " << result.n_read);
+
+  std::vector<float> q_row;
+  const Row row = scene.row(s, head, q_row);
+  const auto selector = selector_for(scene.ranked, epsilon);
+  RowPlan plan;
+  selector->begin(row, plan);
+  REQUIRE(result.n_blocks == s.n_blocks);
+  REQUIRE(result.n_read >= std::min(plan.n_forced(), plan.size()));
+  REQUIRE(result.n_read <= plan.size());
+
+  std::set<int> seen;
+  for (int p = 0; p < result.n_read; ++p) {
+    REQUIRE(order[p] >= 0);
+    REQUIRE(order[p] < s.n_blocks);
+    REQUIRE(seen.insert(order[p]).second);
+    if (order[p] == plan.at(p)) continue;
+    INFO("position " << p << " block " << order[p] << " expected " << plan.at(p));
+    REQUIRE(p >= plan.n_forced());
+    const double a = plan.scores[order[p] - plan.first_candidate()], b = plan.scores[plan.at(p) - plan.first_candidate()];
+    const double tie = scene.ranked.gqa == Gqa::Union ? 2 : scene.ranked.gqa == Gqa::SoftSum ? 1e-4 * std::fabs(a) : 1e-4;
+    REQUIRE(std::fabs(a - b) <= tie);
+  }
+
+  // The stop: a plan that is a little too easily satisfied, and one a little too hard to.
+  std::vector<Scene::Exact> exact(g);
+  if (selector->microbatch() == 0) {
+    REQUIRE(result.n_read == plan.size());
+    for (int p = 0; p < result.n_read; ++p)
+      for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
+  } else {
+    constexpr float kMargin = 3e-4f;
+    RowPlan easy = plan, hard = plan;
+    int p = 0;
+    for (; p < plan.n_forced(); ++p)
+      for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
+    while (p < result.n_read) {
+      const int n = std::min(scene.ranked.microbatch, plan.size() - p);
+      INFO("position " << p);
+      REQUIRE(p + n <= result.n_read);  // whole microbatches
+      std::vector<float> easy_l, hard_l, easy_blocks, hard_blocks;
+      for (int j = 0; j < n; ++j, ++p)
+        for (int h = 0; h < g; ++h) {
+          Scene::Exact one;
+          scene.attend(s, head, h, order[p], one);
+          scene.attend(s, head, h, order[p], exact[h]);
+          easy_blocks.push_back(float(one.lse()) - kMargin);
+          hard_blocks.push_back(float(one.lse()) + kMargin);
+        }
+      for (int h = 0; h < g; ++h) {
+        easy_l.push_back(float(exact[h].lse()) + kMargin);
+        hard_l.push_back(float(exact[h].lse()) - kMargin);
+      }
+      const bool may = selector->done(row, easy, p, easy_l.data(), easy_blocks.data(), n);
+      const bool must = selector->done(row, hard, p, hard_l.data(), hard_blocks.data(), n);
+      if (p == plan.size()) break;
+      if (p == result.n_read) {
+        REQUIRE(may);
+      } else {
+        REQUIRE_FALSE(must);
+      }
+    }
+  }
+
+  for (int h = 0; h < g; ++h) {
+    const int q_head = head * g + h;
+    const float* out = got.out.data() + (int64_t(i) * scene.n_heads() + q_head) * shape.d;
+    double norm = 0, error = 0;
+    for (int j = 0; j < shape.d; ++j) {
+      const double want = exact[h].o[j] / exact[h].s, diff = want - out[j];
+      norm += want * want, error += diff * diff;
+    }
+    REQUIRE(std::sqrt(error) <= tolerance * std::sqrt(norm));
+    REQUIRE(std::fabs(got.lse[i * scene.n_heads() + q_head] - exact[h].lse()) <= 2e-5 * (1 + std::fabs(exact[h].lse())));
+  }
+}
+
+void check_all(const Scene& scene, const Download& got, double epsilon = kEpsilon) {
+  // K and V are exact in both, sums are f32: about 1e-6. The probabilities carry ex2's 2 ulp.
+  const double tolerance = 1e-5;
+  for (size_t i = 0; i < scene.sequences.size(); ++i)
+    for (int head = 0; head < scene.shape.n_kv_heads; ++head) check_row(scene, got, int(i), head, epsilon, tolerance);
+}
+
+// Runs with a pool that holds everything, few blocks, nothing; twice each. All the same bits, all right.
+void check_scene(const Scene& scene, double epsilon = kEpsilon) {
+  int64_t all = 0;
+  for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
+  SceneDevice none(scene, 0);
+  none.run();
+  const Download first(none);
+  check_all(scene, first, epsilon);
+  for (int64_t slots : {int64_t(7), all}) {
+    SceneDevice device(scene, slots);
+    for (int turn = 0; turn < 3; ++turn) {
+      INFO("slots " << slots << " turn " << turn);
+      device.run();
+      const Download got(device);
+      REQUIRE(same_bits(got.out, first.out));
+      REQUIRE(same_bits(got.lse, first.lse));
+      for (size_t r = 0; r < got.results.size(); ++r) {
+        const cuda::RowResult &a = got.results[r], &b = first.results[r];
+        REQUIRE(a.n_read == b.n_read);
+        REQUIRE(a.lookups == a.n_read - 1);  // all but the tail
+        REQUIRE(b.misses == b.lookups);
+        if (slots == all) REQUIRE(a.misses == (turn == 0 ? a.lookups : 0));
+        for (int p = 0; p < a.n_read; ++p)
+          REQUIRE(got.order[r * scene.max_blocks + p] == first.order[r * scene.max_blocks + p]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+    for (int d : {16, 32, 64, 80, 96, 128, 256})
+      for (int B : {16, 32, 64})
+        for (int g : {1, 2, 3, 4, 8}) {
+          SceneShape shape;
+          shape.d = d, shape.block_size = B, shape.g = g, shape.type = type, shape.n_kv_heads = 1;
+          shape.tokens = {B * 70 + B / 2 + 1};
+          const Ranked ranked = ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+          const Scene scene(shape, ranked);
+          INFO("type " << int(type) << " d " << d << " B " << B << " g " << g);
+          SceneDevice device(scene, 0);
+          device.poison();
+          const cudaError_t status = cuda::attend_decode(device.step, device.limits, nullptr);
+          if (status == cudaErrorNotSupported) {
+            WARN("not supported here: d " << d << " B " << B << " type " << int(type));
+            continue;
+          }
+          REQUIRE(status == cudaSuccess);
+          check_all(scene, Download(device));
+        }
+}
+
+TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
+    for (int B : {16, 32}) {
+      SceneShape shape;
+      shape.block_size = B;
+      shape.tokens = {1, B, B + 1, 3 * B, 4 * B + 3, 40 * B - 1, 200 * B + 5};
+      INFO("mode " << int(mode) << " B " << B);
+      check_scene(Scene(shape, ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper)));
+    }
+}
+
+TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  unsigned seed = 10;
+  for (DigestKind digest : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean})
+    for (Gqa gqa : {Gqa::Mean, Gqa::SoftSum, Gqa::Union}) {
+      for (int g : {1, 3, 4, 8})
+        for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto}) {
+          if (digest == DigestKind::Mean && stop == Stop::Bound) continue;  // refused: a mean bounds nothing from above
+          SceneShape shape;
+          shape.d = seed % 2 ? 64 : 128, shape.block_size = seed % 3 ? 32 : 16, shape.g = g;
+          shape.type = seed % 5 ? cuda::KvType::F16 : cuda::KvType::F32;
+          shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33, shape.block_size * 81 - 1};
+          shape.seed = seed++;
+          INFO("digest " << int(digest) << " gqa " << int(gqa) << " g " << g << " stop " << int(stop) << " d " << shape.d);
+          check_scene(Scene(shape, ranked_for(Mode::Psa, digest, gqa, stop, seed % 2 ? 8 : 21)));
+        }
+      SceneShape shape;
+      shape.d = 96, shape.tokens = {32 * 120 + 9}, shape.seed = seed++;
+      INFO("topk digest " << int(digest) << " gqa " << int(gqa));
+      check_scene(Scene(shape, ranked_for(Mode::TopK, digest, gqa, Stop::Paper)));
+    }
+}
+
+TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (int microbatch : {16, 64, 1500}) {
+    SceneShape shape;
+    shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 3000 + 1, 16 * 1100}, shape.seed = 3;
+    const double epsilon = 0.999;
+    const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::Quest, Gqa::Mean, Stop::Bound, microbatch, epsilon));
+    INFO("microbatch " << microbatch);
+    check_scene(scene, epsilon);
+  }
+}
+
+TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa}) {
+    SceneShape shape;
+    shape.tokens = {2500, 32 * 90, 777, 4001, 5, 3333, 1234};
+    const Ranked ranked = ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+    const Scene together(shape, ranked);
+    SceneDevice all(together, 50);
+    all.run();
+    const Download got(all);
+    const size_t each = size_t(together.n_heads()) * shape.d;
+    for (size_t i = 0; i < shape.tokens.size(); ++i) {
+      SceneShape one = shape;
+      one.tokens = {shape.tokens[i]};
+      const Scene alone(one, ranked);
+      SceneDevice device(alone, 11);
+      device.run();
+      const std::vector<float> out = device.out.download();
+      INFO("mode " << int(mode) << " sequence " << i);
+      CHECK(same_bits(out, std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+    }
+  }
+}
+
+TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (Mode mode : {Mode::Everything, Mode::Psa}) {
+    SceneShape shape;
+    shape.tokens = {5000, 700};
+    const Scene scene(shape, ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Veto));
+    SceneDevice plain(scene, 64), device(scene, 64);
+    plain.run();
+    const Download want(plain);
+    cudaStream_t stream;
+    check_cuda(cudaStreamCreate(&stream));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    check_cuda(cuda::select_victims(device.step.pool, device.victims_scratch.get(), stream));
+    check_cuda(cuda::attend_decode(device.step, device.limits, stream), "captured");
+    check_cuda(cudaStreamEndCapture(stream, &graph));
+    check_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    for (int turn = 0; turn < 3; ++turn) {
+      device.poison();
+      check_cuda(cudaGraphLaunch(exec, stream));
+      check_cuda(cudaStreamSynchronize(stream));
+      const Download got(device);
+      CHECK(same_bits(got.out, want.out));
+      CHECK(same_bits(got.lse, want.lse));
+    }
+    check_cuda(cudaGraphExecDestroy(exec));
+    check_cuda(cudaGraphDestroy(graph));
+    check_cuda(cudaStreamDestroy(stream));
+  }
+}
+
+TEST_CASE("ranking on the device is std::sort", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  // One row; digest b is (value_b, 0, ...), q picks the value out exactly, so scores are any f16.
+  constexpr int kD = 16, kB = 16;
+  std::mt19937 random(7);
+  const cuda::DeviceLimits limits = device_limits();
+  for (int n : {0, 1, 63, 1024, 1025, 5000, 70000})
+    for (int kind = 0; kind < 4; ++kind) {  // spread, few values, all equal, one far above many close together
+      INFO("candidates " << n << " kind " << kind);
+      const int n_blocks = n + 4;
+      std::vector<uint16_t> digests(size_t(n_blocks) * 2 * kD, 0);
+      std::vector<float> score(n_blocks, 0), q(kD, 0.0f);
+      q[0] = 4;  // times 1 / sqrt(16)
+      std::normal_distribution<float> normal;
+      for (int b = 0; b < n_blocks; ++b) {
+        float x = normal(random) * 5;
+        if (kind == 1) x = float(int(random() % 3)) - 1;
+        if (kind == 2) x = -2.5f;
+        if (kind == 3) x = b == n / 2 ? 60000.0f : 1 + float(random() % 4) / 1024;
+        digests[size_t(b) * 2 * kD] = cpu::f32_to_f16(x);
+        score[b] = cpu::f16_to_f32(cpu::f32_to_f16(x)) + 0.0f;
+      }
+      DeviceArray<uint16_t> device_digests(digests);
+      DeviceArray<float> device_q(q);
+      cuda::StepSequence sequence;
+      sequence.n_tokens = n_blocks * kB;
+      sequence.max_blocks = n_blocks;
+      sequence.digests = device_digests.get();
+      DeviceArray<cuda::StepSequence> sequences(std::vector<cuda::StepSequence>{sequence});
+      DeviceArray<int32_t> order(n_blocks), counts(2), done(1), active(1);
+      order.poison();
+      cuda::HostStep host;
+      host.step.n = host.step.n_layers = host.step.n_heads = host.step.n_kv_heads = 1;
+      host.step.max_blocks = n_blocks;
+      host.step.sequences = sequences.get();
+      host.step.q = device_q.get();
+      host.step.layout = {cuda::KvType::F16, kB, kD, 2 * 2 * kB * kD, 2 * kB * kD};
+      host.step.ranked.progressive = true;
+      host.step.ranked.digest = DigestKind::Quest;
+      host.order = order.get();
+      host.counts = counts.get();
+      host.done = done.get();
+      host.n_active = active.get();
+      DeviceArray<std::byte> scratch(cuda::host_scratch_bytes(host.step));
+      scratch.poison();
+      host.step.scratch = scratch.get();
+      check_cuda(cuda::rank_rows(host, 10, limits, nullptr));
+      check_cuda(cuda::rank_more(host, 1500, limits, nullptr));
+      check_cuda(cuda::rank_more(host, n_blocks + 100, limits, nullptr));
+      std::vector<int32_t> want(n);
+      for (int i = 0; i < n; ++i) want[i] = 1 + i;
+      // -0 and 0 differ as keys; digests hold no -0 that matters.
+      std::sort(want.begin(), want.end(), [&](int a, int b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
+      std::vector<int32_t> all = {0, n_blocks - 3, n_blocks - 2, n_blocks - 1};
+      all.insert(all.end(), want.begin(), want.end());
+      CHECK(counts.download() == std::vector<int32_t>{4, n_blocks});
+      CHECK((order.download() == all));
+    }
+}
+
+TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto})
+    for (int g : {1, 3, 8}) {
+      SceneShape shape;
+      shape.g = g, shape.d = g == 3 ? 64 : 128, shape.tokens = {32 * 140 + 7, 40, 32 * 60}, shape.seed = 5 + unsigned(g);
+      if (g == 8) shape.type = cuda::KvType::F32;
+      const int microbatch = 12;
+      const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch));
+      INFO("stop " << int(stop) << " g " << g);
+      SceneDevice device(scene, 0);
+      device.run();
+      const Download want(device);
+
+      device.poison();
+      const int rows = device.rows();
+      DeviceArray<int32_t> order(rows * scene.max_blocks), counts(2 * rows), done(rows), active(1);
+      order.poison(), counts.poison(), done.poison(), active.poison();
+      Pinned flag(sizeof(uint32_t));
+      auto& epoch = *reinterpret_cast<volatile uint32_t*>(flag.data);
+      epoch = 0;
+      cuda::HostStep host;
+      host.step = device.step;
+      host.step.pool = {};
+      host.order = order.get();
+      host.counts = counts.get();
+      host.done = done.get();
+      host.n_active = active.get();
+      host.max_positions = scene.max_blocks;
+      check_cuda(cuda::rank_rows(host, 30, device.limits, nullptr));
+      const std::vector<int32_t> count = counts.download();
+      int begin = 0, n_total = 0;
+      for (int r = 0; r < rows; ++r) n_total = std::max(n_total, count[2 * r + 1]);
+      for (int end = 4; begin < n_total; begin = end, end = begin + microbatch) {
+        check_cuda(cuda::rank_more(host, end, device.limits, nullptr));
+        const std::vector<int32_t> blocks = order.download();
+        std::vector<const std::byte*> sources(rows * scene.max_blocks, nullptr);
+        for (int r = 0; r < rows; ++r) {
+          const SceneSequence& s = scene.sequences[r / shape.n_kv_heads];
+          for (int p = begin; p < std::min(end, count[2 * r + 1]); ++p)
+            sources[r * scene.max_blocks + p - begin] =
+                scene.block(s, r % shape.n_kv_heads, blocks[r * scene.max_blocks + p]);
+        }
+        DeviceArray<const std::byte*> device_sources(sources);
+        host.sources = device_sources.get();
+        check_cuda(cuda::attend_positions(host, begin, end, device.limits, nullptr));
+        check_cuda(cuda::verify_rows(host, begin, end, reinterpret_cast<uint32_t*>(flag.data), 77, nullptr));
+        check_cuda(cudaDeviceSynchronize());
+        if (epoch == 77) break;
+      }
+      CHECK(epoch == 77);
+      check_cuda(cuda::finish_rows(host, device.limits, nullptr));
+      const Download got(device);
+      CHECK(same_bits(got.out, want.out));
+      CHECK(same_bits(got.lse, want.lse));
+      for (int r = 0; r < rows; ++r) CHECK(got.results[r].n_read == want.results[r].n_read);
+    }
+}

@@ -1,0 +1,443 @@
+// The linear-algebra kernels against float64 sums over weights decoded here, and against their CPU twins.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/half.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cuda.h"
+#include "model/model.h"
+#include "model/synthetic.h"
+#include "riffle.h"
+#include "tests/cuda/device.h"
+
+namespace cpu = riffle::cpu;
+using namespace riffle::cuda;
+using riffle::test::check_cuda;
+using riffle::test::cuda_ready;
+using riffle::test::DeviceArray;
+
+namespace {
+
+template <class A, class B>
+constexpr bool same(A a, B b) {
+  return static_cast<int>(a) == static_cast<int>(b);
+}
+static_assert(same(WType::F32, riffle::DType::F32) && same(WType::F16, riffle::DType::F16));
+static_assert(same(WType::BF16, riffle::DType::BF16) && same(WType::Q8_0, riffle::DType::Q8_0));
+static_assert(same(KvType::F16, RIFFLE_KV_F16) && same(KvType::F32, RIFFLE_KV_F32));
+static_assert(same(KvType::F16, cpu::KvType::F16) && same(KvType::F32, cpu::KvType::F32));
+static_assert(same(DigestKind::Mean, RIFFLE_DIGEST_MEAN) && same(DigestKind::Quest, RIFFLE_DIGEST_QUEST));
+static_assert(same(DigestKind::CuboidMean, RIFFLE_DIGEST_CUBOID_MEAN));
+static_assert(same(Gqa::Mean, RIFFLE_GQA_MEAN) && same(Gqa::SoftSum, RIFFLE_GQA_SOFT_SUM));
+static_assert(same(Gqa::Union, RIFFLE_GQA_UNION));
+static_assert(same(Stop::Paper, RIFFLE_STOP_PAPER) && same(Stop::Window, RIFFLE_STOP_WINDOW));
+static_assert(same(Stop::Bound, RIFFLE_STOP_BOUND) && same(Stop::Veto, RIFFLE_STOP_VETO));
+
+constexpr WType kTypes[] = {WType::F32, WType::F16, WType::BF16, WType::Q8_0};
+const char* name_of(WType t) {
+  const char* names[] = {"F32", "F16", "BF16", "Q8_0"};
+  return names[static_cast<int>(t)];
+}
+
+using Rng = std::mt19937_64;
+float uniform(Rng& g) { return static_cast<float>(static_cast<double>(g() >> 11) * 0x1p-52 - 1.0); }
+std::vector<float> random_floats(Rng& g, size_t n, float scale = 1) {
+  std::vector<float> v(n);
+  for (float& x : v) x = uniform(g) * scale;
+  return v;
+}
+float value_of_bf16(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+uint16_t bf16_of(float x) {  // nearest, ties to even
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float element_of(const uint8_t* p, WType type, size_t i) {
+  float f;
+  uint16_t h;
+  if (type == WType::F32) return std::memcpy(&f, p + 4 * i, 4), f;
+  std::memcpy(&h, p + 2 * i, 2);
+  return type == WType::F16 ? cpu::f16_to_f32(h) : value_of_bf16(h);
+}
+size_t bytes_of(WType type) { return type == WType::F32 ? 4 : type == WType::Q8_0 ? 1 : 2; }
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// A random matrix: on the device in its type, here as the floats that the type holds.
+struct Weights {
+  int64_t rows, cols;
+  std::vector<float> values;
+  std::vector<uint8_t> bytes;
+  std::vector<uint16_t> scale_bits;
+  DeviceArray<uint8_t> data;
+  DeviceArray<uint16_t> scales;
+  WType type;
+
+  Weights(Rng& g, WType t, int64_t n_rows, int64_t n_cols) : rows(n_rows), cols(n_cols), type(t) {
+    const size_t n = static_cast<size_t>(rows * cols);
+    values = random_floats(g, n, 0.25f);
+    bytes.resize(n * bytes_of(type));
+    if (type == WType::Q8_0) {
+      scale_bits.resize(n / 32);
+      for (uint16_t& s : scale_bits) s = cpu::f32_to_f16(uniform(g) * 0.01f);
+      scale_bits[0] = 3;  // subnormal
+      for (size_t i = 0; i < n; i++) {
+        const auto q = static_cast<int8_t>(g() & 0xff);  // -128 too
+        bytes[i] = static_cast<uint8_t>(q);
+        values[i] = cpu::f16_to_f32(scale_bits[i / 32]) * static_cast<float>(q);
+      }
+    }
+    for (size_t i = 0; i < n && type != WType::Q8_0; i++) {
+      const uint16_t h = type == WType::F16 ? cpu::f32_to_f16(values[i]) : bf16_of(values[i]);
+      if (type == WType::F32) std::memcpy(&bytes[4 * i], &values[i], 4);
+      else std::memcpy(&bytes[2 * i], &h, 2);
+      values[i] = element_of(bytes.data(), type, i);
+    }
+    data = DeviceArray<uint8_t>(bytes);
+    scales = DeviceArray<uint16_t>(scale_bits);
+  }
+  Matrix matrix() const { return {type, rows, cols, data.get(), type == WType::Q8_0 ? scales.get() : nullptr}; }
+};
+
+// W[row] . x in float64, x normalised first if norm is given; *size: |W[row]| |x|.
+double reference(const Weights& w, int64_t row, const float* x, const float* norm, float eps, double* size) {
+  double squares = 0, sum = 0, w2 = 0, x2 = 0;
+  for (int64_t c = 0; c < w.cols; c++) squares += static_cast<double>(x[c]) * x[c];
+  const double scale = norm != nullptr ? 1 / std::sqrt(squares / static_cast<double>(w.cols) + eps) : 1;
+  for (int64_t c = 0; c < w.cols; c++) {
+    const double a = w.values[row * w.cols + c], b = x[c] * scale * (norm != nullptr ? norm[c] : 1);
+    sum += a * b, w2 += a * a, x2 += b * b;
+  }
+  *size = std::sqrt(w2 * x2);
+  return sum;
+}
+double silu(double g) { return g / (1 + std::exp(-g)); }
+
+struct Case {
+  int n;
+  bool norm;
+  Then then;
+  bool overlap = false;
+  int64_t ldx_pad = 0;
+};
+
+// Runs one gemv, compares it with float64, and returns the outputs.
+std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const Case& c, const std::vector<float>& x,
+                                           const std::vector<float>& norm, const std::vector<float>& before) {
+  const bool pairs = c.then == Then::SwiGlu;
+  const int64_t cols = w[0].cols, ldx = cols + c.ldx_pad;
+  const float eps = 1e-5f;
+  DeviceArray<float> x_device(x), norm_device(norm);
+  std::vector<DeviceArray<float>> y;
+  Gemv args;
+  args.x = x_device.get(), args.ldx = ldx, args.n = c.n, args.norm = c.norm ? norm_device.get() : nullptr;
+  args.eps = eps, args.n_outs = static_cast<int>(w.size()), args.then = c.then, args.overlap = c.overlap;
+  const int64_t pad = 3;  // beyond the rows: must stay as it is
+  for (size_t o = 0; o < w.size(); o++) {
+    args.w[o] = w[o].matrix();
+    if (pairs && o == 1) continue;
+    const int64_t ldy = w[o].rows + pad;
+    y.emplace_back(static_cast<size_t>(ldy * c.n));
+    std::vector<float> poison(y[o].size());
+    for (size_t i = 0; i < poison.size(); i++) poison[i] = c.then == Then::Add ? before[i % before.size()] : NAN;
+    for (int i = 0; i < c.n; i++)
+      for (int64_t p = 0; p < pad; p++) poison[i * ldy + w[o].rows + p] = 7;
+    y[o].upload(poison);
+    args.y[o] = y[o].get(), args.ldy[o] = ldy;
+  }
+  check_cuda(gemv(args, nullptr), "gemv");
+  std::vector<std::vector<float>> results;
+  for (size_t o = 0; o < y.size(); o++) {
+    results.push_back(y[o].download());
+    const int64_t ldy = w[o].rows + pad;
+    double worst = 0;
+    bool finite = true, intact = true;
+    for (int i = 0; i < c.n; i++) {
+      for (int64_t r = 0; r < w[o].rows; r++) {
+        double size = 0, up_size = 0;
+        double want = reference(w[o], r, &x[i * ldx], c.norm ? norm.data() : nullptr, eps, &size);
+        if (pairs) {
+          const double up = reference(w[1], r, &x[i * ldx], c.norm ? norm.data() : nullptr, eps, &up_size);
+          size = 2 * (size * (std::fabs(up) + 1e-4) + up_size * (std::fabs(silu(want)) + 1e-4)), want = silu(want) * up;
+        }
+        const double start = c.then == Then::Add ? before[(i * ldy + r) % before.size()] : 0;
+        const double error = std::fabs(results[o][i * ldy + r] - (want + start));
+        finite &= error == error;
+        worst = std::max(worst, error / (size + 0.05 * std::fabs(start) + 1e-30));
+      }
+      for (int64_t p = 0; p < pad; p++) intact &= results[o][i * ldy + w[o].rows + p] == 7;
+    }
+    INFO(name_of(w[o].type) << " " << w[o].rows << "x" << cols << " n " << c.n << " norm " << c.norm << " then "
+                            << static_cast<int>(c.then) << " out " << o << " ldx + " << c.ldx_pad);
+    CHECK(finite);
+    CHECK(worst <= 2e-6);
+    CHECK(intact);
+  }
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(1);
+  const int64_t shapes[][2] = {{1, 32}, {5, 96}, {131, 512}, {67, 1408}, {70, 2048}, {2200, 4096}, {33, 14336}};
+  int turn = 0;
+  for (WType type : kTypes) {
+    for (const auto& shape : shapes) {
+      for (Then then : {Then::Store, Then::Add, Then::SwiGlu}) {
+        if (shape[0] > 1000 && then == Then::Add) continue;  // time
+        std::vector<Weights> w;
+        w.emplace_back(g, type, shape[0], shape[1]);
+        if (then == Then::SwiGlu) w.emplace_back(g, type, shape[0], shape[1]);
+        const bool norm = ++turn % 2 == 0;
+        const auto x = random_floats(g, shape[1] * 8), weight = random_floats(g, shape[1]);
+        const auto before = random_floats(g, shape[0] + 3);  // as long as ldy: the same for every row
+        std::vector<float> all;
+        for (int n : {8, 1, 2, 3, 4, 5, 7}) {
+          if (shape[0] > 1000 && n != 8 && n != 1 && n != 3) continue;
+          const auto y = check_gemv(w, {n, norm, then}, x, weight, before)[0];
+          if (n == 8) all = y;
+          INFO(name_of(type) << " " << shape[0] << "x" << shape[1] << " n " << n);
+          CHECK(same_bits(y, std::vector<float>(all.begin(), all.begin() + static_cast<int64_t>(y.size()))));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(2);
+  for (WType type : {WType::F32, WType::F16, WType::BF16}) {
+    for (int64_t cols : {1, 7, 33, 50, 1001, 4100}) {
+      for (Then then : {Then::Store, Then::Add, Then::SwiGlu}) {
+        std::vector<Weights> w;
+        w.emplace_back(g, type, 37, cols);
+        if (then == Then::SwiGlu) w.emplace_back(g, type, 37, cols);
+        const auto x = random_floats(g, cols * 8), norm = random_floats(g, cols), before = random_floats(g, 40);
+        check_gemv(w, {5, true, then}, x, norm, before);
+        check_gemv(w, {1, false, then}, x, norm, before);
+      }
+    }
+  }
+  const int64_t cols = 2560;
+  const auto x = random_floats(g, (cols + 4) * 8), norm = random_floats(g, cols), before = random_floats(g, 40);
+  for (WType a : kTypes) {
+    for (WType b : kTypes) {
+      std::vector<Weights> w, pair;
+      w.emplace_back(g, a, 129, cols), w.emplace_back(g, b, 31, cols), w.emplace_back(g, b, 32, cols);
+      pair.emplace_back(g, a, 61, cols), pair.emplace_back(g, b, 61, cols);
+      for (int n : {1, 3}) {
+        check_gemv(w, {n, true, Then::Store, true}, x, norm, before);
+        check_gemv(w, {n, true, Then::Store, false, 1}, x, norm, before);  // unaligned rows of x
+        check_gemv(w, {n, false, Then::Store, false, 4}, x, norm, before);
+        check_gemv(pair, {n, true, Then::SwiGlu}, x, norm, before);
+      }
+      // An output's bits do not depend on the outputs beside it.
+      std::vector<Weights> alone;
+      alone.push_back(std::move(w[2]));
+      const auto one = check_gemv(alone, {2, true, Then::Store}, x, norm, before);
+      w[2] = std::move(alone[0]);
+      CHECK(same_bits(one[0], check_gemv(w, {2, true, Then::Store}, x, norm, before)[2]));
+    }
+  }
+}
+
+TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same chain launched one by one", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(3);
+  const int64_t dim = 4096;
+  const int n_steps = 24;
+  const Weights w(g, WType::BF16, dim, dim);
+  const auto start = random_floats(g, dim), norm = random_floats(g, dim);
+  const DeviceArray<float> norm_device(norm);
+  std::vector<float> plain;
+  for (bool overlap : {false, true}) {
+    DeviceArray<float> x(dim), y(dim);
+    cudaStream_t stream;
+    check_cuda(cudaStreamCreate(&stream));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    for (int i = 0; i < n_steps; i++) {
+      Gemv a;
+      a.x = i % 2 ? y.get() : x.get(), a.ldx = dim, a.norm = norm_device.get(), a.eps = 1e-5f, a.w[0] = w.matrix();
+      a.y[0] = i % 2 ? x.get() : y.get(), a.ldy[0] = dim, a.then = i % 3 ? Then::Add : Then::Store, a.overlap = overlap;
+      check_cuda(gemv(a, stream), "gemv in a graph");
+    }
+    check_cuda(cudaStreamEndCapture(stream, &graph));
+    check_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    for (int run = 0; run < 20; run++) {
+      x.upload(start);
+      y.poison();
+      check_cuda(cudaGraphLaunch(exec, stream));
+      const auto result = x.download();
+      if (plain.empty()) plain = result;
+      INFO("overlap " << overlap << " run " << run);
+      CHECK(std::isfinite(result[0]));
+      CHECK(same_bits(result, plain));
+    }
+    check_cuda(cudaGraphExecDestroy(exec));
+    check_cuda(cudaGraphDestroy(graph));
+    check_cuda(cudaStreamDestroy(stream));
+  }
+}
+
+TEST_CASE("embed, dequantize and convert are exact", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(4);
+  for (WType type : kTypes) {
+    for (int64_t cols : {32, 96, 1408, 50, 7}) {
+      if (type == WType::Q8_0 && cols % 32 != 0) continue;
+      const Weights w(g, type, 43, cols);
+      const std::vector<int32_t> ids = {42, 0, 7, 7, 13};
+      const DeviceArray<int32_t> ids_device(ids);
+      DeviceArray<float> x(ids.size() * cols);
+      x.poison();
+      check_cuda(embed(w.matrix(), ids_device.get(), static_cast<int64_t>(ids.size()), x.get(), nullptr));
+      const auto got = x.download();
+      bool equal = true;
+      for (size_t i = 0; i < got.size(); i++)
+        equal &= got[i] == w.values[ids[i / cols] * cols + static_cast<int64_t>(i) % cols];
+      INFO(name_of(type) << " cols " << cols);
+      CHECK(equal);
+      for (WType out : {WType::F32, WType::F16, WType::BF16}) {
+        for (int64_t first : {0, 5}) {
+          const int64_t n = 43 - first - (first ? 3 : 0);
+          DeviceArray<uint8_t> d(static_cast<size_t>(n * cols) * bytes_of(out) + 16);
+          d.poison();
+          check_cuda(dequantize(w.matrix(), first, n, d.get(), out, nullptr));
+          const auto bytes = d.download();
+          bool right = true, intact = true;
+          for (int64_t i = 0; i < n * cols; i++) {
+            const float v = w.values[first * cols + i];
+            const float want = out == WType::F32   ? v
+                               : out == WType::F16 ? cpu::f16_to_f32(cpu::f32_to_f16(v))
+                                                   : value_of_bf16(bf16_of(v));
+            right &= element_of(bytes.data(), out, i) == want;
+          }
+          for (size_t i = n * cols * bytes_of(out); i < bytes.size(); i++) intact &= bytes[i] == 0xff;
+          INFO("to " << name_of(out) << " from row " << first);
+          CHECK(right);
+          CHECK(intact);
+        }
+      }
+    }
+  }
+  const std::vector<float> special = {0, -0.0f, 65504, 65519, 65520, 1e9f, -1e9f, INFINITY, -INFINITY, 1e-8f, 5e-8f};
+  const DeviceArray<float> in(special);
+  DeviceArray<uint16_t> out(special.size());
+  check_cuda(convert(in.get(), static_cast<int64_t>(special.size()), out.get(), WType::F16, nullptr));
+  const auto half = out.download();
+  for (size_t i = 0; i < special.size(); i++) {
+    INFO(special[i]);
+    CHECK(half[i] == cpu::f32_to_f16(std::fmin(std::fmax(special[i], -65504.0f), 65504.0f)));
+  }
+}
+
+TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(5);
+  for (int64_t dim : {1, 30, 512, 4096, 5000, 8192}) {
+    const int64_t n = 3;
+    const auto x = random_floats(g, n * dim, 3), weight = random_floats(g, dim), up = random_floats(g, n * dim);
+    const DeviceArray<float> xd(x), wd(weight), ud(up);
+    for (WType out : {WType::F32, WType::F16, WType::BF16}) {
+      const double tolerance = out == WType::F32 ? 1e-6 : out == WType::F16 ? 5e-4 : 4e-3;  // half a unit, and f32's
+      DeviceArray<uint8_t> y(n * dim * bytes_of(out));
+      y.poison();
+      check_cuda(rmsnorm(xd.get(), wd.get(), n, dim, 1e-5f, y.get(), out, nullptr));
+      const auto got = y.download();
+      y.poison();
+      check_cuda(swiglu(xd.get(), ud.get(), n * dim, WType::F32, y.get(), out, nullptr));
+      const auto gated = y.download();
+      bool right = true, right_gated = true;
+      for (int64_t i = 0; i < n; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < dim; j++) squares += static_cast<double>(x[i * dim + j]) * x[i * dim + j];
+        for (int64_t j = 0; j < dim; j++) {
+          const int64_t at = i * dim + j;
+          const double want = x[at] / std::sqrt(squares / static_cast<double>(dim) + 1e-5f) * weight[j];
+          right &= std::fabs(element_of(got.data(), out, at) - want) <= tolerance * std::fabs(want) + 6e-8;
+          const double product = silu(x[at]) * up[at];
+          right_gated &=
+              std::fabs(element_of(gated.data(), out, at) - product) <= tolerance * std::fabs(product) + 6e-8;
+        }
+      }
+      INFO("dim " << dim << " to " << name_of(out));
+      CHECK(right);
+      CHECK(right_gated);
+    }
+  }
+  // 16-bit in place, and the far ends.
+  const std::vector<float> gate = {-INFINITY, -200, -90, 0, 90, 200}, up = {1, 1, 1, 1, 1, 2};
+  DeviceArray<float> gd(gate);
+  const DeviceArray<float> ud(up);
+  check_cuda(swiglu(gd.get(), ud.get(), 6, WType::F32, gd.get(), WType::F32, nullptr));
+  const auto far = gd.download();
+  CHECK((far[0] == 0 && std::fabs(far[1]) <= 1e-30f && std::fabs(far[2]) <= 1e-30f && far[3] == 0));
+  CHECK((far[4] == 90 && far[5] == 400));
+}
+
+TEST_CASE("fill_synthetic writes what model/synthetic.h says", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  const int64_t rows = 77, cols = 4096;
+  for (WType type : kTypes) {
+    const size_t count = rows * cols;
+    DeviceArray<uint8_t> data(count * bytes_of(type));
+    DeviceArray<uint16_t> scales(count / 32);
+    data.poison(), scales.poison();
+    check_cuda(fill_synthetic({type, rows, cols, data.get(), scales.get()}, 99, 0.02f, nullptr));
+    const auto bytes = data.download();
+    const auto scale_bits = scales.download();
+    bool right = true;
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) {
+      const float w = riffle::synthetic::weight(99, i, 0.02f);
+      if (type == WType::Q8_0) {
+        right &= static_cast<int8_t>(bytes[i]) == riffle::synthetic::quant(99, i) && bytes[i] != 0x80;
+        right &= scale_bits[i / 32] == cpu::f32_to_f16(riffle::synthetic::q8_scale(0.02f));
+      } else {
+        const float want = type == WType::F32   ? w
+                           : type == WType::F16 ? cpu::f16_to_f32(cpu::f32_to_f16(w))
+                                                : value_of_bf16(bf16_of(w));
+        right &= element_of(bytes.data(), type, i) == want;
+      }
+      sum += w, squares += static_cast<double>(w) * w;
+    }
+    INFO(name_of(type));
+    CHECK(right);
+    CHECK(std::fabs(sum / count) <= 1e-4);
+    CHECK(std::fabs(squares / count / (0.02 * 0.02 / 3) - 1) <= 0.01);
+  }
+}

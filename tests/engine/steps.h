@@ -1,0 +1,30 @@
+// Running a few steps and comparing what came out bit by bit.
+#pragma once
+#include <cstring>
+
+#include "test_model.h"
+
+namespace riffle::test {
+
+
+// Prefills, then takes steps with given tokens; the logits after each.
+inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt,
+                                    const std::vector<int32_t>& steps) {
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  std::vector<std::vector<float>> out{r.logits(s)};
+  for (int32_t t : steps) {
+    r.check(riffle_step(r.context, &s, &t, 1));
+    out.push_back(r.logits(s));
+  }
+  return out;
+}
+
+inline bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+      return false;
+  return true;
+}
+
+}  // namespace riffle::test
