@@ -81,6 +81,12 @@ $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
 	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@
 
+# Kernels alone, on a machine with a GPU (tools/bench/RESULTS.md): make cuda-bench
+CUDA_BENCH := $(patsubst tools/bench/%.cpp,$(BUILD)/%,$(wildcard tools/bench/cuda_*_bench.cpp))
+cuda-bench: $(BUILD)/riffle $(CUDA_BENCH)
+$(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 deps: ; @third_party/setup.sh check >/dev/null 2>&1 || third_party/setup.sh install
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
@@ -97,4 +103,4 @@ clean:
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
-.PHONY: all deps demo test bench fmt clean fuzz dist install
+.PHONY: all deps demo test bench cuda-bench fmt clean fuzz dist install

@@ -161,6 +161,7 @@ struct RopeAppendStep {
   bool interleaved = false;
   const StepSequence* sequences = nullptr;
   KvLayout layout;
+  bool overlap = false;  // see Gemv::overlap
 };
 Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
 
@@ -221,6 +222,7 @@ struct DecodeStep {
   int32_t* order = nullptr;             // [n * n_kv_heads][max_blocks]: blocks in the order attended; null: not wanted
   float* lse = nullptr;                 // [n * n_heads]: log-sum-exp of what was attended; null: not wanted
   cudaEvent_t marks[2] = {};            // recorded after the scores and after the ranking; null: not wanted
+  bool overlap = false;                 // launch as dependents of the kernel before, see Gemv::overlap
 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.

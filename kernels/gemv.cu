@@ -1,7 +1,9 @@
-// y = W x for few rows x. The time is that of reading W once, so everything serves that: a warp takes a unit of kRows
-// rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is even there.
-// The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of the columns:
-// the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+// y = W x for few rows x. BF16 and Q8_0 go to the tensor cores where the device and the shape allow (gemv_mma.cuh); the
+// kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
+// unit of kRows rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
+// even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of
+// the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+#include "kernels/gemv_mma.cuh"
 #include "kernels/rmsnorm.cuh"
 
 namespace riffle::cuda {
@@ -35,19 +37,6 @@ __device__ __forceinline__ void load_scale(uint32_t& v, const char* p, int wante
       " @p ld.global.nc.u16 h, [%1];\n cvt.u32.u16 %0, h;\n}"
       : "+r"(v)
       : "l"(p), "r"(wanted));
-}
-
-// Programmatic dependent launch: lets the next kernel's blocks start while this one drains; and waits until all that
-// earlier kernels wrote is there. Both do nothing in a kernel that was launched the ordinary way.
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // How a type is read: a lane takes kVector values (16 bytes) of a step, a warp kStep.
@@ -317,36 +306,8 @@ __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constan
   }
 }
 
-struct Device {
-  int n_sm = 0, smem = 0;
-};
-Status ask_device(Device* device) {
-  int id = 0;
-  if (Status s = cudaGetDevice(&id); s != cudaSuccess) return s;
-  if (Status s = cudaDeviceGetAttribute(&device->n_sm, cudaDevAttrMultiProcessorCount, id); s != cudaSuccess) return s;
-  return cudaDeviceGetAttribute(&device->smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-}
-
-template <class Kernel, class Args>
-Status launch(Kernel kernel, const Args& args, dim3 grid, size_t smem, bool overlap, cudaStream_t stream) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = smem;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
-  if (Status s = cudaLaunchKernelEx(&config, kernel, args); s != cudaSuccess) return s;
-  return cudaGetLastError();
-}
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 template <WType T, int N, bool kEven>
-Status launch_fast(const Gemv& args, const Device& device, cudaStream_t stream) {
+Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   using F = Format<T>;
   constexpr int kRows = Tile<N>::kRows, kBatch = Tile<N>::kSteps * F::kStep;
   Plan plan = {};
@@ -368,37 +329,35 @@ Status launch_fast(const Gemv& args, const Device& device, cudaStream_t stream) 
   plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
   const auto kernel = gemv_kernel<T, N, kEven>;
   const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
-  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
-      s != cudaSuccess)
-    return s;
-  return launch(kernel, plan, dim3(grid), smem, args.overlap, stream);
+  return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);
 }
 
 template <WType T, int N>
-Status launch_rows(const Gemv& args, const Device& device, cudaStream_t stream) {
+Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   constexpr int kBatch = Tile<N>::kSteps * Format<T>::kStep;
-  if (T != WType::F32 && args.w[0].cols % kBatch == 0) return launch_fast<T, N, T != WType::F32>(args, device, stream);
+  constexpr bool kOften = T == WType::F16;  // the other types have gemv_mma, or are rare: not worth a second kernel
+  if (kOften && args.w[0].cols % kBatch == 0) return launch_fast<T, N, kOften>(args, device, stream);
   return launch_fast<T, N, false>(args, device, stream);
 }
 
 template <WType T>
-Status launch_type(const Gemv& args, const Device& device, cudaStream_t stream) {
+Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   if (args.n == 1) return launch_rows<T, 1>(args, device, stream);
   if (args.n == 2) return launch_rows<T, 2>(args, device, stream);
   if (args.n <= 4) return launch_rows<T, 4>(args, device, stream);
   return launch_rows<T, 8>(args, device, stream);
 }
 
-Status launch_any(const Gemv& args, const Device& device, cudaStream_t stream) {
+Status launch_any(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   int64_t rows = 0;
   for (int o = 0; o < args.n_outs; o++) rows = args.w[o].rows > rows ? args.w[o].rows : rows;
   const int64_t blocks = round_up(rows, kWarps) / kWarps, most = 4 * device.n_sm;
   const dim3 grid(static_cast<unsigned>(blocks < most ? blocks : most), args.n);
-  return launch(gemv_any_kernel, args, grid, 0, args.overlap, stream);
+  return launch_gemv(gemv_any_kernel, args, grid, kThreads, 0, args.overlap, stream);
 }
 
 // Outputs [first, first + n) of args, all of one type.
-Status launch_one_type(const Gemv& args, const Device& device, cudaStream_t stream) {
+Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Matrix& w = args.w[0];
   bool fast = vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30) &&
               (w.type != WType::Q8_0 || w.cols % kQ8Group == 0);
@@ -406,6 +365,7 @@ Status launch_one_type(const Gemv& args, const Device& device, cudaStream_t stre
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, w.cols, element_bytes(w.type));
   if (!fast) return launch_any(args, device, stream);
+  if (gemv_mma::fits(args, device)) return gemv_mma::launch<gemv_mma::Default>(args, device, stream);
   switch (w.type) {
     case WType::F32: return launch_type<WType::F32>(args, device, stream);
     case WType::F16: return launch_type<WType::F16>(args, device, stream);
@@ -426,7 +386,7 @@ Status gemv(const Gemv& args, cudaStream_t stream) {
     if (args.w[o].cols != args.w[0].cols || args.w[o].rows < 1 || args.w[o].cols < 1) return cudaErrorInvalidValue;
     if (args.w[o].type == WType::Q8_0 && args.w[o].cols % kQ8Group != 0) return cudaErrorInvalidValue;
   }
-  Device device;
+  GemvDevice device;
   if (Status s = ask_device(&device); s != cudaSuccess) return s;
   if (pairs) return launch_one_type(args, device, stream);
   // Outputs that follow each other and are of one type share a launch.

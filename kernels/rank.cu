@@ -1,5 +1,6 @@
 // Ranking of the rows' candidates: the heads' scores become one score a block (algorithms.md 0: GQA), and the most critical
 // blocks are put in order, one chunk (rank.cuh) or, for a fixed budget, all that it allows.
+#include "kernels/launch.cuh"
 #include "kernels/rank.cuh"
 
 namespace riffle::cuda {
@@ -72,6 +73,7 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
   __shared__ RankMemory memory;
   __shared__ float reduce[32];
   const int row = blockIdx.x, thread = threadIdx.x;
+  wait_for_earlier();
   const Ranked& ranked = a.step.ranked;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
@@ -129,8 +131,7 @@ Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t
     head_ranks_kernel<<<rows * a.g, kSortThreads, 0, stream>>>(a);
     if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
   }
-  rank_kernel<<<rows, kRankThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(rank_kernel, a, dim3(rows), kRankThreads, step.overlap, stream);
 }
 
 }  // namespace riffle::cuda

@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks. One block of threads
 // rotates one head; a thread takes one pair. Products and sums are rounded one by one, as on the CPU.
 #include "kernels/convert.cuh"
+#include "kernels/launch.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -54,9 +55,11 @@ __global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos
 __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   const int64_t i = blockIdx.x;
   const int d = a.layout.head_dim, head = blockIdx.y;
+  allow_next();
   const StepSequence& sequence = a.sequences[i];
   const int64_t position = sequence.n_tokens - 1;
   const float* cs = a.cos_sin + position * d;
+  wait_for_earlier();  // q, k and v
   if (head < a.n_heads) {
     rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.interleaved);
     return;
@@ -91,8 +94,7 @@ Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const fl
 Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream) {
   if (bad_head(args.layout.head_dim)) return cudaErrorNotSupported;
   const dim3 grid(args.n, args.n_heads + args.n_kv_heads);
-  step_kernel<<<grid, threads_for(args.layout.head_dim), 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch(step_kernel, args, grid, threads_for(args.layout.head_dim), args.overlap, stream);
 }
 
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads, const float* cos_sin,

@@ -3,6 +3,7 @@
 //
 // A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight in each warp.
 #include "kernels/decode.cuh"
+#include "kernels/launch.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -26,17 +27,39 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
   constexpr int kPasses = LPV / H < 1 ? 1 : LPV / H > 4 ? 4 : LPV / H;  // in flight
   constexpr int kN = kPasses * H;
   const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim;
-  if (a.counters != nullptr && blockIdx.x == 0 && threadIdx.x < kCounterStride)
-    a.counters[row * kCounterStride + threadIdx.x] = 0;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry geometry = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
   const int n = geometry.n_candidates;
   const int lane = threadIdx.x % 32, sub = lane % LPV, group = lane / LPV;
-  const int per_step = kDigests * kPasses;
+  const int per_step = kDigests * kPasses, stride_step = gridDim.x * (kScoreThreads / 32) * per_step;
   int i0 = (blockIdx.x * (kScoreThreads / 32) + threadIdx.x / 32) * per_step;
+  const bool used = sub * 8 < d;
+  const int64_t entry = (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
+  const int64_t stride = int64_t(a.vectors) * d;
+  const uint16_t* digests = sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;
+  uint4 centre[kPasses], radius[kPasses];
+  float factor[kPasses];
+  const auto load = [&] {
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) {
+      const int i = min(i0 + p * kDigests + group, n - 1);
+      const uint16_t* from = digests + i * stride;
+      centre[p] = radius[p] = make_uint4(0, 0, 0, 0);
+      if (used) {
+        centre[p] = __ldg(reinterpret_cast<const uint4*>(from));
+        if (a.radius) radius[p] = __ldg(reinterpret_cast<const uint4*>(from + d));
+      }
+      factor[p] = a.factor ? __ldg(sequence.bound_factor + entry + i) : 1.0f;
+    }
+  };
+  // Digests were written before this step began, so they need not wait for the queries.
+  if (i0 < n) load();
+  allow_next();
+  wait_for_earlier();
+  if (a.counters != nullptr && blockIdx.x == 0 && threadIdx.x < kCounterStride)
+    a.counters[row * kCounterStride + threadIdx.x] = 0;
   if (i0 >= n) return;
 
-  const bool used = sub * 8 < d;
   float q[H][8];
 #pragma unroll
   for (int h = 0; h < H; ++h)
@@ -68,24 +91,8 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
     }
   }
 
-  const int64_t entry = (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
-  const int64_t stride = int64_t(a.vectors) * d;
-  const uint16_t* digests = sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;
   float* out = a.out + int64_t(row) * a.heads * a.step.max_blocks;
-  for (; i0 < n; i0 += gridDim.x * (kScoreThreads / 32) * per_step) {
-    uint4 centre[kPasses], radius[kPasses];
-    float factor[kPasses];
-#pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      const int i = min(i0 + p * kDigests + group, n - 1);
-      const uint16_t* from = digests + i * stride;
-      centre[p] = radius[p] = make_uint4(0, 0, 0, 0);
-      if (used) {
-        centre[p] = __ldg(reinterpret_cast<const uint4*>(from));
-        if (a.radius) radius[p] = __ldg(reinterpret_cast<const uint4*>(from + d));
-      }
-      factor[p] = a.factor ? __ldg(sequence.bound_factor + entry + i) : 1.0f;
-    }
+  while (true) {
     float v[kN];
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
@@ -105,15 +112,19 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
         v[p * H + h] = a.factor ? sum + (spread == 0 ? 0.0f : factor[p] * spread) : sum + spread;
       }
     }
+    const int at = i0;
+    i0 += stride_step;
+    if (i0 < n) load();
     reduce_split<kN, LPV>(v, lane);
     constexpr int kMine = kN > LPV ? kN / LPV : 1;
 #pragma unroll
     for (int m = 0; m < kMine; ++m) {
       const int value = sub * kN / LPV + m, pass = value / H, h = value % H;
-      const int i = i0 + pass * kDigests + group;
+      const int i = at + pass * kDigests + group;
       if ((kN >= LPV || sub % (LPV / (kN < LPV ? kN : LPV)) == 0) && i < n && h < a.heads)
         out[int64_t(h) * a.step.max_blocks + i] = v[m];
     }
+    if (i0 >= n) return;
   }
 }
 
@@ -124,15 +135,14 @@ Status launch_heads(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
   const int64_t wanted = (a.step.max_blocks + per_cta - 1) / per_cta, share = (8 * int64_t(n_sm) + rows - 1) / rows;
   const dim3 grid(static_cast<unsigned>(wanted < share ? wanted : share), static_cast<unsigned>(rows));
   switch (padded_group(a.heads)) {
-    case 1: score_kernel<LPV, 1><<<grid, kScoreThreads, 0, stream>>>(a); break;
-    case 2: score_kernel<LPV, 2><<<grid, kScoreThreads, 0, stream>>>(a); break;
-    case 4: score_kernel<LPV, 4><<<grid, kScoreThreads, 0, stream>>>(a); break;
-    default: score_kernel<LPV, 8><<<grid, kScoreThreads, 0, stream>>>(a); break;
+    case 1: return launch(score_kernel<LPV, 1>, a, grid, kScoreThreads, a.step.overlap, stream);
+    case 2: return launch(score_kernel<LPV, 2>, a, grid, kScoreThreads, a.step.overlap, stream);
+    case 4: return launch(score_kernel<LPV, 4>, a, grid, kScoreThreads, a.step.overlap, stream);
+    default: return launch(score_kernel<LPV, 8>, a, grid, kScoreThreads, a.step.overlap, stream);
   }
-  return cudaGetLastError();
 }
 
-Status launch(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
+Status launch_scores(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
   switch (padded_dim(a.step.layout.head_dim)) {
     case 32: return launch_heads<4>(a, n_sm, stream);
     case 64: return launch_heads<8>(a, n_sm, stream);
@@ -155,7 +165,7 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
   a.counters = scratch.counters;
   a.heads = mean ? 1 : a.g;
   a.radius = ranked.digest != DigestKind::Mean;
-  if (Status status = launch(a, n_sm, stream); status != cudaSuccess) return status;
+  if (Status status = launch_scores(a, n_sm, stream); status != cudaSuccess) return status;
   if (!ranked.progressive || (ranked.stop != Stop::Bound && ranked.stop != Stop::Veto)) return cudaSuccess;
   // Bound: n_b e^(upper bound of the block's scores). Veto: n_b e^(q.mean), Jensen's lower bound.
   const bool veto = ranked.stop == Stop::Veto;
@@ -164,7 +174,7 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
   a.heads = a.g;
   a.first_vector = veto ? 2 : 0;
   a.radius = a.factor = !veto;
-  return launch(a, n_sm, stream);
+  return launch_scores(a, n_sm, stream);
 }
 
 }  // namespace riffle::cuda

@@ -266,8 +266,8 @@ typedef struct riffle_plan {
 } riffle_plan;
 
 /* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or slots too many for this
- * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for one
- * session of n_ctx tokens: each further one adds its digests. */
+ * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for
+ * n_sessions sessions of n_ctx tokens: each further one adds its digests. */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 

@@ -27,8 +27,8 @@ lines() {
 
 # Catch's binary: counted in test cases. A case that skips says WARN("SKIPPED: ...").
 catch() {
-  echo "== riffle_tests"
-  timeout -k 10 "${RIFFLE_TEST_SECONDS:-1800}" "$build/riffle_tests" >"$log" 2>&1
+  echo "== riffle_tests $*"
+  timeout -k 10 "${RIFFLE_TEST_SECONDS:-1800}" "$build/riffle_tests" "$@" >"$log" 2>&1
   local code=$? ok bad skip summary
   cat "$log"
   summary=$(grep -E '^(test cases:|All tests passed)' "$log" | tail -n 1)
@@ -59,6 +59,8 @@ hf_folders() {
 
 hf_folders
 catch
+# A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
+"$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -q lost && catch "[lost]"
 lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
 for script in tests/cli/*.py; do
   [ "$script" = tests/cli/harness.py ] || lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"

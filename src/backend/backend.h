@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "engine/attention_trace.h"
+#include "engine/sampler.h"
 #include "kv/kv_store.h"
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
@@ -74,6 +75,7 @@ struct Step {
   bool orders = false;    // report which blocks were read
   bool coverage = false;  // also measure what share of the attention weight was covered
   const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
+  const SampleRequest* samples = nullptr;  // [n]: also draw a token from each row of logits; null: do not
   uint64_t program = 0;   // steps of one number are the same operations on the same buffers, but for tokens and positions
   // The rows [n][n_kv_heads] of a layer; valid during the call. Called for each layer, at the latest in end_step.
   std::function<void(int layer, const RowReport*)> report;
@@ -114,7 +116,9 @@ class Backend {
   // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
   virtual void attend_step(int layer, const float* q, float* out) = 0;
   // Waits; row i of logits [n][vocab_size] goes to host[i]. After an error the step is over too.
-  virtual void end_step(const float* logits, float* const* host) = 0;
+  // tokens (with Step::samples): what was drawn; kNotSampled where the caller must do it from the logits.
+  static constexpr int32_t kNotSampled = -1;
+  virtual void end_step(const float* logits, float* const* host, int32_t* tokens) = 0;
   // Instead of end_step, after an operation failed.
   virtual void abandon_step() = 0;
 

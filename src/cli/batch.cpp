@@ -83,6 +83,7 @@ class Batch {
     open_input();
     model_ = load_model(o_.common);
     model_name_ = model_info(model_.get()).name;
+    o_.common.context.n_sessions = o_.parallel;
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
     open_output();  // not before the model is known to be good: it empties the file
     InterruptGuard guard(context_.get());

@@ -46,6 +46,7 @@ class Bench {
     // A shape has no length of its own that matters, and memory is taken for the whole context.
     if (!o_.shape.empty() && context.n_ctx == 0)
       context.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+    context.n_sessions = o_.batch;
     if (o_.traced) context.attention_trace = &o_.trace;
     results_.plan.struct_size = sizeof results_.plan;
     char err[1024] = "";

@@ -34,6 +34,7 @@ Json info_json(const riffle_model_info& i) {
 
 Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
   return {{"device", p.device},
+          {"device_note", p.device_note},
           {"isa", p.isa},
           {"n_ctx", p.n_ctx},
           {"threads", p.n_threads},
@@ -74,6 +75,7 @@ void print_plan(const riffle_plan& p) {
   const auto bytes = [](uint64_t v) { return human_bytes(static_cast<double>(v)); };
   Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa, p.n_threads,
                                   p.n_ctx, p.block_size)});
+  if (*p.device_note) t.add({p.device == std::string("cuda") ? "GPU" : "no GPU", p.device_note});
   t.add({"weights", bytes(p.weights)});
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});

@@ -49,7 +49,10 @@ class Engine {
   // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
   // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
   // of its first groups may have advanced (their lengths tell).
-  void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
+  // samples (may be null): for each sequence, also draw the token that follows; sampled[i] is Backend::kNotSampled where the
+  // device did not.
+  void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples = nullptr,
+            int32_t* sampled = nullptr);
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
 
@@ -83,7 +86,8 @@ class Engine {
   void output(const float* x, int64_t n, Phase phase);
   void run_step(int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out);
-  void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens);
+  void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples,
+                  int32_t* sampled);
   void count_step(Sequence& sequence, int layer, const RowReport* reports);
 
   const Model& model_;

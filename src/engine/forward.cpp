@@ -170,7 +170,8 @@ void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t 
   });
 }
 
-void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens) {
+void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples,
+                  int32_t* sampled) {
   check_tokens(tokens);
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->kv.n_tokens + 1 > n_ctx())
@@ -195,11 +196,13 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   }
   for (size_t first = 0; first < sequences.size(); first += group) {
     const size_t count = std::min(group, sequences.size() - first);
-    step_group(sequences.subspan(first, count), tokens.subspan(first, count));
+    step_group(sequences.subspan(first, count), tokens.subspan(first, count), samples ? samples + first : nullptr,
+               sampled + first);
   }
 }
 
-void Engine::step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens) {
+void Engine::step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                        const SampleRequest* samples, int32_t* sampled) {
   const auto start = Clock::now();
   const Config& c = model_.config;
   const int64_t n = static_cast<int64_t>(sequences.size());
@@ -228,6 +231,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.lookahead = selection().lookahead;
   step.orders = bool(trace_);
   step.coverage = coverage_;
+  step.samples = samples;
   step.trace = options_.trace ? &*options_.trace : nullptr;
   step.program = program_ + a.growths;  // both only grow
   step.report = [&](int layer, const RowReport* reports) {
@@ -235,7 +239,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   };
   try {
     if (backend_->begin_step(step)) run_step(n);
-    backend_->end_step(a.logits.as<float>(), a.host_logits.data());
+    backend_->end_step(a.logits.as<float>(), a.host_logits.data(), sampled);
   } catch (...) {
     backend_->abandon_step();
     throw;

@@ -33,9 +33,10 @@ class Answer {
         trimming_(options.trim_start) {}
 
   // Rows of the output beyond the vocabulary are padding.
-  int32_t sample(const std::vector<float>& logits, int vocab_size) {
-    return sampler_.sample(logits.data(), std::min(static_cast<int>(logits.size()), vocab_size));
+  int32_t sample(const std::vector<float>& logits, int vocab_size, const SampleRequest& request) {
+    return sampler_.sample(logits.data(), std::min(static_cast<int>(logits.size()), vocab_size), request);
   }
+  SampleRequest request() { return sampler_.request(); }
 
   // Takes a token in; returns the text that is safe to show. Sets stopped() when a stop string appeared.
   std::string put(int32_t token) { return release(decoder_.put(token), false); }
@@ -103,6 +104,10 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
 
   std::vector<Sequence*> stepping;
   std::vector<int32_t> tokens;
+  // The draw that comes next for each of the active, and its token where the device made it.
+  std::vector<SampleRequest> requests;
+  std::vector<int32_t> sampled(active.size(), Backend::kNotSampled);
+  for (Answer& answer : answers) requests.push_back(answer.request());
   while (!active.empty()) {
     if (engine.take_abort()) {
       for (size_t i : active) end(i, RIFFLE_FINISH_ABORTED);
@@ -111,13 +116,16 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
     stepping.clear();
     tokens.clear();
     std::vector<size_t> next;
-    for (size_t i : active) {
+    for (size_t at = 0; at < active.size(); ++at) {
+      const size_t i = active[at];
       Sequence& s = *sequences[i];
       if (options[i].max_tokens == 0) {
         end(i, RIFFLE_FINISH_LENGTH);
         continue;
       }
-      const int32_t token = answers[i].sample(s.logits, tokenizer.vocab_size());
+      const int32_t token = sampled[at] != Backend::kNotSampled
+                                ? sampled[at]
+                                : answers[i].sample(s.logits, tokenizer.vocab_size(), requests[at]);
       ++results[i].n_tokens;
       if (token == engine.model().config.eos_id && !options[i].ignore_eos) {
         end(i, RIFFLE_FINISH_STOP);
@@ -138,7 +146,11 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
       }
     }
     active.swap(next);
-    if (!stepping.empty()) engine.step(stepping, tokens);
+    if (stepping.empty()) continue;
+    requests.clear();
+    for (size_t i : active) requests.push_back(answers[i].request());
+    sampled.assign(active.size(), Backend::kNotSampled);
+    engine.step(stepping, tokens, requests.data(), sampled.data());
   }
 }
 

@@ -83,7 +83,13 @@ Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float
   check_sampling(temperature, top_k, top_p, min_p);
 }
 
-int Sampler::sample(const float* logits, int n) {
+SampleRequest Sampler::request() {
+  const bool drawn = temperature_ > 0 && top_k_ != 1;
+  return {static_cast<float>(temperature_), top_k_, static_cast<float>(top_p_), static_cast<float>(min_p_),
+          drawn ? random_.uniform() : 0};
+}
+
+int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
   if (n < 1) fail(RIFFLE_BAD_ARGUMENT, "%d logits to sample from, expected at least 1", n);
   const int best = index_of_max(logits, n);
   const float max = logits[best];
@@ -93,7 +99,7 @@ int Sampler::sample(const float* logits, int n) {
   if (temperature_ == 0 || top_k_ == 1) return best;
   collect(logits, n);
   if (top_p_ < 1) cut_top_p(max);
-  return draw(max);
+  return draw(max, request.random);
 }
 
 // Fills candidates_ with what passes top_k. Leaves out -inf, which weighs nothing.
@@ -143,7 +149,7 @@ void Sampler::cut_top_p(float max) {
 }
 
 // min_p and temperature. The order of candidates_ follows from the logits alone, so the seed decides.
-int Sampler::draw(float max) {
+int Sampler::draw(float max, double random) {
   double total = 0;
   size_t kept = 0;
   for (const Candidate& candidate : candidates_) {
@@ -152,7 +158,7 @@ int Sampler::draw(float max) {
     candidates_[kept++] = candidate;
   }
   candidates_.resize(kept);
-  const double target = random_.uniform() * total;
+  const double target = random * total;
   double covered = 0;
   int chosen = candidates_[0].id;
   for (const Candidate& candidate : candidates_) {

@@ -27,13 +27,24 @@ void check_sampling(float temperature, int top_k, float top_p, float min_p);
 //   min_p  p at least min_p times the largest p; 0: all
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id, lowest first.
 // temperature 0 takes the first in rank.
+// One draw: what a device needs to make it.
+struct SampleRequest {
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1, min_p = 0;
+  double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
+};
+
 class Sampler {
  public:
   Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p);  // throws as check_sampling
 
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above -inf,
   // RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
-  int sample(const float* logits, int n);
+  int sample(const float* logits, int n) { return sample(logits, n, request()); }
+  // The same in two steps: the next draw (advances the random numbers), and making it.
+  SampleRequest request();
+  int sample(const float* logits, int n, const SampleRequest& request);
 
  private:
   struct Candidate {
@@ -45,7 +56,7 @@ class Sampler {
   }
   void collect(const float* logits, int n);
   void cut_top_p(float max);
-  int draw(float max);
+  int draw(float max, double random);
 
   Random random_;
   double temperature_, top_p_, min_p_;

@@ -46,6 +46,25 @@ def usage_errors(_):
         check(one_line_error(r, 2), f"usage error: {name}", r)
 
 
+def devices(_):
+    j = json.loads(riffle("info", "--plan", "--json").out)
+    plan = j["plan"]
+    args = ["run", "-p", "The rain", "-n", "4", "-c", "1K", *GREEDY]
+    if plan["device"] == "cuda":
+        check(plan["device_note"] != "", "the plan names the GPU", plan)
+        r = riffle(*args, "--device", "cuda", "-q")
+        check(r.code == 0 and len(r.out) > 0 and r.err == b"", "--device cuda runs", r)
+        r = riffle(*args, "--device", "cuda", "--gpu-mem", "10M")
+        check(one_line_error(r, 4) and b"at least" in r.err, "too little GPU memory names what would do", r)
+        return
+    r = riffle(*args, "--device", "cuda")
+    check(one_line_error(r, 1) and b"device cuda" in r.err, "--device cuda without a GPU says what is missing", r)
+    loud, quiet = riffle(*args), riffle(*args, "-q")
+    notes = [line for line in loud.err.splitlines() if b"running on the CPU" in line]
+    check(loud.code == 0 and len(notes) == (1 if plan["device_note"] else 0), "--device auto says that it fell back", loud)
+    check(quiet.out.strip() == loud.out.strip() and quiet.err == b"", "-q keeps it quiet", quiet)
+
+
 def sizes(_):
     r = riffle("run", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY, "--json", "-q")
     j = json.loads(r.out) if r.code == 0 else {}
@@ -189,5 +208,5 @@ def full_disk(_):
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 
 
-main(help_and_version, usage_errors, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+main(help_and_version, usage_errors, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
      full_disk)

@@ -184,7 +184,7 @@ void check_scene(const Scene& scene, double epsilon = kEpsilon) {
 
 TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
@@ -211,7 +211,7 @@ TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
 
 TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
@@ -226,7 +226,7 @@ TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
 
 TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   unsigned seed = 10;
@@ -252,7 +252,7 @@ TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
 
 TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (int microbatch : {16, 64, 1500}) {
@@ -267,7 +267,7 @@ TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda
 
 TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa}) {
@@ -294,7 +294,7 @@ TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "
 
 TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (Mode mode : {Mode::Everything, Mode::Psa}) {
@@ -329,7 +329,7 @@ TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
 
 TEST_CASE("ranking on the device is std::sort", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   // One row; digest b is (value_b, 0, ...), q picks the value out exactly, so scores are any f16.
@@ -392,7 +392,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
 
 TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto})

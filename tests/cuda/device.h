@@ -12,7 +12,7 @@
 
 namespace riffle::test {
 
-// A device is present and usable. If not, a test does WARN("skipped: no CUDA device") and returns.
+// A device is present and usable. If not, a test does WARN("SKIPPED: no CUDA device") and returns.
 inline bool cuda_ready() {
   int n = 0;
   const bool found = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 && cudaFree(nullptr) == cudaSuccess;

@@ -72,7 +72,7 @@ void check_gather(Way way, int64_t n, size_t block_bytes, bool pinned_copies, in
 
 TEST_CASE("gather moves every block to its place, whichever side it lies on", "[cuda][gather]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   int n_sm = 0;
@@ -90,7 +90,7 @@ TEST_CASE("gather moves every block to its place, whichever side it lies on", "[
 
 TEST_CASE("gather refuses sizes that it cannot move and takes an empty list", "[cuda][gather]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   CHECK(gather(nullptr, 0, 4096, 8, nullptr) == cudaSuccess);

@@ -181,7 +181,8 @@ std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const 
     INFO(name_of(w[o].type) << " " << w[o].rows << "x" << cols << " n " << c.n << " norm " << c.norm << " then "
                             << static_cast<int>(c.then) << " out " << o << " ldx + " << c.ldx_pad);
     CHECK(finite);
-    CHECK(worst <= 2e-6);
+    // BF16 and Q8_0 take x as two bf16 parts, which leave out up to 2^-18 of a value.
+    CHECK(worst <= (w[o].type == WType::BF16 || w[o].type == WType::Q8_0 ? 6e-6 : 2e-6));
     CHECK(intact);
   }
   return results;
@@ -191,11 +192,11 @@ std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const 
 
 TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(1);
-  const int64_t shapes[][2] = {{1, 32}, {5, 96}, {131, 512}, {67, 1408}, {70, 2048}, {2200, 4096}, {33, 14336}};
+  const int64_t shapes[][2] = {{1, 32}, {5, 96}, {131, 512}, {67, 1408}, {70, 2048}, {2200, 4096}, {4300, 256}, {33, 14336}};
   int turn = 0;
   for (WType type : kTypes) {
     for (const auto& shape : shapes) {
@@ -208,7 +209,7 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
         const auto x = random_floats(g, shape[1] * 8), weight = random_floats(g, shape[1]);
         const auto before = random_floats(g, shape[0] + 3);  // as long as ldy: the same for every row
         std::vector<float> all;
-        for (int n : {8, 1, 2, 3, 4, 5, 7}) {
+        for (int n : {8, 1, 2, 3, 4, 5, 6, 7}) {
           if (shape[0] > 1000 && n != 8 && n != 1 && n != 3) continue;
           const auto y = check_gemv(w, {n, norm, then}, x, weight, before)[0];
           if (n == 8) all = y;
@@ -220,9 +221,90 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
   }
 }
 
-TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[cuda]") {
+TEST_CASE("gemv of more rows and columns than a block holds at a time; other rows of x do not matter", "[cuda]") {
   if (!cuda_ready()) {
     WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(6);
+  const int64_t rows = 4300, cols = 8192, n_rows = 8;
+  const auto clean = random_floats(g, cols * n_rows), norm = random_floats(g, cols);
+  const DeviceArray<float> norm_device(norm);
+  for (WType type : {WType::BF16, WType::Q8_0}) {
+    const Weights w(g, type, rows, cols);
+    for (bool with_norm : {false, true}) {
+      std::vector<float> all;
+      for (int n : {8, 1, 2, 3, 4, 5, 6, 7, -8}) {  // -8: 8 with rows of which some are not numbers
+        auto x = clean;
+        if (n < 0) {
+          for (int64_t c = 0; c < cols; c++) x[3 * cols + c] = c % 5 ? INFINITY : NAN, x[6 * cols + c] *= 1e30f;
+        }
+        const int count = std::abs(n);
+        DeviceArray<float> x_device(x), y(static_cast<size_t>(rows * count));
+        y.poison();
+        Gemv a;
+        a.x = x_device.get(), a.ldx = cols, a.n = count, a.norm = with_norm ? norm_device.get() : nullptr;
+        a.eps = 1e-5f, a.w[0] = w.matrix(), a.y[0] = y.get(), a.ldy[0] = rows, a.overlap = n % 2 == 0;
+        check_cuda(gemv(a, nullptr), "gemv");
+        const auto got = y.download();
+        INFO(name_of(type) << " n " << n << " norm " << with_norm);
+        if (n == 8) {
+          all = got;
+          double worst = 0;
+          bool finite = true;
+          for (int64_t r = 0; r < rows; r += r < rows - 40 ? 53 : 1) {
+            for (int64_t i = 0; i < n_rows; i++) {
+              double size = 0;
+              const double want = reference(w, r, &x[i * cols], with_norm ? norm.data() : nullptr, a.eps, &size);
+              finite &= std::isfinite(got[i * rows + r]);
+              worst = std::max(worst, std::fabs(got[i * rows + r] - want) / size);
+            }
+          }
+          CHECK(finite);
+          CHECK(worst <= 2e-6);
+        }
+        bool equal = true;
+        for (int64_t i = 0; i < count; i++) {
+          if (n < 0 && (i == 3 || i == 6)) continue;
+          equal &= std::memcmp(&got[i * rows], &all[i * rows], rows * sizeof(float)) == 0;
+        }
+        CHECK(equal);
+      }
+    }
+  }
+}
+
+TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  Rng g(7);
+  for (WType type : kTypes) {
+    for (int64_t cols : {128, 4096, 14336}) {
+      std::vector<Weights> w;
+      w.emplace_back(g, type, 40, cols);
+      std::vector<float> x(cols * 8), norm(cols, 1.0f), before(43);
+      for (int64_t c = 0; c < cols; c++) {  // of row 0's signs; of every size; the largest 2^20 times the others; tiny
+        const float w0 = w[0].values[c];
+        for (int i = 0; i < 8; i++) {
+          const float v = uniform(g);
+          float& to = x[i * cols + c];
+          if (i < 2) to = std::copysign(v, w0);
+          else if (i < 4) to = std::ldexp(v, static_cast<int>(g() % 40) - 20);
+          else if (i < 6) to = c % 97 == 5 ? v * 1e6f : v;
+          else to = v * 1e-20f;
+        }
+      }
+      check_gemv(w, {8, false, Then::Store}, x, norm, before);
+      check_gemv(w, {6, true, Then::Store}, x, norm, before);
+    }
+  }
+}
+
+TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(2);
@@ -263,50 +345,56 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
 
 TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same chain launched one by one", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(3);
   const int64_t dim = 4096;
   const int n_steps = 24;
-  const Weights w(g, WType::BF16, dim, dim);
-  const auto start = random_floats(g, dim), norm = random_floats(g, dim);
+  const auto norm = random_floats(g, dim);
   const DeviceArray<float> norm_device(norm);
-  std::vector<float> plain;
-  for (bool overlap : {false, true}) {
-    DeviceArray<float> x(dim), y(dim);
-    cudaStream_t stream;
-    check_cuda(cudaStreamCreate(&stream));
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < n_steps; i++) {
-      Gemv a;
-      a.x = i % 2 ? y.get() : x.get(), a.ldx = dim, a.norm = norm_device.get(), a.eps = 1e-5f, a.w[0] = w.matrix();
-      a.y[0] = i % 2 ? x.get() : y.get(), a.ldy[0] = dim, a.then = i % 3 ? Then::Add : Then::Store, a.overlap = overlap;
-      check_cuda(gemv(a, stream), "gemv in a graph");
+  for (WType type : {WType::BF16, WType::Q8_0, WType::F16}) {
+    const Weights w(g, type, dim, dim);
+    for (int n : {1, 5}) {
+      const auto start = random_floats(g, dim * n);
+      std::vector<float> plain;
+      for (bool overlap : {false, true}) {
+        DeviceArray<float> x(start.size()), y(start.size());
+        cudaStream_t stream;
+        check_cuda(cudaStreamCreate(&stream));
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        for (int i = 0; i < n_steps; i++) {
+          Gemv a;
+          a.x = i % 2 ? y.get() : x.get(), a.ldx = dim, a.n = n, a.norm = norm_device.get(), a.eps = 1e-5f;
+          a.w[0] = w.matrix(), a.y[0] = i % 2 ? x.get() : y.get(), a.ldy[0] = dim;
+          a.then = i % 3 ? Then::Add : Then::Store, a.overlap = overlap;
+          check_cuda(gemv(a, stream), "gemv in a graph");
+        }
+        check_cuda(cudaStreamEndCapture(stream, &graph));
+        check_cuda(cudaGraphInstantiate(&exec, graph, 0));
+        for (int run = 0; run < 20; run++) {
+          x.upload(start);
+          y.poison();
+          check_cuda(cudaGraphLaunch(exec, stream));
+          const auto result = x.download();
+          if (plain.empty()) plain = result;
+          INFO(name_of(type) << " n " << n << " overlap " << overlap << " run " << run);
+          CHECK(std::isfinite(result[0]));
+          CHECK(same_bits(result, plain));
+        }
+        check_cuda(cudaGraphExecDestroy(exec));
+        check_cuda(cudaGraphDestroy(graph));
+        check_cuda(cudaStreamDestroy(stream));
+      }
     }
-    check_cuda(cudaStreamEndCapture(stream, &graph));
-    check_cuda(cudaGraphInstantiate(&exec, graph, 0));
-    for (int run = 0; run < 20; run++) {
-      x.upload(start);
-      y.poison();
-      check_cuda(cudaGraphLaunch(exec, stream));
-      const auto result = x.download();
-      if (plain.empty()) plain = result;
-      INFO("overlap " << overlap << " run " << run);
-      CHECK(std::isfinite(result[0]));
-      CHECK(same_bits(result, plain));
-    }
-    check_cuda(cudaGraphExecDestroy(exec));
-    check_cuda(cudaGraphDestroy(graph));
-    check_cuda(cudaStreamDestroy(stream));
   }
 }
 
 TEST_CASE("embed, dequantize and convert are exact", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(4);
@@ -361,7 +449,7 @@ TEST_CASE("embed, dequantize and convert are exact", "[cuda]") {
 
 TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(5);
@@ -408,7 +496,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
 
 TEST_CASE("fill_synthetic writes what model/synthetic.h says", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   const int64_t rows = 77, cols = 4096;

@@ -23,7 +23,7 @@ uint32_t rank_of(unsigned long long word, uint32_t now) {
 
 TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   std::mt19937 random(1);
@@ -71,7 +71,7 @@ TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
 
 TEST_CASE("the pool after many steps: words and page tables agree, slots hold their blocks, the oldest went", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   SceneShape shape;

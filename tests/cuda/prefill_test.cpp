@@ -185,7 +185,7 @@ constexpr int kHeadDims[] = {64, 80, 96, 128, 256}, kBlockSizes[] = {16, 32, 64}
 
 TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda][prefill]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   uint32_t seed = 1;
@@ -205,7 +205,7 @@ TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda
 
 TEST_CASE("prefill attention: random shapes", "[cuda][prefill]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   std::mt19937 random(7);
@@ -223,7 +223,7 @@ TEST_CASE("prefill attention: random shapes", "[cuda][prefill]") {
 
 TEST_CASE("prefill attention: far into a document, and sharp scores", "[cuda][prefill]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (const KvType type : {KvType::F16, KvType::F32}) {
@@ -241,7 +241,7 @@ TEST_CASE("prefill attention: far into a document, and sharp scores", "[cuda][pr
 
 TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda][prefill]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   for (const KvType type : {KvType::F16, KvType::F32}) {
@@ -267,7 +267,7 @@ TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda]
 
 TEST_CASE("prefill attention refuses what it has no kernel for", "[cuda][prefill]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Shape s;

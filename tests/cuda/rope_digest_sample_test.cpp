@@ -61,7 +61,7 @@ void append_here(const cpu::Kernels* k, const float* key, const float* value, co
 
 TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(11);
@@ -130,7 +130,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
 
 TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(12);
@@ -224,7 +224,7 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
 
 TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(13);
@@ -271,7 +271,7 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
 
 TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   const int vocab = 5000;

@@ -22,7 +22,7 @@ static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN && int(Gq
 CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
                          const DeviceInfo& device)
     : model_(model), config_(model.config), options_(options), threads_(threads), host_kernels_(cpu::kernels(options.isa)),
-      device_(device), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads),
+      device_(device), overlap_(device.limits.compute >= 90), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads),
       slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false),
@@ -112,7 +112,7 @@ void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
     Gemv part = all;
     part.x = all.x + first * all.ldx;
     part.n = static_cast<int>(std::min<int64_t>(kGemvMaxRows, n - first));
-    part.overlap = true;
+    part.overlap = overlap_;
     for (int o = 0; o < all.n_outs; ++o) part.y[o] = all.y[o] + first * all.ldy[o];
     check(gemv(part, compute_), "multiplying by weights");
   }

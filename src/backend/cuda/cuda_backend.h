@@ -2,6 +2,7 @@
 // synchronisation a token.
 #pragma once
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "backend/backend.h"
@@ -35,7 +36,7 @@ class CudaBackend : public Backend {
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
-  void end_step(const float* logits, float* const* host) override;
+  void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override;
   void fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) override;
   bool start_profile() override;
@@ -74,6 +75,7 @@ class CudaBackend : public Backend {
   ThreadPool* threads_;
   const cpu::Kernels* host_kernels_;
   DeviceInfo device_;
+  bool overlap_;  // kernels may begin before the one ahead ends
   DeviceHeap heap_;  // before everything that holds memory of it
   Stream compute_;
   Cublas cublas_;
@@ -98,7 +100,8 @@ class CudaBackend : public Backend {
   bool with_mean_ = false;
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, results_, orders_, lse_, dense_out_;
-  Buffer host_sequences_, host_rows_, host_logits_, host_results_;  // pinned
+  Buffer sample_params_, sample_scratch_, sampled_;
+  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_sampled_;  // pinned
   std::vector<HostDriven::Counts> hosted_counts_;  // [n_layers][rows], host-driven
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;
@@ -110,7 +113,9 @@ class CudaBackend : public Backend {
     Graph graph;
     int runs = 0;
   };
-  std::map<std::pair<int64_t, int64_t>, Recorded> graphs_;
+  using GraphKey = std::tuple<int64_t, int64_t, bool>;
+  GraphKey graph_key() const { return {step_.n, max_blocks_, step_.samples != nullptr}; }
+  std::map<GraphKey, Recorded> graphs_;
   uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
   uint64_t syncs_ = 0;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
+#include "model/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -46,6 +47,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.q = q;
   s.out = out;
   s.layout = residency_.layout();
+  s.overlap = overlap_;
   s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_, with_mean_);
   s.pool = residency_.pool();
   s.scratch = scratch_.data();
@@ -78,6 +80,12 @@ void CudaBackend::prepare_step() {
   pin(host_rows_, n * config_.dim * sizeof(float));
   pin(host_logits_, n * vocab * sizeof(float));
   pin(host_results_, layers * rows * sizeof(RowResult));
+  if (!step_.samples) return;
+  grow(sample_params_, n * sizeof(SampleParams), "sampling");
+  grow(sampled_, n * sizeof(int32_t), "sampling");
+  grow(sample_scratch_, sample_scratch_bytes(n, vocab), "sampling");
+  pin(host_params_, n * sizeof(SampleParams));
+  pin(host_sampled_, n * sizeof(int32_t));
 }
 
 bool CudaBackend::begin_step(const Step& step) {
@@ -99,6 +107,15 @@ bool CudaBackend::begin_step(const Step& step) {
   for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
   check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence), cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
+  if (step.samples) {
+    auto* params = host_params_.as<SampleParams>();
+    for (int64_t i = 0; i < step.n; ++i) {
+      const SampleRequest& r = step.samples[i];
+      params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
+    }
+    check(cudaMemcpyAsync(sample_params_.data(), params, step.n * sizeof(SampleParams), cudaMemcpyHostToDevice, compute_),
+          "a step's inputs");
+  }
   embedding_rows(model_.weights.embedding, step.tokens, step.n, host_rows_.as<float>());
 
   if (program_ != step.program || graph_growths_ != growths_) graphs_.clear();
@@ -111,7 +128,7 @@ bool CudaBackend::begin_step(const Step& step) {
     return true;
   }
   if (step.orders || step.coverage || profiling_) return true;
-  Recorded& recorded = graphs_[{step.n, max_blocks_}];
+  Recorded& recorded = graphs_[graph_key()];
   if (recorded.graph) {
     mode_ = Mode::Replaying;
     recorded.graph.launch(compute_);
@@ -146,6 +163,7 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.interleaved = config_.rope_interleaved;
   a.sequences = sequences_.as<StepSequence>();
   a.layout = residency_.layout();
+  a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.trace)
     check(trace_step(device_spec(*step_.trace), layer, a.sequences, a.n, a.n_heads, a.n_kv_heads, a.layout, q, a.ldq, compute_),
@@ -200,21 +218,30 @@ void CudaBackend::fetch_results(const float* logits) {
   check(cudaMemcpyAsync(host_results_.data(), results_.data(),
                         config_.n_layers * step_.n * config_.n_kv_heads * sizeof(RowResult), cudaMemcpyDeviceToHost, compute_),
         "reading counts");
+  if (!step_.samples) return;
+  // Rows of the output beyond the tokenizer's vocabulary are padding.
+  const int64_t vocab = model_.tokenizer ? std::min(config_.vocab_size, model_.tokenizer->vocab_size()) : config_.vocab_size;
+  check(sample(logits, step_.n, config_.vocab_size, vocab, sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
+               sample_scratch_.data(), compute_),
+        "sampling");
+  check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t), cudaMemcpyDeviceToHost, compute_),
+        "reading tokens");
 }
 
-void CudaBackend::end_step(const float* logits, float* const* host) {
+void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tokens) {
   if (mode_ != Mode::Replaying) fetch_results(logits);
   if (mode_ == Mode::Capturing) {
     cudaGraph_t graph = nullptr;
     const cudaError_t status = cudaStreamEndCapture(compute_, &graph);
     mode_ = Mode::Eager;
     check(status, "recording a step");
-    Recorded& recorded = graphs_[{step_.n, max_blocks_}];
+    Recorded& recorded = graphs_[graph_key()];
     recorded.graph = Graph(graph);
     recorded.graph.launch(compute_);
   }
   sync("a decode step");
   const int64_t vocab = config_.vocab_size;
+  if (step_.samples) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
   for (int64_t i = 0; i < step_.n; ++i) std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
   report_step();
 }

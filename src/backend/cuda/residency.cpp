@@ -180,11 +180,8 @@ void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
     std::byte* host = s.heads[i].blocks[block];
     host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
   }
-  if (slabs_->wait_all()) {
-    if (copies_.size() < n * sizeof(Copy)) copies_ = heap_->take(n * sizeof(Copy), "block descriptors");
-    check(cudaMemcpyAsync(copies_.data(), host_copies_.data(), n * sizeof(Copy), cudaMemcpyHostToDevice, *compute_),
-          "moving newest blocks");
-    check(gather(copies_.as<Copy>(), n, layout_.block_bytes, device_.limits.n_sm, *compute_), "moving newest blocks");
+  if (pinned()) {
+    run_gather(*compute_);
   } else {
     for (const Copy& c : host_copies_)
       check(cudaMemcpyAsync(c.dst, c.src, layout_.block_bytes, cudaMemcpyDefault, *compute_), "moving newest blocks");
@@ -242,17 +239,55 @@ void CudaResidency::commit(SequenceKv& s) {
   d.tail_here = false;
 }
 
-void CudaResidency::copy_runs(SequenceKv& s, int layer, int head, int64_t first, int64_t last, std::byte* device,
-                              bool to_host, cudaStream_t stream) {
-  const auto& blocks = store_->head(s, layer, head).blocks;
-  for (int64_t b = first, end; b < last; b = end) {
-    end = b + 1;
+// Moves host_copies_ by one kernel.
+void CudaResidency::run_gather(const Stream& stream) {
+  const size_t bytes = host_copies_.size() * sizeof(Copy);
+  Buffer& copies = copies_[&stream == &flush_];
+  if (copies.size() < bytes) {
+    stream.wait("moving blocks");
+    copies = Buffer();
+    copies = heap_->take(bytes, "block descriptors");
+  }
+  // From pageable memory: the call returns when it has been read.
+  check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream), "moving blocks");
+  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes, device_.limits.n_sm, stream),
+        "moving blocks");
+}
+
+void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
+                                std::byte* device, int64_t head_stride, bool to_host, const Stream& stream) {
+  if (last <= first) return;
+  const char* what = to_host ? "flushing KV" : "loading KV";
+  constexpr int64_t kLongRun = 256 << 10;  // bytes at which a copy of its own is as fast as the link
+  const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
+    int64_t end = b + 1;
     while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
-    std::byte* at = device + (b - first) * layout_.block_bytes;
-    const size_t bytes = (end - b) * layout_.block_bytes;
-    check(to_host ? cudaMemcpyAsync(blocks[b], at, bytes, cudaMemcpyDeviceToHost, stream)
-                  : cudaMemcpyAsync(at, blocks[b], bytes, cudaMemcpyHostToDevice, stream),
-          to_host ? "flushing KV" : "loading KV");
+    return end;
+  };
+  int64_t runs = 0;
+  for (int h = 0; h < n_heads; ++h)
+    for (int64_t b = first; b < last; b = next_run(store_->head(s, layer, head + h).blocks, b)) ++runs;
+  const int64_t blocks = (last - first) * n_heads;
+  if (runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes && pinned()) {
+    host_copies_.clear();
+    for (int h = 0; h < n_heads; ++h)
+      for (int64_t b = first; b < last; ++b) {
+        std::byte* host = store_->head(s, layer, head + h).blocks[b];
+        std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
+        host_copies_.push_back(to_host ? Copy{at, host} : Copy{host, at});
+      }
+    return run_gather(stream);
+  }
+  for (int h = 0; h < n_heads; ++h) {
+    const auto& host = store_->head(s, layer, head + h).blocks;
+    for (int64_t b = first, end; b < last; b = end) {
+      end = next_run(host, b);
+      std::byte* at = device + h * head_stride + (b - first) * layout_.block_bytes;
+      const size_t bytes = (end - b) * layout_.block_bytes;
+      check(to_host ? cudaMemcpyAsync(host[b], at, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(at, host[b], bytes, cudaMemcpyHostToDevice, stream),
+            what);
+    }
   }
 }
 
@@ -275,8 +310,7 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0, layout_.block_bytes, config_.n_kv_heads,
                           *compute_),
         "clearing a layer's KV");
-  for (int h = 0; h < config_.n_kv_heads && old > 0; ++h)
-    copy_runs(s, layer, h, 0, old, base + h * head_bytes, false, *compute_);
+  copy_blocks(s, layer, 0, config_.n_kv_heads, 0, old, base, head_bytes, false, *compute_);
   counters.loaded_bytes += old * config_.n_kv_heads * layout_.block_bytes;
   return {nullptr, base, n_blocks};
 }
@@ -298,8 +332,8 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
-  for (int h = 0; h < config_.n_kv_heads; ++h)
-    copy_runs(s, layer, h, first, n_blocks, base + (h * n_blocks + first) * layout_.block_bytes, true, flush_);
+  copy_blocks(s, layer, 0, config_.n_kv_heads, first, n_blocks, base + first * layout_.block_bytes,
+              n_blocks * layout_.block_bytes, true, flush_);
   flushed_[turn_].record(flush_);
   counters.flushed_bytes += (n_blocks - first) * config_.n_kv_heads * layout_.block_bytes;
   if (layer + 1 < config_.n_layers) return;
@@ -322,7 +356,7 @@ void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   Buffer head = heap_->take(bytes, "a head's KV");
   for (int layer = 0; layer < config_.n_layers; ++layer)
     for (int h = 0; h < config_.n_kv_heads; ++h) {
-      copy_runs(s, layer, h, 0, full, head.as<std::byte>(), false, *compute_);
+      copy_blocks(s, layer, h, 1, 0, full, head.as<std::byte>(), 0, false, *compute_);
       const int64_t stride = store_->digest_stride(spec), entry = head_index(layer, h) * d.max_blocks;
       check(build_digests(head.as<std::byte>(), full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
                           d.digests.as<uint16_t>() + entry * stride, stride, d.bound_factor.as<float>() + entry,

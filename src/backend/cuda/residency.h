@@ -74,10 +74,12 @@ class CudaResidency : public Residency {
   void forget(SequenceKv& s, int64_t from_block);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
-  // Copies blocks [first, last) of one layer and head between the host store and contiguous device memory, by runs of
-  // neighbouring host blocks.
-  void copy_runs(SequenceKv& s, int layer, int head, int64_t first, int64_t last, std::byte* device, bool to_host,
-                 cudaStream_t stream);
+  // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
+  // after the other from device + h * head_stride. Neighbouring host blocks go in one copy; where there are few, one kernel
+  // moves all blocks (SparseServe's FlashH2D and FlashD2H, whose staging buffer and scattering threads this does without).
+  void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last, std::byte* device,
+                   int64_t head_stride, bool to_host, const Stream& stream);
+  void run_gather(const Stream& stream);
   void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base, int64_t n_blocks);
 
   const Config& config_;
@@ -103,7 +105,7 @@ class CudaResidency : public Residency {
   Event computed_, flushed_[2], arrived_;
   Stream flush_;
   int turn_ = 0;
-  Buffer copies_;         // device: descriptors of gather
+  Buffer copies_[2];      // device: descriptors of gather, for each of two streams
   std::vector<Copy> host_copies_;
 };
 

@@ -1,0 +1,54 @@
+// What the two GEMV kernels share: programmatic dependent launch, the device's limits, the launch.
+#pragma once
+#include "kernels/convert.cuh"
+
+namespace riffle::cuda {
+
+// Programmatic dependent launch: lets the next kernel's blocks start while this one runs; and waits until all that
+// earlier kernels wrote is there. Both do nothing in a kernel that was launched the ordinary way.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+struct GemvDevice {
+  int n_sm = 0, smem = 0, major = 0;
+};
+inline Status ask_device(GemvDevice* device) {
+  int id = 0;
+  if (Status s = cudaGetDevice(&id); s != cudaSuccess) return s;
+  if (Status s = cudaDeviceGetAttribute(&device->n_sm, cudaDevAttrMultiProcessorCount, id); s != cudaSuccess) return s;
+  if (Status s = cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id); s != cudaSuccess)
+    return s;
+  return cudaDeviceGetAttribute(&device->smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+}
+
+template <class Kernel, class Args>
+Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem, bool overlap,
+                   cudaStream_t stream) {
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+      s != cudaSuccess)
+    return s;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = smem;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  if (Status s = cudaLaunchKernelEx(&config, kernel, args); s != cudaSuccess) return s;
+  return cudaGetLastError();
+}
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace riffle::cuda

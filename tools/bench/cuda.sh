@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Every GPU figure of RESULTS.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 5 minutes)
+# PART=kernels|decode|prefill|host|torch runs one part.
+set -u
+build=${1:?usage: tools/bench/cuda.sh BUILD_DIR}
+part=${PART:-all}
+run() { echo "== $*"; timeout 300 "$@" 2>&1; }
+on() { [ "$part" = all ] || [ "$part" = "$1" ]; }
+shape="$build/riffle bench --shape llama-3.1-8b --block 32 -q"
+trace="$shape --attention-trace -c 131200 --steps 24 --reps 3"
+
+if on kernels; then
+  run "$build/cuda_linear_bench"
+  run "$build/cuda_prefill_bench"
+  run "$build/cuda_attention_bench"
+fi
+if on decode; then
+  run $trace --depth 1024,32768,131072 --selectors dense,psa
+  run $trace --depth 131072 --selectors psa --microbatch 64
+  for budget in 24G 16G 12G; do run $trace --depth 131072 --selectors psa --gpu-mem $budget; done
+  run $trace --depth 1024,32768,131072 --selectors dense,psa --weights bf16
+fi
+if on host; then
+  run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead 1
+  run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --no-pin --steps 4 --reps 1
+  run $trace --depth 131072 --selectors dense --gpu-mem 12G --steps 4 --reps 1 --warmup 1
+fi
+if on prefill; then
+  run $shape --weights bf16 -c 33000 --prefill 512,8192,32768 --depth 0 --selectors dense --steps 8
+  run $shape --weights bf16 -c 131200 --gpu-mem 24G --prefill 131072 --depth 0 --selectors dense --steps 8 --reps 1
+fi
+if on torch; then run python3 tools/bench/torch_reference.py; fi
