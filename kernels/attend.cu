@@ -4,13 +4,21 @@
 namespace riffle::cuda {
 
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
-  return launch_dim<__half>(args, limits, stream);
+  switch (padded_dim(args.step.layout.head_dim)) {
+    case 32: return launch_attend<__half, 32, kMaxGroup>(args, limits, stream);
+    case 64: return launch_attend<__half, 64, kMaxGroup>(args, limits, stream);
+    case 128: return launch_attend<__half, 128, kMaxGroup>(args, limits, stream);
+    default: return launch_attend<__half, 256, kMaxGroup>(args, limits, stream);
+  }
 }
 
 Status decode_supported(const KvLayout& layout, int group) {
   const int d = layout.head_dim, b = layout.block_size;
   const bool dim = d == 16 || d == 32 || d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
-  return dim && (b == 16 || b == 32 || b == 64) && group >= 1 && group <= kMaxGroup ? cudaSuccess : cudaErrorNotSupported;
+  // Each of a CTA's warps has a block in shared memory, of which no device has more than 228 KB.
+  const bool fits = 2 * b * padded_dim(d) * (layout.type == KvType::F16 ? 2 : 4) <= (48 << 10);
+  return dim && fits && (b == 16 || b == 32 || b == 64) && group >= 1 && group <= kMaxGroup ? cudaSuccess
+                                                                                           : cudaErrorNotSupported;
 }
 
 size_t decode_scratch_bytes(const DecodeStep& step) { return static_cast<size_t>(decode_scratch(step, false).bytes); }
@@ -23,7 +31,13 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   const int g = step.n_heads / step.n_kv_heads;
   if (Status status = decode_supported(step.layout, g); status != cudaSuccess) return status;
   const DecodeScratch scratch = decode_scratch(step, false);
-  if (step.ranked.everything) {
+  AttendArgs args{};
+  args.arrived = scratch.counters + 1;  // Counter kFinished
+  args.arrived_stride = kCounterStride;
+  if (step.ranked.everything && step.arrivals != nullptr) {
+    args.arrived = step.arrivals;
+    args.arrived_stride = 1;
+  } else if (step.ranked.everything) {
     const size_t bytes = sizeof(uint32_t) * kCounterStride * step.n * step.n_kv_heads;
     if (Status status = cudaMemsetAsync(scratch.counters, 0, bytes, stream); status != cudaSuccess) return status;
   } else {
@@ -32,7 +46,6 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
     if (Status status = rank_orders(step, scratch, scratch.order, nullptr, 0, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   }
-  AttendArgs args{};
   args.step = step;
   args.scratch = scratch;
   args.order = scratch.order;

@@ -1,525 +1,321 @@
 // The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a row group), each warp taking
-// the positions p with p % kRowWarps == its own number, in order. Progressive rows test between microbatches behind a
-// barrier of their group; blocks beyond the test are requested before it (at most one microbatch).
+// the positions p with p % kRowWarps == its own number, in order.
 //
-// A warp's blocks stream through a ring of stages in shared memory: looked up (order -> page table -> word), claimed
-// (compare-and-swap of the slot's word), issued (cp.async from the slot, the tail, or pinned host memory), consumed.
+// Progressive rows go in waves: one microbatch of any size, or several of together at most kRowWarps positions, as many as
+// the row is expected to read. Warps publish their blocks' masses; then every CTA evaluates the tests inside the wave
+// (stop.cuh), and warps that hold a block beyond the stop drop it. So a row reads exactly what one test after each
+// microbatch makes it read. Resident blocks of the next wave are requested before the test; others never are.
+//
+// Words (AttendArgs::scratch.words) are published in one of two buffers, by parity of the wave, tagged with its number. A
+// warp writes wave w + 2 into the buffer of w: it has then seen the test of w + 1, so every warp had published w + 1, and a
+// CTA's warps publish w + 1 only after all its threads have read all words of w. Words of earlier launches are wiped at the
+// start; nobody reads any before all have wiped theirs (counter kWiped).
 #pragma once
 #include <type_traits>
 
-#include "kernels/attend_block.cuh"
+#include "kernels/attend_row.cuh"
+#include "kernels/launch.cuh"
 #include "kernels/rank.cuh"
 
 namespace riffle::cuda {
 
-enum Source : int { kNone = 0, kHit = 1, kMiss = 2, kTail = 3, kGiven = 4 };
+// A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers around rankings.
+enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2 };
 
-// Shared memory beside the ring.
-template <int G>
-struct AttendMemory {
-  alignas(16) float p[kCtaWarps][64 * G];
-  RankMemory rank;
-  double left[kCtaWarps][kMaxGroup];
-  HeadStats stats[kCtaWarps][G];
-  float m[kCtaWarps][G], s[kCtaWarps][G];
-  float weights[kRowCtas][G], norm[G];
-  int2 stages[kCtaWarps][4];  // block, Source
-  int counts[kCtaWarps][2];
-  int decision;
-};
-
-__device__ inline void copy_async(void* shared, const void* from, bool valid) {
-#if __CUDA_ARCH__ >= 800
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-#else
-  *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-#endif
-}
-__device__ inline void commit_async() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Until at most `pending` of this lane's groups are under way.
-__device__ inline void wait_async(int pending) {
-#if __CUDA_ARCH__ >= 800
-  if (pending <= 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
-  else if (pending == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
-  else asm volatile("cp.async.wait_group 2;" ::: "memory");
-#else
-  (void)pending;
-#endif
-}
-
-// One barrier of a row group, by one thread of each CTA after a __syncthreads. target: arrivals of all barriers so far.
-__device__ inline void group_barrier(uint32_t* counter, uint32_t target) {
+__device__ inline void arrive(uint32_t* counter) {
   __threadfence();
   atomicAdd(counter, 1u);
-  uint32_t seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-  } while (seen < target);
+}
+__device__ inline void await(const uint32_t* counter, uint32_t target) {
+  while (load_acquire(counter) < target) {
+  }
   __threadfence();
 }
 
-// A warp's way through a row's positions.
-template <class T, int D, int G>
-struct RowWarp {
-  using Shape = BlockShape<T, D, G>;
-
-  const AttendArgs& a;
-  const StepSequence& sequence;
-  const RowGeometry& r;
-  AttendMemory<G>& memory;
-  uint4* ring;               // this warp's stages
-  const int32_t* order;      // this row's
-  int row, warp, lane, number;  // number: of the row's kRowWarps
-  int64_t entry0;            // of block 0 in the tables
-  const int32_t* page_table;
-  uint32_t now;
-  WarpState<T, D, G> state;
-  float smallest, largest;   // block masses of head lane % G
-  int lookups = 0, misses = 0;
-
-  // Lane i knows of position number + kRowWarps * (looked + i):
-  int looked = 0, block = -1, slot = -1, source = kNone;
-  unsigned long long word = 0;
-  const std::byte* from = nullptr;
-  int issued = 0, used = 0;  // own positions that have been issued, consumed
-
-  __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry, AttendMemory<G>& m,
-                     uint4* stages, int row_)
-      : a(args), sequence(s), r(geometry), memory(m), ring(stages), row(row_) {
-    warp = threadIdx.x / 32;
-    lane = threadIdx.x % 32;
-    number = warp * kRowCtas + blockIdx.x % kRowCtas;  // neighbouring positions go to different CTAs
-    order = a.order + int64_t(row) * a.step.max_blocks;
-    entry0 = (int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads) * sequence.max_blocks;
-    const bool pool = !a.host_driven && a.step.pool.n_slots > 0;
-    page_table = pool ? a.step.pool.page_tables[sequence.table] : nullptr;
-    now = pool ? *a.step.pool.now : 0;
-    smallest = INFINITY;
-    largest = -INFINITY;
-    state.m = -INFINITY;
-    state.s = 0;
-    const int d = a.step.layout.head_dim, sub = lane % Shape::kLanes;
-    const float* q = a.step.q + int64_t(row) * a.group * d;
-#pragma unroll
-    for (int h = 0; h < G; ++h)
-#pragma unroll
-      for (int j = 0; j < Shape::kValues; ++j) {
-        const int x = (sub + j / Shape::kChunk * Shape::kLanes) * Shape::kChunk + j % Shape::kChunk;
-        state.q[h][j] = h < a.group && x < d ? q[h * d + x] * a.scale : 0.0f;
-        state.o[h][j] = 0;
-      }
-  }
-
-  __device__ int position(int i) const { return number + kRowWarps * i; }
-  __device__ int position_at(int i) const { return a.begin + (number - a.begin % kRowWarps + kRowWarps) % kRowWarps + kRowWarps * i; }
-  __device__ int own(int i) const { return a.host_driven ? position_at(i) : position(i); }
-  __device__ unsigned long long key(int b) const { return device_pool_key(sequence.table, entry0 + b); }
-
-  // Finds out what lanes do not know yet of positions below `known`, whose blocks are in the order.
-  __device__ void look_up(int known) {
-    const int p = own(looked + lane);
-    if (block >= 0 || p >= known) return;
-    block = a.step.ranked.everything ? p : __ldcg(order + p);
-    if (a.host_driven) {
-      source = block == r.n_blocks - 1 ? kTail : kGiven;
-      from = source == kTail ? tail() : a.sources[int64_t(row) * a.max_positions + (p - a.begin)];
-      return;
-    }
-    slot = -1;
-    source = kNone;
-    if (block == r.n_blocks - 1) {
-      source = kTail;
-      from = tail();
-    } else if (page_table != nullptr) {
-      slot = __ldcg(page_table + entry0 + block);
-      if (slot >= 0) word = *static_cast<volatile unsigned long long*>(a.step.pool.words + slot);
-    }
-  }
-  __device__ const std::byte* tail() const {
-    const int64_t i = int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads;
-    return sequence.tail + i * a.step.layout.block_bytes;
-  }
-  // Settles where positions below `limit` come from; hits are ours for this step.
-  __device__ void claim(int limit) {
-    if (block < 0 || source != kNone || own(looked + lane) >= limit) return;
-    if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
-      source = kHit;
-      from = a.step.pool.slots + slot * a.step.layout.block_bytes;
-    } else {
-      source = kMiss;
-      from = sequence.host[entry0 + block];
-    }
-  }
-
-  __device__ int stage_chunks() const { return 2 * a.step.layout.block_size * Shape::kChunks; }
-  __device__ int valid_tokens(int b) const {
-    return min(r.n_tokens - b * a.step.layout.block_size, a.step.layout.block_size);
-  }
-
-  // Requests own position number `issued` into its stage.
-  __device__ void issue(int known, int limit) {
-    if (issued >= looked + 32) {
-      looked = issued;
-      block = -1;
-      source = kNone;
-      look_up(known);
-      claim(limit);
-    }
-    const int holder = issued - looked, stage = issued % a.n_stages;
-    const int b = __shfl_sync(kAllLanes, block, holder), kind = __shfl_sync(kAllLanes, source, holder);
-    const auto base = reinterpret_cast<const std::byte*>(
-        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
-    if (lane == 0) memory.stages[warp][stage] = make_int2(b, kind);
-    const int n_valid = valid_tokens(b), block_size = a.step.layout.block_size;
-    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
-    const int sub = lane % Shape::kLanes, token0 = lane / Shape::kLanes;
-    uint4* to = ring + stage * stage_chunks();
-#pragma unroll
-    for (int c = 0; c < Shape::kPerLane; ++c) {
-      const int chunk = sub + c * Shape::kLanes;
-      const bool inside = chunk * Shape::kChunk < a.step.layout.head_dim;
-#pragma unroll 4
-      for (int t = token0; t < block_size; t += Shape::kTokens) {
-        const bool valid = inside && t < n_valid;
-        const std::byte* source_k = base + (valid ? t * row_bytes + chunk * 16 : 0);
-        copy_async(to + t * Shape::kChunks + chunk, source_k, valid);
-      }
-#pragma unroll 4
-      for (int t = token0; t < block_size; t += Shape::kTokens) {
-        const bool valid = inside && t < n_valid;
-        const std::byte* source_v = base + (valid ? a.step.layout.value_offset + t * row_bytes + chunk * 16 : 0);
-        copy_async(to + (block_size + t) * Shape::kChunks + chunk, source_v, valid);
-      }
-    }
-    commit_async();
-    ++issued;
-  }
-  // Requests what the ring has room for, up to position `limit`.
-  __device__ void fill(int known, int limit, int claimed) {
-    while (issued < used + a.n_stages && own(issued) < limit) issue(known, claimed);
-  }
-
-  __device__ void consume() {
-    wait_async(issued - used - 1);
-    __syncwarp();
-    const int stage = used % a.n_stages, p = own(used);
-    const int2 what = memory.stages[warp][stage];
-    uint4* k = ring + stage * stage_chunks();
-    const int block_size = a.step.layout.block_size;
-    const float l = attend_block<T, D, G>(k, k + block_size * Shape::kChunks, memory.p[warp], block_size,
-                                          valid_tokens(what.x), state);
-    if (p >= r.n_forced) {
-      smallest = fminf(smallest, l);
-      largest = fmaxf(largest, l);
-    }
-    if (what.y == kHit || what.y == kMiss) ++lookups;
-    if (what.y == kMiss) {
-      ++misses;
-      if (page_table != nullptr) keep(what.x, k);
-    }
-    if (lane == 0 && a.step.order != nullptr && !a.host_driven)
-      a.step.order[int64_t(row) * a.step.max_blocks + p] = what.x;
-    __syncwarp();  // before the stage is written again
-    ++used;
-  }
-  // A miss, from its stage into a victim's slot, if there is one.
-  __device__ void keep(int b, const uint4* stage) {
-    int to = 0;
-    if (lane == 0) to = take_victim(a.step.pool, key(b), now);
-    to = __shfl_sync(kAllLanes, to, 0);
-    if (to < 0) return;
-    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes;
-    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
-    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
-    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
-      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens) {
-        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = stage[t * Shape::kChunks + c];
-        *reinterpret_cast<uint4*>(base + a.step.layout.value_offset + t * row_bytes + c * 16) =
-            stage[(block_size + t) * Shape::kChunks + c];
-      }
-    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see all of the above.
-    if (lane == 0) const_cast<int32_t*>(page_table)[entry0 + b] = to;
-  }
-
-  // Lane states between launches of a host-driven step: [value][32].
-  __device__ float* saved() const {
-    return a.scratch.lane_states + (int64_t(row) * kRowWarps + number) * 32 * a.scratch.lane_floats + lane;
-  }
-  __device__ void load() {
-    const float* at = saved();
-#pragma unroll
-    for (int h = 0; h < G; ++h)
-#pragma unroll
-      for (int j = 0; j < Shape::kValues; ++j) state.o[h][j] = at[32 * (h * Shape::kValues + j)];
-    state.m = at[32 * (G * Shape::kValues)];
-    state.s = at[32 * (G * Shape::kValues + 1)];
-    smallest = at[32 * (G * Shape::kValues + 2)];
-  }
-  __device__ void save() const {
-    float* at = saved();
-#pragma unroll
-    for (int h = 0; h < G; ++h)
-#pragma unroll
-      for (int j = 0; j < Shape::kValues; ++j) at[32 * (h * Shape::kValues + j)] = state.o[h][j];
-    at[32 * (G * Shape::kValues)] = state.m;
-    at[32 * (G * Shape::kValues + 1)] = state.s;
-    at[32 * (G * Shape::kValues + 2)] = smallest;
-  }
-};
-
 // What this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the blocks not attended may hold, for each
-// head: sum of e^(bound - top) over those ranked after position `end` - 1. memory.left[.][h]; ends without a barrier.
-template <int G>
-__device__ inline void sum_left(const AttendArgs& a, const RowGeometry& r, int row, int end, AttendMemory<G>& memory) {
+// head: sum of e^(bound - top) over those ranked after position `end` - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
+__device__ inline void sum_left(const AttendArgs& a, const RowGeometry& r, int row, int end, double (*left)[kMaxGroup]) {
   const float* scores = a.scratch.scores + int64_t(row) * a.step.max_blocks;
   const int last_block = __ldcg(a.order + int64_t(row) * a.step.max_blocks + end - 1);
   const unsigned long long last = rank_key(__ldcg(scores + last_block - r.first), last_block);
   const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas;
-  double sum[G];
+  double sum[kMaxGroup];
 #pragma unroll
-  for (int h = 0; h < G; ++h) sum[h] = 0;
+  for (int h = 0; h < kMaxGroup; ++h) sum[h] = 0;
   for (int i = cta * kCtaThreads + thread; i < r.n_candidates; i += kRowCtas * kCtaThreads) {
     if (rank_key(scores[i], static_cast<uint32_t>(r.first + i)) <= last) continue;
 #pragma unroll
-    for (int h = 0; h < G; ++h)
+    for (int h = 0; h < kMaxGroup; ++h)
       if (h < a.group) {
         const float bound = a.scratch.bounds[(int64_t(row) * a.group + h) * a.step.max_blocks + i];
         sum[h] += exp(double(bound) - double(a.scratch.top[row * kMaxGroup + h]));
       }
   }
 #pragma unroll
-  for (int h = 0; h < G; ++h) {
+  for (int h = 0; h < kMaxGroup; ++h) {
 #pragma unroll
     for (int o = 16; o > 0; o /= 2) sum[h] += __shfl_xor_sync(kAllLanes, sum[h], o);
-    if (thread % 32 == 0) memory.left[thread / 32][h] = sum[h];
+    if (thread % 32 == 0) left[thread / 32][h] = sum[h];
   }
 }
 
-// Publishes what this CTA has attended of positions below `end` into buffer 0 or 1 of the row. Warp 0 has done it on return.
-template <class T, int D, int G>
-__device__ inline void publish(const AttendArgs& a, const RowWarp<T, D, G>& w, int end, int buffer, AttendMemory<G>& memory) {
-  if (w.lane < G) memory.stats[w.warp][w.lane] = {w.state.m, w.state.s, w.smallest, w.largest};
-  const bool bounds = needs_bounds(a.step.ranked.stop);
-  if (bounds && end > w.r.n_forced) sum_left<G>(a, w.r, w.row, end, memory);
-  __syncthreads();
-  if (w.warp == 0 && w.lane < a.group) {
-    HeadStats x = memory.stats[0][w.lane];
-    double left = memory.left[0][w.lane];
-    for (int i = 1; i < kCtaWarps; ++i) x = merge_stats(x, memory.stats[i][w.lane]), left += memory.left[i][w.lane];
-    const int64_t at = ((int64_t(w.row) * 2 + buffer) * kRowCtas + blockIdx.x % kRowCtas) * kMaxGroup + w.lane;
-    __stcg(reinterpret_cast<float4*>(a.scratch.stats + at), make_float4(x.m, x.s, x.smallest, x.largest));
-    if (bounds) __stcg(a.scratch.left + at, left);
+// The words of wave `tag` of a row.
+__device__ inline unsigned long long* wave_words(const AttendArgs& a, int row, uint32_t tag) {
+  return a.scratch.words + (int64_t(row) * 2 + (tag & 1)) * kWords * kRowWarps * a.group;
+}
+// Wipes what this CTA is going to publish. Ends without a barrier.
+__device__ inline void wipe_words(const AttendArgs& a, int row) {
+  const int cta = blockIdx.x % kRowCtas, n = 2 * kWords * kCtaWarps * a.group;
+  for (int i = threadIdx.x; i < n; i += kCtaThreads) {
+    const int h = i % a.group, warp = i / a.group % kCtaWarps, kind = i / a.group / kCtaWarps;
+    a.scratch.words[((int64_t(row) * 2 * kWords + kind) * kRowWarps + row_warp(warp, cta)) * a.group + h] = 0;
   }
-  if (w.warp == 0) __syncwarp();
 }
 
 // Merges the warps' states (fixed order), and in the last CTA of the row to come here the CTAs' (fixed order), into out.
 template <class T, int D, int G>
-__device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int n_read, uint4* ring, AttendMemory<G>& memory) {
-  using Shape = BlockShape<T, D, G>;
-  constexpr int kFours = G * D / 4;
-  const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas, sub = w.lane % Shape::kLanes;
-  const int stage_floats = w.stage_chunks() * 4 * a.n_stages;  // of a warp's ring
-  float* own = reinterpret_cast<float*>(ring) + w.warp * stage_floats;
-#pragma unroll
-  for (int h = 0; h < G; ++h)
-#pragma unroll
-    for (int j = 0; j < Shape::kValues; ++j) {
-      float x = w.state.o[h][j];
-#pragma unroll
-      for (int o = Shape::kLanes; o < 32; o *= 2) x += __shfl_xor_sync(kAllLanes, x, o);
-      if (w.lane < Shape::kLanes)
-        own[h * D + (sub + j / Shape::kChunk * Shape::kLanes) * Shape::kChunk + j % Shape::kChunk] = x;
-    }
-  if (w.lane < G) memory.m[w.warp][w.lane] = w.state.m, memory.s[w.warp][w.lane] = w.state.s;
+__device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int n_read, uint4* ring,
+                                  AttendMemory<T, D, G>& memory) {
+  constexpr int kStride = D + 8;  // of a head in shared memory: spreads a warp's stores over the banks
+  const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas, g = a.group, fours = g * D / 4;
+  const int warp_floats = w.stage_chunks() * 4 * a.n_stages;
+  w.block_.store(reinterpret_cast<float*>(ring) + w.warp * warp_floats, kStride, g);
+  if (w.block_.leads()) {
+    memory.m[w.warp][w.block_.head()] = w.block_.m;
+    memory.s[w.warp][w.block_.head()] = w.block_.s;
+  }
   if (w.lane == 0) memory.counts[w.warp][0] = w.lookups, memory.counts[w.warp][1] = w.misses;
   __syncthreads();
 
   float* cta_states = a.scratch.cta_states + int64_t(w.row) * kRowCtas * a.scratch.cta_floats;
   float* mine = cta_states + cta * a.scratch.cta_floats;
-  if (thread < G) {
+  for (int e = thread; e < fours; e += kCtaThreads) {
+    const int h = 4 * e / D, x = 4 * e % D;
     float m = -INFINITY, s = 0;
-    for (int i = 0; i < kCtaWarps; ++i) m = fmaxf(m, memory.m[i][thread]);
+#pragma unroll
+    for (int i = 0; i < kCtaWarps; ++i) m = fmaxf(m, memory.m[i][h]);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
     for (int i = 0; i < kCtaWarps; ++i) {
-      memory.weights[i][thread] = weight2(memory.m[i][thread], m);
-      s += memory.s[i][thread] * memory.weights[i][thread];
+      const float f = weight2(memory.m[i][h], m);
+      const float4 part = *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(ring) + i * warp_floats +
+                                                           h * kStride + x);
+      sum.x += f * part.x, sum.y += f * part.y, sum.z += f * part.z, sum.w += f * part.w;
+      s += memory.s[i][h] * f;
     }
-    __stcg(mine + G * D + thread, m);
-    __stcg(mine + G * D + G + thread, s);
+    __stcg(reinterpret_cast<float4*>(mine) + e, sum);
+    if (x == 0) __stcg(reinterpret_cast<float2*>(mine + g * D) + h, make_float2(m, s));
   }
   if (thread < 2) {
     int sum = 0;
     for (int i = 0; i < kCtaWarps; ++i) sum += memory.counts[i][thread];
     __stcg(a.scratch.cta_counts + (int64_t(w.row) * kRowCtas + cta) * 2 + thread, sum);
   }
-  __syncthreads();
-  for (int e = thread; e < kFours; e += kCtaThreads) {
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < kCtaWarps; ++i) {
-      const float4 x = reinterpret_cast<const float4*>(reinterpret_cast<const float*>(ring) + i * stage_floats)[e];
-      const float f = memory.weights[i][4 * e / D];
-      sum.x += f * x.x, sum.y += f * x.y, sum.z += f * x.z, sum.w += f * x.w;
-    }
-    __stcg(reinterpret_cast<float4*>(mine) + e, sum);
-  }
   __threadfence();
   __syncthreads();
-  uint32_t* arrived = a.scratch.counters + int64_t(w.row) * kCounterStride + 1;
-  if (thread == 0) memory.decision = atomicAdd(arrived, 1u) == kRowCtas - 1;
+  uint32_t* arrived = a.arrived + int64_t(w.row) * a.arrived_stride;
+  if (thread == 0) {
+    const bool last = atomicAdd(arrived, 1u) == kRowCtas - 1;
+    if (last) *arrived = 0;  // for the next launch
+    memory.decision = last;
+  }
   __syncthreads();
   if (!memory.decision) return;
   __threadfence();
 
-  if (thread < G) {
-    float m_of[kRowCtas], s_of[kRowCtas], m = -INFINITY, s = 0;
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) {
-      m_of[c] = __ldcg(cta_states + c * a.scratch.cta_floats + G * D + thread);
-      s_of[c] = __ldcg(cta_states + c * a.scratch.cta_floats + G * D + G + thread);
-    }
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) m = fmaxf(m, m_of[c]);
-#pragma unroll
-    for (int c = 0; c < kRowCtas; ++c) {
-      const float f = weight2(m_of[c], m);
-      memory.weights[c][thread] = f;
-      s += s_of[c] * f;
-    }
-    memory.norm[thread] = 1 / s;
-    if (a.step.lse != nullptr && thread < a.group) a.step.lse[int64_t(w.row) * a.group + thread] = (m + log2f(s)) * kLn2;
-  }
-  if (thread == kCtaThreads - 1 && a.step.results != nullptr) {
-    int lookups = 0, misses = 0;
-    for (int c = 0; c < kRowCtas; ++c) {
-      const int2 two = __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(w.row) * kRowCtas + c);
-      lookups += two.x, misses += two.y;
-    }
-    a.step.results[w.row] = {w.r.n_blocks, n_read, lookups, misses};
-  }
-  __syncthreads();
   const int d = a.step.layout.head_dim;
-  for (int e = thread; e < kFours; e += kCtaThreads) {
+  for (int e = thread; e < fours; e += kCtaThreads) {
     const int h = 4 * e / D, x = 4 * e % D;
-    if (h >= a.group || x >= d) continue;
+    if (x >= d) continue;
+    float4 part[kRowCtas];
+    float2 ms[kRowCtas];
+#pragma unroll
+    for (int c = 0; c < kRowCtas; ++c) {
+      const float* from = cta_states + c * a.scratch.cta_floats;
+      ms[c] = __ldcg(reinterpret_cast<const float2*>(from + g * D) + h);
+      part[c] = __ldcg(reinterpret_cast<const float4*>(from) + e);
+    }
+    float m = -INFINITY, s = 0;
+#pragma unroll
+    for (int c = 0; c < kRowCtas; ++c) m = fmaxf(m, ms[c].x);
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int c = 0; c < kRowCtas; ++c) {
-      const float4 part = __ldcg(reinterpret_cast<const float4*>(cta_states + c * a.scratch.cta_floats) + e);
-      const float f = memory.weights[c][h];
-      sum.x += f * part.x, sum.y += f * part.y, sum.z += f * part.z, sum.w += f * part.w;
+      const float f = weight2(ms[c].x, m);
+      s += ms[c].y * f;
+      sum.x += f * part[c].x, sum.y += f * part[c].y, sum.z += f * part[c].z, sum.w += f * part[c].w;
     }
-    const float f = memory.norm[h];
+    const float f = 1 / s;
     sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
-    *reinterpret_cast<float4*>(a.step.out + (int64_t(w.row) * a.group + h) * d + x) = sum;
+    *reinterpret_cast<float4*>(a.step.out + (int64_t(w.row) * g + h) * d + x) = sum;
+    if (x == 0 && a.step.lse != nullptr) a.step.lse[int64_t(w.row) * g + h] = (m + log2f(s)) * kLn2;
+  }
+  if (thread / 32 == kCtaWarps - 1) {
+    int2 counts = make_int2(0, 0);
+    if (w.lane < kRowCtas)
+      counts = __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(w.row) * kRowCtas + w.lane);
+#pragma unroll
+    for (int o = kRowCtas / 2; o > 0; o /= 2) {
+      counts.x += __shfl_xor_sync(kAllLanes, counts.x, o);
+      counts.y += __shfl_xor_sync(kAllLanes, counts.y, o);
+    }
+    if (w.lane == 0) {
+      if (a.step.results != nullptr) a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y};
+      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[w.head_index()] = n_read;
+    }
   }
 }
 
-template <class T, int D, int G>
-__device__ inline void attend_row(const AttendArgs& a, int row, uint32_t* barrier, uint32_t& epoch, uint4* ring,
-                                  AttendMemory<G>& memory) {
-  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const Ranked& ranked = a.step.ranked;
-  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
-  using Warp = RowWarp<T, D, G>;
-  const int warp = threadIdx.x / 32, cta = blockIdx.x % kRowCtas;
-  Warp w(a, sequence, r, memory, ring + warp * a.n_stages * 2 * a.step.layout.block_size * Warp::Shape::kChunks, row);
-
-  if (a.host_driven) {
-    if (a.load_states) w.load();
-    const int end = min(a.end, r.n_total);
-    w.look_up(end);
-    while (w.own(w.used) < end) {
-      w.fill(end, end, end);
-      w.consume();
-    }
-    if (!a.merge) {
-      w.save();
-      publish<T, D, G>(a, w, end, 0, memory);
-      return;
-    }
-    // What was read is known to the host, which has the order.
-    __syncthreads();
-    finish_row<T, D, G>(a, w, a.end, ring, memory);
-    return;
+// Where the wave that begins at `begin` ends.
+__device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int expected, int begin) {
+  const int m = ranked.microbatch;
+  int end = min(max(begin, r.n_forced) + m, r.n_total);
+  if (needs_bounds(ranked.stop)) return end;
+  while (end < r.n_total) {
+    const int next = min(end + m, r.n_total);
+    if (next - begin > kRowWarps || next > expected) break;
+    end = next;
   }
+  return end;
+}
 
-  const bool tests = a.tests;
-  int end = tests ? min(r.n_forced + ranked.microbatch, r.n_total) : r.n_total;
-  int known = r.n_total;
+template <class T, int D, int G>
+__device__ inline void attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
+  const Ranked& ranked = a.step.ranked;
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+    const StepSequence sequence = a.step.sequences[row / a.step.n_kv_heads];
+    memory.sequence[warp] = sequence;
+    memory.geometry[warp] = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+  }
+  __syncwarp();
+  const StepSequence& sequence = memory.sequence[warp];
+  const RowGeometry& r = memory.geometry[warp];
+  const int cta = blockIdx.x % kRowCtas, n_total = r.n_total;
+  const bool host = a.host_driven, tests = a.tests && !host, bounds = needs_bounds(ranked.stop);
+  RowWarp<T, D, G> w(a, sequence, r, memory, ring + warp * a.n_stages * RowWarp<T, D, G>::stage_chunks(a), row);
+  uint32_t* counters = a.scratch.counters + int64_t(row) * kCounterStride;
   RankState state{};
-  if (tests) {
+  int begin = 0, end = n_total, ahead = n_total, known = n_total, expected = 0;
+  if (host) {
+    begin = a.begin;
+    known = end = ahead = min(a.end, n_total);
+  } else if (tests) {
     state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
     state.last = __ldcg(&a.scratch.ranks[row].last);
-    known = min(r.n_total, r.n_forced + state.ranked);
+    if (sequence.expected != nullptr) expected = *static_cast<volatile int32_t*>(sequence.expected + w.head_index());
+    known = min(n_total, r.n_forced + state.ranked);
+    end = wave_end(ranked, r, expected, 0);
+    wipe_words(a, row);
   }
-  for (;;) {
-    const int limit = tests ? min(end + ranked.microbatch, r.n_total) : r.n_total;
-    while (known < limit) {
-      // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the same numbers.
-      if (cta == 0) {
-        state = rank_chunk<kCtaThreads>(a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
-                                        const_cast<int32_t*>(w.order) + r.n_forced, memory.rank);
-        if (threadIdx.x == 0) {
-          __stcg(&a.scratch.ranks[row].ranked, state.ranked);
-          __stcg(&a.scratch.ranks[row].last, state.last);
-        }
-      }
-      __threadfence();
-      __syncthreads();
-      ++epoch;
-      if (threadIdx.x == 0) group_barrier(barrier, epoch * kRowCtas);
-      __syncthreads();
-      state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
-      state.last = __ldcg(&a.scratch.ranks[row].last);
-      known = min(r.n_total, r.n_forced + state.ranked);
-    }
-    w.look_up(known);
-    w.claim(limit);
-    while (w.own(w.used) < end) {
-      w.fill(known, end, limit);
-      w.consume();
-    }
-    w.fill(known, limit, limit);
-    if (end == r.n_total) break;
+  // Blocks that are sure (or likely) to be read are fetched together. All blocks, a dense row's, need no such help.
+  const int fetched = host || ranked.everything ? 0 : min(known, tests ? expected : n_total);
+  w.look_up(known);
+  w.claim(max(min(end, known), fetched));
+  if (fetched > 0) w.fetch(fetched);
+  w.fill(known, min(end, known), min(end, known));
+  w.block_.split_q(memory.block, a.scale);
+  __syncthreads();
+  if (tests && threadIdx.x == 0) arrive(counters + kWiped);
+  w.block_.begin(memory.block);
+  if (host && a.load_states) w.load();
 
-    ++epoch;
-    publish<T, D, G>(a, w, end, epoch & 1, memory);
-    if (warp == 0) {
-      if (w.lane == 0) group_barrier(barrier, epoch * kRowCtas);
-      __syncwarp();
-      const int64_t at = (int64_t(row) * 2 + (epoch & 1)) * kRowCtas * kMaxGroup;
-      const bool stop = row_passes(ranked, a.scratch.stats + at, a.scratch.left + at, a.scratch.top + row * kMaxGroup, a.group,
-                                   a.step.layout.block_size, r.n_total - end);
-      if (w.lane == 0) memory.decision = stop;
+  HeadStats run = empty_stats();
+  uint32_t tag = 0, rankings = 0;
+  while (!a.merge) {
+    ++tag;
+    if (tests) {
+      ahead = end < n_total ? wave_end(ranked, r, expected, end) : n_total;
+      while (known < ahead) {
+        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the same numbers.
+        __syncthreads();
+        if (cta == 0) {
+          state = rank_chunk<kCtaThreads>(a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
+                                          const_cast<int32_t*>(w.order) + r.n_forced, memory.rank);
+          if (threadIdx.x == 0) {
+            __stcg(&a.scratch.ranks[row].ranked, state.ranked);
+            __stcg(&a.scratch.ranks[row].last, state.last);
+          }
+        }
+        __threadfence();
+        __syncthreads();
+        ++rankings;
+        if (threadIdx.x == 0) {
+          arrive(counters + kRanking);
+          await(counters + kRanking, rankings * kRowCtas);
+        }
+        __syncthreads();
+        state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
+        state.last = __ldcg(&a.scratch.ranks[row].last);
+        known = min(n_total, r.n_forced + state.ranked);
+      }
+      w.look_up(known);
+      w.claim(max(ahead, fetched));
     }
-    __syncthreads();
-    const bool stop = memory.decision;
-    __syncthreads();
-    if (stop) break;
-    end = min(end + ranked.microbatch, r.n_total);
-    w.largest = -INFINITY;
+    const bool last = end >= n_total;
+    const bool decides = tests && (!last || max(begin, r.n_forced) + ranked.microbatch < end);
+    const Wave wave = {begin, end, host || end - begin > kRowWarps};
+    const bool hold = decides && !wave.wide;  // at most one block a warp, merged when it is known to count
+    unsigned long long* words = wave_words(a, row, host ? 0 : tag);
+    HeadStats forced = empty_stats(), ranked_part = empty_stats();
+    int held = -1;
+    for (;;) {
+      w.fill(known, ahead, end);
+      const int p = w.own(w.used);
+      if (p >= end) break;
+      w.scores();
+      if (hold) {
+        held = p;
+        w.publish(words, kMass, w.block_.mass(), tag);
+      } else if (wave.wide && (decides || host)) {
+        add_mass(p < r.n_forced ? forced : ranked_part, w.block_.mass());
+      }
+      w.values();
+      if (!hold) w.keep_result(p);
+    }
+    if (!decides && !host) break;
+    if (hold && held < 0) w.publish(words, kMass, -INFINITY, tag);
+    if (wave.wide) w.publish_wide(words, forced, ranked_part, host ? 0 : tag);
+    if (bounds && end > r.n_forced && r.n_candidates > 0) {
+      sum_left(a, r, row, end, memory.left);
+      __syncthreads();
+      w.publish_left(words, host ? 0 : tag);
+    }
+    if (host) {
+      w.save();
+      return;
+    }
+    if (tag == 1) {
+      if (threadIdx.x == 0) await(counters + kWiped, kRowCtas);
+      __syncthreads();
+    }
+    const int stop = decide<true>(ranked, r, wave, true, words, tag, a.scratch.top + row * kMaxGroup, a.group,
+                                  a.step.layout.block_size, run, memory.stop, memory.decision);
+    if (hold && held >= 0) {
+      if (stop < 0 || held < stop) w.keep_result(held);
+      else w.drop_result();
+    }
+    if (stop >= 0) end = stop;
+    if (stop >= 0 || last) break;
+    begin = end;
+    end = ahead;
   }
+
   wait_async(0);  // what was requested in vain
+  w.count_waste();
   __syncthreads();
   finish_row<T, D, G>(a, w, end, ring, memory);
 }
 
 template <class T, int D, int G>
 __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_constant__ AttendArgs a) {
-  extern __shared__ uint4 ring[];
-  __shared__ AttendMemory<G> memory;
+  extern __shared__ __align__(128) uint4 ring[];
+  __shared__ AttendMemory<T, D, G> memory;
+  wait_for_earlier();
   const int n_rows = a.step.n * a.step.n_kv_heads, n_groups = gridDim.x / kRowCtas;
-  uint32_t* barrier = a.scratch.counters + int64_t(blockIdx.x / kRowCtas) * kCounterStride;
-  uint32_t epoch = 0;
   for (int row = blockIdx.x / kRowCtas; row < n_rows; row += n_groups) {
     if (a.host_driven && !a.merge && a.done[row]) continue;
-    attend_row<T, D, G>(a, row, barrier, epoch, ring, memory);
+    attend_row<T, D, G>(a, row, ring, memory);
     __syncthreads();  // before the next row uses the shared memory
   }
 }
@@ -546,30 +342,22 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   const int rows = a.step.n * a.step.n_kv_heads, together = per_sm * limits.n_sm / kRowCtas;
   if (together < 1) return cudaErrorNotSupported;
   const int groups = a.host_driven || rows < together ? rows : together;  // host-driven rows do not wait for each other
-  void* arguments[] = {&a};
-  if (a.tests)
-    return cudaLaunchCooperativeKernel(function, dim3(groups * kRowCtas), dim3(kCtaThreads), arguments, ring, stream);
-  return cudaLaunchKernel(function, dim3(groups * kRowCtas), dim3(kCtaThreads), arguments, ring, stream);
-}
-
-template <class T, int D>
-Status launch_group(const AttendArgs& a, const DeviceLimits& limits, cudaStream_t stream) {
-  switch (padded_group(a.group)) {
-    case 1: return launch_attend<T, D, 1>(a, limits, stream);
-    case 2: return launch_attend<T, D, 2>(a, limits, stream);
-    case 4: return launch_attend<T, D, 4>(a, limits, stream);
-    default: return launch_attend<T, D, 8>(a, limits, stream);
+  cudaLaunchAttribute attribute[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(groups * kRowCtas);
+  config.blockDim = dim3(kCtaThreads);
+  config.dynamicSmemBytes = ring;
+  config.stream = stream;
+  config.attrs = attribute;
+  if (a.tests && !a.host_driven) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attribute[config.numAttrs++].val.cooperative = 1;
+  } else if (a.step.overlap) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-}
-
-template <class T>
-Status launch_dim(const AttendArgs& a, const DeviceLimits& limits, cudaStream_t stream) {
-  switch (padded_dim(a.step.layout.head_dim)) {
-    case 32: return launch_group<T, 32>(a, limits, stream);
-    case 64: return launch_group<T, 64>(a, limits, stream);
-    case 128: return launch_group<T, 128>(a, limits, stream);
-    default: return launch_group<T, 256>(a, limits, stream);
-  }
+  if (Status status = cudaLaunchKernelEx(&config, kernel, a); status != cudaSuccess) return status;
+  return cudaGetLastError();
 }
 
 }  // namespace riffle::cuda

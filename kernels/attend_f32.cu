@@ -3,8 +3,19 @@
 
 namespace riffle::cuda {
 
+template <int D>
+static Status launch_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
+  return args.group <= 4 ? launch_attend<float, D, 4>(args, limits, stream)
+                         : launch_attend<float, D, 8>(args, limits, stream);
+}
+
 Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
-  return launch_dim<float>(args, limits, stream);
+  switch (padded_dim(args.step.layout.head_dim)) {
+    case 32: return launch_f32<32>(args, limits, stream);
+    case 64: return launch_f32<64>(args, limits, stream);
+    case 128: return launch_f32<128>(args, limits, stream);
+    default: return launch_f32<256>(args, limits, stream);
+  }
 }
 
 }  // namespace riffle::cuda

@@ -41,7 +41,8 @@ enum class Then : uint8_t {
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
 
-// Decode: few rows x, bound by reading the weights once. Arithmetic in f32 (weights are widened, x is not cut).
+// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x goes
+// through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;
@@ -112,6 +113,9 @@ struct StepSequence {
   const uint16_t* digests = nullptr;        // f16 [..][max_blocks][vectors][d], of full blocks
   const float* bound_factor = nullptr;      // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
   std::byte* tail = nullptr;                // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
+  // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
+  // once, and tested in fewer passes; results do not depend on it. Null: none is expected.
+  int32_t* expected = nullptr;
 };
 
 // The slot pool as the device sees it (device-side residency). All members point to device memory.
@@ -204,7 +208,8 @@ struct Ranked {
 
 struct RowResult {  // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
-  int32_t lookups = 0, misses = 0;   // of the pool (the tail is not looked up)
+  // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended to, count in both.
+  int32_t lookups = 0, misses = 0;
 };
 
 struct DecodeStep {
@@ -223,6 +228,7 @@ struct DecodeStep {
   float* lse = nullptr;                 // [n * n_heads]: log-sum-exp of what was attended; null: not wanted
   cudaEvent_t marks[2] = {};            // recorded after the scores and after the ranking; null: not wanted
   bool overlap = false;                 // launch as dependents of the kernel before, see Gemv::overlap
+  uint32_t* arrivals = nullptr;         // [n * n_kv_heads], 0 before and after a step; null: costs a memset if not ranked
 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.

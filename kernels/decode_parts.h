@@ -17,14 +17,14 @@ struct RankState {
 
 // ---- scratch -------------------------------------------------------------------------------------------------------
 
-// One head's part in what a CTA knows: base-2 online softmax (largest, sum), and natural log masses of candidate blocks.
+// What the test knows of some blocks for one head: their joint mass as a base-2 online softmax (largest, sum), and the
+// smallest and largest of their masses (log2).
 struct HeadStats {
-  float m, s;                // of all blocks attended so far
-  float smallest, largest;   // smallest block mass of all candidates so far, largest of the last microbatch
+  float m, s, smallest, largest;
 };
 
 struct DecodeScratch {
-  uint32_t* counters;     // [rows][kCounterStride]: [0] barrier of row group i, [1] CTAs of row i that have finished
+  uint32_t* counters;     // [rows][kCounterStride], cleared by score_rows: see attend.cuh
   RankState* ranks;       // [rows]
   float* top;             // [rows][kMaxGroup]: largest bound of each head
   float* scores;          // [rows][max_blocks], candidates in token order
@@ -32,13 +32,14 @@ struct DecodeScratch {
   float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
   int32_t* sorted;        // [rows][g][2][max_blocks]: Union
-  HeadStats* stats;       // [rows][2][kRowCtas][kMaxGroup]
-  double* left;           // [rows][2][kRowCtas][kMaxGroup]: Bound, Veto: sums of what is not attended
+  unsigned long long* words;  // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh
+  HeadStats* run;         // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
   float* cta_states;      // [rows][kRowCtas][cta_floats]
   int32_t* cta_counts;    // [rows][kRowCtas][2]: lookups, misses
-  float* lane_states;     // [rows][kRowWarps][32][lane_floats]: host-driven steps only
+  float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
 };
+inline constexpr int kWords = 5;
 inline constexpr int kCounterStride = 32;  // a cache line each
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
@@ -48,11 +49,11 @@ inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 1
 inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, g = step.n_heads / step.n_kv_heads;
   const int64_t per_head = rows * g * step.max_blocks;
-  const int64_t group = padded_group(static_cast<int>(g)), dim = padded_dim(step.layout.head_dim);
+  const int64_t dim = padded_dim(step.layout.head_dim);
   DecodeScratch s{};
-  s.cta_floats = group * dim + (2 * group + 3) / 4 * 4;  // whole 16-byte chunks
-  const int64_t values = dim * 4 / 16 > 32 || step.layout.type == KvType::F16 ? 8 : 4;  // see BlockShape::kValues
-  s.lane_floats = group * values + 4;
+  s.cta_floats = g * dim + (2 * g + 3) / 4 * 4;  // whole 16-byte chunks
+  // The most values a lane holds: 8 heads of MmaBlock, or of CoreBlock (attend_mma.cuh, attend_block.cuh).
+  s.lane_floats = (dim > 128 || step.layout.type == KvType::F16 ? 64 : 32) + 4;
   auto* base = static_cast<std::byte*>(step.scratch);
   int64_t at = 0;
   auto take = [&](auto*& pointer, int64_t count) {
@@ -67,8 +68,8 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   take(s.bounds, per_head);
   take(s.order, rows * step.max_blocks);
   take(s.sorted, 2 * per_head);
-  take(s.stats, rows * 2 * kRowCtas * kMaxGroup);
-  take(s.left, rows * 2 * kRowCtas * kMaxGroup);
+  take(s.words, rows * 2 * kWords * kRowWarps * g);
+  take(s.run, rows * kMaxGroup);
   take(s.cta_states, rows * kRowCtas * s.cta_floats);
   take(s.cta_counts, rows * kRowCtas * 2);
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
@@ -93,7 +94,9 @@ struct AttendArgs {
   int group;                // g
   int n_stages;             // blocks of the ring that each warp has in shared memory
   float scale;              // log2(e) / sqrt(d)
-  bool tests;               // progressive: barriers and tests
+  bool tests;               // progressive: tests between microbatches
+  uint32_t* arrived;        // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before and after
+  int64_t arrived_stride;
   // Host-driven: positions [begin, end) from sources, states kept in scratch.
   bool host_driven, load_states, merge;
   const std::byte* const* sources;

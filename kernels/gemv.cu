@@ -1,4 +1,5 @@
-// y = W x for few rows x. BF16 and Q8_0 go to the tensor cores where the device and the shape allow (gemv_mma.cuh); the
+// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0 they are
+// slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters most); the
 // kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
 // unit of kRows rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
 // even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of
@@ -75,9 +76,11 @@ __device__ __forceinline__ void widen(const uint4& v, uint32_t scale_bits, int q
   }
 }
 
-template <int N>
+// R: rows of W a unit, which share the reads of x.
+constexpr int rows_of_unit(int n) { return n <= 2 ? 2 : 4; }
+template <int N, int R>
 struct Tile {
-  static constexpr int kRows = N <= 2 ? 2 : 4;   // rows of W a unit: they share the reads of x
+  static constexpr int kRows = R;
   static constexpr int kDepth = N <= 4 ? 8 : 4;  // 16-byte loads in flight, a lane: what registers allow
   static constexpr int kSteps = kDepth / kRows;  // a batch: kSteps steps of kRows rows
 };
@@ -95,10 +98,10 @@ __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
 }
 
 // Reads ahead: where the next batch of this warp is.
-template <WType T, int N, bool kEven>
+template <WType T, int N, bool kEven, int R>
 struct Cursor {
   using F = Format<T>;
-  static constexpr int kRows = Tile<N>::kRows, kSteps = Tile<N>::kSteps, kBatch = kSteps * F::kStep;
+  static constexpr int kRows = Tile<N, R>::kRows, kSteps = Tile<N, R>::kSteps, kBatch = kSteps * F::kStep;
 
   const char* row[kRows];
   const char* scale[kRows];
@@ -173,10 +176,10 @@ __device__ void stage(const Plan& plan, int first, float4* xs, float* sums) {
   }
 }
 
-template <WType T, int N, bool kEven>
+template <WType T, int N, bool kEven, int R>
 __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant__ Plan plan) {
   using F = Format<T>;
-  constexpr int kRows = Tile<N>::kRows, kSteps = Tile<N>::kSteps, kBatch = kSteps * F::kStep;
+  constexpr int kRows = Tile<N, R>::kRows, kSteps = Tile<N, R>::kSteps, kBatch = kSteps * F::kStep;
   constexpr int kQuadsOfStep = N * F::kQuads * 32;  // float4s of x in a step
   extern __shared__ float4 xs[];
   __shared__ float sums[N * kWarps];
@@ -185,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
 
   // Weights first: they wait for nobody.
   let_next_start();
-  Cursor<T, N, kEven> next;
+  Cursor<T, N, kEven, R> next;
   uint4 v[kSteps][kRows];
   uint32_t scales[kSteps][kRows];
 #pragma unroll
@@ -306,10 +309,10 @@ __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constan
   }
 }
 
-template <WType T, int N, bool kEven>
+template <WType T, int N, bool kEven, int R>
 Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   using F = Format<T>;
-  constexpr int kRows = Tile<N>::kRows, kBatch = Tile<N>::kSteps * F::kStep;
+  constexpr int kRows = Tile<N, R>::kRows, kBatch = Tile<N, R>::kSteps * F::kStep;
   Plan plan = {};
   plan.args = args;
   const bool pairs = args.then == Then::SwiGlu;
@@ -327,17 +330,28 @@ Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (plan.chunk <= 0) return cudaErrorNotSupported;
   const int grid = static_cast<int>(n_units < device.n_sm ? n_units : device.n_sm);
   plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
-  const auto kernel = gemv_kernel<T, N, kEven>;
+  const auto kernel = gemv_kernel<T, N, kEven, R>;
   const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
   return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);
 }
 
 template <WType T, int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int kBatch = Tile<N>::kSteps * Format<T>::kStep;
-  constexpr bool kOften = T == WType::F16;  // the other types have gemv_mma, or are rare: not worth a second kernel
-  if (kOften && args.w[0].cols % kBatch == 0) return launch_fast<T, N, kOften>(args, device, stream);
-  return launch_fast<T, N, false>(args, device, stream);
+  constexpr int R = rows_of_unit(N);
+  constexpr bool kOften = T == WType::F16 || T == WType::Q8_0;  // the others are rare: not worth more kernels
+  if constexpr (kOften) {
+    if constexpr (N == 1) {
+      // Units of one row where that fills the rounds better.
+      const int64_t slots = static_cast<int64_t>(device.n_sm) * kWarps;
+      int64_t rows = 0;
+      for (int o = 0; o < args.n_outs; o++) rows += args.w[o].rows;
+      const int64_t of_one = round_up(rows, slots), of_two = 2 * round_up(round_up(rows, 2) / 2, slots);
+      if (args.then != Then::SwiGlu && of_one * 10 < of_two * 9 && args.w[0].cols % (Tile<1, 1>::kSteps * Format<T>::kStep) == 0)
+        return launch_fast<T, 1, true, 1>(args, device, stream);
+    }
+    if (args.w[0].cols % (Tile<N, R>::kSteps * Format<T>::kStep) == 0) return launch_fast<T, N, true, R>(args, device, stream);
+  }
+  return launch_fast<T, N, false, R>(args, device, stream);
 }
 
 template <WType T>
@@ -365,7 +379,7 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, w.cols, element_bytes(w.type));
   if (!fast) return launch_any(args, device, stream);
-  if (gemv_mma::fits(args, device)) return gemv_mma::launch<gemv_mma::Default>(args, device, stream);
+  if (gemv_mma::fits(args, device)) return gemv_mma::launch(args, device, stream);
   switch (w.type) {
     case WType::F32: return launch_type<WType::F32>(args, device, stream);
     case WType::F16: return launch_type<WType::F16>(args, device, stream);

@@ -1,13 +1,13 @@
-// y = W x on the tensor cores, for BF16 and Q8_0 on compute capability 8.0 and later: the same time for 1 to 8 rows of
-// x. W is the 16-row operand of mma.m16n8k16, the rows of x are its 8 columns. Both are bf16: BF16 weights and Q8_0
-// quants (8 bits) are exact, and x is split into kParts bf16 parts, whose products with a weight are exact in f32. Two
-// parts leave out at most 2^-18 |x| of a value, three nothing. A Q8_0 scale multiplies the sum of its 32 products.
+// y = W x on the tensor cores, for BF16 on compute capability 8.0 and later: about the same time for 1 to 8 rows of x. W is
+// the 16-row operand of mma.m16n8k16, the rows of x are its 8 columns. Both are bf16: weights are exact, and x is split
+// into kParts bf16 parts, whose products with a weight are exact in f32. Two parts leave out at most 2^-18 |x| of a value,
+// three nothing.
 //
-// A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its own part of them, its
-// own part of x in shared memory and its own ring of tiles of W, kStages deep, filled by asynchronous copies that begin
-// before x is there and run on from unit to unit. At the end of a unit the warps' sums are added in order. So the bits
-// of y depend on W's row and that row of x alone: not on n (the columns of an mma are independent), the grid or the
-// device.
+// A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its own part of them,
+// its own part of x in shared memory and its own ring of tiles of W, kStages deep, filled by asynchronous copies that
+// begin before x is there and run on from unit to unit. At the end of a unit the warps' sums are added in order. So the
+// bits of y depend on W's row and that row of x alone: not on n (the columns of an mma are independent), the grid or
+// the device.
 #pragma once
 #include "kernels/gemv_launch.cuh"
 #include "kernels/mma.cuh"
@@ -15,28 +15,25 @@
 namespace riffle::cuda::gemv_mma {
 
 // kPerSm: blocks a multiprocessor. kAhead: so many of a block's first units are fetched into L2 while the kernel before
-// still runs. kHalf: where x is gone through only once, leave half of the shared memory, and so room for the next kernel's
-// block. kWarps and kParts change the bits of y.
+// still runs. kHalf: where x is gone through only once, leave half of the shared memory, and so room for the next
+// kernel's block. kWarps and kParts change the bits of y.
 template <int kWarps_, int kStages_, int kParts_, int kPerSm_, int kAhead_, bool kHalf_>
 struct Tuning {
   static constexpr int kWarps = kWarps_, kStages = kStages_, kParts = kParts_, kPerSm = kPerSm_, kAhead = kAhead_;
   static constexpr bool kHalf = kHalf_;
 };
-using Default = Tuning<8, 4, 2, 1, 1, false>;
+// Measured on an H200; neither changes the bits.
+using FewRows = Tuning<8, 8, 2, 1, 0, false>;   // 1 to 4 rows of x
+using ManyRows = Tuning<8, 4, 2, 1, 0, false>;  // 5 to 8: x takes the shared memory
 
 constexpr int kUnit = 16;   // rows
 constexpr int kGroup = 2;   // units whose sums are added up at a time
 constexpr int kLine = 128;  // bytes of a row in a tile
 
-template <WType T>
-struct Format {
-  static constexpr int kBytes = T == WType::Q8_0 ? 1 : 2;
-  static constexpr int kCols = kLine / kBytes;    // of a tile of W
-  static constexpr int kQuads = kCols / 4;        // float4s of x in a tile
-  static constexpr int kMmas = kCols / 16;
-  static constexpr int kScaleBytes = T == WType::Q8_0 ? kCols / kQ8Group * 2 : 0;  // of a row in a tile
-  static constexpr int kTileBytes = kUnit * (kLine + kScaleBytes);
-};
+constexpr int kCols = kLine / 2;    // of a tile of W
+constexpr int kQuads = kCols / 4;   // float4s of x in a tile
+constexpr int kMmas = kCols / 16;
+constexpr int kTileBytes = kUnit * kLine;
 
 struct Plan {
   Gemv args;
@@ -44,7 +41,6 @@ struct Plan {
   int n_units;
   int n_tiles;              // in a row
   int chunk, n_chunks;      // tiles whose x a warp has in shared memory at a time
-  uint32_t base;            // bf16_of_quants
 };
 
 // Bytes of x's parts for 16 columns of n rows.
@@ -62,9 +58,6 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], 
 __device__ __forceinline__ void copy16(uint32_t shared, const char* p) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(p) : "memory");
 }
-__device__ __forceinline__ void copy8(uint32_t shared, const char* p) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(p) : "memory");
-}
 __device__ __forceinline__ void prefetch_row(const char* p, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
@@ -80,18 +73,8 @@ __device__ __forceinline__ uint32_t split(float* a, float* b) {
   return both;
 }
 
-// Bytes 0 and 2 of a word of quants as bf16s. The low 7 bits make the bf16 128 + low; the sign bit makes 128 or 256.
-// base: 128 twice, in a register whose value the compiler does not know: then each line is one instruction.
-__device__ __forceinline__ uint32_t bf16_of_quants(uint32_t word, uint32_t base) {
-  uint32_t low, from, q;
-  asm("lop3.b32 %0, %1, 0x007f007f, %2, 0xf8;" : "=r"(low) : "r"(word), "r"(base));   // word & mask | base
-  asm("lop3.b32 %0, %1, 0x00800080, %2, 0xf8;" : "=r"(from) : "r"(word), "r"(base));
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(q) : "r"(from), "r"(0xbf80bf80u), "r"(low));  // low - from
-  return q;
-}
-
-// The rows of a unit: of w[0] the 8 from `first` on, of w[1] those from first + 8 - second on (SwiGlu: 8 of each matrix,
-// second = 8; else 0). No row beyond first + last: past the end the last one is read, but not stored.
+// The rows of a unit: of w[0] the 8 from `first` on, of w[1] those from first + 8 - second on (SwiGlu: 8 of each
+// matrix, second = 8; else 0). No row beyond first + last: past the end the last one is read, but not stored.
 struct Rows {
   const Matrix* w[2];
   int first, second, last;
@@ -103,19 +86,18 @@ __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   if (!pairs && a.n_outs > 1 && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
   if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
   const int first = unit * (pairs ? kUnit / 2 : kUnit);
-  return {{&a.w[out], &a.w[pairs ? 1 : out]}, first, pairs ? kUnit / 2 : 0, static_cast<int>(a.w[out].rows) - 1 - first};
+  const int last = static_cast<int>(a.w[out].rows) - 1 - first;
+  return {{&a.w[out], &a.w[pairs ? 1 : out]}, first, pairs ? kUnit / 2 : 0, last};
 }
 
-// Fills the warp's ring. The order of tiles is the one in which they are used: groups of units; chunks of x; units; tiles.
-template <WType T, class Tune>
+// Fills the warp's ring. The tiles' order is that of their use: groups of units; chunks of x; units; tiles.
+template <class Tune>
 struct Producer {
-  using F = Format<T>;
   static constexpr int kCopies = kUnit * kLine / 16 / 32;  // 16-byte copies of a lane for a tile
 
   const Plan& plan;
   const char* row[kCopies];
-  const char* scale;
-  uint32_t to, to_scale;  // this lane's place in the ring's first tile
+  uint32_t to;            // this lane's place in the ring's first tile
   int first, last;        // the warp's tiles of a row
   int unit0, u, chunk;    // the group's first unit; the unit in the group
   int tile, end, slot;
@@ -124,8 +106,7 @@ struct Producer {
       : plan(p), first(first_tile), last(last_tile), unit0(static_cast<int>(blockIdx.x)), u(0), chunk(0), slot(0) {
     // Lanes that read different rows of a tile find them in different banks.
     const int r = lane / 8;
-    to = ring + r * kLine + ((lane % 8 * 16) ^ (T == WType::Q8_0 ? r % 4 * 32 : r % 2 * 64));
-    to_scale = ring + kUnit * kLine + lane % kUnit * F::kScaleBytes;
+    to = ring + r * kLine + ((lane % 8 * 16) ^ (r % 2 * 64));
     seek(lane);
   }
   // Where tiles are left to copy, from this unit and chunk on.
@@ -136,7 +117,7 @@ struct Producer {
       end = min(last, tile + plan.chunk);
       if (unit >= plan.n_units || tile >= end) continue;
       const Rows at = rows_of(plan, unit);
-      const auto row_bytes = static_cast<uint32_t>(at.w[0]->cols) * F::kBytes;
+      const auto row_bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
       const int64_t skip = static_cast<int64_t>(at.first) * row_bytes + lane % 8 * 16;
       const char* const data[2] = {static_cast<const char*>(at.w[0]->data) + skip,
                                    static_cast<const char*>(at.w[1]->data) + skip};
@@ -145,11 +126,6 @@ struct Producer {
         const int half = k / (kCopies / 2);
         const int r = min(lane / 8 + 4 * k - half * at.second, at.last);
         row[k] = data[half] + static_cast<uint64_t>(r) * row_bytes;
-      }
-      if constexpr (T == WType::Q8_0) {
-        const int half = lane % kUnit / (kUnit / 2), r = min(lane % kUnit - half * at.second, at.last);
-        const Matrix& w = *(half ? at.w[1] : at.w[0]);
-        scale = static_cast<const char*>(w.scales) + static_cast<int64_t>(at.first + r) * (row_bytes / kQ8Group * 2);
       }
       return;
     }
@@ -163,12 +139,9 @@ struct Producer {
   }
   __device__ __forceinline__ void copy(int lane) {
     if (unit0 < plan.n_units) {
-      const uint32_t at = slot * F::kTileBytes;
+      const uint32_t at = slot * kTileBytes;
 #pragma unroll
       for (int k = 0; k < kCopies; k++) copy16(to + at + k * 4 * kLine, row[k] + static_cast<uint32_t>(tile) * kLine);
-      if constexpr (T == WType::Q8_0) {
-        if (lane < kUnit) copy8(to_scale + at, scale + static_cast<uint32_t>(tile) * F::kScaleBytes);
-      }
       if (++tile == end) move(), seek(lane);
     }
     cp_async_commit();
@@ -179,19 +152,18 @@ struct Producer {
 // Puts x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as operands: for each 16 columns,
 // row of x and t = lane % 4 the high part's two registers, then the low part's. With 3 parts the third lies after all
 // these. Adds to squares.
-template <WType T, int N, int kParts>
+template <int N, int kParts>
 __device__ __forceinline__ void stage(const Plan& plan, int lane, int tile, int n_tiles, uint4* parts, uint2* third,
                                       float (&squares)[N]) {
-  using F = Format<T>;
   const Gemv& a = plan.args;
-  const int n_quads = n_tiles * F::kQuads;
+  const int n_quads = n_tiles * kQuads;
   constexpr int kAtOnce = N == 1 ? 7 : 8 / N;  // loads under way, a row of x: written out, or they would not overlap
   for (int begin = lane; begin < n_quads; begin += 32 * kAtOnce) {
     float4 v[kAtOnce][N], weight[kAtOnce];
 #pragma unroll
     for (int m = 0; m < kAtOnce; m++) {
       const int f = begin + m * 32;
-      const int64_t c = static_cast<int64_t>(tile) * F::kCols + f * 4;
+      const int64_t c = static_cast<int64_t>(tile) * kCols + f * 4;
 #pragma unroll
       for (int i = 0; i < N; i++) {
         v[m][i] = make_float4(0, 0, 0, 0);
@@ -209,10 +181,6 @@ __device__ __forceinline__ void stage(const Plan& plan, int lane, int tile, int 
         float4 x = v[m][i];
         squares[i] = fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, squares[i]))));
         x.x *= weight[m].x, x.y *= weight[m].y, x.z *= weight[m].z, x.w *= weight[m].w;
-        if constexpr (T == WType::Q8_0) {  // the order in which a word of quants is taken apart
-          const float y = x.y;
-          x.y = x.z, x.z = y;
-        }
         uint4 p;
         p.x = split(&x.x, &x.y), p.y = split(&x.z, &x.w);
         p.z = split(&x.x, &x.y), p.w = split(&x.z, &x.w);
@@ -225,7 +193,8 @@ __device__ __forceinline__ void stage(const Plan& plan, int lane, int tile, int 
 
 // p += the product of one 16x16 piece of W with its x, the smallest parts first.
 template <int kParts>
-__device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], const uint4* parts, const uint2* third) {
+__device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], const uint4* parts,
+                                         const uint2* third) {
   const uint4 x = *parts;
   if constexpr (kParts == 3) {
     const uint2 rest = *third;
@@ -237,28 +206,27 @@ __device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], 
 
 #endif
 
-template <WType T, int N, class Tune>
+template <int N, class Tune>
 __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(const __grid_constant__ Plan plan) {
 #if __CUDA_ARCH__ >= 800
-  using F = Format<T>;
   constexpr int kWarps = Tune::kWarps, kSums = kGroup * kUnit * N;
-  static_assert(kSums <= kWarps * 32 && kWarps * F::kTileBytes % 16 == 0);
+  static_assert(kSums <= kWarps * 32 && kWarps * kTileBytes % 16 == 0);
   extern __shared__ uint4 shared[];
   __shared__ float sums[2][kGroup][kWarps][kUnit][N];
   __shared__ float squares_of[kWarps][N][32];  // of the lanes; then [0] of the warp
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int n_grid = static_cast<int>(gridDim.x);
-  char* const ring = reinterpret_cast<char*>(shared) + warp * Tune::kStages * F::kTileBytes;
-  const int per_warp = plan.chunk * F::kMmas * N * 4;  // x's operands of a warp
+  char* const ring = reinterpret_cast<char*>(shared) + warp * Tune::kStages * kTileBytes;
+  const int per_warp = plan.chunk * kMmas * N * 4;  // x's operands of a warp
   uint4* const parts = reinterpret_cast<uint4*>(reinterpret_cast<char*>(shared) +
-                                                kWarps * Tune::kStages * F::kTileBytes) + warp * per_warp;
+                                                kWarps * Tune::kStages * kTileBytes) + warp * per_warp;
   uint2* const third = reinterpret_cast<uint2*>(parts + (kWarps - warp) * per_warp) + warp * per_warp;
 
   // Weights first: they wait for nobody.
   let_next_start();
   const int first = warp * plan.n_tiles / kWarps, last = (warp + 1) * plan.n_tiles / kWarps;
-  Producer<T, Tune> producer(plan, lane, shared_address(ring), first, last);
+  Producer<Tune> producer(plan, lane, shared_address(ring), first, last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
   if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit) {
@@ -267,7 +235,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       const Rows at = rows_of(plan, unit);
       const bool half = lane >= kUnit / 2;
       const int64_t row = at.first + min(lane - half * at.second, at.last);
-      const auto bytes = static_cast<uint32_t>(at.w[0]->cols) * F::kBytes;
+      const auto bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
       prefetch_row(static_cast<const char*>(half ? at.w[1]->data : at.w[0]->data) + row * bytes, bytes);
     }
   }
@@ -279,11 +247,10 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   const bool mine = threadIdx.x < kSums && i < a.n && (!pairs || r < kUnit / 2);
   // Lane (g, t) reads of a tile row g and g + 8.
   const char* const w_lane = ring + g * kLine;
-  const int swizzle = T == WType::Q8_0 ? (g % 4 * 32) + t * 8 : (g % 2 * 64) ^ (t * 16);
+  const int swizzle = (g % 2 * 64) ^ (t * 16);
   const uint4* const x_lane = parts + g % N * 4 + t;
   const uint2* const third_lane = third + g % N * 4 + t;
   float norm = 1;
-  const uint32_t base = plan.base;
   int slot = 0, parity = 0;
 
   for (int unit0 = static_cast<int>(blockIdx.x); unit0 < plan.n_units; unit0 += kGroup * n_grid, parity ^= 1) {
@@ -300,12 +267,16 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       const int tile = first + chunk * plan.chunk, n_tiles = max(0, min(last, tile + plan.chunk) - tile);
       if (at_first || plan.n_chunks > 1) {
         float squares[N] = {};
+        if (at_first && chunk > 0 && a.norm != nullptr) {
+#pragma unroll
+          for (int j = 0; j < N; j++) squares[j] = squares_of[warp][j][lane];
+        }
         __syncwarp();
-        stage<T, N, Tune::kParts>(plan, lane, tile, n_tiles, parts, third, squares);
+        stage<N, Tune::kParts>(plan, lane, tile, n_tiles, parts, third, squares);
         __syncwarp();
         if (at_first && a.norm != nullptr) {
 #pragma unroll
-          for (int j = 0; j < N; j++) squares_of[warp][j][lane] = squares[j] + (chunk ? squares_of[warp][j][lane] : 0);
+          for (int j = 0; j < N; j++) squares_of[warp][j][lane] = squares[j];
         }
       }
 #pragma unroll 1
@@ -323,57 +294,27 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
         for (int n = 0; n < n_tiles; n++) {
           cp_async_wait<Tune::kStages - 1>();
           __syncwarp();
-          const char* const w = w_lane + slot * F::kTileBytes;
+          const char* const w = w_lane + slot * kTileBytes;
           if (++slot == Tune::kStages) slot = 0;
-          if constexpr (T == WType::Q8_0) {
-            uint2 quants[4][2], scales[2];
+          uint4 values[2][2];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
+          for (int h = 0; h < 2; h++)
 #pragma unroll
-              for (int b = 0; b < 4; b++)
-                quants[b][h] = *reinterpret_cast<const uint2*>(w + h * 8 * kLine + (swizzle ^ (b * 32)));
-              scales[h] = *reinterpret_cast<const uint2*>(ring + (w - w_lane) + kUnit * kLine + (g + h * 8) * 8);
-            }
-            __syncwarp();
-            producer.copy(lane);
+            for (int j = 0; j < 2; j++)
+              values[j][h] = *reinterpret_cast<const uint4*>(w + h * 8 * kLine + (swizzle ^ (j * 64)));
+          __syncwarp();
+          producer.copy(lane);
 #pragma unroll
-            for (int b = 0; b < 4; b++) {
-              float p[4] = {};
+          for (int j = 0; j < 2; j++) {
+            float p[4] = {};
+            const uint4 &v0 = values[j][0], &v1 = values[j][1];
+            const uint32_t left[4] = {v0.x, v1.x, v0.y, v1.y}, right[4] = {v0.z, v1.z, v0.w, v1.w};
+            multiply<Tune::kParts>(p, left, x_at + j * 2 * N * 4, third_at + j * 2 * N * 4);
+            multiply<Tune::kParts>(p, right, x_at + (j * 2 + 1) * N * 4, third_at + (j * 2 + 1) * N * 4);
 #pragma unroll
-              for (int h = 0; h < 2; h++) {
-                const uint32_t q0 = h ? quants[b][0].y : quants[b][0].x, q1 = h ? quants[b][1].y : quants[b][1].x;
-                const uint32_t piece[4] = {bf16_of_quants(q0, base), bf16_of_quants(q1, base),
-                                           bf16_of_quants(q0 >> 8, base), bf16_of_quants(q1 >> 8, base)};
-                const int at = (b * 2 + h) * N * 4;
-                multiply<Tune::kParts>(p, piece, x_at + at, third_at + at);
-              }
-#pragma unroll
-              for (int k = 0; k < 4; k++) {
-                const uint32_t both = b < 2 ? scales[k / 2].x : scales[k / 2].y;
-                sum[k] = fmaf(f16_bits_to_f32(b % 2 ? both >> 16 : both & 0xffff), p[k], sum[k]);
-              }
-            }
-          } else {
-            uint4 values[2][2];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-              for (int j = 0; j < 2; j++)
-                values[j][h] = *reinterpret_cast<const uint4*>(w + h * 8 * kLine + (swizzle ^ (j * 64)));
-            __syncwarp();
-            producer.copy(lane);
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-              float p[4] = {};
-              const uint4 &v0 = values[j][0], &v1 = values[j][1];
-              const uint32_t left[4] = {v0.x, v1.x, v0.y, v1.y}, right[4] = {v0.z, v1.z, v0.w, v1.w};
-              multiply<Tune::kParts>(p, left, x_at + j * 2 * N * 4, third_at + j * 2 * N * 4);
-              multiply<Tune::kParts>(p, right, x_at + (j * 2 + 1) * N * 4, third_at + (j * 2 + 1) * N * 4);
-#pragma unroll
-              for (int k = 0; k < 4; k++) sum[k] += p[k];
-            }
+            for (int k = 0; k < 4; k++) sum[k] += p[k];
           }
-          x_at += F::kMmas * N * 4, third_at += F::kMmas * N * 4;
+          x_at += kMmas * N * 4, third_at += kMmas * N * 4;
         }
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -407,9 +348,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
 #endif
 }
 
-template <WType T, int N, class Tune>
-Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  using F = Format<T>;
+template <int N, class Tune>
+Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   Plan plan = {};
   plan.args = args;
   const bool pairs = args.then == Then::SwiGlu;
@@ -420,11 +360,10 @@ Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
     n_units += plan.units[o];
   }
   plan.n_units = static_cast<int>(n_units);
-  plan.base = 0x43004300u;
-  plan.n_tiles = static_cast<int>(args.w[0].cols / F::kCols);
-  constexpr int kWarps = Tune::kWarps, kRing = kWarps * Tune::kStages * F::kTileBytes;
+  plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
+  constexpr int kWarps = Tune::kWarps, kRing = kWarps * Tune::kStages * kTileBytes;
   constexpr int kFixed = (2 * kGroup * kUnit + 32) * kWarps * N * 4;  // sums
-  constexpr int kTile = kWarps * F::kMmas * x_bytes(N, Tune::kParts);
+  constexpr int kTile = kWarps * kMmas * x_bytes(N, Tune::kParts);
   const int64_t most_blocks = static_cast<int64_t>(Tune::kPerSm) * device.n_sm;
   const dim3 grid(static_cast<unsigned>(n_units < most_blocks ? n_units : most_blocks));
   const int most = static_cast<int>(round_up(plan.n_tiles, kWarps) / kWarps);
@@ -433,34 +372,29 @@ Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   int room = device.smem / shares - kRing - kFixed - 1024;
   if (room < kTile) room = device.smem - kRing - kFixed - 1024;
   if (room < kTile) return cudaErrorNotSupported;
-  plan.chunk = most < room / kTile ? most : room / kTile;
+  // Several chunks are of an even number of tiles, so that a column of x is always the same lane's: its sum of squares
+  // must not depend on the chunks.
+  const int fit = room / kTile;
+  plan.chunk = most <= fit ? most : fit / 2 * 2;
+  if (plan.chunk < 1) return cudaErrorNotSupported;
   plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
-  plan.chunk = (most + plan.n_chunks - 1) / plan.n_chunks;
-  return launch_gemv(kernel<T, N, Tune>, plan, grid, kWarps * 32, kRing + static_cast<size_t>(plan.chunk) * kTile,
+  if (plan.n_chunks > 1) plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
+  return launch_gemv(kernel<N, Tune>, plan, grid, kWarps * 32, kRing + static_cast<size_t>(plan.chunk) * kTile,
                      args.overlap, stream);
 }
 
 // All outputs are of one type, and 16-byte aligned as gemv.cu has checked.
 inline bool fits(const Gemv& args, const GemvDevice& device) {
   const Matrix& w = args.w[0];
-  if (device.major < 8 || (w.type != WType::BF16 && w.type != WType::Q8_0)) return false;
-  for (int o = 0; o < args.n_outs && w.type == WType::Q8_0; o++)
-    if (reinterpret_cast<uintptr_t>(args.w[o].scales) % 8 != 0) return false;
-  return w.cols % (w.type == WType::Q8_0 ? Format<WType::Q8_0>::kCols : Format<WType::BF16>::kCols) == 0;
+  if (device.major < 8 || w.type != WType::BF16) return false;
+  return w.cols % kCols == 0;
 }
 
-template <WType T, class Tune>
-Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (args.n == 1) return launch<T, 1, Tune>(args, device, stream);
-  if (args.n == 2) return launch<T, 2, Tune>(args, device, stream);
-  if (args.n <= 4) return launch<T, 4, Tune>(args, device, stream);
-  return launch<T, 8, Tune>(args, device, stream);
-}
-
-template <class Tune>
-Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (args.w[0].type == WType::BF16) return launch_type<WType::BF16, Tune>(args, device, stream);
-  return launch_type<WType::Q8_0, Tune>(args, device, stream);
+inline Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  if (args.n == 1) return launch_rows<1, FewRows>(args, device, stream);
+  if (args.n == 2) return launch_rows<2, FewRows>(args, device, stream);
+  if (args.n <= 4) return launch_rows<4, FewRows>(args, device, stream);
+  return launch_rows<8, ManyRows>(args, device, stream);
 }
 
 }  // namespace riffle::cuda::gemv_mma

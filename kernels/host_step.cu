@@ -6,8 +6,6 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr int kVerifyThreads = 128;
-
 AttendArgs host_args(const HostStep& host, int begin, int end) {
   AttendArgs args{};
   args.step = host.step;
@@ -21,6 +19,8 @@ AttendArgs host_args(const HostStep& host, int begin, int end) {
   args.begin = begin;
   args.end = end;
   args.done = host.done;
+  args.arrived = args.scratch.counters + 1;  // Counter kFinished
+  args.arrived_stride = kCounterStride;
   return args;
 }
 
@@ -36,51 +36,49 @@ __global__ void begin_rows_kernel(const __grid_constant__ HostStep host, const _
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
       host.done[row] = 0;
       for (int i = 0; i < kCounterStride; ++i) scratch.counters[row * kCounterStride + i] = 0;
+      for (int h = 0; h < kMaxGroup; ++h) scratch.run[row * kMaxGroup + h] = empty_stats();
     }
   if (blockIdx.x == 0 && threadIdx.x == 0) *host.n_active = rows;
   const int64_t warps = int64_t(rows) * kRowWarps, floats = 32 * scratch.lane_floats;
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < warps * floats; i += int64_t(gridDim.x) * blockDim.x) {
     const int64_t value = i % floats / 32;
-    scratch.lane_states[i] = value == n_values ? -INFINITY : value == n_values + 2 ? INFINITY : 0.0f;  // m; smallest
+    scratch.lane_states[i] = value == n_values ? -INFINITY : 0.0f;  // m; all others
   }
 }
 
-// One warp a row at a time; the last block to finish counts the rows that are left.
-__global__ __launch_bounds__(kVerifyThreads) void verify_kernel(const __grid_constant__ HostStep host,
-                                                                const __grid_constant__ DecodeScratch scratch, int begin,
-                                                                int end, uint32_t* flag, uint32_t epoch) {
-  __shared__ int finished;
+// A CTA a row: the test of attend.cuh on the words that attend_positions has left. The last row to finish raises the flag.
+__global__ __launch_bounds__(kCtaThreads) void verify_kernel(const __grid_constant__ HostStep host,
+                                                             const __grid_constant__ DecodeScratch scratch, int begin, int end,
+                                                             uint32_t* flag, uint32_t epoch) {
+  __shared__ StopMemory memory;
+  __shared__ int decision;
   const DecodeStep& step = host.step;
-  const int rows = step.n * step.n_kv_heads, lane = threadIdx.x % 32, g = step.n_heads / step.n_kv_heads;
-  if (threadIdx.x == 0) finished = 0;
-  __syncthreads();
-  for (int row = threadIdx.x / 32; row < rows; row += kVerifyThreads / 32) {
-    if (host.done[row]) continue;
+  const int row = blockIdx.x, g = step.n_heads / step.n_kv_heads;
+  bool stop = false;
+  if (!host.done[row]) {
     const StepSequence& sequence = step.sequences[row / step.n_kv_heads];
     const RowGeometry r = row_geometry(step.ranked, sequence.n_tokens, step.layout.block_size);
     const int row_end = min(end, r.n_total);
-    bool stop = row_end == r.n_total;
-    // The forced blocks take no part in the test.
-    if (!stop && step.ranked.progressive && !step.ranked.everything && begin >= r.n_forced) {
-      const int64_t at = int64_t(row) * 2 * kRowCtas * kMaxGroup;
-      stop = row_passes(step.ranked, scratch.stats + at, scratch.left + at, scratch.top + row * kMaxGroup, g,
-                        step.layout.block_size, r.n_total - row_end);
+    stop = row_end >= r.n_total;
+    if (!stop && step.ranked.progressive && !step.ranked.everything) {
+      HeadStats run = empty_stats();
+      if (threadIdx.x < static_cast<unsigned>(g)) run = scratch.run[row * kMaxGroup + threadIdx.x];
+      const Wave wave = {begin, row_end, true};
+      // The forced blocks take no part in the test.
+      stop = decide<false>(step.ranked, r, wave, begin >= r.n_forced,
+                           scratch.words + int64_t(row) * 2 * kWords * kRowWarps * g, 0, scratch.top + row * kMaxGroup, g,
+                           step.layout.block_size, run, memory, decision) >= 0;
+      if (threadIdx.x < static_cast<unsigned>(g)) scratch.run[row * kMaxGroup + threadIdx.x] = run;
     }
-    __syncwarp();  // every lane has read done
-    if (stop && lane == 0) {
-      host.done[row] = 1;
-      atomicAdd(&finished, 1);
-      if (step.results != nullptr) step.results[row] = {r.n_blocks, row_end, 0, 0};
-    }
+    if (stop && threadIdx.x == 0 && step.results != nullptr) step.results[row] = {r.n_blocks, row_end, 0, 0};
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const int left = *host.n_active - finished;
-    *host.n_active = left;
-    if (left == 0 && flag != nullptr) {
-      __threadfence_system();
-      *static_cast<volatile uint32_t*>(flag) = epoch;
-    }
+  __syncthreads();  // every thread has read done
+  if (threadIdx.x != 0) return;
+  if (stop) host.done[row] = 1;
+  const int left = stop ? atomicSub(host.n_active, 1) - 1 : *static_cast<volatile int32_t*>(host.n_active);
+  if (left == 0 && flag != nullptr) {
+    __threadfence_system();
+    *static_cast<volatile uint32_t*>(flag) = epoch;
   }
 }
 
@@ -116,7 +114,8 @@ Status attend_positions(const HostStep& host, int32_t begin, int32_t end, const 
 }
 
 Status verify_rows(const HostStep& host, int32_t begin, int32_t end, uint32_t* flag, uint32_t epoch, cudaStream_t stream) {
-  verify_kernel<<<1, kVerifyThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end, flag, epoch);
+  const int rows = host.step.n * host.step.n_kv_heads;
+  verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end, flag, epoch);
   return cudaGetLastError();
 }
 

@@ -196,6 +196,8 @@ struct SceneDevice {
   DeviceArray<cuda::RowResult> results;
   DeviceArray<int32_t> order;
   DeviceArray<std::byte> scratch, slots, victims_scratch;
+  DeviceArray<int32_t> expected;  // [sequence][n_layers][n_kv_heads]; set_expected
+  DeviceArray<uint32_t> arrivals;
   DeviceArray<unsigned long long> words;
   DeviceArray<int32_t*> page_tables;
   DeviceArray<int32_t> victims, cursors;
@@ -259,9 +261,19 @@ struct SceneDevice {
     step.results = results.get();
     step.order = order.get();
     step.lse = lse.get();
+    arrivals = DeviceArray<uint32_t>(std::vector<uint32_t>(rows(), 0));
+    step.arrivals = arrivals.get();
     (void)d;
   }
 
+  // From now on rows expect to read so much, at first.
+  void set_expected(int positions) {
+    const size_t each = size_t(scene.shape.n_layers) * scene.shape.n_kv_heads;
+    expected = DeviceArray<int32_t>(std::vector<int32_t>(each * scene.sequences.size(), positions));
+    std::vector<cuda::StepSequence> host = sequences.download();
+    for (size_t i = 0; i < host.size(); ++i) host[i].expected = expected.get() + i * each;
+    sequences.upload(host);
+  }
   void begin_step() {
     if (n_slots > 0) check_cuda(cuda::select_victims(step.pool, victims_scratch.get(), nullptr), "select_victims");
   }

@@ -265,6 +265,55 @@ TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda
   }
 }
 
+TEST_CASE("decode on the device: what a row is expected to read changes nothing but its cost", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("skipped: no CUDA device");
+    return;
+  }
+  unsigned seed = 50;
+  for (int microbatch : {1, 4, 16, 48, 64, 100})
+    for (Stop stop : {Stop::Paper, Stop::Window, Stop::Veto}) {
+      if (stop == Stop::Veto && microbatch != 16) continue;
+      SceneShape shape;
+      shape.block_size = 16, shape.d = 64, shape.g = stop == Stop::Paper ? 4 : 3, shape.seed = seed++;
+      shape.tokens = {16 * 300 + 3, 16 * 30, 16 * 131 - 1};
+      const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch));
+      SceneDevice plain(scene, 0);
+      plain.run();
+      const Download want(plain);
+      INFO("microbatch " << microbatch << " stop " << int(stop));
+      check_all(scene, want);
+      int64_t all = 0;
+      for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * shape.n_kv_heads;
+      for (int64_t slots : {int64_t(0), int64_t(25), all})
+        for (int expected : {0, 5, 40, 68, 150, 100000}) {
+          SceneDevice device(scene, slots);
+          device.set_expected(expected);
+          for (int turn = 0; turn < 3; ++turn) {  // from the second on it is what the row reads
+            INFO("slots " << slots << " expected " << expected << " turn " << turn);
+            device.run();
+            const Download got(device);
+            REQUIRE(same_bits(got.out, want.out));
+            REQUIRE(same_bits(got.lse, want.lse));
+            const std::vector<int32_t> learnt = device.expected.download();
+            for (int r = 0; r < device.rows(); ++r) {
+              const cuda::RowResult& x = got.results[r];
+              REQUIRE(x.n_read == want.results[r].n_read);
+              REQUIRE(x.lookups >= x.n_read - 1);
+              if (turn > 0) REQUIRE(x.lookups == x.n_read - 1);  // nothing was fetched in vain
+              if (slots == 0) REQUIRE(x.misses == x.lookups);
+              if (slots == all && turn > 0) REQUIRE(x.misses == 0);
+              const int i = r / shape.n_kv_heads, head = r % shape.n_kv_heads;
+              REQUIRE(learnt[(i * shape.n_layers + shape.layer) * shape.n_kv_heads + head] == x.n_read);
+              for (int p = 0; p < x.n_read; ++p)
+                REQUIRE(got.order[r * scene.max_blocks + p] == want.order[r * scene.max_blocks + p]);
+            }
+          }
+          for (uint32_t left : device.arrivals.download()) REQUIRE(left == 0);
+        }
+    }
+}
+
 TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "[cuda]") {
   if (!cuda_ready()) {
     WARN("SKIPPED: no CUDA device");

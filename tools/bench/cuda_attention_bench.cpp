@@ -1,6 +1,6 @@
 // Times decode attention on the device: one layer of 32 heads on 8 KV heads of 128, blocks of 32 tokens, f16, rotating over as
 // many layers as memory holds (32 at most), so that caches do not help more than they would in a model. Medians of graph
-// replays; a step's share of select_victims is subtracted. No arguments.
+// replays; a step's share of select_victims (or, where blocks are missing, of making them missing again) is subtracted. No arguments.
 //
 // Keys: a few blocks in a hundred lie along the queries' direction, the rest is noise; psa (PAPER) reads those and stops.
 #include <algorithm>
@@ -148,7 +148,8 @@ struct Bench {
     check(cudaStreamSynchronize(stream), "fill");
   }
 
-  // microbatch 0: everything. missing: share of blocks that are in host memory only, and stay there.
+  // microbatch 0: everything. missing: share of blocks that are in host memory only, again at the beginning of every step;
+  // there are as many free slots.
   void run(int batch, int tokens, int microbatch, double missing) {
     const int64_t n_blocks = (tokens + kB - 1) / kB, per_layer = kKvHeads * n_blocks;
     const int n_layers = int(std::min<int64_t>(kMaxLayers, n_slots / (per_layer * batch)));
@@ -157,6 +158,9 @@ struct Bench {
     std::vector<cuda::StepSequence> sequences(batch);
     std::vector<int32_t*> tables(cuda::kMaxTables, nullptr);
     std::vector<std::byte**> host_tables(batch);
+    std::vector<int32_t*> pristine_tables(batch);
+    std::vector<int32_t*> expected(batch);
+    std::vector<int32_t> absent_slots;
     std::vector<unsigned long long> words(entries * batch);
     std::vector<int32_t> page(entries);
     std::vector<std::byte*> at_host(entries);
@@ -166,9 +170,14 @@ struct Bench {
         const bool absent = missing > 0 && double(random() % 100000) < 100000 * missing;
         page[e] = absent ? -1 : int32_t(slot);
         words[slot] = absent ? cuda::kFreeWord : cuda::pool_key(i, e) | 1;
+        if (absent) absent_slots.push_back(int32_t(slot));
         at_host[e] = host + slot % kPattern * kBlockBytes;
       }
       tables[i] = upload(page);
+      pristine_tables[i] = upload(page);
+      expected[i] = allocate<int32_t>(n_layers * kKvHeads);
+      check(cudaMemset(expected[i], 0, n_layers * kKvHeads * sizeof(int32_t)), "history");
+      sequences[i].expected = expected[i];
       host_tables[i] = upload(at_host);
       sequences[i].n_tokens = tokens;
       sequences[i].table = i;
@@ -180,7 +189,10 @@ struct Bench {
     check(cudaMemcpy(pool.words, words.data(), words.size() * 8, cudaMemcpyHostToDevice), "words");
     const uint32_t one = 1;
     check(cudaMemcpy(pool.now, &one, 4, cudaMemcpyHostToDevice), "now");
-    check(cudaMemset(pool.n_victims, 0, 4), "victims");
+    unsigned long long* pristine_words = upload(words);
+    const int32_t n_absent = int32_t(absent_slots.size());
+    check(cudaMemcpy(pool.n_victims, &n_absent, 4, cudaMemcpyHostToDevice), "victims");
+    check(cudaMemcpy(pool.victims, absent_slots.data(), absent_slots.size() * 4, cudaMemcpyHostToDevice), "victims");
     std::normal_distribution<float> normal;
     std::vector<float> q(size_t(batch) * kHeads * kD);
     for (size_t j = 0; j < q.size(); ++j) q[j] = 0.8f * direction[j % kD] + 0.4f * normal(random);
@@ -203,6 +215,8 @@ struct Bench {
     step.pool = pool;
     step.pool.page_tables = upload(tables);
     step.results = allocate<cuda::RowResult>(batch * kKvHeads * n_layers);
+    step.arrivals = allocate<uint32_t>(batch * kKvHeads);
+    check(cudaMemset(step.arrivals, 0, batch * kKvHeads * sizeof(uint32_t)), "arrivals");
     const size_t scratch_bytes = cuda::decode_scratch_bytes(step);
     step.scratch = allocate<std::byte>(scratch_bytes);
     cuda::RowResult* results = step.results;
@@ -212,7 +226,14 @@ struct Bench {
     cuda::Pool used = pool;
     used.n_slots = entries * batch;
     const auto begin = [&] {
-      if (moves) check(cuda::select_victims(used, victims_scratch, stream), "select_victims");
+      if (moves) {
+        check(cuda::select_victims(used, victims_scratch, stream), "select_victims");
+        return;
+      }
+      check(cudaMemcpyAsync(pool.words, pristine_words, words.size() * 8, cudaMemcpyDeviceToDevice, stream), "words");
+      for (int i = 0; i < batch; ++i)
+        check(cudaMemcpyAsync(tables[i], pristine_tables[i], entries * 4, cudaMemcpyDeviceToDevice, stream), "page table");
+      check(cudaMemsetAsync(pool.next_victim, 0, 4, stream), "victims");
     };
     const auto layers = [&](int parts) {
       begin();
@@ -228,7 +249,7 @@ struct Bench {
         if (parts == 2) check(cuda::rank_orders(step, scratch, scratch.order, nullptr, 0, stream), "rank");
       }
     };
-    const double before = moves ? replay(stream, begin) : 0;
+    const double before = replay(stream, begin);
     const double total = (replay(stream, [&] { layers(3); }) - before) / n_layers * 1e3;
     double score = 0, rank = 0;
     if (microbatch != 0) {
@@ -245,16 +266,20 @@ struct Bench {
                 microbatch ? "psa" : "all", microbatch, 100.0 * double(read) / double(rows.size()) / double(n_blocks), score,
                 rank, total - score - rank, total, (kv - host_bytes + digest) / 1e6,
                 100 * (kv - host_bytes + digest) / (total * 1e-6) / kPeak);
-    if (misses) std::printf(" | host %6.2f MB %5.1f GB/s", host_bytes / 1e6, host_bytes / (total * 1e3));
-    std::printf(" | %d layers, victims %.0f us\n", n_layers, before * 1e3);
+    if (misses)
+      std::printf(" | host %6.2f MB, attend at %5.1f GB/s", host_bytes / 1e6, host_bytes / ((total - score - rank) * 1e3));
+    std::printf(" | %d layers, step's beginning %.0f us\n", n_layers, before * 1e3);
     std::fflush(stdout);
 
     for (int i = 0; i < batch; ++i) {
       check(cudaFree(tables[i]), "free");
       check(cudaFree(host_tables[i]), "free");
+      check(cudaFree(pristine_tables[i]), "free");
+      check(cudaFree(expected[i]), "free");
     }
     for (void* p : {static_cast<void*>(const_cast<cuda::StepSequence*>(step.sequences)), static_cast<void*>(device_q),
                     static_cast<void*>(step.out), static_cast<void*>(results), step.scratch,
+                    static_cast<void*>(pristine_words), static_cast<void*>(step.arrivals),
                     static_cast<void*>(step.pool.page_tables)})
       check(cudaFree(p), "free");
   }

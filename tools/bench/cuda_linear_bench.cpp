@@ -2,12 +2,7 @@
 // as GB/s of weights read and as a share of the bandwidth of a device-to-device copy, and the sampler. Times are
 // medians over replays of a CUDA graph whose launches go through at least 500 MB of weights, so that L2 holds none of
 // them. "plain": each kernel waits for the one before; "overlap": programmatic dependent launch.
-//
-//   nvcc -std=c++20 -O3 -arch=sm_90 -I. -c kernels/gemv.cu kernels/synthetic.cu kernels/sample.cu
-//   g++ -std=c++20 -O2 -I. -I$CUDA/include tools/bench/cuda_linear_bench.cpp gemv.o synthetic.o sample.o
-//     -L$CUDA/lib64 -lcudart -o cuda_linear_bench
-//
-// Compiled by nvcc (-x cu, as the .cu above) it also compares the tensor-core kernel's tunings: cuda_linear_bench tunings
+// Build: make cuda-bench.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -17,9 +12,6 @@
 #include <vector>
 
 #include "kernels/cuda.h"
-#ifdef __CUDACC__
-#include "kernels/gemv_mma.cuh"
-#endif
 
 using namespace riffle::cuda;
 
@@ -147,53 +139,6 @@ double time_of(Stream& stream, const Buffers& b, int first, int last, WType type
   return seconds / static_cast<double>(rounds * sets);
 }
 
-#ifdef __CUDACC__
-template <int kWarps, int kStages, int kParts, int kPerSm, int kAhead, bool kHalf>
-Status tuned(const Gemv& a, cudaStream_t stream) {
-  GemvDevice device;
-  if (Status s = ask_device(&device); s != cudaSuccess) return s;
-  return gemv_mma::launch<gemv_mma::Tuning<kWarps, kStages, kParts, kPerSm, kAhead, kHalf>>(a, device, stream);
-}
-
-void compare_tunings(Stream& stream, const Buffers& b, double copy) {
-  const struct {
-    const char* name;
-    Call call;
-  } tunings[] = {{"default", gemv},
-                 {"8 warps 4 stages", tuned<8, 4, 2, 1, 1, false>},
-                 {"ahead 0", tuned<8, 4, 2, 1, 0, false>},
-                 {"ahead 2", tuned<8, 4, 2, 1, 2, false>},
-                 {"6 stages", tuned<8, 6, 2, 1, 1, false>},
-                 {"8 stages, ahead 0", tuned<8, 8, 2, 1, 0, false>},
-                 {"half", tuned<8, 4, 2, 1, 1, true>},
-                 {"2 an SM", tuned<8, 4, 2, 2, 1, false>},
-                 {"2 an SM, 3 stages", tuned<8, 3, 2, 2, 1, false>},
-                 {"3 parts", tuned<8, 4, 3, 1, 1, false>}};
-  for (WType type : {WType::BF16, WType::Q8_0}) {
-    std::printf("\n%s: us with overlap, share of the copy's bandwidth\n%-20s %2s", type == WType::BF16 ? "bf16" : "q8_0",
-                "tuning", "n");
-    for (const Shape& s : kShapes) std::printf(" %13s", s.name);
-    std::printf(" %13s %13s\n", "layer", "layer, plain");
-    check(fill_synthetic({type, kArenaRows, kDim, b.data.p, b.scales.p}, 4, 0.02f, stream.stream), "fill_synthetic");
-    for (int n : {1, 2, 4, 8}) {
-      for (const auto& tuning : tunings) {
-        std::printf("%-20s %2d", tuning.name, n);
-        const int n_shapes = static_cast<int>(std::size(kShapes));
-        for (int i = 0; i <= n_shapes + 1; i++) {
-          const int first = i < n_shapes ? i : 0, last = i < n_shapes ? i + 1 : kLayerShapes;
-          double weights = 0;
-          for (int j = first; j < last; j++)
-            weights += static_cast<double>(elements(kShapes[j])) * bytes_per_weight(type);
-          const double seconds = time_of(stream, b, first, last, type, n, i <= n_shapes, tuning.call);
-          std::printf(" %8.2f %3.0f%%", seconds * 1e6, weights / seconds / copy * 100);
-        }
-        std::printf("\n");
-        std::fflush(stdout);
-      }
-    }
-  }
-}
-#endif
 
 double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params) {
   Device p(sizeof(SampleParams)), out(4), scratch(sample_scratch_bytes(1, kVocab));
@@ -209,7 +154,7 @@ double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main() {
   Stream stream;
   double copy = 0;
   {
@@ -229,15 +174,6 @@ int main(int argc, char** argv) {
   fill(b.x, kGemvMaxRows, kHidden, 1, 1);
   fill(b.norm, 1, kHidden, 2, 1);
   fill(b.y, kGemvMaxRows, kVocab, 3, 8);
-  if (argc > 1 && std::strcmp(argv[1], "tunings") == 0) {
-#ifdef __CUDACC__
-    compare_tunings(stream, b, copy);
-    return 0;
-#else
-    std::fprintf(stderr, "built without the tunings: compile with nvcc -x cu\n");
-    return 1;
-#endif
-  }
 
   std::printf("\n%-8s %9s %9s %9s\n", "sampler", "greedy", "top_k 40", "top_p");
   std::printf("%-8s %6.1f us %6.1f us %6.1f us  (128256 logits; top_k 40 with top_p 0.9; top_p 0.95 alone)\n", "",

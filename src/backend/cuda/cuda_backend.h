@@ -99,7 +99,7 @@ class CudaBackend : public Backend {
   SelectionRule rule_, dense_rule_;
   bool with_mean_ = false;
   int64_t max_blocks_ = 0;
-  Buffer sequences_, scratch_, results_, orders_, lse_, dense_out_;
+  Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer sample_params_, sample_scratch_, sampled_;
   Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_sampled_;  // pinned
   std::vector<HostDriven::Counts> hosted_counts_;  // [n_layers][rows], host-driven

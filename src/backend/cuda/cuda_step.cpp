@@ -51,6 +51,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_, with_mean_);
   s.pool = residency_.pool();
   s.scratch = scratch_.data();
+  s.arrivals = arrivals_.as<uint32_t>();
   s.results = results_.as<RowResult>() + layer * rows;
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
   if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
@@ -65,6 +66,10 @@ void CudaBackend::prepare_step() {
   grow(results_, layers * rows * sizeof(RowResult), "a step's counts");
   grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
   grow(scratch_, decode_scratch_bytes(decode_step(0, nullptr, nullptr)), "attention's scratch");
+  if (arrivals_.size() < rows * sizeof(uint32_t)) {
+    grow(arrivals_, rows * sizeof(uint32_t), "attention's scratch");
+    check(cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_), "attention's scratch");
+  }
   if (step_.orders) grow(orders_, layers * rows * max_blocks_ * sizeof(int32_t), "a trace");
   if (step_.coverage) {
     grow(lse_, 2 * layers * n * config_.n_heads * sizeof(float), "a trace");
@@ -365,6 +370,8 @@ void CudaBackend::abandon_step() {
     if (graph) cudaGraphDestroy(graph);
   }
   mode_ = Mode::Eager;
+  // What a step leaves behind when it ends.
+  if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
 }

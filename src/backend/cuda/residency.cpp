@@ -12,7 +12,7 @@ static int64_t entries(const Config& c, int64_t max_blocks) { return int64_t(c.n
 uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, int64_t n_ctx) {
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         uint64_t(c.n_layers) * c.n_kv_heads * layout.bytes() + 5 * 256;
+         uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 6 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
@@ -75,6 +75,7 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.digests = d.digests.as<uint16_t>();
   out.bound_factor = d.bound_factor.as<float>();
   out.tail = d.tails.as<std::byte>();
+  out.expected = d.expected.as<int32_t>();
   return out;
 }
 
@@ -95,7 +96,9 @@ SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& s
   d->digests = heap_->take(n * store_->digest_stride(spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
+  d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t), "a session's history");
   sequences_.reserve(sequences_.size() + 1);
+  check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_), "clearing a session's history");
   check(cudaMemsetAsync(d->page_table.data(), 0xff, d->page_table.size(), *compute_), "clearing a page table");
   check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_), "clearing a session's blocks");
   int32_t* table = d->page_table.as<int32_t>();

@@ -16,7 +16,7 @@ namespace riffle::cuda {
 struct CudaSequence : DeviceKv {
   int32_t table = 0;
   int64_t max_blocks = 0;
-  Buffer page_table, host_table, digests, bound_factor, tails;
+  Buffer page_table, host_table, digests, bound_factor, tails, expected;
   bool tail_here = false;   // tails hold the newest, unfilled blocks (else the host store does)
   int64_t known_blocks = 0; // whose host addresses are in host_table
 };
