@@ -1,6 +1,7 @@
 // Times decode attention on the device: one layer of 32 heads on 8 KV heads of 128, blocks of 32 tokens, f16, rotating over as
 // many layers as memory holds (32 at most), so that caches do not help more than they would in a model. Medians of graph
-// replays; a step's share of select_victims (or, where blocks are missing, of making them missing again) is subtracted. No arguments.
+// replays; a step's share of select_victims (or, where blocks are missing, of making them missing again) is subtracted.
+// No arguments.
 //
 // Keys: a few blocks in a hundred lie along the queries' direction, the rest is noise; psa (PAPER) reads those and stops.
 #include <algorithm>
