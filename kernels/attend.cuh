@@ -349,12 +349,15 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   config.dynamicSmemBytes = ring;
   config.stream = stream;
   config.attrs = attribute;
-  if (a.tests && !a.host_driven) {
-    attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
-    attribute[config.numAttrs++].val.cooperative = 1;
-  } else if (a.step.overlap) {
+  // CTAs of a row wait for each other, so all must come to run. A cooperative launch promises it; a dependent one may not be
+  // cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and what comes after begins when
+  // all of these have ended.
+  if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  } else if (a.tests && !a.host_driven) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attribute[config.numAttrs++].val.cooperative = 1;
   }
   if (Status status = cudaLaunchKernelEx(&config, kernel, a); status != cudaSuccess) return status;
   return cudaGetLastError();

@@ -91,7 +91,8 @@ struct MmaBlock {
     for (int i = 0; i < 2 * kK; ++i)
 #pragma unroll
       for (int j = 0; j < kChains; ++j) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
-#pragma unroll
+    // Rolled where it may be: code that other kernels have pushed out of the instruction cache costs more than the loop.
+#pragma unroll (kKeepQ ? kSteps : 2)
     for (int step = 0; step < kSteps; ++step) {
       if constexpr (!kKeepQ) ldmatrix4(q[0], q_at + 32 * step);
 #pragma unroll

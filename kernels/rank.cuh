@@ -24,7 +24,7 @@ template <int kThreads>
 __device__ inline uint32_t block_exclusive_sum(uint32_t value, uint32_t* sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   uint32_t sum = value;
-#pragma unroll
+#pragma unroll 1
   for (int o = 1; o < 32; o *= 2) {
     const uint32_t below = __shfl_up_sync(kAllLanes, sum, o);
     if (lane >= o) sum += below;
@@ -32,6 +32,7 @@ __device__ inline uint32_t block_exclusive_sum(uint32_t value, uint32_t* sums) {
   if (lane == 31) sums[warp] = sum;
   __syncthreads();
   uint32_t before = 0;
+#pragma unroll 1
   for (int w = 0; w < warp; ++w) before += sums[w];
   __syncthreads();
   return before + sum - value;
@@ -110,6 +111,7 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
     const int bin = bins.bin(key);
     const uint32_t begin = bin > 0 ? memory.bins[bin - 1] : 0, end = memory.bins[bin];
     uint32_t at = begin;
+#pragma unroll 1
     for (uint32_t j = begin; j < end; ++j) at += memory.list[j] < key;
     order[ranked + at] = static_cast<int32_t>(key & 0xffffffffu);
     if (at == taken - 1) memory.last = key;
@@ -120,33 +122,41 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
   return next;
 }
 
+// Where the scores are too alike for ScoreBins. Its code is seldom wanted in the instruction cache.
+template <int kThreads>
+__device__ __noinline__ RankState rank_by_keys(const float* scores, int first, int n, RankState state,
+                                               unsigned long long low, unsigned long long high, int32_t* order,
+                                               RankMemory* memory) {
+  const auto for_each = [&](auto&& take) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += kThreads) {
+      const unsigned long long key = rank_key(scores[i], static_cast<uint32_t>(first + i));
+      if (state.ranked == 0 || key > state.last) take(key);
+    }
+  };
+  for (;;) {
+    const KeyBins bins = {low, high, max(0, 64 - __clzll(static_cast<long long>(high - low)) - 11)};
+    count_bins<kThreads>(bins, for_each, *memory);
+    if (memory->taken > 0) return place_bins<kThreads>(bins, for_each, state.ranked, order, *memory);
+    // The bins before the boundary are empty, and it holds several keys, all different: it can be split.
+    low += static_cast<unsigned long long>(memory->boundary) << bins.shift;
+    high = min(high, low + ((1ull << bins.shift) - 1));
+    __syncthreads();
+  }
+}
+
 // Extends order[0..state.ranked) by 1 to kRankChunk candidates (state.ranked < n). scores: [n], of blocks first.. ; may be
 // written by this block just before (after a barrier) or by earlier kernels. All threads call it with equal arguments.
 template <int kThreads>
 __device__ inline RankState rank_chunk(const float* scores, int first, int n, const RankState& state, int32_t* order,
                                        RankMemory& memory) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  // Up to kHeld keys a thread stay in registers; more are read again in every pass.
-  constexpr int kHeld = 8;
-  const bool held = n <= kHeld * kThreads;
-  unsigned long long keys[kHeld];
-  const auto key_of = [&](int i) { return rank_key(scores[i], static_cast<uint32_t>(first + i)); };
-  const auto left = [&](unsigned long long key) { return state.ranked == 0 || key > state.last; };
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int i = thread + j * kThreads;
-    keys[j] = held && i < n ? key_of(i) : 0;
-  }
+  // Enough loads at once; more code would cost more than it saves, since other kernels empty the instruction cache.
   const auto for_each = [&](auto&& take) {
-    if (held) {
-#pragma unroll
-      for (int j = 0; j < kHeld; ++j)
-        if (thread + j * kThreads < n && left(keys[j])) take(keys[j]);
-    } else {
-      for (int i = thread; i < n; i += kThreads) {
-        const unsigned long long key = key_of(i);
-        if (left(key)) take(key);
-      }
+#pragma unroll 4
+    for (int i = thread; i < n; i += kThreads) {
+      const unsigned long long key = rank_key(scores[i], static_cast<uint32_t>(first + i));
+      if (state.ranked == 0 || key > state.last) take(key);
     }
   };
 
@@ -155,13 +165,14 @@ __device__ inline RankState rank_chunk(const float* scores, int first, int n, co
     low = min(low, key);
     high = max(high, key);
   });
-#pragma unroll
+#pragma unroll 1
   for (int o = 16; o > 0; o /= 2) {
     low = min(low, __shfl_xor_sync(kAllLanes, low, o));
     high = max(high, __shfl_xor_sync(kAllLanes, high, o));
   }
   if (lane == 0) memory.low[warp] = low, memory.high[warp] = high;
   __syncthreads();
+#pragma unroll 1
   for (int w = 0; w < kThreads / 32; ++w) low = min(low, memory.low[w]), high = max(high, memory.high[w]);
 
   const float best = score_of_key(low), range = best - score_of_key(high);
@@ -172,15 +183,7 @@ __device__ inline RankState rank_chunk(const float* scores, int first, int n, co
     if (memory.taken > 0) return place_bins<kThreads>(bins, for_each, state.ranked, order, memory);
     __syncthreads();
   }
-  for (;;) {
-    const KeyBins bins = {low, high, max(0, 64 - __clzll(static_cast<long long>(high - low)) - 11)};
-    count_bins<kThreads>(bins, for_each, memory);
-    if (memory.taken > 0) return place_bins<kThreads>(bins, for_each, state.ranked, order, memory);
-    // The bins before the boundary are empty, and it holds several keys, all different: it can be split.
-    low += static_cast<unsigned long long>(memory.boundary) << bins.shift;
-    high = min(high, low + ((1ull << bins.shift) - 1));
-    __syncthreads();
-  }
+  return rank_by_keys<kThreads>(scores, first, n, state, low, high, order, &memory);
 }
 
 }  // namespace riffle::cuda

@@ -21,7 +21,7 @@ TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][l
   const int32_t token = 500;
   gpu.check(riffle_step(gpu.context, &s, &token, 1));
   // A kernel that reads what it may not.
-  const auto* nowhere = reinterpret_cast<const float*>(uintptr_t(1) << 40);
+  const auto* nowhere = reinterpret_cast<const float*>(uintptr_t(16));
   DeviceArray<float> out(1024);
   REQUIRE(riffle::cuda::convert(nowhere, 1024, out.get(), riffle::cuda::WType::F32, nullptr) == cudaSuccess);
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
