@@ -267,7 +267,7 @@ TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda
 
 TEST_CASE("decode on the device: what a row is expected to read changes nothing but its cost", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   unsigned seed = 50;

@@ -224,7 +224,7 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
 
 TEST_CASE("gemv of more rows and columns than a block holds at a time; other rows of x do not matter", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(6);
@@ -277,7 +277,7 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
 
 TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
   if (!cuda_ready()) {
-    WARN("skipped: no CUDA device");
+    WARN("SKIPPED: no CUDA device");
     return;
   }
   Rng g(7);

@@ -7,6 +7,7 @@ part=${PART:-all}
 run() { echo "== $*"; timeout 300 "$@" 2>&1; }
 on() { [ "$part" = all ] || [ "$part" = "$1" ]; }
 shape="$build/riffle bench --shape llama-3.1-8b --block 32 -q"
+short="$shape --attention-trace -c 131200 --steps 4 --reps 1"
 trace="$shape --attention-trace -c 131200 --steps 24 --reps 3"
 
 if on kernels; then
@@ -22,8 +23,8 @@ if on decode; then
 fi
 if on host; then
   run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead 1
-  run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --no-pin --steps 4 --reps 1
-  run $trace --depth 131072 --selectors dense --gpu-mem 12G --steps 4 --reps 1 --warmup 1
+  run $short --depth 131072 --selectors psa --gpu-mem 12G --residency host --no-pin --warmup 1
+  run $short --depth 131072 --selectors dense --gpu-mem 12G --warmup 1
 fi
 if on prefill; then
   run $shape --weights bf16 -c 33000 --prefill 512,8192,32768 --depth 0 --selectors dense --steps 8
