@@ -340,15 +340,6 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   constexpr int R = rows_of_unit(N);
   constexpr bool kOften = T == WType::F16 || T == WType::Q8_0;  // the others are rare: not worth more kernels
   if constexpr (kOften) {
-    if constexpr (N == 1) {
-      // Units of one row where that fills the rounds better.
-      const int64_t slots = static_cast<int64_t>(device.n_sm) * kWarps;
-      int64_t rows = 0;
-      for (int o = 0; o < args.n_outs; o++) rows += args.w[o].rows;
-      const int64_t of_one = round_up(rows, slots), of_two = 2 * round_up(round_up(rows, 2) / 2, slots);
-      if (args.then != Then::SwiGlu && of_one * 10 < of_two * 9 && args.w[0].cols % (Tile<1, 1>::kSteps * Format<T>::kStep) == 0)
-        return launch_fast<T, 1, true, 1>(args, device, stream);
-    }
     if (args.w[0].cols % (Tile<N, R>::kSteps * Format<T>::kStep) == 0) return launch_fast<T, N, true, R>(args, device, stream);
   }
   return launch_fast<T, N, false, R>(args, device, stream);
