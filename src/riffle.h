@@ -190,7 +190,7 @@ typedef struct riffle_selection {
   int32_t sink_blocks;    /* always read: first blocks,                                                    */
   int32_t window_blocks;  /* ... and the last full blocks (the unfilled tail is always read)               */
   int32_t dense_layers;   /* the first so many layers read everything                                      */
-  int32_t lookahead;      /* psa on devices with a pool: microbatches loaded ahead of the test, 0 to 8     */
+  int32_t lookahead;      /* psa where the host decides residency: microbatches loaded ahead of the test, 0 to 8 */
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
@@ -387,7 +387,7 @@ typedef struct riffle_stats {
   uint64_t kv_bytes_read;                   /* of K and V, decode                                                  */
   uint64_t pool_lookups, pool_hits;         /* blocks asked of the pool; found there                               */
   uint64_t loaded_bytes, flushed_bytes;     /* copied host -> slot, slot -> host                                   */
-  uint64_t evictions;
+  uint64_t evictions;                       /* 0 where the GPU decides residency, which does not count them           */
   uint64_t host_kv_bytes;                   /* held by the block store now                                         */
   uint64_t peak_rss_bytes;                  /* of the process */
   int64_t pool_slots;

@@ -313,7 +313,9 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   layout.block_size = l.block_size;
   layout.head_dim = l.head_dim;
   const int group = c.n_heads / c.n_kv_heads;
-  if (cuda::decode_supported(layout, group) == cudaSuccess) return true;
+  const int d = l.head_dim;
+  const bool prefill = d == 64 || d == 80 || d == 96 || d == 128 || d == 256;  // flash_prefill.cu
+  if (prefill && cuda::decode_supported(layout, group) == cudaSuccess) return true;
   text = format("the CUDA kernels lack head_dim %d with blocks of %d and %d query heads per KV head", l.head_dim,
                 l.block_size, group);
   return false;
