@@ -2,6 +2,8 @@
 // machine. On a model file, or on a shape with synthetic weights; with the model's attention or a synthetic one.
 #include "cli/bench.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -52,6 +54,16 @@ class Bench {
     char err[1024] = "";
     if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
       results_.plan.n_threads = 0;
+    // Filled up, this machine would end the process without a word.
+    const double host = static_cast<double>(results_.plan.host_kv) * o_.batch +
+                        (results_.plan.device && std::string_view(results_.plan.device) == "cuda"
+                             ? 0.0
+                             : static_cast<double>(results_.plan.weights));
+    const double physical = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    if (!o_.shape.empty() && host > 0.95 * physical)
+      throw Exit(EXIT_MEMORY, text_of("%s of weights and KV do not fit this machine's %s of memory: try a smaller --depth, "
+                                      "--batch or --shape",
+                                      human_bytes(host).c_str(), human_bytes(physical).c_str()));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
     const int64_t n_ctx = results_.plan.n_ctx;
@@ -234,7 +246,8 @@ void add_bench(CLI::App& app, Command& chosen) {
       "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory GB/s: what "
       "the\n"
       "same threads reach reading a buffer of that size over and over (a GPU: copying, read + write); share: how near\n"
-      "decode comes to it. loaded: copied from host memory to the pool. --shape: llama-3.1-8b, llama-3.2-1b,\n"
+      "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host waited for the GPU. spread:\n"
+      "slowest less fastest, as a share of the median. --shape: llama-3.1-8b, llama-3.2-1b,\n"
       "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
   CLI::Option* prefill =

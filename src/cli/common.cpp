@@ -95,7 +95,9 @@ Context create_context(riffle_model* model, const riffle_context_options& option
   if (options.device == RIFFLE_DEVICE_AUTO && !quiet &&
       riffle_plan_memory(model, &options, &plan, nullptr, 0) == RIFFLE_OK && *plan.device_note &&
       std::strcmp(plan.device, "cuda") != 0)
-    notice(quiet, "running on the CPU: %s", plan.device_note);
+    notice(quiet, "running on the CPU%s: %s",
+           std::strcmp(plan.device, "emu") == 0 ? ", with a GPU's slot pool emulated (--device cpu is faster)" : "",
+           plan.device_note);
   const riffle_status status = riffle_context_create(model, &options, &context, err, sizeof err);
   // What is refused here came from flags.
   if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
