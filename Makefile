@@ -27,7 +27,7 @@ LDLIBS   += $(DEPS_LIBS) $(CUDA_LIBS) -lpthread
 LDFLAGS  += $(SAN) -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib/riffle'
 
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
-CUDA     ?= /usr/local/cuda
+CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
 CUARCH   ?= 75 80 86 89 90
 NVCC     := $(if $(strip $(CUARCH)),$(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null)))
 ifneq ($(NVCC),)
@@ -81,10 +81,16 @@ $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
 	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@
 
-# Kernels alone, on a machine with a GPU (tools/bench/RESULTS.md): make cuda-bench
+# Kernels alone, on a machine with a GPU (tools/bench/RESULTS-CUDA.md): make cuda-bench
 CUDA_BENCH := $(patsubst tools/bench/%.cpp,$(BUILD)/%,$(wildcard tools/bench/cuda_*_bench.cpp))
 cuda-bench: $(BUILD)/riffle $(CUDA_BENCH)
 $(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+# Selectors on the CPU (tools/bench/selector_bench.cpp says how): make selector_bench attention_stats
+SELECTOR_BENCH := $(BUILD)/selector_bench $(BUILD)/attention_stats
+selector_bench attention_stats: %: $(BUILD)/%
+$(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 deps: ; @third_party/setup.sh check >/dev/null 2>&1 || third_party/setup.sh install
@@ -103,4 +109,4 @@ clean:
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
-.PHONY: all deps demo test bench cuda-bench fmt clean fuzz dist install
+.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats fmt clean fuzz dist install

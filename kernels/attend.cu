@@ -12,13 +12,22 @@ Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream
   }
 }
 
-Status decode_supported(const KvLayout& layout, int group) {
+Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits) {
+  int n_stages;
+  size_t bytes;
+  switch (padded_dim(layout.head_dim)) {
+    case 32: return ring_of<__half, 32, kMaxGroup>(layout, limits, n_stages, bytes);
+    case 64: return ring_of<__half, 64, kMaxGroup>(layout, limits, n_stages, bytes);
+    case 128: return ring_of<__half, 128, kMaxGroup>(layout, limits, n_stages, bytes);
+    default: return ring_of<__half, 256, kMaxGroup>(layout, limits, n_stages, bytes);
+  }
+}
+
+Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits) {
   const int d = layout.head_dim, b = layout.block_size;
   const bool dim = d == 16 || d == 32 || d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
-  // Each of a CTA's warps has a block in shared memory, of which no device has more than 228 KB.
-  const bool fits = 2 * b * padded_dim(d) * (layout.type == KvType::F16 ? 2 : 4) <= (48 << 10);
-  return dim && fits && (b == 16 || b == 32 || b == 64) && group >= 1 && group <= kMaxGroup ? cudaSuccess
-                                                                                           : cudaErrorNotSupported;
+  if (!dim || (b != 16 && b != 32 && b != 64) || group < 1 || group > kMaxGroup) return cudaErrorNotSupported;
+  return layout.type == KvType::F16 ? attend_fits_f16(layout, limits) : attend_fits_f32(layout, group, limits);
 }
 
 size_t decode_scratch_bytes(const DecodeStep& step) { return static_cast<size_t>(decode_scratch(step, false).bytes); }
@@ -29,7 +38,7 @@ static Status mark(cudaEvent_t event, cudaStream_t stream) {
 
 Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream) {
   const int g = step.n_heads / step.n_kv_heads;
-  if (Status status = decode_supported(step.layout, g); status != cudaSuccess) return status;
+  if (Status status = decode_supported(step.layout, g, limits); status != cudaSuccess) return status;
   const DecodeScratch scratch = decode_scratch(step, false);
   AttendArgs args{};
   args.arrived = scratch.counters + 1;  // Counter kFinished
@@ -40,6 +49,11 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   } else if (step.ranked.everything) {
     const size_t bytes = sizeof(uint32_t) * kCounterStride * step.n * step.n_kv_heads;
     if (Status status = cudaMemsetAsync(scratch.counters, 0, bytes, stream); status != cudaSuccess) return status;
+  } else if (step.ranked.by_share) {
+    if (Status status = estimate_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
+    if (Status status = choose_orders(step, scratch, scratch.order, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   } else {
     if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;

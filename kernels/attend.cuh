@@ -26,10 +26,13 @@ __device__ inline void arrive(uint32_t* counter) {
   __threadfence();
   atomicAdd(counter, 1u);
 }
-__device__ inline void await(const uint32_t* counter, uint32_t target) {
-  while (load_acquire(counter) < target) {
-  }
+// False: given up.
+__device__ inline bool await(const uint32_t* counter, uint32_t target, uint32_t* fault) {
+  Patience patience;
+  while (load_acquire(counter) < target)
+    if (patience.ends(fault)) return false;
   __threadfence();
+  return true;
 }
 
 // What this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the blocks not attended may hold, for each
@@ -179,14 +182,17 @@ __device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int e
   return end;
 }
 
+// False: given up waiting for the row's other CTAs (DecodeStep::fault).
 template <class T, int D, int G>
-__device__ inline void attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
+__device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
   const Ranked& ranked = a.step.ranked;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) {
     const StepSequence sequence = a.step.sequences[row / a.step.n_kv_heads];
     memory.sequence[warp] = sequence;
     memory.geometry[warp] = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+    if (ranked.by_share && !ranked.everything)
+      memory.geometry[warp].n_total = memory.geometry[warp].n_forced + __ldcg(&a.scratch.ranks[row].ranked);
   }
   __syncwarp();
   const StepSequence& sequence = memory.sequence[warp];
@@ -240,11 +246,12 @@ __device__ inline void attend_row(const AttendArgs& a, int row, uint4* ring, Att
         __threadfence();
         __syncthreads();
         ++rankings;
+        bool late = false;
         if (threadIdx.x == 0) {
           arrive(counters + kRanking);
-          await(counters + kRanking, rankings * kRowCtas);
+          late = !await(counters + kRanking, rankings * kRowCtas, a.step.fault);
         }
-        __syncthreads();
+        if (__syncthreads_or(late)) return wait_async(0), false;
         state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
         state.last = __ldcg(&a.scratch.ranks[row].last);
         known = min(n_total, r.n_forced + state.ranked);
@@ -283,14 +290,15 @@ __device__ inline void attend_row(const AttendArgs& a, int row, uint4* ring, Att
     }
     if (host) {
       w.save();
-      return;
+      return true;
     }
     if (tag == 1) {
-      if (threadIdx.x == 0) await(counters + kWiped, kRowCtas);
-      __syncthreads();
+      const bool late = threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
+      if (__syncthreads_or(late)) return wait_async(0), false;
     }
     const int stop = decide<true>(ranked, r, wave, true, words, tag, a.scratch.top + row * kMaxGroup, a.group,
-                                  a.step.layout.block_size, run, memory.stop, memory.decision);
+                                  a.step.layout.block_size, run, memory.stop, memory.decision, a.step.fault);
+    if (stop == kGivenUp) return wait_async(0), false;
     if (hold && held >= 0) {
       if (stop < 0 || held < stop) w.keep_result(held);
       else w.drop_result();
@@ -305,6 +313,7 @@ __device__ inline void attend_row(const AttendArgs& a, int row, uint4* ring, Att
   w.count_waste();
   __syncthreads();
   finish_row<T, D, G>(a, w, end, ring, memory);
+  return true;
 }
 
 template <class T, int D, int G>
@@ -315,9 +324,23 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   const int n_rows = a.step.n * a.step.n_kv_heads, n_groups = gridDim.x / kRowCtas;
   for (int row = blockIdx.x / kRowCtas; row < n_rows; row += n_groups) {
     if (a.host_driven && !a.merge && a.done[row]) continue;
-    attend_row<T, D, G>(a, row, ring, memory);
+    if (!attend_row<T, D, G>(a, row, ring, memory)) return;
     __syncthreads();  // before the next row uses the shared memory
   }
+}
+
+// How many blocks of a ring each warp gets, and the ring's bytes. cudaErrorNotSupported: not one.
+template <class T, int D, int G>
+Status ring_of(const KvLayout& layout, const DeviceLimits& limits, int& n_stages, size_t& bytes) {
+  cudaFuncAttributes attributes;
+  if (Status status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(attend_kernel<T, D, G>));
+      status != cudaSuccess)
+    return status;
+  const int64_t stage = 2 * int64_t(layout.block_size) * D * sizeof(T) * kCtaWarps;
+  const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
+  n_stages = static_cast<int>(room < stage ? 0 : room / stage < 3 ? room / stage : 3);
+  bytes = static_cast<size_t>(stage) * n_stages;
+  return n_stages < 1 ? cudaErrorNotSupported : cudaSuccess;
 }
 
 // Grid: as many row groups as can run together (they wait for each other), at most one a row.
@@ -325,13 +348,8 @@ template <class T, int D, int G>
 Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stream) {
   const auto kernel = attend_kernel<T, D, G>;
   const void* function = reinterpret_cast<const void*>(kernel);
-  cudaFuncAttributes attributes;
-  if (Status status = cudaFuncGetAttributes(&attributes, function); status != cudaSuccess) return status;
-  const size_t stage = 2 * size_t(a.step.layout.block_size) * D * sizeof(T) * kCtaWarps;
-  const size_t room = size_t(limits.smem_per_block) - attributes.sharedSizeBytes;
-  a.n_stages = static_cast<int>(room / stage < 3 ? room / stage : 3);
-  if (a.n_stages < 1) return cudaErrorNotSupported;
-  const size_t ring = stage * a.n_stages;
+  size_t ring = 0;
+  if (Status status = ring_of<T, D, G>(a.step.layout, limits, a.n_stages, ring); status != cudaSuccess) return status;
   if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(ring));
       status != cudaSuccess)
     return status;
@@ -351,7 +369,7 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   config.attrs = attribute;
   // CTAs of a row wait for each other, so all must come to run. A cooperative launch promises it; a dependent one may not be
   // cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and what comes after begins when
-  // all of these have ended.
+  // all of these have ended. That leaves kernels of other streams: see DecodeStep::fault.
   if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;

@@ -18,4 +18,21 @@ Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream
   }
 }
 
+template <int D>
+static Status fits(const KvLayout& layout, int group, const DeviceLimits& limits) {
+  int n_stages;
+  size_t bytes;
+  return group <= 4 ? ring_of<float, D, 4>(layout, limits, n_stages, bytes)
+                    : ring_of<float, D, 8>(layout, limits, n_stages, bytes);
+}
+
+Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits) {
+  switch (padded_dim(layout.head_dim)) {
+    case 32: return fits<32>(layout, group, limits);
+    case 64: return fits<64>(layout, group, limits);
+    case 128: return fits<128>(layout, group, limits);
+    default: return fits<256>(layout, group, limits);
+  }
+}
+
 }  // namespace riffle::cuda

@@ -22,7 +22,7 @@ enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Window = 1, Bound = 2, Veto = 3 };
 
-// ---- linear.h's worth: gemv.cu rmsnorm.cu swiglu.cu embed.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
+// ---- linear.h's worth: gemv.cu rmsnorm.cu swiglu.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
 
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major. Q8_0 is split so that loads are aligned: int8
 // quants [rows][cols] at data, then at scales one f16 for each 32 of them, [rows][cols/32]; value = scale * quant.
@@ -60,8 +60,6 @@ struct Gemv {
 };
 Status gemv(const Gemv& args, cudaStream_t stream);
 
-// x[i] = row rows[i] of the table as f32. rows: device.
-Status embed(const Matrix& table, const int32_t* rows, int64_t n, float* x, cudaStream_t stream);
 // out = x / rms(x) * weight, n rows of dim, as f32, f16 or bf16 (out_type; f16 saturates at +-65504).
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out, WType out_type,
                cudaStream_t stream);
@@ -85,7 +83,9 @@ struct SampleParams {
   int32_t top_k;
   double random;
 };
-// logits [n][ld] of which the first vocab_size count; params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).
+// logits [n][ld] of which the first vocab_size count (at most kSampleMaxVocab: else cudaErrorInvalidValue); params [n] (device);
+// scratch: sample_scratch_bytes(n, vocab_size).
+inline constexpr int64_t kSampleMaxVocab = 1 << 19;
 size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
 Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params, int32_t* out,
               void* scratch, cudaStream_t stream);
@@ -111,7 +111,9 @@ struct StepSequence {
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;         // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;        // f16 [..][max_blocks][vectors][d], of full blocks
+  int32_t vectors = 2;                      // of a digest: 2, or 3 where the mean key is kept as well (Stop::Veto needs it)
   const float* bound_factor = nullptr;      // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
+  const std::byte* codes = nullptr;         // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   std::byte* tail = nullptr;                // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
   // once, and tested in fewer passes; results do not depend on it. Null: none is expected.
@@ -182,7 +184,12 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
                      const KvLayout& layout, DigestKind kind, bool with_mean, uint16_t* digests, int64_t stride,
                      float* bound_factor, int64_t max_blocks, cudaStream_t stream);
 
-// ---- decode attention: score.cu rank.cu attend.cu ----------------------------------------------------------------------
+// int4.cu: INT4 keys of blocks that lie as for build_digests, the twin of kernels/cpu int4_encode bit for bit; written to
+// codes + (h * max_blocks + b) * int4_block_bytes (kernels/int4.cuh).
+Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
+                   const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream);
+
+// ---- decode attention: score.cu rank.cu estimate.cu attend.cu ----------------------------------------------------------------------
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
 // Positions of a row's order: forced blocks first (sinks, window, tail, in token order), then the candidates (the full blocks
 // between sinks and window), most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all
@@ -199,11 +206,13 @@ struct Ranked {
   bool progressive = false;   // psa: test after each microbatch; else one shot (topk)
   double budget = 0;          // one shot: <= 1 a share of the tokens, > 1 tokens; as select/topk.cpp computes blocks
   DigestKind digest = DigestKind::CuboidMean;
-  bool with_mean = false;     // digests have three vectors
   Gqa gqa = Gqa::Mean;
   Stop stop = Stop::Paper;
   double slack = 0;           // log((1 - epsilon) / epsilon)
   int microbatch = 16;
+  // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys.
+  bool by_share = false;
+  float log2_share = 0;
 };
 
 struct RowResult {  // per row, written by the kernel
@@ -229,6 +238,9 @@ struct DecodeStep {
   cudaEvent_t marks[2] = {};            // recorded after the scores and after the ranking; null: not wanted
   bool overlap = false;                 // launch as dependents of the kernel before, see Gemv::overlap
   uint32_t* arrivals = nullptr;         // [n * n_kv_heads], 0 before and after a step; null: costs a memset if not ranked
+  // [1], 0 before: the CTAs of a row wait for each other, which never ends if kernels of other streams keep some of them from
+  // the GPU. After about 2 s they set this and leave; then the step's results mean nothing. Null: they wait for ever.
+  uint32_t* fault = nullptr;
 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
@@ -239,8 +251,9 @@ struct DeviceLimits {
   int compute = 0;         // 10 * major + minor
 };
 
-// cudaErrorNotSupported for a head_dim, group or block size that the kernels do not have.
-Status decode_supported(const KvLayout& layout, int group);
+// cudaErrorNotSupported for a head_dim, group or block size that the kernels do not have, or not on a device of these limits
+// (which must be the current one): each of a CTA's warps has a block in shared memory.
+Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
 size_t decode_scratch_bytes(const DecodeStep& step);  // for step.n, max_blocks and any Ranked
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with device-side residency
 // (hits from slots, misses straight from pinned host memory, kept in a victim's slot), test, merge, normalise. No host.
@@ -288,6 +301,7 @@ struct Seal {
   StepSequence sequence;   // by value: host pointers of the table are device-readable
   uint16_t* digests = nullptr;
   float* bound_factor = nullptr;
+  std::byte* codes = nullptr;  // null: none are kept
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;
   KvLayout layout;

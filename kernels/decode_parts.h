@@ -28,10 +28,10 @@ struct DecodeScratch {
   RankState* ranks;       // [rows]
   float* top;             // [rows][kMaxGroup]: largest bound of each head
   float* scores;          // [rows][max_blocks], candidates in token order
-  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union
+  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks
   float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
-  int32_t* sorted;        // [rows][g][2][max_blocks]: Union
+  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass
   unsigned long long* words;  // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh
   HeadStats* run;         // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
   float* cta_states;      // [rows][kRowCtas][cta_floats]
@@ -86,6 +86,12 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
 Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int32_t* counts, int want,
                    cudaStream_t stream);
 
+// estimate.cu, in place of the two above for Ranked::by_share: what each full block holds of each head's weight; the rows'
+// orders, and how many of their candidates are to be read (ranks[row].ranked).
+Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm,
+                     cudaStream_t stream);
+
 // attend.cu: what one launch of the attention kernel does.
 struct AttendArgs {
   DecodeStep step;
@@ -106,5 +112,8 @@ struct AttendArgs {
 };
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
 Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
+// Whether such blocks fit a device of these limits: cudaSuccess or cudaErrorNotSupported.
+Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits);
+Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits);
 
 }  // namespace riffle::cuda

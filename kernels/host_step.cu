@@ -89,7 +89,7 @@ size_t host_scratch_bytes(const DecodeStep& step) { return static_cast<size_t>(d
 Status rank_rows(const HostStep& host, int32_t first, const DeviceLimits& limits, cudaStream_t stream) {
   const DecodeStep& step = host.step;
   const int g = step.n_heads / step.n_kv_heads;
-  if (Status status = decode_supported(step.layout, g); status != cudaSuccess) return status;
+  if (Status status = decode_supported(step.layout, g, limits); status != cudaSuccess) return status;
   const DecodeScratch scratch = decode_scratch(step, true);
   if (!step.ranked.everything)
     if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;

@@ -378,7 +378,7 @@ size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) { return static_c
 
 Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params, int32_t* out,
               void* scratch, cudaStream_t stream) {
-  if (n < 1 || vocab_size < 1 || vocab_size > 1 << 19) return cudaErrorInvalidValue;
+  if (n < 1 || vocab_size < 1 || vocab_size > kSampleMaxVocab) return cudaErrorInvalidValue;
   auto* parts = static_cast<u64*>(scratch);
   const int n_ids = static_cast<int>(vocab_size);
   scan_kernel<<<dim3(kParts, static_cast<unsigned>(n)), kScanThreads, 0, stream>>>(logits, ld, n_ids, parts,

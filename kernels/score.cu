@@ -14,7 +14,7 @@ struct ScoreArgs {
   DecodeStep step;
   float* out;               // [rows][heads][max_blocks]
   uint32_t* counters;       // cleared; null: not by this launch
-  int g, heads, vectors;    // heads: 1 (the mean of g heads) or g
+  int g, heads;             // heads: 1 (the mean of g heads) or g
   int first_vector;         // 0: centre, 2: mean
   bool radius, factor;      // adds |q|.radius; multiplied by the block's bound factor
   float scale;              // 1 / sqrt(d)
@@ -35,7 +35,7 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
   int i0 = (blockIdx.x * (kScoreThreads / 32) + threadIdx.x / 32) * per_step;
   const bool used = sub * 8 < d;
   const int64_t entry = (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
-  const int64_t stride = int64_t(a.vectors) * d;
+  const int64_t stride = int64_t(sequence.vectors) * d;
   const uint16_t* digests = sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;
   uint4 centre[kPasses], radius[kPasses];
   float factor[kPasses];
@@ -158,7 +158,6 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
   ScoreArgs a{};
   a.step = step;
   a.g = step.n_heads / step.n_kv_heads;
-  a.vectors = ranked.with_mean ? 3 : 2;
   a.scale = 1 / sqrtf(float(step.layout.head_dim));
   const bool mean = ranked.gqa == Gqa::Mean || a.g == 1;
   a.out = ranked.gqa == Gqa::Mean ? scratch.scores : scratch.head_scores;

@@ -1,6 +1,7 @@
 // Tails that have become full turn into blocks like all others: copied to their host blocks and, where a victim's slot can be
 // had, into the pool; and digested.
 #include "kernels/decode.cuh"
+#include "kernels/int4.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -36,8 +37,13 @@ Status seal_tails(const Seal& a, cudaStream_t stream) {
   if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
   // The tails are one block each of so many heads; digests of block `block`.
   const int64_t stride = int64_t(a.with_mean ? 3 : 2) * a.layout.head_dim;
-  return build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest, a.with_mean, a.digests + a.block * stride, stride,
-                       a.bound_factor + a.block, a.sequence.max_blocks, stream);
+  const Status status = build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest, a.with_mean,
+                                      a.digests + a.block * stride, stride, a.bound_factor + a.block,
+                                      a.sequence.max_blocks, stream);
+  if (status != cudaSuccess || a.codes == nullptr) return status;
+  return encode_int4(a.sequence.tail, 1, 0, 1, tails, a.layout,
+                     a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim), a.sequence.max_blocks,
+                     stream);
 }
 
 }  // namespace riffle::cuda

@@ -56,9 +56,23 @@ struct StopMemory {
   double log_left[kRowWarps];                    // [group]: log of the number of candidates behind it
 };
 
-// The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive.
+// How long one CTA of a row waits for another: DecodeStep::fault. 2^32 cycles are about 2 s.
+struct Patience {
+  unsigned spins = 0;
+  long long start = 0;
+  __device__ bool ends(uint32_t* fault) {
+    if (++spins % 1024 != 0 || fault == nullptr) return false;
+    if (start == 0) start = clock64();
+    if (*static_cast<volatile uint32_t*>(fault) != 0) return true;  // others have
+    if (clock64() - start < 1ll << 32) return false;
+    *static_cast<volatile uint32_t*>(fault) = 1;
+    return true;
+  }
+};
+
+// The tagged words of a row's wave into shared memory. kPoll: waits for each to arrive. False: given up.
 template <bool kPoll>
-__device__ inline void read_words(const unsigned long long* words, uint32_t tag, int n, uint32_t* out) {
+__device__ inline bool read_words(const unsigned long long* words, uint32_t tag, int n, uint32_t* out, uint32_t* fault) {
   constexpr int kEach = 4;  // under way together
   for (int i0 = threadIdx.x; i0 < n; i0 += kEach * kCtaThreads) {
     unsigned long long word[kEach];
@@ -68,25 +82,38 @@ __device__ inline void read_words(const unsigned long long* words, uint32_t tag,
 #pragma unroll
     for (int j = 0; j < kEach; ++j)
       if (i0 + j * kCtaThreads < n) {
-        while (kPoll && static_cast<uint32_t>(word[j] >> 32) != tag) word[j] = load_word(words + i0 + j * kCtaThreads);
+        if (kPoll && static_cast<uint32_t>(word[j] >> 32) != tag) {
+          Patience patience;
+          do {
+            word[j] = load_word(words + i0 + j * kCtaThreads);
+            if (patience.ends(fault)) return false;
+          } while (static_cast<uint32_t>(word[j] >> 32) != tag);
+        }
         out[i0 + j * kCtaThreads] = static_cast<uint32_t>(word[j]);
       }
   }
+  return true;
 }
 
+inline constexpr int kGivenUp = -2;  // what decide returns if it has waited too long
+
 // All threads of a CTA of kCtaThreads; begins with nothing of memory in use, ends with a barrier. words: [Word][kRowWarps][g]
-// of this wave. run: lane h of warp 0 keeps head h's. decision: shared, not in memory. Returns after which position the row stops, or -1.
+// of this wave. run: lane h of warp 0 keeps head h's. decision: shared, not in memory. Returns after which position the row
+// stops, or -1, or kGivenUp.
 template <bool kPoll>
 __device__ inline int decide(const Ranked& ranked, const RowGeometry& r, const Wave& wave, bool may_stop,
                              const unsigned long long* words, uint32_t tag, const float* top, int g, int block_size,
-                             HeadStats& run, StopMemory& memory, int& decision) {
+                             HeadStats& run, StopMemory& memory, int& decision, uint32_t* fault = nullptr) {
   const WaveGroups groups(wave, r, ranked.microbatch);
   const int thread = threadIdx.x, lane = thread % 32, per_word = kRowWarps * g;
   const bool bounds = needs_bounds(ranked.stop);
   if (thread < groups.n) memory.log_left[thread] = log(double(max(r.n_total - groups.group_end(thread), 1)));
-  read_words<kPoll>(words, tag, per_word * (!wave.wide ? 1 : groups.forced ? 4 : 3), reinterpret_cast<uint32_t*>(memory.words));
-  if (bounds && wave.end > r.n_forced) read_words<kPoll>(words + kLeft * per_word, tag, 2 * kRowCtas * g, memory.left);
-  __syncthreads();
+  bool arrived = read_words<kPoll>(words, tag, per_word * (!wave.wide ? 1 : groups.forced ? 4 : 3),
+                                   reinterpret_cast<uint32_t*>(memory.words), fault);
+  if (bounds && wave.end > r.n_forced)
+    arrived &= read_words<kPoll>(words + kLeft * per_word, tag, 2 * kRowCtas * g, memory.left, fault);
+  if (!kPoll) __syncthreads();
+  else if (__syncthreads_or(!arrived)) return kGivenUp;
 
   constexpr int kTeam = 8, kTeams = kCtaThreads / kTeam;
   const int sub = thread % kTeam, n_items = groups.n * g;

@@ -178,6 +178,19 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->budget = 0.1f;
   s->sink_blocks = 1;
   s->window_blocks = 2;
+  s->base = RIFFLE_BASE_TOPK;
+  s->base_budget = 0.25f;
+  s->top_p = 0.95f;
+  s->share = 0.01f;
+  s->select_tokens = 2048;
+  s->init_tokens = 128;
+  s->local_tokens = 512;
+  s->vote_scale = 1;
+  s->cache_threshold = 0.9f;
+  s->top_tokens = 0.02f;
+  s->alpha = 0.2f;
+  s->decay = 0.95f;
+  s->bypass = 0.85f;
 }
 
 void riffle_attention_trace_defaults(riffle_attention_trace* t) {
@@ -555,7 +568,7 @@ riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, v
     context->engine->set_trace(
         [=](const riffle_session* session, const Sequence& s, int layer, int kv_head, const RowReport& r) {
           const riffle_trace t{session, static_cast<int32_t>(s.kv.n_tokens), layer, kv_head, r.n_blocks, r.n_read,
-                               group, r.coverage, r.blocks};
+                               s.kv.n_tokens + 1, r.tokens_read, r.index_bytes, group, r.coverage, r.blocks};
           trace(user, &t);
         },
         with_coverage);

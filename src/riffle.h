@@ -70,7 +70,8 @@ typedef enum riffle_status {
   RIFFLE_ABORTED = 8,          /* riffle_abort, or a callback returned false                               */
   RIFFLE_BAD_TEXT = 9,         /* text is not valid UTF-8                                                  */
   RIFFLE_BUFFER_TOO_SMALL = 10,
-  RIFFLE_INTERNAL = 11,
+  RIFFLE_INTERNAL = 11,         /* a fault of riffle or of a driver; cuda: also kernels of other contexts that kept a step from
+                                   running for 2 s: it can be tried again                                  */
   RIFFLE_DEVICE_LOST = 12       /* the GPU stopped working: free the context; the process can go on without the GPU */
 } riffle_status;
 
@@ -161,7 +162,11 @@ RIFFLE_API riffle_status riffle_chat_tokens(riffle_model *model, const riffle_me
 typedef enum riffle_selector {
   RIFFLE_SELECTOR_DENSE = 0, /* every block: the exact reference                                           */
   RIFFLE_SELECTOR_PSA = 1,   /* progressive sparse attention: best blocks first until epsilon is covered   */
-  RIFFLE_SELECTOR_TOPK = 2   /* a fixed budget of the best blocks                                          */
+  RIFFLE_SELECTOR_TOPK = 2,  /* a fixed budget of the best blocks                                          */
+  RIFFLE_SELECTOR_TWILIGHT = 3,    /* of a base selection, the tokens that INT4 keys say hold top_p of the weight */
+  RIFFLE_SELECTOR_TOKENSELECT = 4, /* a fixed number of tokens that all heads vote for; first and last tokens */
+  RIFFLE_SELECTOR_LFPS = 5,        /* top tokens among those that earlier queries make likely (CPU devices)   */
+  RIFFLE_SELECTOR_RIFFLE = 6       /* riffle's own: blocks by the weight that INT4 keys give them             */
 } riffle_selector;
 
 /* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the mean key). */
@@ -178,6 +183,18 @@ typedef enum riffle_stop {
  * UNION: best rank that any head gives. */
 typedef enum riffle_gqa { RIFFLE_GQA_MEAN = 0, RIFFLE_GQA_SOFT_SUM = 1, RIFFLE_GQA_UNION = 2 } riffle_gqa;
 
+/* What twilight starts from: everything; the best blocks of a budget; or psa's own selection. */
+typedef enum riffle_base { RIFFLE_BASE_ALL = 0, RIFFLE_BASE_TOPK = 1, RIFFLE_BASE_PSA = 2 } riffle_base;
+
+/* How tokenselect's heads agree: the sum of their softmaxes; of their logits; or of their own top tokens (one vote each). */
+typedef enum riffle_vote { RIFFLE_VOTE_SOFT = 0, RIFFLE_VOTE_LOGITS = 1, RIFFLE_VOTE_HARD = 2 } riffle_vote;
+
+/* tokenselect: where tokens are in the eyes of the position encoding. TRUE: at their places in the text. LIST: at their
+ * places in the list that is attended to, which is never longer than init_tokens + select_tokens + local_tokens (and 64
+ * more while a selection is used again), so that a model can go on beyond its trained context; a prompt is then read
+ * through the same selection. Changing between the two rounds the keys that are held once more. */
+typedef enum riffle_positions { RIFFLE_POSITIONS_TRUE = 0, RIFFLE_POSITIONS_LIST = 1 } riffle_positions;
+
 typedef struct riffle_selection {
   size_t struct_size;
   riffle_selector selector;
@@ -191,6 +208,23 @@ typedef struct riffle_selection {
   int32_t window_blocks;  /* ... and the last full blocks (the unfilled tail is always read)               */
   int32_t dense_layers;   /* the first so many layers read everything                                      */
   int32_t lookahead;      /* psa where the host decides residency: microbatches loaded ahead of the test, 0 to 8 */
+  riffle_base base;       /* twilight                                                                      */
+  float base_budget;      /* twilight, base topk: KV whose codes are looked at, as budget                  */
+  float top_p;            /* twilight: share of the estimated weight to keep, (0,1]                        */
+  float share;            /* riffle: share of a head's weight from which a block is read, [0,1)            */
+  int32_t select_tokens;  /* tokenselect: tokens that are voted for, >= 1                                  */
+  int32_t init_tokens;    /* tokenselect: first tokens, always read                                        */
+  int32_t local_tokens;   /* tokenselect: last tokens, always read, >= 1                                   */
+  riffle_vote vote;       /* tokenselect                                                                   */
+  float vote_scale;       /* tokenselect: logits of the vote are multiplied by this; 1 is the paper's      */
+  float cache_threshold;  /* tokenselect: cosine of queries from which the last selection is used again; -1 to 2:
+                             above 1 never                                                                 */
+  riffle_positions positions; /* tokenselect                                                               */
+  float top_tokens;       /* lfps: tokens kept: <= 1 a share of all, > 1 a number                          */
+  float alpha;            /* lfps: larger, fewer candidates; 0 to 10                                       */
+  float rate;             /* lfps: share of the tokens that become candidates, in place of alpha; 0: alpha  */
+  float decay;            /* lfps: of the tables, per step; 0 to 0.9999                                    */
+  float bypass;           /* lfps: weight of the first tokens from which the others are not read; 1: never */
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
@@ -267,7 +301,8 @@ typedef struct riffle_plan {
 
 /* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or slots too many for this
  * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for
- * n_sessions sessions of n_ctx tokens: each further one adds its digests. */
+ * n_sessions sessions of n_ctx tokens that step together: each further one adds its digests and its part of a step's buffers.
+ * cuda: RIFFLE_OUT_OF_MEMORY also if the KV of so many full sessions does not fit host memory. */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 
@@ -279,7 +314,9 @@ RIFFLE_API const char *riffle_context_error(const riffle_context *context);
  * the next call on the context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
-/* Change the selection for the steps that follow; KV already held stays valid. */
+/* Change the selection for the steps that follow; KV already held stays valid. Where that needs other digests, each session
+ * gets them at its next step; on a GPU those that RIFFLE_STOP_VETO needs are half as large again, and if there is no room that
+ * step is RIFFLE_OUT_OF_MEMORY and the session as it was. */
 RIFFLE_API riffle_status riffle_set_selection(riffle_context *context, const riffle_selection *selection);
 
 /* Ask the call that is running (or, if none is, the next one) to stop soon with RIFFLE_ABORTED; false takes it back.
@@ -296,7 +333,7 @@ RIFFLE_API size_t riffle_session_length(const riffle_session *session); /* token
  * shorter. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session *session, size_t n_tokens);
 
-/* Append tokens, attending densely. RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an
+/* Append tokens, attending densely (but for tokenselect with positions LIST). RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an
  * id is not in the vocabulary. Progress may be NULL. */
 RIFFLE_API riffle_status riffle_prefill(riffle_session *session, const int32_t *tokens, size_t n_tokens,
                                         riffle_progress_fn progress, void *user);
@@ -384,7 +421,11 @@ typedef struct riffle_stats {
   uint64_t prefill_tokens, decode_tokens, decode_steps;
   double prefill_seconds, decode_seconds;
   uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: held and attended    */
-  uint64_t kv_bytes_read;                   /* of K and V, decode                                                  */
+  uint64_t kv_tokens_total, kv_tokens_read; /* the same in tokens: selectors may read parts of blocks              */
+  uint64_t kv_bytes_read;                   /* of K and V that were attended to, decode                            */
+  uint64_t index_bytes_read;                /* to choose them: digests, codes, keys that were only scored; decode  */
+  uint64_t cached_selections, selections;   /* tokenselect: steps and layers that used the last selection again; all */
+  uint64_t index_bytes;                     /* sessions: memory kept beside the KV to select by, digests included  */
   uint64_t pool_lookups, pool_hits;         /* blocks asked of the pool; found there                               */
   uint64_t loaded_bytes, flushed_bytes;     /* copied host -> slot, slot -> host                                   */
   uint64_t evictions;                       /* 0 where the GPU decides residency, which does not count them           */
@@ -392,7 +433,7 @@ typedef struct riffle_stats {
   uint64_t peak_rss_bytes;                  /* of the process */
   int64_t pool_slots;
   /* Of a device with memory of its own; else 0. */
-  uint64_t host_syncs;                      /* times the host waited for the device, decode                        */
+  uint64_t host_syncs;                      /* times the host waited for the device                                */
   uint64_t device_bytes, peak_device_bytes; /* device memory held now, and at most                                 */
   uint64_t pinned_bytes;                    /* host memory that the device can read, held now                      */
 } riffle_stats;
@@ -417,7 +458,7 @@ typedef struct riffle_timing {
 } riffle_timing;
 
 /* As riffle_step, but one part after the other with the device's timers between (slow): for riffle bench. The bandwidths are
- * measured once for each context. RIFFLE_UNSUPPORTED on devices without such timers. */
+ * measured once for each context, in up to 1 GiB of device memory beside its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
 RIFFLE_API riffle_status riffle_profile_step(riffle_context *context, riffle_session *const *sessions,
                                              const int32_t *tokens, size_t n_sessions, riffle_timing *timing);
 
@@ -427,7 +468,9 @@ RIFFLE_API riffle_status riffle_profile_step(riffle_context *context, riffle_ses
 typedef struct riffle_trace {
   const riffle_session *session;
   int32_t position, layer, kv_head;
-  int32_t n_blocks, n_read;     /* blocks held; blocks attended */
+  int32_t n_blocks, n_read;     /* blocks held; blocks attended (selectors may read parts of them) */
+  int64_t n_tokens, n_tokens_read;
+  int64_t index_bytes;          /* read to choose them */
   int32_t n_group;              /* query heads of the group */
   const float *coverage;        /* n_group values in [0,1]; NULL without with_coverage */
   const int32_t *blocks;        /* n_read block indices, in the order attended */

@@ -5,13 +5,14 @@
 // Order    Operations run in the order they are called; a backend may run them later, but read() and end_step() wait.
 // Numbers  f32 activations. A result belongs to its own row (token, query): the same bits whatever else is in the batch,
 //          any pool, any eviction policy and any look-ahead; on the CPU also for any number of threads and however a prompt
-//          is cut into chunks.
+//          is cut into chunks (but for list positions, where a chunk is one selection).
 // Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL; nothing aborts. After
 //          an error other than RIFFLE_DEVICE_LOST the backend stays usable.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "engine/attention_trace.h"
 #include "engine/sampler.h"
@@ -21,6 +22,7 @@
 #include "model/model.h"
 #include "select/selector.h"
 #include "util/buffer.h"
+#include "util/error.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -50,15 +52,25 @@ struct PrefillAttention {
   const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
   int64_t n = 0, ldq = 0;
   int64_t pos0 = 0;          // position of the first query
+  SequenceKv* sequence = nullptr;
+  int layer = 0;
+  bool last = false;         // of the prompt
   LayerKv kv;                // holding keys of all positions < pos0 + n
   float* out = nullptr;      // [n][ldo]
   int64_t ldo = 0;
+  // Sequences with unrotated keys: q is before RoPE too, and attends to the list of a joint selector (null: to all keys) at
+  // positions in that list; one selection for all n queries.
+  const Selector* selector = nullptr;
+  int64_t vote_position = 0;  // of the first query in the eyes of the selector
 };
 
 // What a decode step read, per row; the trace callback sees it.
 struct RowReport {
   int n_blocks = 0, n_read = 0;
   int lookups = 0, misses = 0;      // of the pool
+  int64_t tokens_read = -1;         // -1: all of the blocks
+  int64_t index_bytes = 0;          // read to choose them
+  bool selected = true;             // anew; false: an earlier selection was used again
   const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
 };
@@ -72,6 +84,7 @@ struct Step {
   const Selector* dense = nullptr;  // of the first dense_layers layers
   int dense_layers = 0;
   int lookahead = 0;      // microbatches loaded ahead of the test
+  int64_t vote_position = 0;  // of sequences with unrotated keys: where the selector sees the query
   bool orders = false;    // report which blocks were read
   bool coverage = false;  // also measure what share of the attention weight was covered
   const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
@@ -105,6 +118,12 @@ class Backend {
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) = 0;
   // k (not yet rotated; may be overwritten), v [n][n_kv_heads*head_dim] of positions pos0.. into a layer.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) = 0;
+  // Rotates all keys that a sequence holds to their positions, or back (SequenceKv::unrotated changes), each rounded to the
+  // type of the KV once more; digests follow, the selector's state goes. rope_table covers the sequence.
+  virtual void change_positions(SequenceKv& sequence, bool unrotated) {
+    (void)sequence, (void)unrotated;
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list needs device cpu or emu");
+  }
   virtual void attend_prefill(const PrefillAttention& args) = 0;
 
   // ---- a decode step: begin_step, if it says so the operations, end_step. linear and ffn take part as well.
@@ -139,6 +158,7 @@ struct CpuBackendOptions {
   int64_t slots = 0;
   EvictPolicy evict = EvictPolicy::Lru;
   bool pool_per_layer = false;
+  std::string notice;  // Backend::notice
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);

@@ -11,7 +11,12 @@ template <typename T>
 using Names = std::vector<std::pair<const char*, T>>;
 
 const Names<riffle_selector> kSelectors = {
-    {"dense", RIFFLE_SELECTOR_DENSE}, {"psa", RIFFLE_SELECTOR_PSA}, {"topk", RIFFLE_SELECTOR_TOPK}};
+    {"dense", RIFFLE_SELECTOR_DENSE}, {"psa", RIFFLE_SELECTOR_PSA}, {"topk", RIFFLE_SELECTOR_TOPK},
+    {"twilight", RIFFLE_SELECTOR_TWILIGHT}, {"tokenselect", RIFFLE_SELECTOR_TOKENSELECT},
+    {"lfps", RIFFLE_SELECTOR_LFPS}, {"riffle", RIFFLE_SELECTOR_RIFFLE}};
+const Names<riffle_base> kBases = {{"all", RIFFLE_BASE_ALL}, {"topk", RIFFLE_BASE_TOPK}, {"psa", RIFFLE_BASE_PSA}};
+const Names<riffle_vote> kVotes = {{"soft", RIFFLE_VOTE_SOFT}, {"logits", RIFFLE_VOTE_LOGITS}, {"hard", RIFFLE_VOTE_HARD}};
+const Names<riffle_positions> kPositions = {{"true", RIFFLE_POSITIONS_TRUE}, {"list", RIFFLE_POSITIONS_LIST}};
 const Names<riffle_digest> kDigests = {
     {"mean", RIFFLE_DIGEST_MEAN}, {"quest", RIFFLE_DIGEST_QUEST}, {"cuboid-mean", RIFFLE_DIGEST_CUBOID_MEAN}};
 const Names<riffle_gqa> kGqas = {
@@ -131,36 +136,57 @@ void add_context_flags(CLI::App& app, riffle_context_options& c) {
   size_flag(g, "--prefill-chunk", c.prefill_chunk, "tokens per chunk of prefill; 0: default");
 }
 
+// A share or a count in one flag, as in the API: 0.1, 2048, 2K.
+void budget_flag(const Group& g, const char* flag, float& value, const char* text) {
+  std::ostringstream shown;
+  shown << value;
+  g.app
+      .add_option_function<std::string>(
+          flag,
+          [&value, flag](const std::string& word) {
+            float v = 0;
+            const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), v);
+            if (error != std::errc() || end != word.data() + word.size()) v = static_cast<float>(parse_size(flag, word));
+            if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError(flag, "'" + word + "' is out of range");
+            value = v;
+          },
+          text)
+      ->group(g.heading)
+      ->type_name("X")
+      ->default_str(shown.str());
+}
+
 void add_selection_flags(CLI::App& app, riffle_selection& s) {
   const Group g{app, "Selection of KV blocks in decode"};
-  choice(g, "--selector", s.selector, kSelectors, "dense: all; psa: best first until epsilon; topk: a budget");
+  choice(g, "--selector", s.selector, kSelectors, "dense: all; psa: best first until epsilon; topk: a budget; twilight, tokenselect, lfps, riffle: see README");
   choice(g, "--digest", s.digest, kDigests, "summary by which blocks are ranked");
   choice(g, "--gqa", s.gqa, kGqas, "how query heads of a group agree on a ranking");
   choice(g, "--stop-mode", s.stop, kStops, "psa: how it decides to stop");
   number_flag(g, "--epsilon", s.epsilon, 1e-6, 1, "psa: share of attention weight to cover; 1 reads everything");
-  // A share or a count in one flag, as in the API: 0.1, 2048, 2K.
-  std::ostringstream shown;
-  shown << s.budget;
-  g.app
-      .add_option_function<std::string>(
-          "--budget",
-          [&s](const std::string& text) {
-            float v = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-            if (error != std::errc() || end != text.data() + text.size())
-              v = static_cast<float>(parse_size("--budget", text));
-            if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError("--budget", "'" + text + "' is out of range");
-            s.budget = v;
-          },
-          "topk: up to 1 a share of the KV, above 1 a number of tokens")
-      ->group(g.heading)
-      ->type_name("X")
-      ->default_str(shown.str());
+  budget_flag(g, "--budget", s.budget, "topk: up to 1 a share of the KV, above 1 a number of tokens");
   number_flag(g, "--microbatch", s.microbatch, 1, kMaxInt, "psa: blocks between two tests");
   number_flag(g, "--sink-blocks", s.sink_blocks, 0, kMaxInt, "first blocks that are always read");
   number_flag(g, "--window-blocks", s.window_blocks, 0, kMaxInt, "last full blocks that are always read");
   number_flag(g, "--dense-layers", s.dense_layers, 0, kMaxInt, "first layers that read everything");
-  number_flag(g, "--lookahead", s.lookahead, 0, 8, "psa with a pool: microbatches loaded ahead");
+  choice(g, "--base", s.base, kBases, "twilight: what it starts from");
+  budget_flag(g, "--base-budget", s.base_budget, "twilight --base topk: KV whose INT4 keys are looked at");
+  number_flag(g, "--top-p-attn", s.top_p, 1e-6, 1, "twilight: share of the estimated attention weight to read");
+  number_flag(g, "--share", s.share, 0, 0.999999, "riffle: share of a head's attention weight from which a block is read");
+  number_flag(g, "--select-tokens", s.select_tokens, 1, kMaxInt, "tokenselect: tokens that the heads vote for");
+  number_flag(g, "--init-tokens", s.init_tokens, 0, kMaxInt, "tokenselect: first tokens that are always read");
+  number_flag(g, "--local-tokens", s.local_tokens, 1, kMaxInt, "tokenselect: last tokens that are always read");
+  choice(g, "--vote", s.vote, kVotes, "tokenselect: how heads agree");
+  number_flag(g, "--vote-scale", s.vote_scale, 1e-6, 1000, "tokenselect: factor of the vote's logits");
+  number_flag(g, "--cache-threshold", s.cache_threshold, -1, 2,
+              "tokenselect: cosine of queries from which a selection is used again; above 1: never");
+  choice(g, "--positions", s.positions, kPositions,
+         "tokenselect: positions in the text, or in the list that is read (goes beyond the trained context)");
+  budget_flag(g, "--top-tokens", s.top_tokens, "lfps: tokens read, up to 1 a share, above 1 a number");
+  number_flag(g, "--alpha", s.alpha, 0, 10, "lfps: larger, fewer candidates");
+  number_flag(g, "--rate", s.rate, 0, 1, "lfps: share of the tokens that become candidates; 0: by --alpha");
+  number_flag(g, "--decay", s.decay, 0, 0.9999, "lfps: of its tables, per step");
+  number_flag(g, "--bypass", s.bypass, 1e-6, 1, "lfps: weight of the first tokens from which no others are read; 1: never");
+  number_flag(g, "--lookahead", s.lookahead, 0, 8, "psa where the host fills the pool (emu, --residency host): microbatches loaded ahead");
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
@@ -198,6 +224,9 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
 }
 
 const char* selector_name(riffle_selector v) { return name_of(kSelectors, v); }
+const char* base_name(riffle_base v) { return name_of(kBases, v); }
+const char* vote_name(riffle_vote v) { return name_of(kVotes, v); }
+const char* positions_name(riffle_positions v) { return name_of(kPositions, v); }
 const char* digest_name(riffle_digest v) { return name_of(kDigests, v); }
 const char* gqa_name(riffle_gqa v) { return name_of(kGqas, v); }
 const char* stop_name(riffle_stop v) { return name_of(kStops, v); }

@@ -45,6 +45,9 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
 
 // The spellings that flags accept, for tables and JSON.
 const char* selector_name(riffle_selector v);
+const char* base_name(riffle_base v);
+const char* vote_name(riffle_vote v);
+const char* positions_name(riffle_positions v);
 const char* digest_name(riffle_digest v);
 const char* gqa_name(riffle_gqa v);
 const char* stop_name(riffle_stop v);

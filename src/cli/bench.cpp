@@ -17,14 +17,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 constexpr double kEnoughSeconds = 20;
 constexpr int kProfileSteps = 4;
 
-Model make_synthetic(const BenchOptions& o) {
-  riffle_model* model = nullptr;
-  char err[1024] = "";
-  const riffle_status status = riffle_model_synthetic(o.shape.c_str(), o.weights.c_str(), &model, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
-  return Model(model);
-}
-
 class Bench {
  public:
   explicit Bench(BenchOptions& o) : o_(o) {}
@@ -40,7 +32,7 @@ class Bench {
     }
     std::erase(lengths, 0);
     if (o_.traced) lengths.clear();  // prompts are filled in, which is no prefill
-    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_);
+    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights);
     info_ = model_info(model_.get());
     int64_t longest = std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
@@ -73,20 +65,26 @@ class Bench {
                          static_cast<long long>(longest), static_cast<long long>(n_ctx)));
     make_tokens(static_cast<size_t>(longest));
     InterruptGuard guard(context_.get());
-    for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
-    // Deepest first: truncating keeps what the shallower ones need.
-    std::sort(depths.rbegin(), depths.rend());
-    for (const Session& s : sessions_)
-      go_to(s.get(), static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
-    for (const int64_t d : depths)
-      for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
+    try {
+      for (const int64_t n : lengths) measure_prefill(static_cast<size_t>(n));
+      // Deepest first: truncating keeps what the shallower ones need.
+      std::sort(depths.rbegin(), depths.rend());
+      for (const Session& s : sessions_)
+        go_to(s.get(), static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
+      for (const int64_t d : depths)
+        for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
+    } catch (const Exit& e) {
+      if (e.code() != EXIT_INTERRUPTED) throw;
+      results_.interrupted = true;
+      notice(o_.common.quiet, "[stopped after %zu measurements]", results_.prefill.size() + results_.decode.size());
+    }
     std::stable_sort(results_.decode.begin(), results_.decode.end(),
                      [](const auto& a, const auto& b) { return a.depth < b.depth; });
     results_.stats = context_stats(context_.get());
     say_notice(context_.get(), o_.common.quiet);
     if (o_.common.json) print_json(bench_json(o_, results_));
     else print_bench(o_, results_);
-    return EXIT_OK;
+    return results_.interrupted ? EXIT_INTERRUPTED : EXIT_OK;
   }
 
  private:
@@ -237,6 +235,14 @@ class Bench {
 };
 
 }  // namespace
+
+Model make_synthetic(const std::string& shape, const std::string& weights) {
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  const riffle_status status = riffle_model_synthetic(shape.c_str(), weights.c_str(), &model, err, sizeof err);
+  if (status != RIFFLE_OK) throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  return Model(model);
+}
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();

@@ -20,6 +20,9 @@ struct BenchOptions {
   int warmup_steps() const { return warmup.value_or(traced ? 8 : 2); }
 };
 
+// A model of this shape with made-up weights of this type. Throws Exit.
+Model make_synthetic(const std::string& shape, const std::string& weights);
+
 struct PrefillRow {
   size_t tokens;
   std::vector<double> seconds;
@@ -40,6 +43,7 @@ struct BenchResults {
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
   riffle_stats stats{};  // at the end
+  bool interrupted = false;  // by Ctrl-C: what had been measured until then
 };
 
 double median(std::vector<double> values);

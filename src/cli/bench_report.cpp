@@ -99,6 +99,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
           {"text", tokens_from(o)},
           {"prefill", prefill},
           {"decode", decode},
+          {"interrupted", results.interrupted},
           {"peak_rss_bytes", results.stats.peak_rss_bytes},
           {"device_bytes", results.stats.device_bytes},
           {"peak_device_bytes", results.stats.peak_device_bytes},
@@ -145,7 +146,7 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
                fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0), fixed(1e6 * p.attention_attend, 0),
                fixed(1e6 * p.other, 0), fixed(1e6 * p.total, 0)});
   }
-  t.print();
+  if (!results.decode.empty()) t.print();
   if (any_parts) {
     write_out("\nmicroseconds of a step, part by part\n");
     parts.print();

@@ -98,10 +98,17 @@ Context create_context(riffle_model* model, const riffle_context_options& option
     notice(quiet, "running on the CPU%s: %s",
            std::strcmp(plan.device, "emu") == 0 ? ", with a GPU's slot pool emulated (--device cpu is faster)" : "",
            plan.device_note);
+  // A GPU takes seconds for its weights, in which nobody looks; but the exit code is Ctrl-C's.
+  InterruptGuard guard(nullptr);
   const riffle_status status = riffle_context_create(model, &options, &context, err, sizeof err);
   // What is refused here came from flags.
   if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
-  return Context(context);
+  Context owner(context);
+  if (interrupted()) {
+    notice(quiet, "[stopped]");
+    throw Exit(EXIT_INTERRUPTED, "");
+  }
+  return owner;
 }
 
 Session create_session(riffle_context* context) {
@@ -282,7 +289,12 @@ Json stats_json(const riffle_stats& s) {
           {"kv_blocks_total", s.kv_blocks_total},
           {"kv_blocks_read", s.kv_blocks_read},
           {"kv_read_pct", number(kv_read_pct(s))},
+          {"kv_tokens_total", s.kv_tokens_total},
+          {"kv_tokens_read", s.kv_tokens_read},
           {"kv_bytes_read", s.kv_bytes_read},
+          {"index_bytes_read", s.index_bytes_read},
+          {"selections", s.selections},
+          {"cached_selections", s.cached_selections},
           {"pool_slots", s.pool_slots},
           {"pool_lookups", s.pool_lookups},
           {"pool_hits", s.pool_hits},
@@ -305,7 +317,23 @@ Json selection_json(const riffle_selection& s) {
           {"sink_blocks", s.sink_blocks},
           {"window_blocks", s.window_blocks},
           {"dense_layers", s.dense_layers},
-          {"lookahead", s.lookahead}};
+          {"lookahead", s.lookahead},
+          {"base", base_name(s.base)},
+          {"base_budget", number(s.base_budget)},
+          {"top_p_attn", number(s.top_p)},
+          {"share", number(s.share)},
+          {"select_tokens", s.select_tokens},
+          {"init_tokens", s.init_tokens},
+          {"local_tokens", s.local_tokens},
+          {"vote", vote_name(s.vote)},
+          {"vote_scale", number(s.vote_scale)},
+          {"cache_threshold", number(s.cache_threshold)},
+          {"positions", positions_name(s.positions)},
+          {"top_tokens", number(s.top_tokens)},
+          {"alpha", number(s.alpha)},
+          {"rate", number(s.rate)},
+          {"decay", number(s.decay)},
+          {"bypass", number(s.bypass)}};
 }
 
 Json context_json(const riffle_context_options& o) {

@@ -4,6 +4,8 @@
 // A document is prefilled once and asked several questions: the session is cut back to the document, the question is
 // appended densely but for its last token, and that token and the answer's tokens run as decode steps, so that all
 // retrieval happens where blocks are selected.
+#include "cli/eval.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,9 +13,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/args.h"
 #include "cli/common.h"
-#include "cli/eval_report.h"
+#include "cli/eval_compare.h"
+#include "cli/eval_html.h"
 #include "cli/eval_tasks.h"
 
 namespace riffle::cli {
@@ -26,15 +28,6 @@ using eval::Setting;
 using eval::Task;
 using eval::Usage;
 using Clock = std::chrono::steady_clock;
-
-struct EvalOptions {
-  CommonOptions common;
-  std::vector<std::string> text_paths;
-  std::string lengths, tasks, sweep, out_path, records_path, reference_path;
-  int questions = 100, questions_per_document = 10, nll_tokens = 128, windows = 2;
-  uint64_t seed = 1;
-  bool coverage = false, dense_only = false;
-};
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -79,43 +72,67 @@ class Evaluator {
   void run_document(const Document& doc, const std::string& label, std::vector<Row>& rows);
   void ask(const Document& doc, Progress& progress, std::vector<Row>& rows);
   void read_text(const Document& doc, Progress& progress, std::vector<Row>& rows);
-  Answer answer(const Question& q, size_t base, int32_t last);
-  std::string generate(size_t base, int32_t last, size_t limit);
+  Answer answer(const Question& q);
+  void describe(eval::HeatMap& map, const Setting& setting, const Question& question, const Answer& answer);
+  std::string generate(size_t limit);
   std::vector<eval::PositionBucket> score_positions();
   void report(const std::vector<Row>& rows);
+  void report_comparison(const std::vector<Row>& rows);
   void record(int length, const Document& doc, const std::vector<std::vector<Answer>>& answers);
 
   const float* step(int32_t token) {
-    riffle_session* session = session_.get();
+    riffle_session* session = current_;
     check(riffle_step(context_.get(), &session, &token, 1), context_.get());
     return riffle_logits(session);
   }
-  void truncate(size_t n) { check(riffle_session_truncate(session_.get(), n), context_.get()); }
+  static bool reads_itself(const riffle_selection& s) {
+    return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+  }
+  // The session that a setting answers from, and the selection that reads its prompts.
+  void use(size_t setting) {
+    current_ = sessions_[session_of_[setting]].get();
+    check(riffle_set_selection(context_.get(), &settings_[session_of_[setting] ? setting : 0].selection), context_.get());
+  }
+  void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_.get()); }
+  void rewind(const std::vector<int32_t>& prompt, size_t n);
   void prefill(const int32_t* tokens, size_t n, Progress* progress) {
     if (n == 0) return;
-    check(riffle_prefill(session_.get(), tokens, n, progress ? Progress::callback : nullptr, progress), context_.get());
+    check(riffle_prefill(current_, tokens, n, progress ? Progress::callback : nullptr, progress), context_.get());
   }
   // Makes the setting the one that steps run with, and counts them from now on until end().
   void begin(const Setting& setting);
   Usage end();
-  static void on_trace(void* user, const riffle_trace* trace) { static_cast<Evaluator*>(user)->usage_.add(*trace); }
+  static void on_trace(void* user, const riffle_trace* trace) {
+    Evaluator& self = *static_cast<Evaluator*>(user);
+    self.usage_.add(*trace);
+    if (self.map_) self.map_->add(*trace);
+  }
   void put_line(const Json& json);
 
   EvalOptions& o_;
   Model model_;
   Context context_;
-  Session session_;
+  // A document is read densely once for all settings, but for those whose positions are in a list: they read it themselves.
+  std::vector<Session> sessions_;
+  std::vector<size_t> session_of_;  // by setting
+  riffle_session* current_ = nullptr;
   riffle_model_info info_{};
   eval::Vocabulary vocabulary_;
   eval::PromptForm form_;
   std::vector<Task> tasks_;
   std::vector<Setting> settings_;  // the first is dense
+  std::vector<bool> mapped_;       // by setting: a heat map is wanted
   std::vector<int64_t> lengths_;
   std::vector<int32_t> text_;
   int n_ctx_ = 0;
   bool has_pool_ = false;
-  Usage usage_;     // since begin()
-  int length_ = 0;  // being run, for records
+  Usage usage_;                                       // since begin()
+  riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
+  std::vector<int32_t> prompt_;                       // document and question being answered
+  int length_ = 0;                                    // being run, for records
+  bool is_first_document_ = false;                    // of its length
+  std::unique_ptr<eval::HeatMap> map_;                // of the answer being given
+  std::vector<eval::HeatMap> maps_;
   std::ofstream out_, records_;
 };
 
@@ -168,7 +185,11 @@ void Evaluator::prepare() {
   settings_ = {eval::dense_setting(flags)};
   if (!o_.dense_only) {
     std::vector<Setting> more;
-    if (!o_.sweep.empty()) {
+    if (o_.compare && o_.compare_spec.empty()) {
+      more = eval::default_comparison();
+    } else if (o_.compare) {
+      more = eval::parse_sweep(o_.compare_spec, flags, "--compare");
+    } else if (!o_.sweep.empty()) {
       more = eval::parse_sweep(o_.sweep, flags);
     } else {
       more = {eval::flag_setting(flags)};
@@ -213,18 +234,36 @@ void Evaluator::prepare() {
   }
   n_ctx_ = options.n_ctx;
   context_ = create_context(model_.get(), options, o_.common.quiet);
-  session_ = create_session(context_.get());
   has_pool_ = context_stats(context_.get()).pool_slots > 0;
+  std::vector<Setting> possible;
   for (const Setting& s : settings_) {
-    if (riffle_set_selection(context_.get(), &s.selection) != RIFFLE_OK) {
+    if (riffle_set_selection(context_.get(), &s.selection) == RIFFLE_OK) {
+      possible.push_back(s);
+    } else if (o_.compare && o_.compare_spec.empty()) {
+      // Nobody asked for it by name: a device need not have every selector.
+      notice(o_.common.quiet, "%s left out: %s", s.label.c_str(), riffle_context_error(context_.get()));
+    } else {
       throw Exit(EXIT_USAGE, s.label + ": " + riffle_context_error(context_.get()));
     }
   }
+  settings_ = std::move(possible);
+  for (const Setting& s : settings_) {
+    const bool own = reads_itself(s.selection);
+    session_of_.push_back(own ? sessions_.size() : 0);
+    if (own || sessions_.empty()) sessions_.push_back(create_session(context_.get()));
+  }
+  current_ = sessions_[0].get();
+  const bool by_paper = o_.heat_maps.empty() && !o_.report_path.empty();
+  mapped_ = by_paper ? eval::paper_settings(settings_) : eval::named_settings(o_.heat_maps, settings_, "--heatmap");
   const auto open = [](std::ofstream& file, const std::string& path) {
     if (path.empty()) return;
     file.open(path, std::ios::app);
     if (!file) throw Exit(EXIT_RUN, path + ": cannot open for writing");
   };
+  if (!o_.report_path.empty()) {
+    std::ofstream report(o_.report_path, std::ios::app);  // refused now, not when all is done
+    if (!report) throw Exit(EXIT_RUN, o_.report_path + ": cannot open for writing");
+  }
   open(out_, o_.out_path);
   open(records_, o_.records_path);
 }
@@ -248,6 +287,7 @@ void Evaluator::write_header() {
 void Evaluator::begin(const Setting& setting) {
   usage_ = Usage();
   check(riffle_set_selection(context_.get(), &setting.selection), context_.get());
+  selector_ = setting.selection.selector;
   const bool coverage = o_.coverage && setting.selection.selector != RIFFLE_SELECTOR_DENSE;
   check(riffle_set_trace(context_.get(), on_trace, this, coverage), context_.get());
   riffle_reset_stats(context_.get());
@@ -259,44 +299,68 @@ Usage Evaluator::end() {
   return std::move(usage_);
 }
 
-std::string Evaluator::generate(size_t base, int32_t last, size_t limit) {
-  truncate(base);
+// Back to the first n tokens of the prompt. What a selector has learnt since (candidates, a cached selection) must not
+// reach the next answer, and what it learns from the queries at a prompt's end it must learn from this one's: so the
+// end is read again under the setting in force. Dense reading gives the same KV however it is cut (on a GPU to within
+// rounding).
+void Evaluator::rewind(const std::vector<int32_t>& prompt, size_t n) {
+  constexpr size_t kReread = 64;
+  const bool stateless =
+      current_ != sessions_[0].get() || selector_ == RIFFLE_SELECTOR_DENSE || selector_ == RIFFLE_SELECTOR_PSA || selector_ == RIFFLE_SELECTOR_TOPK;
+  const size_t keep = stateless ? n : n - std::min(n, kReread);
+  truncate(keep);
+  prefill(prompt.data() + keep, n - keep, nullptr);
+}
+
+std::string Evaluator::generate(size_t limit) {
+  rewind(prompt_, prompt_.size() - 1);
   std::vector<int32_t> ids;
-  const float* logits = step(last);
+  const float* logits = step(prompt_.back());
   while (ids.size() < limit) {
     const int32_t id = predict(logits, info_.vocab_size, 0).argmax;
     if (id == info_.eos_id) return detokenize(model_.get(), ids);
     ids.push_back(id);
-    if (riffle_session_length(session_.get()) >= static_cast<size_t>(n_ctx_)) break;
+    if (riffle_session_length(current_) >= static_cast<size_t>(n_ctx_)) break;
     logits = step(id);
   }
   return detokenize(model_.get(), ids) + " [unfinished]";  // never a right answer
 }
 
-// base: tokens held before the question's last token, `last`.
-Answer Evaluator::answer(const Question& q, size_t base, int32_t last) {
+Answer Evaluator::answer(const Question& q) {
   Answer a;
-  truncate(base);
+  rewind(prompt_, prompt_.size() - 1);
   a.in_order = true;
-  const float* logits = step(last);
+  const float* logits = step(prompt_.back());
   for (size_t i = 0; i < q.answer.size(); ++i) {
     const Prediction p = predict(logits, info_.vocab_size, q.answer[i]);
     a.nll -= p.logprob;
     a.in_order &= p.argmax == q.answer[i];
     if (i + 1 < q.answer.size()) logits = step(q.answer[i]);
   }
+  if (map_) maps_.push_back(std::move(*map_));
+  map_.reset();          // before anything is generated over the same positions
   a.right = a.in_order;  // what greedy decoding would have written, token by token
   if (!a.right && !q.values.empty()) {
-    a.text = generate(base, last, 2 * q.answer.size() + 16);
+    a.text = generate(2 * q.answer.size() + 16);
     a.right = eval::answer_right(q, a.text);
   }
   return a;
 }
 
+void Evaluator::describe(eval::HeatMap& map, const Setting& setting, const Question& question, const Answer& answer) {
+  map.setting = setting.label;
+  map.is_paper = setting.paper_default;
+  map.length = length_;
+  map.question = question.question_text;
+  map.answer = question.answer_text;
+  map.depth = question.depth;
+  map.right = answer.right;
+}
+
 void Evaluator::ask(const Document& doc, Progress& progress, std::vector<Row>& rows) {
   const size_t n_questions = doc.questions.size(), n_settings = settings_.size();
   std::vector<std::vector<Answer>> answers(n_questions, std::vector<Answer>(n_settings));
-  size_t prepared = n_questions;  // the question whose tail the session holds
+  std::vector<size_t> prepared(sessions_.size(), n_questions);  // the question whose tail a session holds
   for (size_t k = 0; k < n_questions * n_settings; ++k) {
     // With a pool, all questions by one setting before the next one, or every setting would find in the pool what
     // dense reading left there.
@@ -304,16 +368,20 @@ void Evaluator::ask(const Document& doc, Progress& progress, std::vector<Row>& r
     const size_t s = has_pool_ ? k / n_questions : k % n_settings;
     const Question& question = doc.questions[q];
     const Clock::time_point start = Clock::now();
-    const size_t base = doc.tokens.size() + question.tail.size() - 1;
-    if (prepared != q) {
+    use(s);
+    if (std::exchange(prepared[session_of_[s]], q) != q) {
       truncate(doc.tokens.size());
       prefill(question.tail.data(), question.tail.size() - 1, nullptr);
-      prepared = q;
     }
+    prompt_ = doc.tokens;
+    prompt_.insert(prompt_.end(), question.tail.begin(), question.tail.end());
     begin(settings_[s]);
+    const bool is_mapped = mapped_[s] && is_first_document_ && q == 0;
+    if (is_mapped) map_ = std::make_unique<eval::HeatMap>();
     Answer& a = answers[q][s];
-    a = answer(question, base, question.tail.back());
+    a = answer(question);
     const Usage usage = end();
+    if (is_mapped) describe(maps_.back(), settings_[s], question, a);
     a.read_pct = usage.read_pct();
     const Answer& dense = answers[q][0];
     Row& row = rows[s];
@@ -341,7 +409,9 @@ void Evaluator::read_text(const Document& doc, Progress& progress, std::vector<R
   std::vector<double> dense(n, 0);
   for (size_t s = 0; s < settings_.size(); ++s) {
     const Clock::time_point start = Clock::now();
+    use(s);
     begin(settings_[s]);
+    rewind(doc.tokens, begin_at - 1);
     Row& row = rows[s];
     double sum = 0, dense_sum = 0;
     uint64_t counted = 0;
@@ -362,27 +432,33 @@ void Evaluator::read_text(const Document& doc, Progress& progress, std::vector<R
     row.text_tokens += counted;
     row.text.add(usage);
     row.seconds += seconds_since(start);
+  }
+  for (const Session& session : sessions_) {
+    current_ = session.get();
     truncate(begin_at - 1);
   }
 }
 
 void Evaluator::run_document(const Document& doc, const std::string& label, std::vector<Row>& rows) {
-  truncate(0);
   size_t held = 0;
+  // What has been read so far, by all sessions, goes on to `end`.
+  const auto read_to = [&](size_t end) {
+    for (size_t s = 0; s < settings_.size(); ++s) {
+      if (s > 0 && session_of_[s] == 0) continue;
+      use(s);
+      if (held == 0) truncate(0);
+      Progress progress(label + ", prefill" + (s ? " by " + settings_[s].label : ""), o_.common.quiet);
+      prefill(doc.tokens.data() + held, end - held, &progress);
+    }
+    held = end;
+  };
   // A register's end is no held-out text.
   if (o_.nll_tokens > 0 && !doc.is_register && !o_.dense_only) {
-    held = doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1;
-    {
-      Progress progress(label + ", prefill", o_.common.quiet);
-      prefill(doc.tokens.data(), held, &progress);
-    }
+    read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);
     Progress progress(label + ", held-out text", o_.common.quiet);
     read_text(doc, progress, rows);
   }
-  {
-    Progress progress(label + ", prefill", o_.common.quiet);
-    prefill(doc.tokens.data() + held, doc.tokens.size() - held, &progress);
-  }
+  read_to(doc.tokens.size());
   Progress progress(label + ", questions", o_.common.quiet);
   ask(doc, progress, rows);
 }
@@ -417,6 +493,7 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
         throw Exit(EXIT_USAGE, text_of("--length %d: %s", length, e.what()));
       }
       ++index[plan.is_register];
+      is_first_document_ = done == 0;
       run_document(doc, text_of("length %d, document %zu of %zu", length, done + 1, plans.size()), rows);
       n_tokens += doc.tokens.size();
       ++done;
@@ -465,9 +542,21 @@ void Evaluator::record(int length, const Document& doc, const std::vector<std::v
 }
 
 void Evaluator::report(const std::vector<Row>& rows) {
-  for (const Row& r : rows) put_line(r.json());
-  if (o_.common.json || rows.empty() || o_.dense_only) return;
+  for (const Row& r : rows) put_line(o_.compare ? eval::compare_row_json(r) : r.json());
+  if (o_.common.json || rows.empty() || o_.dense_only || o_.compare) return;
   write_out(text_of("%d tokens\n", rows[0].length) + eval::rows_text(rows) + "\n");
+}
+
+// All that is left to say of a comparison once its rows are out.
+void Evaluator::report_comparison(const std::vector<Row>& rows) {
+  for (const eval::HeatMap& map : maps_) put_line(map.json());
+  put_line(eval::summary_json(rows));
+  if (!o_.common.json && !rows.empty()) write_out(eval::compare_text(rows));
+  if (o_.report_path.empty()) return;
+  std::ofstream file(o_.report_path, std::ios::binary | std::ios::trunc);
+  file << eval::report_html(rows, maps_, o_) << std::flush;
+  if (!file) throw Exit(EXIT_RUN, o_.report_path + ": cannot write");
+  notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
 }
 
 // Windows spread over the text, each predicted from its own beginning (behind <s>) in one scored prefill.
@@ -483,7 +572,7 @@ std::vector<eval::PositionBucket> Evaluator::score_positions() {
     std::vector<riffle_score> scores(tokens.size());
     truncate(0);
     Progress progress(text_of("held-out window %d of %d", w + 1, o_.windows), o_.common.quiet);
-    check(riffle_prefill_scored(session_.get(), tokens.data(), tokens.size(), scores.data(), Progress::callback,
+    check(riffle_prefill_scored(current_, tokens.data(), tokens.size(), scores.data(), Progress::callback,
                                 &progress),
           context_.get());
     for (eval::PositionBucket& b : buckets) {
@@ -507,13 +596,15 @@ int Evaluator::run() {
   write_header();
   InterruptGuard guard(context_.get());
   bool stopped = false;
-  std::vector<Row> dense;
+  std::vector<Row> dense, all;
   for (int64_t length : lengths_) {
     const std::vector<Row> rows = run_length(static_cast<int>(length), stopped);
     report(rows);
     if (!rows.empty()) dense.push_back(rows[0]);
+    if (o_.compare) all.insert(all.end(), rows.begin(), rows.end());
     if (stopped) break;
   }
+  if (o_.compare) report_comparison(all);
   if (o_.dense_only) {
     std::vector<eval::PositionBucket> buckets;
     try {
@@ -543,48 +634,6 @@ int Evaluator::run() {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Command& chosen) {
-  auto o = std::make_shared<EvalOptions>();
-  CLI::App* sub = app.add_subcommand("eval", "facts hidden in long text: answers dense and sparse, KV read, nll");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
-  sub->get_option("--json")->description("a JSON line per row on stdout in place of tables");
-  const auto count = CLI::Range(0, 1 << 24);
-  const auto some = CLI::Range(1, 1 << 24);
-  o->tasks = "passkey,magic,person,thing,vars,kv";
-  sub->add_option("--text", o->text_paths, "text the model has not seen, to hide facts in; default: the demo's")
-      ->type_name("FILE...");
-  sub->add_option("--length", o->lengths, "tokens of a whole prompt; default 8192,16384,30000 where the text allows")
-      ->type_name("N,...");
-  sub->add_option("--tasks", o->tasks, "kinds of questions")->type_name("NAME,...")->capture_default_str();
-  sub->add_option("--questions", o->questions, "questions per length, all tasks together")
-      ->type_name("N")
-      ->check(some)
-      ->capture_default_str();
-  sub->add_option("--questions-per-doc", o->questions_per_document, "questions that share a document")
-      ->type_name("N")
-      ->check(some)
-      ->capture_default_str();
-  sub->add_option("--sweep", o->sweep,
-                  "settings to compare on the same KV, such as \"psa:epsilon=0.5,0.9,stop=veto;topk:budget=0.05,0.1\"; "
-                  "fields: epsilon budget microbatch sink_blocks window_blocks dense_layers lookahead digest gqa stop; "
-                  "default: the one the flags describe")
-      ->type_name("SPEC;...");
-  sub->add_option("--nll", o->nll_tokens, "held-out tokens to predict one by one at the end of each document; 0: none")
-      ->type_name("N")
-      ->check(count)
-      ->capture_default_str();
-  sub->add_flag("--coverage", o->coverage, "measure the share of attention truly covered (slow)");
-  sub->add_flag("--dense-only", o->dense_only, "only dense answers, and held-out nll by position");
-  sub->add_option("--windows", o->windows, "with --dense-only: windows of 32768 tokens for nll by position; 0: none")
-      ->type_name("N")
-      ->check(count)
-      ->capture_default_str();
-  sub->add_option("--compare-dense-golden", o->reference_path, "with --dense-only: JSON of figures to set beside")
-      ->type_name("FILE");
-  sub->add_option("--seed", o->seed, "of documents and questions")->type_name("N")->capture_default_str();
-  sub->add_option("--out", o->out_path, "append a JSON line per finished row to this file")->type_name("FILE");
-  sub->add_option("--records", o->records_path, "append a JSON line per question to this file")->type_name("FILE");
-  sub->final_callback([o, &chosen] { chosen = [o] { return Evaluator(*o).run(); }; });
-}
+int run_eval(EvalOptions& options) { return Evaluator(options).run(); }
 
 }  // namespace riffle::cli

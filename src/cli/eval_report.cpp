@@ -7,154 +7,22 @@
 namespace riffle::eval {
 namespace {
 
-using cli::Exit;
-using cli::EXIT_USAGE;
 using cli::Json;
 using cli::number;
 using cli::text_of;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-double ratio(double a, double b) { return b > 0 ? a / b : kNan; }
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (;;) {
-    const size_t end = text.find(separator, begin);
-    std::string part = text.substr(begin, end == std::string::npos ? end : end - begin);
-    const size_t first = part.find_first_not_of(" \t\n"), last = part.find_last_not_of(" \t\n");
-    parts.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
-
-double parse_number(const std::string& key, const std::string& value) {
-  size_t used = 0;
-  double x = kNan;
-  try {
-    x = std::stod(value, &used);
-  } catch (const std::exception&) {
-  }
-  if (used != value.size() || value.empty() || !std::isfinite(x)) {
-    throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected a number", key.c_str(), value.c_str()));
-  }
-  return x;
-}
-
-int32_t parse_count(const std::string& key, const std::string& value) {
-  const double x = parse_number(key, value);
-  if (!(x >= 0 && x <= 1e9) || x != std::floor(x)) {
-    throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected a whole number", key.c_str(), value.c_str()));
-  }
-  return static_cast<int32_t>(x);
-}
-
-// The enum value whose spelling is value; the library's enums count from 0.
-template <typename Enum>
-Enum parse_enum(const std::string& key, const std::string& value, const char* (*name)(Enum), int count) {
-  std::string known;
-  for (int i = 0; i < count; ++i) {
-    const char* spelling = name(static_cast<Enum>(i));
-    if (value == spelling) return static_cast<Enum>(i);
-    known += (i ? ", " : "") + std::string(spelling);
-  }
-  throw Exit(EXIT_USAGE, text_of("--sweep: %s=%s: expected one of %s", key.c_str(), value.c_str(), known.c_str()));
-}
-
-void set_field(riffle_selection& s, const std::string& key, const std::string& value) {
-  if (key == "epsilon") {
-    s.epsilon = static_cast<float>(parse_number(key, value));
-  } else if (key == "budget") {
-    s.budget = static_cast<float>(parse_number(key, value));
-  } else if (key == "microbatch") {
-    s.microbatch = parse_count(key, value);
-  } else if (key == "sink_blocks") {
-    s.sink_blocks = parse_count(key, value);
-  } else if (key == "window_blocks") {
-    s.window_blocks = parse_count(key, value);
-  } else if (key == "dense_layers") {
-    s.dense_layers = parse_count(key, value);
-  } else if (key == "lookahead") {
-    s.lookahead = parse_count(key, value);
-  } else if (key == "digest") {
-    s.digest = parse_enum<riffle_digest>(key, value, cli::digest_name, 3);
-  } else if (key == "gqa") {
-    s.gqa = parse_enum<riffle_gqa>(key, value, cli::gqa_name, 3);
-  } else if (key == "stop" || key == "stop_mode") {
-    s.stop = parse_enum<riffle_stop>(key, value, cli::stop_name, 4);
-  } else {
-    throw Exit(EXIT_USAGE, text_of("--sweep: unknown field '%s'; known: epsilon, budget, microbatch, sink_blocks, "
-                                   "window_blocks, dense_layers, lookahead, digest, gqa, stop",
-                                   key.c_str()));
-  }
-}
-
 template <typename T>
 void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
 }
 
-std::string fixed(double value, int decimals) { return std::isnan(value) ? "-" : text_of("%.*f", decimals, value); }
-
 }  // namespace
 
-// ---- settings ----
+double ratio(double a, double b) { return b > 0 ? a / b : kNan; }
 
-Setting dense_setting(const riffle_selection& base) {
-  Setting s{"dense", base};
-  s.selection.selector = RIFFLE_SELECTOR_DENSE;
-  return s;
-}
-
-Setting flag_setting(const riffle_selection& base) {
-  std::string label = cli::selector_name(base.selector);
-  if (base.selector == RIFFLE_SELECTOR_PSA) label += text_of(" epsilon=%g", static_cast<double>(base.epsilon));
-  if (base.selector == RIFFLE_SELECTOR_TOPK) label += text_of(" budget=%g", static_cast<double>(base.budget));
-  return {label, base};
-}
-
-std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base) {
-  std::vector<Setting> all;
-  for (const std::string& spec : split(text, ';')) {
-    if (spec.empty()) continue;  // a trailing ';'
-    const size_t colon = spec.find(':');
-    const std::string selector = split(spec.substr(0, colon), ':')[0];
-    Setting first{selector, base};
-    first.selection.selector = parse_enum<riffle_selector>("selector", selector, cli::selector_name, 3);
-    std::vector<Setting> settings = {first};
-    std::vector<std::pair<std::string, std::vector<std::string>>> fields;
-    if (colon != std::string::npos) {
-      for (const std::string& word : split(spec.substr(colon + 1), ',')) {
-        const size_t equals = word.find('=');
-        if (equals != std::string::npos) {
-          std::string key = split(word.substr(0, equals), '=')[0];
-          std::replace(key.begin(), key.end(), '-', '_');
-          fields.push_back({key, {split(word.substr(equals + 1), '=')[0]}});
-        } else if (fields.empty()) {
-          throw Exit(EXIT_USAGE, text_of("--sweep: '%s': expected field=value", word.c_str()));
-        } else {
-          fields.back().second.push_back(word);
-        }
-      }
-    }
-    for (const auto& [key, values] : fields) {
-      std::vector<Setting> grown;
-      for (const Setting& s : settings) {
-        for (const std::string& value : values) {
-          grown.push_back(s);
-          set_field(grown.back().selection, key, value);
-          grown.back().label += " " + key + "=" + value;
-        }
-      }
-      settings = std::move(grown);
-    }
-    all.insert(all.end(), settings.begin(), settings.end());
-  }
-  if (all.empty()) throw Exit(EXIT_USAGE, "--sweep: no setting given");
-  return all;
-}
+std::string fixed(double value, int decimals) { return std::isnan(value) ? "-" : text_of("%.*f", decimals, value); }
 
 // ---- counting ----
 
@@ -162,6 +30,11 @@ void Usage::add(const riffle_stats& stats) {
   steps += stats.decode_steps;
   blocks_total += stats.kv_blocks_total;
   blocks_read += stats.kv_blocks_read;
+  tokens_total += stats.kv_tokens_total;
+  tokens_read += stats.kv_tokens_read;
+  index_bytes_read += stats.index_bytes_read;
+  selections += stats.selections;
+  cached_selections += stats.cached_selections;
   kv_bytes_read += stats.kv_bytes_read;
   pool_lookups += stats.pool_lookups;
   pool_hits += stats.pool_hits;
@@ -171,9 +44,11 @@ void Usage::add(const riffle_stats& stats) {
 
 void Usage::add(const riffle_trace& trace) {
   const size_t n = static_cast<size_t>(trace.layer) + 1, i = n - 1;
-  grow(layer_total, n), grow(layer_read, n), grow(layer_rows, n), grow(layer_coverage, n), grow(layer_heads, n);
-  layer_total[i] += static_cast<uint64_t>(trace.n_blocks);
-  layer_read[i] += static_cast<uint64_t>(trace.n_read);
+  grow(layer_total, n), grow(layer_read, n), grow(layer_blocks, n), grow(layer_rows, n);
+  grow(layer_coverage, n), grow(layer_heads, n);
+  layer_total[i] += static_cast<uint64_t>(trace.n_tokens);
+  layer_read[i] += static_cast<uint64_t>(trace.n_tokens_read);
+  layer_blocks[i] += static_cast<uint64_t>(trace.n_read);
   ++layer_rows[i];
   if (!trace.coverage) return;
   for (int h = 0; h < trace.n_group; ++h) {
@@ -185,6 +60,9 @@ void Usage::add(const riffle_trace& trace) {
 
 void Usage::add(const Usage& other) {
   steps += other.steps, blocks_total += other.blocks_total, blocks_read += other.blocks_read;
+  tokens_total += other.tokens_total, tokens_read += other.tokens_read;
+  index_bytes_read += other.index_bytes_read, selections += other.selections;
+  cached_selections += other.cached_selections;
   kv_bytes_read += other.kv_bytes_read, pool_lookups += other.pool_lookups, pool_hits += other.pool_hits;
   loaded_bytes += other.loaded_bytes, seconds += other.seconds;
   coverage.insert(coverage.end(), other.coverage.begin(), other.coverage.end());
@@ -194,18 +72,35 @@ void Usage::add(const Usage& other) {
   };
   sum(layer_total, other.layer_total);
   sum(layer_read, other.layer_read);
+  sum(layer_blocks, other.layer_blocks);
   sum(layer_rows, other.layer_rows);
   sum(layer_coverage, other.layer_coverage);
   sum(layer_heads, other.layer_heads);
 }
 
 double Usage::read_pct() const {
+  return 100 * ratio(static_cast<double>(tokens_read), static_cast<double>(tokens_total));
+}
+double Usage::blocks_read_pct() const {
   return 100 * ratio(static_cast<double>(blocks_read), static_cast<double>(blocks_total));
 }
 double Usage::pool_hit_pct() const {
   return 100 * ratio(static_cast<double>(pool_hits), static_cast<double>(pool_lookups));
 }
+double Usage::reused_pct() const {
+  return cached_selections ? 100 * ratio(static_cast<double>(cached_selections), static_cast<double>(selections))
+                           : kNan;
+}
+double Usage::index_bytes_per_step() const {
+  return ratio(static_cast<double>(index_bytes_read), static_cast<double>(steps));
+}
 double Usage::ms_per_step() const { return 1e3 * ratio(seconds, static_cast<double>(steps)); }
+double Usage::kv_bytes_per_step() const {
+  return ratio(static_cast<double>(kv_bytes_read), static_cast<double>(steps));
+}
+double Usage::host_bytes_per_step() const {
+  return ratio(static_cast<double>(pool_lookups > 0 ? loaded_bytes : kv_bytes_read), static_cast<double>(steps));
+}
 
 double Usage::coverage_mean() const {
   double sum = 0;
@@ -235,7 +130,12 @@ Json Usage::json() const {
   j["kv_read_pct"] = number(read_pct());
   j["kv_blocks_total"] = blocks_total;
   j["kv_blocks_read"] = blocks_read;
+  j["kv_tokens_total"] = tokens_total;
+  j["kv_tokens_read"] = tokens_read;
   j["kv_bytes_read"] = kv_bytes_read;
+  j["index_bytes_read"] = index_bytes_read;
+  j["selections"] = selections;
+  j["cached_selections"] = cached_selections;
   j["pool_hit_pct"] = number(pool_hit_pct());
   j["pool_lookups"] = pool_lookups;
   j["loaded_bytes"] = loaded_bytes;
@@ -247,9 +147,9 @@ Json Usage::json() const {
   for (size_t i = 0; i < pct.size(); ++i) {
     Json layer;
     layer["kv_read_pct"] = number(pct[i]);
-    layer["kv_blocks_read"] = layer_read[i];
+    layer["kv_blocks_read"] = layer_blocks[i];
     // Mean over steps and KV heads.
-    layer["blocks_per_step"] = number(ratio(static_cast<double>(layer_read[i]), static_cast<double>(layer_rows[i])));
+    layer["blocks_per_step"] = number(ratio(static_cast<double>(layer_blocks[i]), static_cast<double>(layer_rows[i])));
     layer["coverage_mean"] = number(ratio(layer_coverage[i], static_cast<double>(layer_heads[i])));
     j["layers"].push_back(layer);
   }
@@ -283,6 +183,15 @@ Marks Row::total() const {
   Marks sum;
   for (const Marks& m : tasks) sum.add(m);
   return sum;
+}
+
+double Row::text_nll_increase() const {
+  return ratio(text_nll_sparse - text_nll_dense, static_cast<double>(text_tokens));
+}
+
+double Row::answer_nll_increase() const {
+  const Marks m = total();
+  return ratio(m.nll_sparse - m.nll_dense, static_cast<double>(m.tokens));
 }
 
 Json Row::json() const {

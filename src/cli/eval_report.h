@@ -1,35 +1,28 @@
-// Settings that `riffle eval` compares, what it counts for each, and the tables and JSON it makes of that.
+// What `riffle eval` counts for each setting, and the tables and JSON it makes of that. (--compare: eval_compare.h.)
 #pragma once
 #include <array>
 #include <string>
 #include <vector>
 
 #include "cli/common.h"
+#include "cli/eval_settings.h"
 #include "cli/eval_tasks.h"
 
 namespace riffle::eval {
 
-struct Setting {
-  std::string label;  // "psa epsilon=0.3 stop=veto"
-  riffle_selection selection;
-};
-
-Setting dense_setting(const riffle_selection& base);
-// The one setting that the shared flags describe.
-Setting flag_setting(const riffle_selection& base);
-
-// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and pairs of a field of
-// riffle_selection and its values; a word without '=' is one more value of the field before it. Several lists in one
-// spec give all combinations. What a spec does not say is taken from base. Throws cli::Exit(EXIT_USAGE).
-std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base);
+// a / b; NaN where nothing was counted.
+double ratio(double a, double b);
+// With so many decimals; "-" for NaN.
+std::string fixed(double value, int decimals);
 
 // What reading the KV cost: counters of the library and of its trace.
 struct Usage {
-  uint64_t steps = 0, blocks_total = 0, blocks_read = 0, kv_bytes_read = 0;
+  uint64_t steps = 0, blocks_total = 0, blocks_read = 0, tokens_total = 0, tokens_read = 0, kv_bytes_read = 0;
+  uint64_t index_bytes_read = 0, selections = 0, cached_selections = 0;
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
   double seconds = 0;  // of decode steps, tracing included
-  std::vector<uint64_t> layer_total, layer_read,
-      layer_rows;                      // by layer: blocks held, blocks read, (step, KV head) pairs
+  // By layer: tokens held, tokens read, blocks read, (step, KV head) pairs.
+  std::vector<uint64_t> layer_total, layer_read, layer_blocks, layer_rows;
   std::vector<float> coverage;         // of every step, layer and query head
   std::vector<double> layer_coverage;  // sum by layer
   std::vector<uint64_t> layer_heads;   // terms of that sum
@@ -37,9 +30,15 @@ struct Usage {
   void add(const riffle_stats& stats);
   void add(const riffle_trace& trace);
   void add(const Usage& other);
-  double read_pct() const;  // percentages and means are NaN where nothing was counted
+  // Percentages and means are NaN where nothing was counted.
+  double read_pct() const;  // tokens
+  double blocks_read_pct() const;
   double pool_hit_pct() const;
+  double reused_pct() const;  // NaN where no selection was an earlier step's
   double ms_per_step() const;
+  double kv_bytes_per_step() const;     // K and V attended to
+  double host_bytes_per_step() const;   // of these, what came from host memory: all, or what a pool did not hold
+  double index_bytes_per_step() const;  // read to choose them
   double coverage_mean() const;
   double coverage_p1() const;  // 1st percentile
   std::vector<double> layer_read_pct() const;
@@ -69,6 +68,8 @@ struct Row {
   double seconds = 0;                              // all time spent on this row
 
   Marks total() const;
+  double text_nll_increase() const;    // per token, over dense
+  double answer_nll_increase() const;  // the same on the reference answers
   cli::Json json() const;
 };
 

@@ -1,4 +1,5 @@
 // riffle info: facts of a model, and what running it would take.
+#include "cli/bench.h"
 #include "cli/common.h"
 
 namespace riffle::cli {
@@ -7,6 +8,7 @@ namespace {
 struct InfoOptions {
   CommonOptions common;
   bool plan = false;
+  std::string shape, weights = "q8_0";  // shape "": a model file
 };
 
 Json info_json(const riffle_model_info& i) {
@@ -90,7 +92,7 @@ void print_plan(const riffle_plan& p) {
 }
 
 int info_main(InfoOptions& o) {
-  Model model = load_model(o.common);
+  Model model = o.shape.empty() ? load_model(o.common) : make_synthetic(o.shape, o.weights);
   const riffle_model_info info = model_info(model.get());
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
@@ -102,13 +104,13 @@ int info_main(InfoOptions& o) {
       throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   }
   if (o.common.json) {
-    Json out = {{"path", o.common.model_path}};
+    Json out = {{"path", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)}};
     out.update(info_json(info));
     if (o.plan) out["plan"] = plan_json(plan, status, err);
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    print_info(info, o.common.model_path);
+    print_info(info, o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights");
     if (o.plan) write_out("\n");
     if (o.plan) print_plan(plan);
   }
@@ -121,8 +123,16 @@ int info_main(InfoOptions& o) {
 void add_info(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<InfoOptions>();
   CLI::App* sub = app.add_subcommand("info", "Facts of a model and, with --plan, the memory that running it takes");
-  sub->add_flag("--plan", o->plan, "the memory plan for the flags given, computed before anything is allocated");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  sub->add_flag("--plan", o->plan, "the memory plan for the flags given, computed before anything is allocated");
+  CLI::Option* shape =
+      sub->add_option("--shape", o->shape, "of this shape in place of a model: plans without a download; see bench --help")
+          ->type_name("NAME")
+          ->excludes("--model");
+  sub->add_option("--weights", o->weights, "type of its weights: q8_0|bf16|f16|f32")
+      ->type_name("TYPE")
+      ->needs(shape)
+      ->capture_default_str();
   sub->final_callback([o, &chosen] { chosen = [o] { return info_main(*o); }; });
 }
 

@@ -54,13 +54,21 @@ int run_main(RunOptions& o) {
   } else {
     tokens = tokenize(model.get(), prompt, RIFFLE_TOKENIZE_BOS);
   }
+  // What AUTO stands for; whatever is wrong with the options, creating the context says.
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  if (o.common.json) riffle_plan_memory(model.get(), &o.common.context, &plan, nullptr, 0);
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
   const auto ready = std::chrono::steady_clock::now();
   InterruptGuard guard(context.get());
+  bool read = false;
   {
     Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
-    check(riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress), context.get());
+    const riffle_status status =
+        riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress);
+    read = !(status == RIFFLE_ABORTED && interrupted());  // then there is an answer all the same: none
+    if (read) check(status, context.get());
   }
   riffle_generate_options g;
   riffle_generate_defaults(&g);
@@ -74,7 +82,8 @@ int run_main(RunOptions& o) {
   g.n_stop = stop.size();
   Answer answer{.stream = !o.common.json, .text = {}, .tokens = {}, .first = {}, .error = {}};
   riffle_result result{};
-  check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
+  result.finish = RIFFLE_FINISH_ABORTED;
+  if (read) check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
   const auto end = std::chrono::steady_clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
@@ -89,15 +98,18 @@ int run_main(RunOptions& o) {
                   {"first_token_seconds", answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
                   {"total_seconds", seconds(start, end)}}},
                 {"stats", stats_json(stats)},
+                {"device", plan.device ? Json(plan.device) : Json(nullptr)},
+                {"device_note", plan.device_note},
                 {"options", context_json(o.common.context)},
                 {"seed", o.common.sampling.seed},
                 {"model", o.common.model_path},
                 {"version", riffle_version()}});
   } else {
     // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own.
-    if (is_terminal(STDOUT_FILENO) && (answer.text.empty() || answer.text.back() != '\n')) write_out("\n");
+    if (read && is_terminal(STDOUT_FILENO) && (answer.text.empty() || answer.text.back() != '\n')) write_out("\n");
     say_notice(context.get(), o.common.quiet);
-    notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
+    if (read) notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
+    else notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }

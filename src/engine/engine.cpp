@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "select/tokenselect.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -21,6 +22,7 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
   }
   dense_ = make_dense();
   selector_ = make_selector(options_.options.selection);
+  check_device(*selector_);
   act_ = std::make_unique<Activations>();
 }
 
@@ -32,6 +34,10 @@ void Engine::make_host_backend() {
   b.slots = options_.slots;
   b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   b.pool_per_layer = options_.options.pool_per_layer;
+  if (n_ctx() > model_.config.n_ctx && !list_positions())
+    b.notice = format("the context holds %lld tokens, but the model was trained with %d: what lies beyond confuses it, unless "
+                      "positions are those in a list (selector tokenselect, positions list)",
+                      static_cast<long long>(n_ctx()), model_.config.n_ctx);
   backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 
@@ -63,7 +69,9 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
 }
 
 void Engine::set_selection(const riffle_selection& selection) {
-  selector_ = make_selector(selection);
+  std::unique_ptr<Selector> selector = make_selector(selection);
+  check_device(*selector);
+  selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
 }
@@ -88,6 +96,59 @@ void Engine::require_digests(Sequence& s) {
   backend_->residency().change_digests(s.kv, want);
 }
 
+bool Engine::list_positions() const {
+  return selection().selector == RIFFLE_SELECTOR_TOKENSELECT && selection().positions == RIFFLE_POSITIONS_LIST;
+}
+
+int64_t Engine::rope_positions(int64_t n_tokens) const {
+  const riffle_selection& s = selection();
+  const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
+  if (!list_positions() || n_tokens <= list) return n_tokens;
+  const int64_t votes = local + std::min<int64_t>(options_.options.prefill_chunk, local);
+  return std::max(votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
+}
+
+// What the selector keeps of a sequence, made when it is first wanted: from the keys held by then. How those are held
+// follows the selection as well.
+void Engine::require_state(Sequence& s) {
+  if (options_.cuda) {
+    if (selector_->rule().by_share) backend_->residency().require_codes(s.kv);
+    return;
+  }
+  if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
+    backend_->rope_table(s.kv.n_tokens);
+    backend_->change_positions(s.kv, list_positions());
+  }
+  s.kv.unrotated = list_positions();
+  if (selector_->fits(s.kv.selection.get())) return;
+  StateShape shape;
+  shape.n_layers = model_.config.n_layers;
+  shape.n_kv_heads = model_.config.n_kv_heads;
+  shape.g = model_.config.n_heads / model_.config.n_kv_heads;
+  shape.layout = options_.layout;
+  shape.n_ctx = n_ctx();
+  shape.kernels = cpu::kernels(options_.isa);
+  std::unique_ptr<SelectorState> state = selector_->make_state(shape);
+  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size);
+  threads_->parallel_for(s.kv.heads.size(), [&](int64_t i, int) {
+    state->add_blocks(static_cast<int>(i / shape.n_kv_heads), static_cast<int>(i % shape.n_kv_heads), full,
+                      s.kv.heads[i].blocks.data());
+  });
+  s.kv.selection = std::move(state);
+}
+
+void Engine::check_device(const Selector& selector) const {
+  if (options_.cuda && selector.rule().host_only)
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s looks at keys in host memory: it needs device cpu or emu",
+         selector.name());
+}
+
+uint64_t Engine::index_bytes(const Sequence& s) const {
+  uint64_t sum = s.kv.selection ? s.kv.selection->bytes() : 0;
+  for (const HeadKv& h : s.kv.heads) sum += h.digests.size() * sizeof(uint16_t) + h.bound_factor.size() * sizeof(float);
+  return sum;
+}
+
 riffle_stats Engine::stats() const {
   riffle_stats out{};
   out.struct_size = sizeof out;
@@ -99,7 +160,12 @@ riffle_stats Engine::stats() const {
     out.decode_seconds = c.decode_seconds;
     out.kv_blocks_total = c.kv_blocks_total;
     out.kv_blocks_read = c.kv_blocks_read;
-    out.kv_bytes_read = c.kv_blocks_read * 2 * options_.layout.value_offset();
+    out.kv_tokens_total = c.kv_tokens_total;
+    out.kv_tokens_read = c.kv_tokens_read;
+    out.kv_bytes_read = c.kv_tokens_read * 2 * options_.layout.row_bytes();
+    out.index_bytes_read = c.index_bytes_read;
+    out.selections = c.selections;
+    out.cached_selections = c.cached_selections;
   };
   fill(counts_);
   const ResidencyCounters& r = backend_->residency().counters;
@@ -127,7 +193,13 @@ riffle_stats Engine::stats(const Sequence& s) const {
   out.decode_seconds = s.counts.decode_seconds;
   out.kv_blocks_total = s.counts.kv_blocks_total;
   out.kv_blocks_read = s.counts.kv_blocks_read;
-  out.kv_bytes_read = s.counts.kv_blocks_read * 2 * options_.layout.value_offset();
+  out.kv_tokens_total = s.counts.kv_tokens_total;
+  out.kv_tokens_read = s.counts.kv_tokens_read;
+  out.kv_bytes_read = s.counts.kv_tokens_read * 2 * options_.layout.row_bytes();
+  out.index_bytes_read = s.counts.index_bytes_read;
+  out.selections = s.counts.selections;
+  out.cached_selections = s.counts.cached_selections;
+  out.index_bytes = index_bytes(s);
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
   out.loaded_bytes = s.counts.loaded_bytes;

@@ -18,7 +18,8 @@ namespace riffle {
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  uint64_t kv_blocks_total = 0, kv_blocks_read = 0;
+  uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0, index_bytes_read = 0;
+  uint64_t selections = 0, cached_selections = 0;
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;  // of sequences; the context has the residency's
 };
 
@@ -77,6 +78,13 @@ class Engine {
   struct Activations;  // device buffers of one forward pass
 
   void require_digests(Sequence& sequence);
+  void require_state(Sequence& sequence);
+  // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
+  bool list_positions() const;
+  // Positions that may be rotated to while sequences hold at most n_tokens.
+  int64_t rope_positions(int64_t n_tokens) const;
+  uint64_t index_bytes(const Sequence& sequence) const;
+  void check_device(const Selector& selector) const;
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);
   void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);

@@ -29,12 +29,16 @@ void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score*
   std::vector<float> old_logits;
   old_logits.swap(s.logits);
   try {
+    require_state(s);
     backend_->residency().reserve(s.kv, n0 + n);
     if (options_.trace) fill_from_trace(s, n, progress);
     else prefill_layers(s, tokens, scores, progress);
   } catch (...) {
-    backend_->residency().truncate(s.kv, n0);
     s.logits.swap(old_logits);
+    try {
+      backend_->residency().truncate(s.kv, n0);
+    } catch (const Error&) {  // the device is lost: the first error says why
+    }
     throw;
   }
   s.kv.n_tokens = n0 + n;
@@ -50,24 +54,29 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
                             const Progress& progress) {
   const Config& c = model_.config;
   const int64_t n0 = s.kv.n_tokens, n = static_cast<int64_t>(tokens.size());
-  const int64_t chunk = std::min<int64_t>(options_.options.prefill_chunk, n);
+  // Under list positions a chunk attends to one list, which must hold all of the chunk: in its window.
+  const bool list = s.kv.unrotated;
+  const int64_t chunk = std::min<int64_t>({options_.options.prefill_chunk, n, list ? selection().local_tokens : n});
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   Activations& a = *act_;
   a.reserve(*backend_, c, n, chunk);
-  backend_->rope_table(n0 + n);
+  backend_->rope_table(rope_positions(n0 + n));
   float* x = a.x.as<float>();
   backend_->embed(model_.weights.embedding, tokens.data(), n, x);
   const double total = static_cast<double>(n) * c.n_layers;
 
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
-    const LayerKv layer_kv = backend_->residency().prefill_layer(s.kv, layer, n0 + n);
+    LayerKv layer_kv = backend_->residency().prefill_layer(s.kv, layer, n0 + n);
+    layer_kv.unrotated = list;
     for (int64_t first = 0; first < n; first += chunk) {
       const int64_t rows = std::min(chunk, n - first);
       // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the last token of
       // the prompt goes beyond its keys and values.
       const bool only_kv = layer == c.n_layers - 1 && !scores;
-      const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - 1 : rows;
+      // A list is chosen by all queries of its chunk.
+      const int64_t wanted = list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
+      const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
       float* xc = x + first * c.dim;
       Linear qkv;
       qkv.x = xc;
@@ -89,14 +98,19 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
           q.n_outs = 1;
           backend_->linear(q);
         }
-        backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
+        if (!list) backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
         PrefillAttention att;
         att.q = a.q.as<float>();
         att.n = rows - skip;
         att.ldq = att.ldo = q_width;
         att.pos0 = n0 + first + skip;
+        att.sequence = &s.kv;
+        att.layer = layer;
+        att.last = first + rows == n;
         att.kv = layer_kv;
         att.out = a.att.as<float>();
+        att.selector = list && layer >= selection().dense_layers ? selector_.get() : nullptr;
+        att.vote_position = selection().local_tokens;
         backend_->attend_prefill(att);
         finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
       }
@@ -191,6 +205,7 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   // Memory for the new tokens first, so that what can fail fails before anything is changed.
   for (Sequence* s : sequences) {
     require_digests(*s);
+    require_state(*s);
     s->next_logits.resize(model_.config.vocab_size);
     backend_->residency().reserve(s->kv, s->kv.n_tokens + 1);
   }
@@ -218,7 +233,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     longest = std::max(longest, sequences[i]->kv.n_tokens + 1);
   }
   // The table grows by 4,096 positions, so that it does not grow at every step.
-  backend_->rope_table(std::min(n_ctx(), (longest + 4095) / 4096 * 4096));
+  const int64_t positions = rope_positions(longest);
+  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)));
   backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
   Step step;
@@ -229,6 +245,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
   step.lookahead = selection().lookahead;
+  step.vote_position = selection().local_tokens;
   step.orders = bool(trace_);
   step.coverage = coverage_;
   step.samples = samples;
@@ -298,8 +315,16 @@ void Engine::run_step(int64_t n) {
 
 void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
   for (int h = 0; h < model_.config.n_kv_heads; ++h) {
-    const RowReport& r = reports[h];
+    RowReport r = reports[h];
+    if (r.tokens_read < 0) {  // whole blocks; the last one is among them
+      const int64_t held = s.kv.n_tokens + 1;
+      r.tokens_read = int64_t(r.n_read) * options_.layout.block_size - (int64_t(r.n_blocks) * options_.layout.block_size - held);
+    }
     for (Counts* c : {&counts_, &s.counts}) {
+      c->kv_tokens_total += s.kv.n_tokens + 1;
+      c->kv_tokens_read += r.tokens_read;
+      c->index_bytes_read += r.index_bytes;
+      if (h == 0) ++c->selections, c->cached_selections += !r.selected;
       c->kv_blocks_total += r.n_blocks;
       c->kv_blocks_read += r.n_read;
       c->pool_lookups += r.lookups;

@@ -62,7 +62,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
 
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
     r.cuda = cuda_usable(r.device_note);
-    if (r.cuda && o.device == RIFFLE_DEVICE_AUTO) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
+    if (r.cuda) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
     if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda) fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
            r.device_note.empty() ? "this riffle was built without the CUDA toolkit" : r.device_note.c_str());
     // A pool was asked for, so without a GPU AUTO means the device that has one all the same.
@@ -76,6 +76,9 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
          "residency device has one pool for all layers, evicts the least recently used and needs pinned memory");
   if (!r.pooled && !r.cuda && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT, "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
+  if (!r.cuda && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
+    fail(RIFFLE_BAD_ARGUMENT, "device %s has no GPU memory to manage: residency and no_pin need device cuda%s%s",
+         r.pooled ? "emu" : "cpu", r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
   return r;
 }
 
@@ -94,6 +97,7 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.residency = o.residency;
   c.no_pin = o.no_pin;
   c.digest = digest_spec(o.selection);
+  c.codes = o.selection.selector == RIFFLE_SELECTOR_RIFFLE;
   return c;
 }
 
@@ -135,7 +139,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   plan.digests = sessions * heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
   plan.slot_bytes = r.layout.bytes();
   plan.host_kv = heads * blocks * plan.slot_bytes;
-  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
+  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem, device_free = 0;
   if (r.cuda) {
     const CudaPlan cuda = plan_cuda(model, cuda_options(r));
     plan.weights = cuda.weights;
@@ -143,10 +147,13 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     plan.digests = cuda.digests;
     plan.prefill_kv = cuda.prefill_kv;
     plan.min_slots = cuda.min_slots;
-    // The host gives every row of a layer one iteration's slots; the device needs none to go on.
-    if (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer)
+    // The host gives every row of a layer one iteration's slots; the device needs none to go on. But where the system does
+    // not pin memory, the host has to take over, and a pool that riffle chooses is large enough for that.
+    const bool host = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+    if (host || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
       plan.min_slots = (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
     per_slot = cuda.per_slot;
+    device_free = cuda.free;
     if (!budget) budget = cuda.free > kDeviceMargin ? cuda.free - kDeviceMargin : 1;
   } else if (!r.pooled) {
     plan.total = plan.weights + plan.activations + plan.digests;
@@ -176,10 +183,20 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
          size_text(plan.prefill_kv).c_str(), static_cast<long long>(o.slots ? o.slots : plan.min_slots),
          size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str());
   }
+  if (r.cuda && plan.total > device_free)
+    fail(RIFFLE_OUT_OF_MEMORY, "gpu_mem is %s and %s of it would be used, but the GPU has only %s free: a gpu_mem from %s up to that works",
+         size_text(budget).c_str(), size_text(plan.total).c_str(), size_text(device_free).c_str(),
+         size_text(plan.min_gpu_mem).c_str());
   const uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   if (!r.cuda && plan.pool > physical)
     fail(RIFFLE_OUT_OF_MEMORY, "%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots),
          size_text(plan.pool).c_str(), size_text(physical).c_str());
+  // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
+  if (r.cuda && plan.host_kv * sessions > physical)
+    fail(RIFFLE_OUT_OF_MEMORY, "%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
+         o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
+         size_text(plan.host_kv * sessions).c_str(), size_text(physical).c_str(),
+         static_cast<unsigned long long>(physical / (sessions * heads * plan.slot_bytes) * o.block_size));
   if (r.slots < plan.min_slots)
     fail(RIFFLE_NO_SLOT, "slots is %lld, but one iteration of one sequence needs at least %lld",
          static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots));

@@ -28,6 +28,8 @@ class HostResidency : public Residency {
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
 
   virtual bool in_place() const = 0;
+  // Brings all that the device changed back to the host store and forgets its copies.
+  void retire(SequenceKv& sequence) { forget(sequence, 0); }
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
   // How many blocks of a layer can be held at once besides the tails.
   virtual int64_t room(int layer) const = 0;

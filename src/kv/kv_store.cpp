@@ -28,6 +28,7 @@ void KvStore::destroy(SequenceKv& s) {
   for (HeadKv& h : s.heads)
     for (std::byte* block : h.blocks) store_.give_back(block);
   s.heads.clear();
+  s.selection.reset();
   s.n_tokens = 0;
 }
 
@@ -57,6 +58,7 @@ void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {
       h.digests.resize(full * digest_stride(s.spec));
     }
   }
+  if (s.selection) s.selection->truncate(n_tokens);
   s.n_tokens = n_tokens;
 }
 
@@ -71,6 +73,9 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
   }
   threads_->parallel_for(count, [&](int64_t i, int) {
     HeadKv& h = s.heads[first + i];
+    if (s.selection)
+      s.selection->add_blocks(static_cast<int>((first + i) / n_kv_heads_), static_cast<int>((first + i) % n_kv_heads_),
+                              static_cast<int>(full), h.blocks.data());
     const size_t old = h.bound_factor.size();
     if (old >= full) return;
     h.digests.resize(full * stride);
@@ -95,6 +100,15 @@ void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
   }
   s.spec = spec;
   build_digests(s, s.n_tokens);
+}
+
+void KvStore::renew_digests(SequenceKv& s) {
+  for (HeadKv& h : s.heads) {
+    h.digests.clear();
+    h.bound_factor.clear();
+  }
+  s.selection.reset();
+  if (host_digests_) build_digests(s, s.n_tokens);
 }
 
 }  // namespace riffle

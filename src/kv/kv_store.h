@@ -7,6 +7,7 @@
 
 #include "kv/block_layout.h"
 #include "kv/host_store.h"
+#include "kv/selector_state.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -36,7 +37,10 @@ struct SequenceKv {
   int64_t n_tokens = 0;  // committed; blocks may hold more while a step or prefill is under way
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
+  // Keys are held as they were before RoPE (at position 0), for positions in the attended list; else at their positions.
+  bool unrotated = false;
   std::unique_ptr<DeviceKv> device;  // null on the CPU
+  std::unique_ptr<SelectorState> selection;  // null until a selector wants one
   std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in the host store only
 };
 
@@ -57,10 +61,13 @@ class KvStore {
   void reserve(SequenceKv& sequence, int64_t n_tokens);
   // Blocks beyond n_tokens go back; digests of blocks that are no longer full go away. Sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
-  // Digests of all blocks that n_tokens fill and that have none yet, from the host store. layer < 0: all layers.
+  // Digests of all blocks that n_tokens fill and that have none yet, from the host store; the selector's state sees them as
+  // well. layer < 0: all layers.
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
   // Digests of another kind: throws the old ones away and builds the new.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
+  // The keys of full blocks were changed in place: their digests again. The selector's state is gone. Does not allocate.
+  void renew_digests(SequenceKv& sequence);
 
   const BlockLayout& layout() const { return layout_; }
   int n_layers() const { return n_layers_; }

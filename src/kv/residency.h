@@ -15,6 +15,7 @@ struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
   std::byte* base = nullptr;           // where the blocks lie one after the other; null in place
   int64_t n_blocks = 0;
+  bool unrotated = false;  // of SequenceKv
 };
 
 struct ResidencyCounters {
@@ -35,6 +36,8 @@ class Residency {
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
+  // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own (SelectorState).
+  virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
 
   // ---- decode
   // Makes the newest block of these sequences writable at position n_tokens and leaves room for `spare` more blocks in

@@ -6,6 +6,7 @@ namespace {
 
 class Dense : public Selector {
  public:
+  const char* name() const override { return "dense"; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.everything = true;

@@ -18,6 +18,7 @@ class Psa : public Selector {
  public:
   explicit Psa(const riffle_selection& s) : s_(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
 
+  const char* name() const override { return "psa"; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
@@ -35,9 +36,7 @@ class Psa : public Selector {
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const int n = plan.n_candidates(), g = row.g;
-    plan.scores.resize(n);
-    group_scores(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan.first_candidate(), n, plan.scratch,
-                 plan.scores.data());
+    score_candidates(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan);
     plan.rank(plan.scores.data(), n);
     plan.state.assign(size_t(g) * sizeof(Head) / sizeof(double), 0.0);
     for (int h = 0; h < g; ++h) head(plan, h) = Head{};
@@ -108,6 +107,7 @@ class Psa : public Selector {
     for (int h = 0; h < g; ++h) {
       const float* q = row.q + h * d;
       float* bound = plan.scores.data() + size_t(n) * (1 + h);
+      if (h == 0 && veto) plan.index_bytes += int64_t(n) * d * 2;  // the mean keys
       if (veto) {
         score(digests + 2 * d, row.digest_stride, n, d, q, nullptr, bound);
       } else {

@@ -8,25 +8,74 @@
 
 namespace riffle {
 
+void RowPlan::clear() {
+  order_.clear();
+  masks_.clear();
+  stand_in.clear();
+  stand_in_l.clear();
+  index_bytes = 0;
+  cached = false;
+  attended = false;
+  n_forced_ = first_candidate_ = n_candidates_ = n_kept_ = sorted_ = 0;
+}
+
 void RowPlan::everything(const Row& row) {
+  clear();
   order_.resize(row.n_blocks);
   for (int b = 0; b < row.n_blocks; ++b) order_[b] = b;
   n_forced_ = row.n_blocks;
   first_candidate_ = row.n_blocks;
-  n_candidates_ = n_kept_ = sorted_ = 0;
 }
 
 void RowPlan::forced(const Row& row, int sink_blocks, int window_blocks) {
   const int sinks = std::min(sink_blocks, row.n_full);
   const int window = std::min(window_blocks, row.n_full - sinks);
-  order_.clear();
+  clear();
   order_.reserve(row.n_blocks);
   for (int b = 0; b < sinks; ++b) order_.push_back(b);
   for (int b = row.n_full - window; b < row.n_blocks; ++b) order_.push_back(b);
   n_forced_ = static_cast<int>(order_.size());
   first_candidate_ = sinks;
   n_candidates_ = row.n_full - window - sinks;
-  n_kept_ = sorted_ = 0;
+}
+
+void RowPlan::tokens(const Row& row, const int32_t* token_ids, int n) {
+  clear();
+  const int shift = std::countr_zero(static_cast<unsigned>(row.block_size));
+  for (int i = 0; i < n; ++i) {
+    const int b = token_ids[i] >> shift;
+    if (order_.empty() || order_.back() != b) {
+      order_.push_back(b);
+      masks_.push_back(0);
+    }
+    masks_.back() |= uint64_t(1) << (token_ids[i] & (row.block_size - 1));
+  }
+  n_forced_ = static_cast<int>(order_.size());
+  first_candidate_ = row.n_blocks;
+}
+
+void RowPlan::masked(const Row& row, const uint64_t* masks) {
+  clear();
+  for (int b = 0; b < row.n_blocks; ++b)
+    if (masks[b] != 0) {
+      order_.push_back(b);
+      masks_.push_back(masks[b]);
+    }
+  n_forced_ = static_cast<int>(order_.size());
+  first_candidate_ = row.n_blocks;
+}
+
+int64_t RowPlan::tokens_read(const Row& row, int n) const {
+  int64_t sum = 0;
+  if (!masks_.empty()) {
+    for (int i = 0; i < n; ++i) sum += std::popcount(masks_[i]);
+    return sum;
+  }
+  sum = int64_t(n) * row.block_size;
+  // The unfilled block is among the forced ones, or all blocks are read.
+  for (int i = 0; i < std::min(n, n_forced_); ++i)
+    if (order_[i] == row.n_blocks - 1) sum -= int64_t(row.n_blocks) * row.block_size - row.n_tokens;
+  return sum;
 }
 
 // Larger score first, then lower index: one ascending 64-bit key holds both.
@@ -59,10 +108,34 @@ int32_t RowPlan::at(int position) {
   return order_[position];
 }
 
-void group_scores(const Row& row, riffle_gqa combine, bool mean_digest, int first, int n, std::vector<float>& scratch,
-                  float* scores) {
-  if (n <= 0) return;
-  const int g = row.g, d = row.d;
+void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo) {
+  for (int h = 0; h < row.g; ++h) {
+    const float* q = row.q + h * row.d;
+    if (row.type == KvType::F16) {  // an f16 key is a digest without a radius
+      row.kernels->attention.digest_score(reinterpret_cast<const uint16_t*>(block), row.d, n, row.d, q, nullptr, out + h * ldo);
+      continue;
+    }
+    for (int t = 0; t < n; ++t) {
+      const float* key = reinterpret_cast<const float*>(block) + int64_t(t) * row.d;
+      float sum = 0;
+      for (int j = 0; j < row.d; ++j) sum += q[j] * key[j];
+      out[h * ldo + t] = sum;
+    }
+  }
+}
+
+int budget_blocks(const Row& row, float budget) {
+  const double tokens = budget <= 1 ? double(budget) * double(row.n_tokens) : double(budget);
+  return static_cast<int>(std::min(std::ceil(tokens / row.block_size), double(row.n_blocks)));
+}
+
+void score_candidates(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan) {
+  const int first = plan.first_candidate(), n = plan.n_candidates(), g = row.g, d = row.d;
+  plan.scores.resize(n);
+  if (n == 0) return;
+  plan.index_bytes += int64_t(n) * d * (mean_digest ? 2 : 4);
+  std::vector<float>& scratch = plan.scratch;
+  float* scores = plan.scores.data();
   const uint16_t* digests = row.digests + int64_t(first) * row.digest_stride;
   const auto& score = row.kernels->attention.digest_score;
   if (combine == RIFFLE_GQA_MEAN) {

@@ -8,6 +8,8 @@
 #include "kernels/cpu/kernels.h"
 #include "kv/kv_store.h"
 #include "riffle.h"
+#include "util/buffer.h"
+#include "util/thread_pool.h"
 
 namespace riffle {
 
@@ -23,6 +25,19 @@ struct Row {
   int64_t digest_stride = 0;
   const float* bound_factor = nullptr;  // [n_full], R of kernels.h
   const cpu::Kernels* kernels = nullptr;
+  // For selectors that look at keys themselves, or at what they keep of the sequence:
+  int layer = 0, head = 0;                   // of the KV heads
+  const std::byte* const* blocks = nullptr;  // [n_full] in the host store
+  const std::byte* tail = nullptr;           // the last block
+  KvType type = KvType::F16;
+  SelectorState* state = nullptr;            // of the sequence; what make_state made, else null
+
+  const std::byte* block(int b) const { return b < n_full ? blocks[b] : tail; }
+  int64_t row_bytes() const { return int64_t(type == KvType::F16 ? 2 : 4) * d; }  // of a token's key, or value
+  const std::byte* key(int64_t token) const {
+    return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
+  }
+  const std::byte* value(int64_t token) const { return key(token) + block_size * row_bytes(); }
 };
 
 // One row's plan, kept from step to step for its memory. Positions 0..n_forced-1 are the forced blocks (sinks, window,
@@ -38,21 +53,41 @@ class RowPlan {
   // Scores of the candidates in token order; ties go to the lower block. Keeps the best `keep` of them.
   void rank(const float* scores, int keep);
 
+  // These tokens alone (ascending, all different). Positions are their blocks in token order, all forced, each with the mask
+  // of its tokens.
+  void tokens(const Row& row, const int32_t* ids, int n);
+  // The same, given as the mask of every block (0: not read; no bits beyond the last token).
+  void masked(const Row& row, const uint64_t* masks);
+
   int n_forced() const { return n_forced_; }
   int size() const { return n_forced_ + n_kept_; }  // blocks this row may read
   int32_t at(int position);                         // block index; extends the order as needed
   const std::vector<int32_t>& order() const { return order_; }
+  uint64_t mask(int position) const { return masks_.empty() ? ~uint64_t(0) : masks_[position]; }  // tokens to attend to
+  // Tokens in positions [0, n).
+  int64_t tokens_read(const Row& row, int n) const;
 
   // The selector's own: what it keeps from begin to done, and scratch.
   std::vector<double> state;
   std::vector<float> scores;
   std::vector<float> scratch;
+  std::vector<int32_t> ids;
+  Buffer work;
+  int64_t index_bytes = 0;  // read to come to this plan: digests, codes, keys that were only scored
+  bool cached = false;      // an earlier selection is used again
+
+  // A partial result that stands for tokens that are not read: normalised values [g][d] and log-sum-exps [g]; empty: none.
+  std::vector<float> stand_in, stand_in_l;
+  // The selector has read the plan's tokens itself: stand_in is their result, and nothing is left to attend to.
+  bool attended = false;
 
  private:
   void extend(int ranked);
 
   int n_forced_ = 0, first_candidate_ = 0, n_candidates_ = 0, n_kept_ = 0;
+  void clear();
   std::vector<int32_t> order_;
+  std::vector<uint64_t> masks_;  // of order_; empty: all tokens
   std::vector<uint64_t> keys_;  // ascending = most critical first
   int sorted_ = 0;              // keys_[0, sorted_) are in place
 };
@@ -60,6 +95,7 @@ class RowPlan {
 // What a selector does, in words that a GPU's kernels can follow without calling back: rank blocks by their digests, read
 // the forced ones, then either a fixed number of the best (one shot) or microbatches until the test passes.
 struct SelectionRule {
+  bool host_only = false;   // these words do not tell it: it runs where the CPU attends
   bool everything = false;  // no ranking: all blocks in token order
   int sink_blocks = 0, window_blocks = 0;
   riffle_digest digest = RIFFLE_DIGEST_CUBOID_MEAN;
@@ -69,12 +105,27 @@ struct SelectionRule {
   riffle_stop stop = RIFFLE_STOP_PAPER;
   double slack = 0;         // log((1 - epsilon) / epsilon)
   int microbatch = 0;
+  bool by_share = false;    // not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight,
+  float log_share = 0;      // as INT4 keys tell
 };
 
 class Selector {
  public:
   virtual ~Selector() = default;
+  virtual const char* name() const = 0;
   virtual SelectionRule rule() const = 0;
+
+  // What it keeps of a sequence; null: nothing. fits: whether a state (of any selector, or null) will do.
+  virtual std::unique_ptr<SelectorState> make_state(const StateShape& shape) const { return (void)shape, nullptr; }
+  virtual bool fits(const SelectorState* state) const { return (void)state, true; }
+  // Queries at the end of a prompt that SelectorState::end_prompt is to see, at least (if the prompt's last chunk has them).
+  virtual int prompt_queries() const { return 0; }
+
+  // Looks at all rows of one sequence's layer together, before begin is called for each; for selectors that decide for all
+  // heads at once. One call at a time; it may use the threads.
+  virtual bool joint() const { return false; }
+  virtual void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const { (void)rows, (void)n_rows, (void)threads; }
+
   // Plans a row. Threads call it for different rows and plans at once.
   virtual void begin(const Row& row, RowPlan& plan) const = 0;
   // Blocks between two tests after the forced ones; 0: one shot, everything in the plan is read.
@@ -93,14 +144,22 @@ std::unique_ptr<Selector> make_selector(const riffle_selection& settings);
 std::unique_ptr<Selector> make_dense();
 std::unique_ptr<Selector> make_topk(const riffle_selection& settings);
 std::unique_ptr<Selector> make_psa(const riffle_selection& settings);
+std::unique_ptr<Selector> make_twilight(const riffle_selection& settings);
+std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings);
+std::unique_ptr<Selector> make_lfps(const riffle_selection& settings);
+std::unique_ptr<Selector> make_riffle(const riffle_selection& settings);
 
 // Throws RIFFLE_BAD_ARGUMENT naming the field, what it is and what it may be.
 void check_selection(const riffle_selection& settings);
 // The digests that these settings rank by.
 DigestSpec digest_spec(const riffle_selection& settings);
 
-// Scores of blocks [first, first+n) for a row, larger = more critical, heads of the group combined (algorithms.md 0).
-void group_scores(const Row& row, riffle_gqa combine, bool mean_digest, int first, int n, std::vector<float>& scratch,
-                  float* scores);
+// Scores of a plan's candidates by their digests into plan.scores, larger = more critical, heads of the group combined
+// (algorithms.md 0); counts what it reads in plan.index_bytes.
+void score_candidates(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan);
+// q . key of the first n tokens of a block, exactly: out[h*ldo + t].
+void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
+// Blocks that a budget (up to 1 a share of the tokens, above 1 a number of them) comes to.
+int budget_blocks(const Row& row, float budget);
 
 }  // namespace riffle

@@ -1,7 +1,4 @@
 // A fixed budget: the forced blocks and the best-scored others (InfLLM, Quest, ArkVale by choice of digest).
-#include <algorithm>
-#include <cmath>
-
 #include "select/selector.h"
 
 namespace riffle {
@@ -11,6 +8,7 @@ class TopK : public Selector {
  public:
   explicit TopK(const riffle_selection& s) : s_(s) {}
 
+  const char* name() const override { return "topk"; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
@@ -22,13 +20,8 @@ class TopK : public Selector {
   }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
-    const double tokens = s_.budget <= 1 ? double(s_.budget) * double(row.n_tokens) : double(s_.budget);
-    const double blocks = std::min(std::ceil(tokens / row.block_size), double(row.n_blocks));
-    const int n = plan.n_candidates();
-    plan.scores.resize(n);
-    group_scores(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan.first_candidate(), n, plan.scratch,
-                 plan.scores.data());
-    plan.rank(plan.scores.data(), static_cast<int>(blocks) - plan.n_forced());
+    score_candidates(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan);
+    plan.rank(plan.scores.data(), budget_blocks(row, s_.budget) - plan.n_forced());
   }
 
  private:

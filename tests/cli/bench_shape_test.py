@@ -33,6 +33,20 @@ def shape(_):
     check(r.code == 0 and b"tiny q8_0" in r.out and b"tokens/s" in r.out and r.err == b"", "tables", r)
 
 
+def planning(_):
+    r = riffle("info", "--shape", "llama-3.1-8b", "--weights", "bf16", "--plan", "-c", "32K", "--device", "emu", "--gpu-mem", "24G",
+               "--json")
+    j = json.loads(r.out)
+    check(r.code == 0 and j["path"] is None and j["n_layers"] == 32 and j["weight_type"] == "BF16"
+          and 14e9 < j["plan"]["weights"] < 17e9 and j["plan"]["slots"] > 0 and j["plan"]["total"] <= 24 << 30,
+          "info --shape plans without a model", r)
+    r = riffle("info", "--shape", "llama-3.1-8b", "-m", "x.gguf")
+    check(r.code == 2, "--shape is in place of a model", r)
+    for flags in [["--no-pin"], ["--residency", "host"], ["--residency", "device"]]:
+        r = riffle("info", "--plan", "--device", "cpu", *flags)
+        check(r.code == 2 and b"residency and no_pin need device cuda" in r.err, f"{flags[0]} without a GPU is refused by name", r)
+
+
 def batch(_):
     one = bench("--batch 1", "--prefill", "16", "--depth", "256", "--selectors", "psa")
     four = bench("--batch 4", "--prefill", "16", "--depth", "256", "--selectors", "psa", "--batch", "4")
@@ -86,4 +100,4 @@ def mistakes(_):
         check(one_line_error(r, 2, word), f"usage error: {name}", r)
 
 
-main(shape, batch, trace, mistakes)
+main(shape, planning, batch, trace, mistakes)

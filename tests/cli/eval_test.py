@@ -1,6 +1,8 @@
 """riffle eval: what it refuses, and that its figures agree with each other. The text that facts are hidden in is made
 here, so nothing but the model is needed."""
+import html.parser
 import random
+import re
 import time
 
 from harness import *
@@ -51,6 +53,11 @@ def refusals(folder):
         "bad number": (["--sweep", "psa:epsilon=0.5x"], "expected a number"),
         "bad count": (["--sweep", "psa:microbatch=1.5"], "expected a whole number"),
         "bad word": (["--sweep", "psa:stop=never"], "expected one of"),
+        "bad spec of a comparison": (["--compare", "psa:epsylon=0.5"], "--compare: unknown field 'epsylon'"),
+        "comparison beside a sweep": (["--compare", "--sweep", "psa:epsilon=0.5"], "--sweep"),
+        "report of no comparison": (["--report", "x.html"], "--compare"),
+        "heat map of no setting": (["--compare", "psa:epsilon=0.5", "--heatmap", "psa:epsilon=0.6", "--length", "1024"],
+                                   "known: none, 'psa epsilon=0.5'"),
         "epsilon 7": (["--sweep", "psa:epsilon=7", "--length", "1024"], "epsilon"),
         "length beyond the text": (["--length", "30000"], "--length 30000"),
         "length beyond the context": (["--length", "1024", "-c", "512"], "--length 1024"),
@@ -133,6 +140,169 @@ def tables(folder):
           "eval --dense-only --json", r)
 
 
+COMPARED = "psa:epsilon=0.2,0.95*,1;topk:budget=0.05,0.3*,digest=quest,cuboid-mean;psa:stop=veto,epsilon=0.5"
+COMPARED_LABELS = ["dense", "psa epsilon=0.2", "psa epsilon=0.95", "psa epsilon=1", "topk budget=0.05 digest=quest",
+                   "topk budget=0.05 digest=cuboid-mean", "topk budget=0.3 digest=quest",
+                   "topk budget=0.3 digest=cuboid-mean", "psa stop=veto epsilon=0.5"]
+SERIES = ["psa", "psa stop=veto", "topk digest=quest", "topk digest=cuboid-mean"]
+
+
+def smallest_read(rows_, percent):
+    """Of the rows that keep so many answers: [KV read, setting] of the one that reads least, or two Nones."""
+    fit = [(r["answers"]["kv_read_pct"], r["setting"]) for r in rows_
+           if 100 * r["total"]["both_right"] >= percent * r["total"]["dense_right"] > 0]
+    return min(fit, key=lambda x: x[0]) if fit else (None, None)
+
+
+def equal_accuracy(found):
+    """The summary's table, made anew from the rows."""
+    table = []
+    for length in LENGTHS:
+        here = [r for r in found if r["length"] == length and r["setting"] != "dense"]
+        groups = {}
+        for name in ("psa", "topk"):
+            groups[name, None] = [r for r in here if r["selection"]["selector"] == name]
+            for series in SERIES:
+                if series.split()[0] == name:
+                    groups[name, series] = [r for r in here if r["series"] == series]
+        for (selector, series), members in groups.items():
+            goals = []
+            for percent in (95, 98, 100):
+                read, setting = smallest_read(members, percent)
+                to = {s: smallest_read(groups[s, None], percent)[0] for s in ("topk", "psa")}
+                goals.append([percent, setting, read] + [read / to[s] if read and to[s] else None for s in ("topk", "psa")])
+            table.append([length, selector, series, goals])
+    return table
+
+
+class Page(html.parser.HTMLParser):
+    """What a report holds. Every element that must be closed is closed in its turn."""
+    VOID = {"meta", "path", "rect"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.balanced, self.text = [], [], True, ""
+        self.feed(text)
+        self.balanced &= not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes), list(self.open)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.append((tag, dict(attributes), list(self.open)))
+
+    def handle_endtag(self, tag):
+        if tag in self.VOID:
+            return  # </path> behind a <title>
+        self.balanced &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of_class(self, tag, name):
+        return [a for t, a, _ in self.found if t == tag and name in (a.get("class") or "").split()]
+
+
+def painted(page):
+    """The panels of the heat maps, in order, each as {(step, row): level}."""
+    panels = []
+    for tag, a, inside in page.found:
+        if tag == "rect" and a.get("class") == "back":
+            panels.append({})
+        if tag == "path" and re.fullmatch("h[1-4]", a.get("class") or ""):
+            for x, y, way, n in re.findall(r"M([0-9.]+) ([0-9.]+)([hv])([0-9]+)", a["d"]):
+                for i in range(int(n)):
+                    cell = int(float(x)) + i * (way == "h"), int(float(y)) + i * (way == "v")
+                    assert cell not in panels[-1], f"painted twice: {cell}"
+                    panels[-1][cell] = int(a["class"][1])
+    return panels
+
+
+def comparison(folder):
+    text, report = prose(folder), os.path.join(folder, "report.html")
+    flags = [*RUN, "--text", text, "--questions", "10", "--questions-per-doc", "5", "--nll", "16", "--length",
+             ",".join(map(str, LENGTHS))]
+    r = riffle(*flags, "--compare", COMPARED, "--json", "--report", report)
+    if not check(r.code == 0 and r.err == b"", "eval --compare runs", r):
+        return
+    lines, found = objects(r.out), rows(r.out)
+    check([(o["length"], o["setting"]) for o in found] == [(n, s) for n in LENGTHS for s in COMPARED_LABELS],
+          "a comparison has a row for each length and setting", [o["setting"] for o in found])
+    paper = [o["setting"] for o in found if o["paper_default"] and o["length"] == LENGTHS[0]]
+    check(paper == ["psa epsilon=0.95", "topk budget=0.3 digest=quest", "topk budget=0.3 digest=cuboid-mean"],
+          "'*' marks the paper's defaults", paper)
+    check(all(0 < o["figures"]["coverage_mean"] < 1.0001 for o in found if o["setting"] != "dense"),
+          "a comparison measures coverage")
+    for o in found:
+        f, a, t = o["figures"], o["answers"], o["total"]
+        check(f["kv_read_pct"] == a["kv_read_pct"] and f["lost"] == t["dense_right"] - t["both_right"]
+              and abs(f["kept_pct"] - 100 * t["kept"]) < 1e-9 and f["kept_low_pct"] <= f["kept_pct"] <= f["kept_high_pct"]
+              and abs(f["text_nll_increase"] - (o["text"]["nll_sparse"] - o["text"]["nll_dense"])) < 1e-9
+              and abs(f["kv_bytes_per_step"] * a["steps"] - a["kv_bytes_read"]) < 1, f"{o['setting']}: figures agree", f)
+    check([o["type"] for o in lines[-2:]] == ["summary", "end"], "the summary closes a comparison", lines[-1])
+    ours, theirs = equal_accuracy(found), []
+    for e in lines[-2]["equal_accuracy"]:
+        theirs.append([e["length"], e["selector"], e["series"],
+                       [[g[k] for k in ("kept_at_least_pct", "setting", "kv_read_pct", "to_topk", "to_psa")]
+                        for g in e["goals"]]])
+    order = lambda table: sorted(table, key=lambda e: (e[0], e[1], e[2] or ""))
+    check(order(ours) == order(theirs), "equal accuracy is that of the rows", (ours, theirs))
+    check(any(g[1] for e in theirs for g in e[3]), "some setting keeps the answers")
+
+    with open(report) as f:
+        source = f.read()
+    page = Page(source)
+    check(page.balanced, "the report's elements are closed", page.open)
+    outside = re.findall(r"<script|<link|<img|@import|@font-face|url\(|https?:|src=|href=", source)
+    check(not outside and len(source) < 4e6, "the report stands alone", outside)
+    charts = page.of_class("svg", "chart")
+    check(len(charts) == 4 * len(LENGTHS), "a chart per figure and length", len(charts))
+    # Dense is no point; those of the papers are stars. Four figures, each with every setting.
+    marks = page.of_class("path", "mark")
+    per_chart = len(COMPARED_LABELS) - 1
+    check(len(marks) == len(charts) * per_chart + len(SERIES), "a point per setting, and the legend's", len(marks))
+    check(len(page.of_class("path", "full")) == len(charts) * 3, "the papers' defaults have another shape")
+    check(all(s in page.text for s in COMPARED_LABELS), "the report names every setting")
+    maps = [o for o in lines if o["type"] == "heatmap"]
+    check([(o["length"], o["setting"]) for o in maps] == [(n, s) for n in LENGTHS for s in paper],
+          "heat maps of the papers' defaults", [o["setting"] for o in maps])
+    wanted = [{(x, y): int(level) for x, step in enumerate(p["read"]) for y, level in enumerate(step) if level != "0"}
+              for o in maps for p in sorted(o["panels"], key=lambda p: (p["kv_head"], p["layer"]))]
+    check(painted(page) == wanted and any(wanted), "the heat maps show what the JSON says")
+    for o in maps:
+        # Each step reads the first block, the last, and no more than there is: the row of the last block is never empty.
+        full = all(step[0] != "0" and step[-1] != "0" and len(step) * o["blocks_per_row"] >= o["blocks"]
+                   for p in o["panels"] for step in p["read"][-1:])
+        check(full and len(o["panels"]) == 16 and all(len(p["read"]) == o["steps"] for p in o["panels"]),
+              f"heat map of {o['setting']}: a panel per layer and KV head, sinks and tail read", o["steps"])
+
+    flags += ["--no-coverage", "--tasks", "thing"]
+    r = riffle(*flags, "--compare", "topk:budget=0.1;psa:epsilon=1", "--heatmap", "psa:epsilon=1", "--json")
+    maps = [o for o in objects(r.out) if o["type"] == "heatmap"]
+    check(r.code == 0 and [o["setting"] for o in maps] == ["psa epsilon=1"] * 2
+          and {c for o in maps for p in o["panels"] for step in p["read"][-1:] for c in step} == {"4"},
+          "psa at epsilon 1 reads every block", r)
+    check(all(o["figures"]["coverage_mean"] is None for o in rows(r.out)), "--no-coverage measures none")
+    r = riffle(*flags, "--compare", "topk:budget=0.1*")
+    check(r.code == 0 and b"\ntopk budget=0.1 *" in r.out and b"KV read to keep" in r.out and b"coverage" not in r.out,
+          "a comparison's table", r)
+
+
+def default_comparison(folder):
+    r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
+               "--no-coverage", "--compare", "--json")
+    found = rows(r.out) if r.code == 0 else []
+    paper = {o["selection"]["selector"] for o in found if o["paper_default"]}
+    check({"psa", "topk"} <= paper and len({o["setting"] for o in found}) == len(found) > 10,
+          "--compare alone runs every selector, as its paper does too", r)
+    # Every selector that a flag accepts is in the list. (riffle's own has no paper.)
+    known = riffle("eval", "-q", "--sweep", "none:epsilon=1").err.decode().split("expected one of")[-1]
+    missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found}
+    check(not missing, "the list of --compare has all selectors", missing)
+
+
 def interrupted(folder):
     seen = os.path.join(folder, "records.jsonl")
     p = start(*RUN, "--text", prose(folder), "--length", "1024", "--questions", "5000", "--json", "--records", seen)
@@ -147,4 +317,4 @@ def interrupted(folder):
           (p.returncode, out[-300:], err))
 
 
-main(refusals, figures, tables, interrupted)
+main(refusals, figures, tables, comparison, default_comparison, interrupted)

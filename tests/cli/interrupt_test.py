@@ -43,6 +43,30 @@ def during_prefill(folder):
     check(seconds < 20, "and soon", seconds)
 
 
+def json_of_a_stopped_prompt(folder):
+    path = os.path.join(folder, "long.txt")
+    with open(path, "w") as f:
+        f.write(words(24000))
+    p = start("run", "-f", path, "-c", "32K", *ENDLESS, "--json", "-q")
+    time.sleep(1.5)
+    p.send_signal(signal.SIGINT)
+    code, out, err, _ = finish(p)
+    j = json.loads(out) if out else {}
+    check(code == 130 and j.get("finish_reason") == "aborted" and j["device"] in ("cpu", "cuda"),
+          "Ctrl-C while reading, with --json", (code, out[-200:], err))
+
+
+def during_a_bench(_):
+    p = start("bench", "--device", "cpu", "--prefill", "128", "--depth", "0", "--steps", "20000", "--reps", "1000", "--json",
+              "-c", "32K", "-q")
+    time.sleep(4)
+    p.send_signal(signal.SIGINT)
+    code, out, err, _ = finish(p)
+    j = json.loads(out) if out else {}
+    check(code == 130 and j.get("interrupted") is True and isinstance(j["decode"], list),
+          "Ctrl-C in a bench: what it has measured", (code, out[-200:], err))
+
+
 def terminate(_):
     p = start("run", "-p", "The rain", "-c", "32K", *ENDLESS)
     p.stdout.read(5)
@@ -77,4 +101,4 @@ def twice(_):
     check(code == 130, "Ctrl-C twice", (code, err))
 
 
-main(during_an_answer, json_of_a_stopped_answer, during_prefill, terminate, during_a_batch, twice)
+main(during_an_answer, json_of_a_stopped_answer, during_prefill, json_of_a_stopped_prompt, during_a_bench, terminate, during_a_batch, twice)

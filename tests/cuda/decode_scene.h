@@ -45,6 +45,7 @@ struct SceneShape {
   int d = 128, block_size = 32, g = 4, n_kv_heads = 2, n_layers = 2, layer = 1;
   cuda::KvType type = cuda::KvType::F16;
   std::vector<int> tokens = {1000};
+  int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns with 3 and 2
   unsigned seed = 1;
 };
 
@@ -63,6 +64,7 @@ struct SceneSequence {
   DeviceArray<float> device_factor;
   DeviceArray<std::byte> tail;
   DeviceArray<int32_t> page_table;
+  int vectors = 2;                 // of a digest
 };
 
 struct Scene {
@@ -72,7 +74,6 @@ struct Scene {
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
 
-  int vectors() const { return ranked.with_mean ? 3 : 2; }
   int n_heads() const { return shape.g * shape.n_kv_heads; }
   int64_t entry(const SceneSequence& s, int head, int block) const {
     return (int64_t(shape.layer) * shape.n_kv_heads + head) * s.max_blocks + block;
@@ -101,21 +102,24 @@ struct Scene {
     for (int n_tokens : shape.tokens) {
       // A sequence's contents depend on its length alone, so that it is the same in any batch.
       std::mt19937 random(shape.seed * 7919u + unsigned(n_tokens));
-      sequences.push_back(make(n_tokens, 3 + int(salt++ % 3), random));
+      const bool veto = ranked.progressive && ranked.stop == cuda::Stop::Veto;
+      const int vectors = shape.vectors < 0 ? 3 - int(salt % 2) : shape.vectors > 0 ? shape.vectors : veto ? 3 : 2;
+      sequences.push_back(make(n_tokens, 3 + int(salt++ % 3), vectors, random));
       max_blocks = std::max(max_blocks, sequences.back().max_blocks + 2);
     }
   }
 
-  SceneSequence make(int n_tokens, int spare, std::mt19937& random) {
+  SceneSequence make(int n_tokens, int spare, int vectors, std::mt19937& random) {
     const int d = shape.d, B = shape.block_size;
     std::normal_distribution<float> normal;
     SceneSequence s;
+    s.vectors = vectors;
     s.n_tokens = n_tokens;
     s.n_blocks = (n_tokens + B - 1) / B;
     s.max_blocks = s.n_blocks + spare;
     s.blocks = std::make_unique<Pinned>(size_t(shape.n_kv_heads) * s.n_blocks * layout.block_bytes);
     const int64_t entries = int64_t(shape.n_layers) * shape.n_kv_heads * s.max_blocks;
-    const int64_t stride = int64_t(vectors()) * d;
+    const int64_t stride = int64_t(vectors) * d;
     s.digests.assign(entries * stride, 0x7e00);  // NaN where there is no digest
     s.factor.assign(entries, NAN);
     s.q.resize(size_t(n_heads()) * d);
@@ -141,7 +145,7 @@ struct Scene {
         if (b < s.n_blocks - 1) {
           table[e] = to;
           s.factor[e] = kernels.digest_build(to, static_cast<cpu::KvType>(shape.type), B, d, cpu_kind(ranked.digest),
-                                             ranked.with_mean, &s.digests[e * stride]);
+                                             vectors == 3, &s.digests[e * stride]);
         } else {
           std::memcpy(&tails[(size_t(shape.layer) * shape.n_kv_heads + h) * layout.block_bytes], to, layout.block_bytes);
         }
@@ -159,7 +163,7 @@ struct Scene {
   Row row(const SceneSequence& s, int head, std::vector<float>& q_row) const {
     q_row.assign(s.q.begin() + int64_t(head) * shape.g * shape.d, s.q.begin() + int64_t(head + 1) * shape.g * shape.d);
     for (float& x : q_row) x *= 1 / std::sqrt(float(shape.d));
-    const int64_t stride = int64_t(vectors()) * shape.d, e = entry(s, head, 0);
+    const int64_t stride = int64_t(s.vectors) * shape.d, e = entry(s, head, 0);
     return {q_row.data(), shape.g, shape.d, shape.block_size, s.n_tokens, s.n_blocks, s.n_blocks - 1,
             s.digests.data() + e * stride, stride, s.factor.data() + e, cpu::kernels(cpu::Isa::Scalar)};
   }
@@ -197,7 +201,7 @@ struct SceneDevice {
   DeviceArray<int32_t> order;
   DeviceArray<std::byte> scratch, slots, victims_scratch;
   DeviceArray<int32_t> expected;  // [sequence][n_layers][n_kv_heads]; set_expected
-  DeviceArray<uint32_t> arrivals;
+  DeviceArray<uint32_t> arrivals, fault;
   DeviceArray<unsigned long long> words;
   DeviceArray<int32_t*> page_tables;
   DeviceArray<int32_t> victims, cursors;
@@ -223,6 +227,7 @@ struct SceneDevice {
       host[i].max_blocks = one.max_blocks;
       host[i].host = one.host_table.get();
       host[i].digests = one.device_digests.get();
+      host[i].vectors = one.vectors;
       host[i].bound_factor = one.device_factor.get();
       host[i].tail = one.tail.get();
       check_cuda(cudaMemset(one.page_table.get(), 0xff, one.page_table.size() * sizeof(int32_t)));
@@ -263,6 +268,8 @@ struct SceneDevice {
     step.lse = lse.get();
     arrivals = DeviceArray<uint32_t>(std::vector<uint32_t>(rows(), 0));
     step.arrivals = arrivals.get();
+    fault = DeviceArray<uint32_t>(std::vector<uint32_t>{0});
+    step.fault = fault.get();
     (void)d;
   }
 

@@ -1,5 +1,6 @@
 // Decode attention on the device against selectors of the CPU (for order and stopping) and a float64 softmax (for values).
 #include "tests/cuda/decode_scene.h"
+#include "kernels/decode_parts.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -26,15 +27,14 @@ Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbat
   r.digest = digest;
   r.gqa = gqa;
   r.stop = stop;
-  r.with_mean = mode == Mode::Psa && stop == Stop::Veto;
   r.slack = std::log((1 - epsilon) / epsilon);
   r.microbatch = microbatch;
   return r;
 }
 
 std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
-  riffle_selection s{};
-  s.struct_size = sizeof s;
+  riffle_selection s;
+  riffle_selection_defaults(&s);
   s.selector = r.everything ? RIFFLE_SELECTOR_DENSE : r.progressive ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_TOPK;
   s.digest = static_cast<riffle_digest>(r.digest);
   s.gqa = static_cast<riffle_gqa>(r.gqa);
@@ -99,7 +99,9 @@ void check_row(const Scene& scene, const Download& got, int i, int head, double 
       for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
   } else {
     constexpr float kMargin = 3e-4f;
-    RowPlan easy = plan, hard = plan;
+    RowPlan easy, hard;
+    selector->begin(row, easy);
+    selector->begin(row, hard);
     int p = 0;
     for (; p < plan.n_forced(); ++p)
       for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
@@ -339,6 +341,100 @@ TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "
       CHECK(same_bits(out, std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
     }
   }
+}
+
+TEST_CASE("decode on the device: digests with and without the mean key in one step", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("SKIPPED: no CUDA device");
+    return;
+  }
+  for (Mode mode : {Mode::TopK, Mode::Psa})
+    for (Stop stop : {Stop::Paper, Stop::Bound}) {
+      SceneShape shape;
+      shape.tokens = {5000, 700, 3001, 64};
+      const Ranked ranked = ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, stop);
+      const Scene same(shape, ranked);
+      shape.vectors = -1;
+      const Scene mixed(shape, ranked);
+      SceneDevice a(same, 64), b(mixed, 64);
+      a.run();
+      b.run();
+      const Download want(a), got(b);
+      CHECK(same_bits(got.out, want.out));
+      CHECK(same_bits(got.lse, want.lse));
+      CHECK(b.fault.download()[0] == 0);
+    }
+}
+
+TEST_CASE("decode on the device: a row that waits in vain gives up and says so", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("SKIPPED: no CUDA device");
+    return;
+  }
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32}) {
+    SceneShape shape;
+    shape.tokens = {5000, 3000};
+    shape.type = type;
+    const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
+    SceneDevice device(scene, 64);
+    device.poison();
+    device.begin_step();
+    const cuda::DecodeScratch scratch = cuda::decode_scratch(device.step, false);
+    check_cuda(cuda::score_rows(device.step, scratch, device.limits.n_sm, nullptr));
+    check_cuda(cuda::rank_orders(device.step, scratch, scratch.order, nullptr, 0, nullptr));
+    // The first counter of a row, of CTAs that may be waited for, wraps: it ends at 8, and 16 are wanted.
+    const uint32_t never = 0u - cuda::kRowCtas / 2;
+    for (int row = 0; row < device.rows(); ++row)
+      check_cuda(cudaMemcpy(scratch.counters + row * cuda::kCounterStride, &never, sizeof never, cudaMemcpyHostToDevice));
+    cuda::AttendArgs args{};
+    args.step = device.step;
+    args.scratch = scratch;
+    args.order = scratch.order;
+    args.group = shape.g;
+    args.scale = 1.44269504f / std::sqrt(float(shape.d));
+    args.tests = true;
+    args.arrived = scratch.counters + 1;
+    args.arrived_stride = cuda::kCounterStride;
+    check_cuda(type == cuda::KvType::F16 ? cuda::attend_f16(args, device.limits, nullptr)
+                                         : cuda::attend_f32(args, device.limits, nullptr));
+    check_cuda(cudaDeviceSynchronize(), "a step that gives up");
+    CHECK(device.fault.download()[0] == 1);
+    // What it has left behind disturbs nobody.
+    device.fault.upload(std::vector<uint32_t>{0});
+    device.run();
+    SceneDevice plain(scene, 64);
+    plain.run();
+    const Download got(device), want(plain);
+    CHECK(same_bits(got.out, want.out));
+    CHECK(device.fault.download()[0] == 0);
+  }
+}
+
+TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("SKIPPED: no CUDA device");
+    return;
+  }
+  const auto supported = [](cuda::KvType type, int block_size, int d, int kilobytes) {
+    cuda::KvLayout layout;
+    layout.type = type;
+    layout.block_size = block_size;
+    layout.head_dim = d;
+    cuda::DeviceLimits limits = device_limits();
+    limits.smem_per_block = kilobytes << 10;
+    return cuda::decode_supported(layout, 4, limits) == cudaSuccess;
+  };
+  // Compute capability 7.5, 8.6 and 8.9, 9.0.
+  CHECK(supported(cuda::KvType::F16, 16, 128, 64));
+  CHECK_FALSE(supported(cuda::KvType::F16, 32, 128, 64));
+  CHECK_FALSE(supported(cuda::KvType::F32, 16, 128, 64));
+  CHECK(supported(cuda::KvType::F16, 32, 128, 99));
+  CHECK_FALSE(supported(cuda::KvType::F16, 64, 128, 99));
+  CHECK_FALSE(supported(cuda::KvType::F32, 32, 128, 99));
+  CHECK(supported(cuda::KvType::F16, 64, 128, 227));
+  CHECK(supported(cuda::KvType::F32, 32, 128, 227));
+  CHECK_FALSE(supported(cuda::KvType::F16, 24, 128, 227));
+  CHECK_FALSE(supported(cuda::KvType::F16, 32, 112, 227));
 }
 
 TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {

@@ -393,7 +393,7 @@ TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same ch
   }
 }
 
-TEST_CASE("embed, dequantize and convert are exact", "[cuda]") {
+TEST_CASE("dequantize and convert are exact", "[cuda]") {
   if (!cuda_ready()) {
     WARN("SKIPPED: no CUDA device");
     return;
@@ -403,17 +403,7 @@ TEST_CASE("embed, dequantize and convert are exact", "[cuda]") {
     for (int64_t cols : {32, 96, 1408, 50, 7}) {
       if (type == WType::Q8_0 && cols % 32 != 0) continue;
       const Weights w(g, type, 43, cols);
-      const std::vector<int32_t> ids = {42, 0, 7, 7, 13};
-      const DeviceArray<int32_t> ids_device(ids);
-      DeviceArray<float> x(ids.size() * cols);
-      x.poison();
-      check_cuda(embed(w.matrix(), ids_device.get(), static_cast<int64_t>(ids.size()), x.get(), nullptr));
-      const auto got = x.download();
-      bool equal = true;
-      for (size_t i = 0; i < got.size(); i++)
-        equal &= got[i] == w.values[ids[i / cols] * cols + static_cast<int64_t>(i) % cols];
       INFO(name_of(type) << " cols " << cols);
-      CHECK(equal);
       for (WType out : {WType::F32, WType::F16, WType::BF16}) {
         for (int64_t first : {0, 5}) {
           const int64_t n = 43 - first - (first ? 3 : 0);

@@ -73,11 +73,9 @@ struct Scene {
 };
 
 riffle_selection settings(riffle_selector selector) {
-  riffle_selection s{};
-  s.struct_size = sizeof s;
+  riffle_selection s;
+  riffle_selection_defaults(&s);
   s.selector = selector;
-  s.digest = RIFFLE_DIGEST_CUBOID_MEAN;
-  s.epsilon = 0.9f;
   s.microbatch = 4;
   s.budget = 0.25f;
   s.sink_blocks = 1;
@@ -308,5 +306,25 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.window_blocks = -1; }, "window_blocks");
   refused([](auto& s) { s.dense_layers = -1; }, "dense_layers");
   refused([](auto& s) { s.lookahead = 9; }, "lookahead");
+  refused([](auto& s) { s.top_p = 0; }, "top_p");
+  refused([](auto& s) { s.top_p = 1.01f; }, "top_p");
+  refused([](auto& s) { s.top_p = std::nanf(""); }, "top_p");
+  refused([](auto& s) { s.base = static_cast<riffle_base>(3); }, "base");
+  refused([](auto& s) { s.base_budget = 0; }, "base_budget");
+  refused([](auto& s) { s.share = 1; }, "share");
+  refused([](auto& s) { s.share = -0.1f; }, "share");
+  refused([](auto& s) { s.select_tokens = 0; }, "select_tokens");
+  refused([](auto& s) { s.init_tokens = -1; }, "init_tokens");
+  refused([](auto& s) { s.local_tokens = 0; }, "local_tokens");
+  refused([](auto& s) { s.vote = static_cast<riffle_vote>(3); }, "vote");
+  refused([](auto& s) { s.vote_scale = 0; }, "vote_scale");
+  refused([](auto& s) { s.cache_threshold = -1.5f; }, "cache_threshold");
+  refused([](auto& s) { s.cache_threshold = 2.5f; }, "cache_threshold");
+  refused([](auto& s) { s.positions = static_cast<riffle_positions>(2); }, "positions");
+  refused([](auto& s) { s.top_tokens = 0; }, "top_tokens");
+  refused([](auto& s) { s.alpha = -1; }, "alpha");
+  refused([](auto& s) { s.rate = 1.5f; }, "rate");
+  refused([](auto& s) { s.decay = 1; }, "decay");
+  refused([](auto& s) { s.bypass = 0; }, "bypass");
   refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every GPU figure of RESULTS.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 5 minutes)
-# PART=kernels|decode|prefill|host|torch runs one part.
+# The GPU figures of RESULTS-CUDA.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 7 minutes)
+# PART=kernels|decode|prefill|host|shipped|torch runs one part.
 set -u
 build=${1:?usage: tools/bench/cuda.sh BUILD_DIR}
 part=${PART:-all}
@@ -19,10 +19,11 @@ if on decode; then
   run $trace --depth 1024,32768,131072 --selectors dense,psa
   run $trace --depth 131072 --selectors psa --microbatch 64
   for budget in 24G 16G 12G; do run $trace --depth 131072 --selectors psa --gpu-mem $budget; done
+  for microbatch in 16 32 64; do run $trace --depth 131072 --selectors psa --gpu-mem 12G --microbatch $microbatch; done
   run $trace --depth 1024,32768,131072 --selectors dense,psa --weights bf16
 fi
 if on host; then
-  run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead 1
+  for ahead in 1 0; do run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead $ahead; done
   run $short --depth 131072 --selectors psa --gpu-mem 12G --residency host --no-pin --warmup 1
   run $short --depth 131072 --selectors dense --gpu-mem 12G --warmup 1
 fi
@@ -30,4 +31,5 @@ if on prefill; then
   run $shape --weights bf16 -c 33000 --prefill 512,8192,32768 --depth 0 --selectors dense --steps 8
   run $shape --weights bf16 -c 131200 --gpu-mem 24G --prefill 131072 --depth 0 --selectors dense --steps 8 --reps 1
 fi
+if on shipped; then run "$build/riffle" demo --device cuda; fi
 if on torch; then run python3 tools/bench/torch_reference.py; fi

@@ -1,8 +1,4 @@
-// Speed of prefill attention and of block gather on the GPU. Times are medians; a line each.
-//
-//   nvcc -std=c++20 -O3 -arch=sm_90 -I. -c kernels/flash_prefill.cu kernels/gather.cu
-//   g++ -std=c++20 -O2 -I. -I$CUDA/include tools/bench/cuda_prefill_bench.cpp flash_prefill.o gather.o -L$CUDA/lib64
-//     -lcudart -o cuda_prefill_bench
+// Speed of prefill attention and of block gather on the GPU. Times are medians; a line each. Build: make cuda-bench.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -61,16 +61,17 @@ def attend_expanded(q, k, v):
 
 def attend_grouped(q, k, v):
     # The heads of a group as queries of one KV head: the same sums, as one query sees all keys.
-    q = q.view(1, N_KV_HEADS, N_HEADS // N_KV_HEADS, HEAD_DIM)
-    return F.scaled_dot_product_attention(q, k, v).view(1, N_HEADS, 1, HEAD_DIM)
+    n = q.shape[0]
+    q = q.view(n, N_KV_HEADS, N_HEADS // N_KV_HEADS, HEAD_DIM)
+    return F.scaled_dot_product_attention(q, k, v).view(n, N_HEADS, 1, HEAD_DIM)
 
 
-def decode(n_tokens):
-    set_bytes = 2 * N_KV_HEADS * n_tokens * HEAD_DIM * 2
+def decode(n_tokens, batch):
+    set_bytes = 2 * batch * N_KV_HEADS * n_tokens * HEAD_DIM * 2
     n_sets = max(2, math.ceil((512 << 20) / set_bytes))  # several times any L2 cache
-    sets = [tuple(torch.randn(1, N_KV_HEADS, n_tokens, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    sets = [tuple(torch.randn(batch, N_KV_HEADS, n_tokens, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
                   for _ in range(2)) for _ in range(n_sets)]
-    q = torch.randn(1, N_HEADS, 1, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    q = torch.randn(batch, N_HEADS, 1, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     exact = attend_expanded(q.float(), *(x.float() for x in sets[0]))
     best, refused = None, {}
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION,
@@ -99,8 +100,8 @@ def decode(n_tokens):
             if best is None or seconds < best[0]:
                 best = seconds, name
     if best is None:
-        return report("decode", n_tokens=n_tokens, refused=refused)
-    report("decode", n_tokens=n_tokens, backend=best[1], microseconds=round(best[0] * 1e6, 2),
+        return report("decode", n_tokens=n_tokens, batch=batch, refused=refused)
+    report("decode", n_tokens=n_tokens, batch=batch, backend=best[1], microseconds=round(best[0] * 1e6, 2),
            gb_per_s=round(set_bytes / best[0] / 1e9, 1), kv_sets=n_sets)
 
 
@@ -210,6 +211,7 @@ def attention_alone(n_tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compile", action="store_true", help="fuse the elementwise steps of prefill")
+    parser.add_argument("--decode-only", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("no CUDA device")
@@ -221,8 +223,11 @@ def main():
         seconds = median_seconds(lambda: target.copy_(source))
         report("copy", bytes=source.numel(), gb_per_s=round(2 * source.numel() / seconds / 1e9, 1))
         del source, target
-        for n_tokens in (1024, 32768, 131072):
-            decode(n_tokens)
+        for batch in (1, 4):
+            for n_tokens in (1024, 32768, 131072):
+                decode(n_tokens, batch)
+        if options.decode_only:
+            return
         for n_tokens in (8192, 32768):
             attention_alone(n_tokens)
         model = Llama(32768, options.compile)

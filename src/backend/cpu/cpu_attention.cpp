@@ -65,6 +65,13 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
     r.row.digest_stride = store_.digest_stride(r.sequence->spec);
     r.row.bound_factor = kv.bound_factor.data();
     r.row.kernels = kernels_;
+    r.row.layer = layer;
+    r.row.head = r.head;
+    r.row.blocks = kv.blocks.data();
+    r.row.tail = residency_->tail(*r.sequence, layer, r.head);
+    r.row.type = layout.type;
+    r.row.state = r.sequence->selection.get();
+    r.list_q = nullptr;
     r.plan = &plans_[i];
     r.spans = span_states_.data() + i * spans;
     r.l_blocks = l_blocks_.as<float>() + i * l_stride;
@@ -72,13 +79,16 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
     r.held_from = 0;
     r.lookups = r.misses = 0;
   }
+  prepare_list_rows(q, scale);
 }
 
 void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
   selector.begin(r.row, *r.plan);
+  if (r.list_q) place_row(r);
   const int m = selector.microbatch(), size = r.plan->size();
   r.span_blocks = m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs all that was attended in one state
   r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
+  if (r.plan->attended) r.n_spans = 1;  // and nothing to put in it
   r.at = 0;
   r.batch_begin = r.plan->n_forced();
   r.next_test = std::min(size, r.batch_begin + m);
@@ -91,39 +101,43 @@ const std::byte* CpuBackend::block_data(const ActiveRow& r, int position) const 
   return store_.head(*r.sequence, r.layer, r.head).blocks[r.plan->at(position)];  // in place
 }
 
+// The tokens at a position that the row attends to.
+uint64_t CpuBackend::token_mask(const ActiveRow& r, int position) const {
+  const int size = r.row.block_size;
+  const int64_t used = r.plan->at(position) == r.row.n_blocks - 1 ? r.row.n_tokens - int64_t(r.row.n_full) * size : size;
+  return r.plan->mask(position) & (used == 64 ? ~uint64_t(0) : (uint64_t(1) << used) - 1);
+}
+
 // Positions [begin, end) of the row's order, all of one span, into that span's state. l_block: [end-begin][g], or [g]
 // scratch if the blocks' own masses are not wanted (l_stride 0).
-void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride) {
-  if (begin == end) return;
+void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread) {
+  if (begin == end || r.plan->attended) return;
+  if (r.list_q) return attend_rotated(r, begin, end, l_block, l_stride, thread);
   const BlockLayout& layout = store_.layout();
-  const uint64_t full = layout.block_size == 64 ? ~uint64_t(0) : (uint64_t(1) << layout.block_size) - 1;
-  const int64_t tail_tokens = r.row.n_tokens - int64_t(r.row.n_blocks - 1) * layout.block_size;
-  const uint64_t tail_mask = tail_tokens == layout.block_size ? full : (uint64_t(1) << tail_tokens) - 1;
   cpu::AttendState& state = r.spans[begin / r.span_blocks];
   const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const std::byte* next = i + 1 < end ? block_data(r, i + 1) : nullptr;
-    const uint64_t mask = r.plan->at(i) == r.row.n_blocks - 1 ? tail_mask : full;
-    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type, layout.block_size, mask, &state,
-                                     l_block, next);
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type, layout.block_size, token_mask(r, i),
+                                     &state, l_block, next);
     data = next;
   }
 }
 
 // A progressive row goes on until `end` positions are attended or the selector stops it.
-void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector) {
+void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector, int thread) {
   const int m = selector.microbatch(), g = r.row.g, size = r.plan->size();
   float* l = r.l_blocks + m * g;
   while (r.at < end && !r.done) {
     if (r.at < r.batch_begin) {  // forced blocks: their masses take no part in a test
       const int stop = std::min(end, r.batch_begin);
-      attend_positions(r, r.at, stop, l, 0);
+      attend_positions(r, r.at, stop, l, 0, thread);
       r.at = stop;
       r.done = r.at == size;
       continue;
     }
     const int stop = std::min(end, r.next_test);
-    attend_positions(r, r.at, stop, r.l_blocks + (r.at - r.batch_begin) * g, g);
+    attend_positions(r, r.at, stop, r.l_blocks + (r.at - r.batch_begin) * g, g, thread);
     r.at = stop;
     if (r.at < r.next_test) continue;  // the slots granted ended inside a microbatch
     const cpu::AttendState& s = r.spans[0];
@@ -137,6 +151,11 @@ void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector) {
 void CpuBackend::finish_row(ActiveRow& r, float* out) {
   const int g = r.row.g, d = r.row.d;
   for (int s = 1; s < r.n_spans; ++s) kernels_->attention.merge(&r.spans[0], &r.spans[s], g, d);
+  if (!r.plan->stand_in.empty()) {
+    r.plan->scratch.assign(g, 1.0f);
+    const cpu::AttendState rest{r.plan->stand_in.data(), r.plan->stand_in_l.data(), r.plan->scratch.data()};
+    kernels_->attention.merge(&r.spans[0], &rest, g, d);
+  }
   for (int h = 0; h < g; ++h) {
     const float inverse = 1.0f / r.spans[0].s[h];
     for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
@@ -147,11 +166,11 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
   bool one_span = true;
   for (int64_t i = 0; i < n_rows; ++i) one_span &= rows_[i].row.n_blocks <= kSpanBlocks;
   if (selector.microbatch() > 0 || one_span) {
-    threads_->parallel_for(n_rows, [&](int64_t i, int) {
+    threads_->parallel_for(n_rows, [&](int64_t i, int thread) {
       ActiveRow& r = rows_[i];
       plan_row(r, selector);
-      if (selector.microbatch() > 0) return run_row(r, r.plan->size(), selector);
-      attend_positions(r, 0, r.plan->size(), r.l_blocks, 0);
+      if (selector.microbatch() > 0) return run_row(r, r.plan->size(), selector, thread);
+      attend_positions(r, 0, r.plan->size(), r.l_blocks, 0, thread);
       r.at = r.plan->size();
     });
     return;
@@ -173,8 +192,8 @@ void CpuBackend::run_work(const Selector& selector) {
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
     const Work& w = work_[i];
     if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
-    if (selector.microbatch() > 0) run_row(*w.row, w.end, selector);
-    else attend_positions(*w.row, w.begin, w.end, thread_scratch_[thread].as<float>(), 0);
+    if (selector.microbatch() > 0) run_row(*w.row, w.end, selector, thread);
+    else attend_positions(*w.row, w.begin, w.end, thread_scratch_[thread].as<float>(), 0, thread);
   });
 }
 
@@ -226,7 +245,10 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
   const int64_t group = std::clamp<int64_t>(room / need, 1, n_rows);
   for (int64_t first = 0; first < n_rows; first += group) {
     active_.clear();
-    for (int64_t i = first; i < std::min(n_rows, first + group); ++i) active_.push_back(&rows_[i]);
+    for (int64_t i = first; i < std::min(n_rows, first + group); ++i) {
+      if (rows_[i].plan->attended) rows_[i].at = rows_[i].plan->size();
+      else active_.push_back(&rows_[i]);
+    }
     while (!active_.empty()) {
       const int64_t quota = room / static_cast<int64_t>(active_.size());
       if (quota < 1)
@@ -260,6 +282,7 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
   for (Buffer& b : thread_scratch_) b.reserve((size_t(g) * d + 3 * g) * sizeof(float));
   threads_->parallel_for(n_rows, [&](int64_t i, int thread) {
     ActiveRow& r = rows_[i];
+    if (r.list_q) return list_coverage(r, coverage_.as<float>() + i * g, thread);
     float* base = thread_scratch_[thread].as<float>();
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     clear(all, g, d);
@@ -286,15 +309,23 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
   const int64_t n_rows = step_.n * config_.n_kv_heads;
   const int g = config_.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
   prepare_rows(layer, q, selector);
+  if (selector.joint())
+    for (int64_t i = 0; i < step_.n; ++i) {
+      layer_rows_.clear();
+      for (int h = 0; h < config_.n_kv_heads; ++h) layer_rows_.push_back(rows_[i * config_.n_kv_heads + h].row);
+      selector.begin_layer(layer_rows_.data(), config_.n_kv_heads, *threads_);
+    }
   if (residency_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
   if (step_.coverage) measure_coverage(n_rows);
   if (!step_.report) return;
   reports_.resize(n_rows);
-  for (int64_t i = 0; i < n_rows; ++i)
-    reports_[i] = {rows_[i].row.n_blocks, rows_[i].at, rows_[i].lookups, rows_[i].misses, rows_[i].plan->order().data(),
-                    step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+  for (int64_t i = 0; i < n_rows; ++i) {
+    const ActiveRow& r = rows_[i];
+    reports_[i] = {r.row.n_blocks, r.at, r.lookups, r.misses, r.plan->tokens_read(r.row, r.at), r.plan->index_bytes,
+                   !r.plan->cached, r.plan->order().data(), step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+  }
   step_.report(layer, reports_.data());
 }
 

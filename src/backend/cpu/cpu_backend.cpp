@@ -18,7 +18,8 @@ static cpu::WType wtype(const Tensor& t) { return static_cast<cpu::WType>(t.type
 
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
     : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()),
+      notice_(options.notice) {
   residency_ = options.emulate
                    ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
                    : make_in_place(&store_);
@@ -174,7 +175,13 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
 }
 
 void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
-  rope(k, n, int64_t(config_.n_kv_heads) * config_.head_dim, config_.n_kv_heads, pos0);
+  const int heads = config_.n_kv_heads;
+  if (!kv.unrotated) {
+    rope(k, n, int64_t(heads) * config_.head_dim, heads, pos0);
+  } else if (config_.rope_interleaved) {  // position 0 changes nothing but the order of the pairs
+    positions_.assign(std::max<size_t>(positions_.size(), n), 0);
+    rotate(k, n, int64_t(heads) * config_.head_dim, heads, positions_.data());
+  }
   store_prefill(k, v, n, pos0, kv);
 }
 
@@ -209,7 +216,8 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
 bool CpuBackend::begin_step(const Step& step) {
   step_ = step;
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
-  for (int64_t i = 0; i < step.n; ++i) positions_[i] = static_cast<int32_t>(step.sequences[i]->n_tokens);
+  for (int64_t i = 0; i < step.n; ++i)
+    positions_[i] = step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
   return true;
 }
 
@@ -232,8 +240,9 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
     v = trace_v_.as<float>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
-      trace_keys(*step_.trace, layer, positions_[i], 1, heads, d, layout.block_size, k + at, trace_v_.as<float>() + at);
-      trace_query(*step_.trace, layer, positions_[i], config_.n_heads, heads, d, q + i * config_.n_heads * d);
+      const auto position = static_cast<int32_t>(step_.sequences[i]->n_tokens);
+      trace_keys(*step_.trace, layer, position, 1, heads, d, layout.block_size, k + at, trace_v_.as<float>() + at);
+      trace_query(*step_.trace, layer, position, config_.n_heads, heads, d, q + i * config_.n_heads * d);
     }
   }
   for (int64_t i = 0; i < step_.n; ++i)
@@ -246,6 +255,24 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
 }
 
 void CpuBackend::attend_prefill(const PrefillAttention& a) {
+  if (a.kv.unrotated) attend_prefill_list(a);
+  else attend_prefill_dense(a);
+  if (!a.last || !a.sequence->selection) return;
+  const int d = config_.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
+  threads_->parallel_for(heads, [&](int64_t h, int) {
+    PromptEnd end;
+    end.layer = a.layer;
+    end.head = static_cast<int>(h);
+    end.q = a.q + h * g * d;
+    end.stride = a.ldq;
+    end.n = static_cast<int>(a.n);
+    end.pos0 = a.pos0;
+    end.blocks = a.kv.blocks + h * a.kv.n_blocks;
+    a.sequence->selection->end_prompt(end);
+  });
+}
+
+void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   const int tile = kernels_->attention.prefill_tile(g, d);

@@ -14,6 +14,7 @@ class CpuBackend : public Backend {
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
+  const char* notice() const override { return notice_.c_str(); }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
@@ -23,6 +24,7 @@ class CpuBackend : public Backend {
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void change_positions(SequenceKv& sequence, bool unrotated) override;
   void attend_prefill(const PrefillAttention& args) override;
   bool begin_step(const Step& step) override;
   void embed_step(const Tensor& table, float* x) override;
@@ -50,6 +52,9 @@ class CpuBackend : public Backend {
     int lookups = 0, misses = 0;  // of the pool
     std::vector<Held> held;     // pooled: positions [held_from, held_from + held.size())
     int held_from = 0;
+    // Of sequences with unrotated keys: the query, and each position's first token in the list.
+    float* list_q = nullptr;
+    std::vector<int32_t> list_at;
   };
   struct Work {
     ActiveRow* row;
@@ -70,11 +75,22 @@ class CpuBackend : public Backend {
   void hold(ActiveRow& r, int end);
   void grant(int64_t quota, int lookahead, int microbatch);
   void run_work(const Selector& selector);
-  void run_row(ActiveRow& r, int end, const Selector& selector);
-  void attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride);
+  void run_row(ActiveRow& r, int end, const Selector& selector, int thread);
+  void attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread);
+  uint64_t token_mask(const ActiveRow& r, int position) const;
   const std::byte* block_data(const ActiveRow& r, int position) const;
   void finish_row(ActiveRow& r, float* out);
   void measure_coverage(int64_t n_rows);
+
+  // cpu_list_attention.cpp: sequences whose keys are held before RoPE.
+  void prepare_list_rows(const float* q, float scale);
+  void place_row(ActiveRow& r);
+  int load_rotated(const std::byte* block, uint64_t mask, int32_t position, float* out) const;
+  void attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread);
+  void rotate_heads(float* x, int n_heads, int64_t position) const;
+  void attend_prefill_dense(const PrefillAttention& args);
+  void attend_prefill_list(const PrefillAttention& args);
+  void list_coverage(const ActiveRow& r, float* coverage, int thread);
 
   const Model& model_;
   const Config& config_;
@@ -85,6 +101,7 @@ class CpuBackend : public Backend {
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
+  std::vector<Row> layer_rows_;  // of one sequence
   std::vector<float> cos_sin_;  // [positions][head_dim/2][2]
   int64_t rope_positions_ = 0;
 
@@ -96,6 +113,12 @@ class CpuBackend : public Backend {
   std::vector<cpu::AttendState> span_states_;
   std::vector<ActiveRow*> active_;
   std::vector<Work> work_;
+
+  std::string notice_;
+  Buffer list_q_, list_votes_, list_kv_;
+  std::vector<Buffer> list_blocks_;  // of each thread: one block, rotated
+  std::vector<int32_t> list_ids_;
+  std::vector<const void*> list_table_;
 };
 
 }  // namespace riffle

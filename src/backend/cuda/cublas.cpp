@@ -28,7 +28,8 @@ struct CublasLibrary {
       if (const char* dir = getenv(root)) names.push_back(std::string(dir) + "/lib64/libcublas.so." + version);
     names.push_back("/usr/local/cuda/lib64/libcublas.so." + version);
     for (const std::string& name : names)
-      if ((handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+      // Stays loaded: a process that asked for it once asks again, and it is hundreds of MB.
+      if ((handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))) break;
     if (!handle) {
       why = "libcublas.so." + version + " was not found (it comes with the CUDA toolkit; LD_LIBRARY_PATH or CUDA_HOME can say where it is)";
       return;
@@ -49,7 +50,6 @@ struct CublasLibrary {
   }
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
-
 };
 
 bool cublas_available(std::string& why) {
@@ -67,13 +67,19 @@ void Cublas::check(cublasStatus_t status, const char* what) const {
 Cublas::Cublas(DeviceHeap& heap, cudaStream_t stream)
     : library_(std::make_unique<CublasLibrary>()), workspace_(heap.take(kWorkspaceBytes, "cuBLAS's workspace")) {
   if (!library_->why.empty()) fail(RIFFLE_UNSUPPORTED, "%s", library_->why.c_str());
+  riffle::cuda::check(cudaGetDevice(&device_), "asking for the current GPU");
   check(library_->create(&handle_), "creating a cuBLAS handle");
   check(library_->set_stream(handle_, stream), "giving cuBLAS its stream");
   check(library_->set_workspace(handle_, workspace_.data(), kWorkspaceBytes), "giving cuBLAS its workspace");
 }
 
 Cublas::~Cublas() {
-  if (handle_) library_->destroy(handle_);
+  if (!handle_) return;
+  try {
+    const DeviceScope on(device_);
+    library_->destroy(handle_);
+  } catch (const Error&) {  // the device is lost, and the handle with it
+  }
 }
 
 static cudaDataType_t data_type(WType type) {

@@ -23,6 +23,7 @@ struct CudaBackendOptions {
   riffle_residency residency = RIFFLE_RESIDENCY_AUTO;
   bool no_pin = false;
   DigestSpec digest;          // what sessions will be created with
+  bool codes = false;         // ... and whether they keep INT4 keys
 };
 
 // Whether a GPU can be used now; text: its name, or what is missing.

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/cuda/running_memory.h"
 #include "model/synthetic.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
 
-static constexpr size_t kUnpackedBytes = size_t(128) << 20;  // dequantised weights, at most, at a time
 static constexpr int64_t kEmbedRows = 1024;
 
 static_assert(int(WType::F32) == int(DType::F32) && int(WType::F16) == int(DType::F16) && int(WType::BF16) == int(DType::BF16) &&
@@ -34,74 +34,56 @@ CudaBackend::~CudaBackend() {
   cudaGetLastError();
 }
 
-void CudaBackend::enter() { check(cudaSetDevice(device_.ordinal), "choosing the GPU"); }
-
-void CudaBackend::sync(const char* what) {
-  compute_.wait(what);
-  ++syncs_;
-}
-
 // Grows lose the contents. Whoever may still use the old memory is waited for.
 Buffer& CudaBackend::grow(Buffer& buffer, size_t bytes, const char* what) {
   if (buffer.size() >= bytes) return buffer;
-  sync(what);
+  if (buffer.size() > 0) compute_.wait(what);
   buffer = Buffer();
   buffer = heap_.take(bytes, what);
   ++growths_;
   return buffer;
 }
 
-uint64_t CudaBackend::activation_bytes(const Model& model, const CudaBackendOptions& o) {
-  const Config& c = model.config;
-  const uint64_t chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx), q = uint64_t(c.n_heads) * c.head_dim;
-  const uint64_t kv = uint64_t(c.n_kv_heads) * c.head_dim, wide = std::max<uint64_t>(c.dim, q);
-  const bool exact = o.layout.type == cpu::KvType::F32;
-  const uint64_t operand = exact ? 4 : 2;
-  uint64_t bytes = 4 * (uint64_t(o.n_ctx) * c.dim + chunk * (2 * q + 2 * kv) + uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
-  bytes += operand * chunk * (wide + 2 * uint64_t(c.hidden_dim));
-  bool packed = false;
-  for (const LayerWeights& l : model.weights.layers) packed |= exact ? l.wq.type != DType::F32 : l.wq.type == DType::Q8_0 || l.wq.type == DType::F32;
-  if (packed) bytes += std::min<uint64_t>(kUnpackedBytes, operand * std::max<uint64_t>(wide, c.hidden_dim) * wide);
-  DecodeStep step;
-  step.n = 1;
-  step.n_layers = c.n_layers;
-  step.n_heads = c.n_heads;
-  step.n_kv_heads = c.n_kv_heads;
-  step.max_blocks = o.layout.blocks(o.n_ctx);
-  step.layout.head_dim = c.head_dim;
-  step.layout.block_size = o.layout.block_size;
-  step.layout.block_bytes = static_cast<int64_t>(o.layout.bytes());
-  return bytes + decode_scratch_bytes(step) + Cublas::kWorkspaceBytes + (uint64_t(4) << 20);
-}
-
 void CudaBackend::read(const float* src, int64_t n, float* host) {
-  enter();
+  const DeviceScope on = enter();
   check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_), "reading results");
   compute_.wait("reading results");
 }
 
 // As the CPU's (backend/cpu/cpu_backend.cpp): the angle is rounded to f32 first.
 void CudaBackend::rope_table(int64_t n) {
-  enter();
   if (n <= rope_positions_) return;
+  const DeviceScope on = enter();
   const int half = config_.head_dim / 2;
-  std::vector<float> table(size_t(n) * half * 2), frequency(half);
+  const size_t row = size_t(half) * 2;
+  // All the context may ever need, once: a table that moves would outdate the recorded steps.
+  const int64_t room = std::max(n, options_.n_ctx);
+  if (cos_sin_.size() < room * row * sizeof(float)) {
+    rope_positions_ = 0;
+    grow(cos_sin_, room * row * sizeof(float), "the RoPE table");
+  }
+  std::vector<float> frequency(half), table;
   for (int j = 0; j < half; ++j)
     frequency[j] = 1.0f / std::pow(config_.rope_theta, static_cast<float>(2 * j) / static_cast<float>(config_.head_dim));
-  threads_->parallel_for(n, [&](int64_t p, int) {
-    for (int j = 0; j < half; ++j) {
-      const double angle = static_cast<float>(p) * frequency[j];
-      table[(p * half + j) * 2] = static_cast<float>(std::cos(angle));
-      table[(p * half + j) * 2 + 1] = static_cast<float>(std::sin(angle));
-    }
-  });
-  // All the context may ever need, once: a table that moves would outdate the recorded steps.
-  const size_t bytes = size_t(std::max(n, options_.n_ctx)) * half * 2 * sizeof(float);
-  grow(cos_sin_, bytes, "the RoPE table");
-  check(cudaMemcpyAsync(cos_sin_.data(), table.data(), table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
-        "the RoPE table");
-  compute_.wait("the RoPE table");
-  rope_positions_ = n;
+  // Whole spans, so that the steps after a prompt seldom come here.
+  constexpr int64_t kSpan = 4096, kAtOnce = 16 * kSpan;
+  const int64_t last = std::min(room, (n + kSpan - 1) / kSpan * kSpan);
+  while (rope_positions_ < last) {
+    const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
+    table.resize(count * row);
+    threads_->parallel_for(count, [&](int64_t i, int) {
+      for (int j = 0; j < half; ++j) {
+        const double angle = static_cast<float>(first + i) * frequency[j];
+        table[i * row + j * 2] = static_cast<float>(std::cos(angle));
+        table[i * row + j * 2 + 1] = static_cast<float>(std::sin(angle));
+      }
+    });
+    check(cudaMemcpyAsync(cos_sin_.as<float>() + first * row, table.data(), table.size() * sizeof(float),
+                          cudaMemcpyHostToDevice, compute_),
+          "the RoPE table");
+    compute_.wait("the RoPE table");
+    rope_positions_ = first + count;
+  }
 }
 
 // ---- products ---------------------------------------------------------------------------------------------------------
@@ -118,21 +100,12 @@ void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
   }
 }
 
-// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights' own kind.
-WType CudaBackend::operand_type(const Tensor& weight) const {
-  if (options_.layout.type == cpu::KvType::F32) return WType::F32;
-  return weight.type == DType::BF16 ? WType::BF16 : WType::F16;
-}
-
-static size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }
-
 void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type,
                            bool add) {
   const Matrix& w = weights_.matrix(weight);
   if (w.type == type) return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
-  const size_t row_bytes = w.cols * size_of(type);
-  const int64_t tile = std::min<int64_t>(w.rows, std::max<int64_t>(16, kUnpackedBytes / row_bytes / 16 * 16));
-  grow(unpacked_, tile * row_bytes, "dequantised weights");
+  const int64_t tile = unpacked_rows(w.rows, w.cols, type);
+  grow(unpacked_, tile * w.cols * size_of(type), "dequantised weights");
   for (int64_t first = 0; first < w.rows; first += tile) {
     const int64_t rows = std::min(tile, w.rows - first);
     check(dequantize(w, first, rows, unpacked_.data(), type, compute_), "dequantising weights");
@@ -142,7 +115,7 @@ void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int6
 }
 
 void CudaBackend::linear(const Linear& args) {
-  enter();
+  const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
   if (args.phase == Phase::Decode || args.n <= kGemvMaxRows) {
     Gemv g;
@@ -162,7 +135,7 @@ void CudaBackend::linear(const Linear& args) {
   }
   WType prepared = WType::Q8_0;  // nothing yet
   for (int o = 0; o < args.n_outs; ++o) {
-    const WType type = operand_type(*args.outs[o].weight);
+    const WType type = operand_type(options_.layout.type, wtype(*args.outs[o].weight));
     if (type != prepared) {
       grow(operand_, args.n * cols * size_of(type), "a prefill chunk");
       check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps, operand_.data(), type, compute_)
@@ -175,7 +148,7 @@ void CudaBackend::linear(const Linear& args) {
 }
 
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
-  enter();
+  const DeviceScope on = enter();
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
   if (phase == Phase::Decode || n <= kGemvMaxRows) {
     grow(hidden_, n * hidden * sizeof(float), "a step's FFN");
@@ -203,7 +176,8 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     gemv_rows(down, n);
     return mark(Part::Linear);
   }
-  const WType type = operand_type(w.w1), down_type = operand_type(w.w2);
+  const WType type = operand_type(options_.layout.type, wtype(w.w1)),
+              down_type = operand_type(options_.layout.type, wtype(w.w2));
   grow(operand_, n * dim * size_of(type), "a prefill chunk");
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
@@ -238,15 +212,16 @@ void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int
 }
 
 void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
-  enter();
+  const DeviceScope on = enter();
   const int64_t batch = std::min(n, kEmbedRows);
   for (Buffer& b : embedding_)
     if (b.size() < batch * table.cols * sizeof(float)) {
-      compute_.wait("embedding");
+      if (b.size() > 0) compute_.wait("embedding");
       b = pinned(batch * table.cols * sizeof(float), "staging for the embedding");
     }
   for (int64_t first = 0; first < n; first += batch) {
     const int64_t rows = std::min(batch, n - first);
+    if (first >= 2 * batch) ++event_waits_;
     check(cudaEventSynchronize(embedded_[embedding_turn_]), "embedding");
     float* staging = embedding_[embedding_turn_].as<float>();
     embedding_rows(table, tokens + first, rows, staging);
@@ -258,20 +233,20 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
 }
 
 void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
-  enter();
+  const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0, config_.rope_interleaved, compute_),
         "rotating queries");
 }
 
 void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
-  enter();
+  const DeviceScope on = enter();
   check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim, config_.n_kv_heads, cos_sin_.as<float>(),
                             pos0, config_.rope_interleaved, kv.base, kv.n_blocks, residency_.layout(), compute_),
         "appending KV");
 }
 
 void CudaBackend::attend_prefill(const PrefillAttention& a) {
-  enter();
+  const DeviceScope on = enter();
   FlashPrefill f;
   f.q = a.q;
   f.n = a.n;
@@ -288,7 +263,7 @@ void CudaBackend::attend_prefill(const PrefillAttention& a) {
 }
 
 void CudaBackend::device_stats(riffle_stats& s) const {
-  s.host_syncs = syncs_;
+  s.host_syncs = compute_.waits() + residency_.waits() + event_waits_;
   s.device_bytes = heap_.used();
   s.peak_device_bytes = heap_.peak();
   s.pinned_bytes = slabs_->pinned_bytes();
@@ -307,7 +282,7 @@ static std::optional<cuda::DeviceInfo> usable(std::string& text) {
 
 bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
-bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& text) {
+static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device, std::string& text) {
   cuda::KvLayout layout;
   layout.type = static_cast<cuda::KvType>(l.type);
   layout.block_size = l.block_size;
@@ -315,22 +290,41 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   const int group = c.n_heads / c.n_kv_heads;
   const int d = l.head_dim;
   const bool prefill = d == 64 || d == 80 || d == 96 || d == 128 || d == 256;  // flash_prefill.cu
-  if (prefill && cuda::decode_supported(layout, group) == cudaSuccess) return true;
-  text = format("the CUDA kernels lack head_dim %d with blocks of %d and %d query heads per KV head", l.head_dim,
-                l.block_size, group);
+  const cuda::DeviceScope on(device.ordinal);
+  if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) return true;
+  // Whether a smaller block is the remedy.
+  int fits = 0;
+  for (int size : {16, 32, 64}) {
+    layout.block_size = size;
+    if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) fits = size;
+  }
+  const char* type = l.type == cpu::KvType::F16 ? "f16" : "f32";
+  text = fits ? format("blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: at most %d do", l.block_size,
+                       type, d, device.name.c_str(), fits)
+              : format("the CUDA kernels lack head_dim %d with blocks of %d %s tokens and %d query heads per KV head", d,
+                       l.block_size, type, group);
+  return false;
+}
+
+bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& text) {
+  const auto device = cuda::find_device(text);
+  std::string why;
+  if (!device) return false;
+  if (shape_supported(c, l, *device, why)) return true;
+  text = why;
   return false;
 }
 
 CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
   std::string text;
-  const auto device = usable(text);
+  const auto device = cuda::find_device(text);
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   const Config& c = model.config;
   CudaPlan p;
   p.free = device->free;
   p.weights = cuda::device_bytes(model);
-  p.activations = cuda::CudaBackend::activation_bytes(model, o);
-  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.n_ctx);
+  p.activations = cuda::running_bytes(model, o);
+  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.codes, o.n_ctx);
   const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
   p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
   p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
@@ -342,7 +336,8 @@ std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackend
   std::string text;
   const auto device = usable(text);
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
-  if (!cuda_shape_supported(model.config, options.layout, text)) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  if (!shape_supported(model.config, options.layout, *device, text)) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  const cuda::DeviceScope on(device->ordinal);
   return std::make_unique<cuda::CudaBackend>(model, options, threads, *device);
 }
 

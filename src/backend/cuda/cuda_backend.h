@@ -2,6 +2,7 @@
 // synchronisation a token.
 #pragma once
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -23,7 +24,10 @@ class CudaBackend : public Backend {
   const char* name() const override { return "cuda"; }
   const char* detail() const override { return device_.name.c_str(); }
   const char* notice() const override { return residency_.notice().c_str(); }
-  Buffer allocate(size_t bytes) override { return heap_.take(bytes, "activations"); }
+  Buffer allocate(size_t bytes) override {
+    const DeviceScope on = enter();
+    return heap_.take(bytes, "activations");
+  }
   void read(const float* src, int64_t n, float* host) override;
   void rope_table(int64_t n) override;
   void linear(const Linear& args) override;
@@ -44,9 +48,6 @@ class CudaBackend : public Backend {
   Residency& residency() override { return residency_; }
   void device_stats(riffle_stats& stats) const override;
 
-  // Bytes that running takes beside weights, sessions, pool and a layer of KV.
-  static uint64_t activation_bytes(const Model& model, const CudaBackendOptions& options);
-
  private:
   enum class Mode : uint8_t { Eager, Capturing, Replaying };
 
@@ -56,17 +57,17 @@ class CudaBackend : public Backend {
   // What was launched since the last mark belongs to this part.
   void mark(Part part);
   double copy_rate(bool from_host);
-  void enter();  // this thread works on this device
-  void sync(const char* what);
+  // This thread works on this device for as long as what comes back lives.
+  DeviceScope enter() const { return DeviceScope(device_.ordinal); }
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void gemv_rows(const Gemv& args, int64_t n);
-  WType operand_type(const Tensor& weight) const;
   void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_hosted(int layer, const float* q, float* out);
   void prepare_step();
   void fetch_results(const float* logits);
+  int64_t sampled_vocab() const;
   void report_step();
 
   const Model& model_;
@@ -94,10 +95,11 @@ class CudaBackend : public Backend {
   int embedding_turn_ = 0;
 
   // The step under way.
+  std::optional<DeviceScope> step_scope_;
   Step step_;
   Mode mode_ = Mode::Eager;
   SelectionRule rule_, dense_rule_;
-  bool with_mean_ = false;
+  bool samples_here_ = false;  // tokens are drawn on the device
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer sample_params_, sample_scratch_, sampled_;
@@ -112,12 +114,13 @@ class CudaBackend : public Backend {
   struct Recorded {
     Graph graph;
     int runs = 0;
+    bool eager = false;  // it could not be recorded
   };
   using GraphKey = std::tuple<int64_t, int64_t, bool>;
-  GraphKey graph_key() const { return {step_.n, max_blocks_, step_.samples != nullptr}; }
+  GraphKey graph_key() const { return {step_.n, max_blocks_, samples_here_}; }
   std::map<GraphKey, Recorded> graphs_;
   uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
-  uint64_t syncs_ = 0;
+  uint64_t event_waits_ = 0;  // waits of the host, beside those that streams count
 
   bool profiling_ = false;
   std::vector<std::pair<std::unique_ptr<Event>, Part>> marks_;

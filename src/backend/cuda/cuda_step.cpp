@@ -13,12 +13,12 @@ namespace riffle::cuda {
 static cuda::TraceSpec device_spec(const riffle::TraceSpec& s) { return {s.seed, s.clusters, s.active, s.overlap, s.gain}; }
 
 void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) {
-  enter();
+  const DeviceScope on = enter();
   check(trace_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks, residency_.layout(), compute_),
         "synthetic keys");
 }
 
-static Ranked ranked_of(const SelectionRule& r, bool with_mean) {
+static Ranked ranked_of(const SelectionRule& r) {
   Ranked out;
   out.everything = r.everything;
   out.sink_blocks = r.sink_blocks;
@@ -26,11 +26,12 @@ static Ranked ranked_of(const SelectionRule& r, bool with_mean) {
   out.progressive = r.progressive;
   out.budget = r.budget;
   out.digest = static_cast<DigestKind>(r.digest);
-  out.with_mean = with_mean;
   out.gqa = static_cast<Gqa>(r.gqa);
   out.stop = static_cast<Stop>(r.stop);
   out.slack = r.slack;
   out.microbatch = r.microbatch;
+  out.by_share = r.by_share;
+  out.log2_share = r.log_share * 1.44269504f;
   return out;
 }
 
@@ -48,11 +49,12 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.out = out;
   s.layout = residency_.layout();
   s.overlap = overlap_;
-  s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_, with_mean_);
+  s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_);
   s.pool = residency_.pool();
   s.scratch = scratch_.data();
   s.arrivals = arrivals_.as<uint32_t>();
-  s.results = results_.as<RowResult>() + layer * rows;
+  s.results = results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
+  s.fault = results_.as<uint32_t>();
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
   if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
@@ -63,7 +65,10 @@ void CudaBackend::prepare_step() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
   const int64_t vocab = config_.vocab_size;
   grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
-  grow(results_, layers * rows * sizeof(RowResult), "a step's counts");
+  if (results_.size() < (1 + layers * rows) * sizeof(RowResult)) {
+    grow(results_, (1 + layers * rows) * sizeof(RowResult), "a step's counts");
+    check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
+  }
   grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
   grow(scratch_, decode_scratch_bytes(decode_step(0, nullptr, nullptr)), "attention's scratch");
   if (arrivals_.size() < rows * sizeof(uint32_t)) {
@@ -77,15 +82,15 @@ void CudaBackend::prepare_step() {
   }
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return;
-    compute_.wait("a step's staging");
+    if (buffer.size() > 0) compute_.wait("a step's staging");
     buffer = pinned(bytes, "a step's staging");
     ++growths_;
   };
   pin(host_sequences_, n * sizeof(StepSequence));
   pin(host_rows_, n * config_.dim * sizeof(float));
   pin(host_logits_, n * vocab * sizeof(float));
-  pin(host_results_, layers * rows * sizeof(RowResult));
-  if (!step_.samples) return;
+  pin(host_results_, (1 + layers * rows) * sizeof(RowResult));
+  if (!samples_here_) return;
   grow(sample_params_, n * sizeof(SampleParams), "sampling");
   grow(sampled_, n * sizeof(int32_t), "sampling");
   grow(sample_scratch_, sample_scratch_bytes(n, vocab), "sampling");
@@ -93,18 +98,27 @@ void CudaBackend::prepare_step() {
   pin(host_sampled_, n * sizeof(int32_t));
 }
 
+// Rows of the output beyond the tokenizer's vocabulary are padding.
+int64_t CudaBackend::sampled_vocab() const {
+  return model_.tokenizer ? std::min(config_.vocab_size, model_.tokenizer->vocab_size()) : config_.vocab_size;
+}
+
 bool CudaBackend::begin_step(const Step& step) {
-  enter();
+  step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
   step_ = step;
   rule_ = step.selector->rule();
   dense_rule_ = step.dense->rule();
-  with_mean_ = step.sequences[0]->spec.with_mean;
+  samples_here_ = step.samples != nullptr && sampled_vocab() <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
-    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.notice().c_str());
+    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
+  if (rule_.by_share && residency_.hosted())
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s", step.selector->name(),
+         residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
-    if (step.sequences[i]->spec.with_mean != with_mean_)
-      fail(RIFFLE_BAD_ARGUMENT, "the sessions of a step have digests of different kinds");
+    if (rule_.progressive && rule_.stop == RIFFLE_STOP_VETO && !step.sequences[i]->spec.with_mean)
+      fail(RIFFLE_BAD_ARGUMENT, "session %lld of the step has digests without the mean key, which stop mode veto needs",
+           static_cast<long long>(i));
     max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
   }
   prepare_step();
@@ -112,7 +126,7 @@ bool CudaBackend::begin_step(const Step& step) {
   for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
   check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence), cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
-  if (step.samples) {
+  if (samples_here_) {
     auto* params = host_params_.as<SampleParams>();
     for (int64_t i = 0; i < step.n; ++i) {
       const SampleRequest& r = step.samples[i];
@@ -139,8 +153,9 @@ bool CudaBackend::begin_step(const Step& step) {
     recorded.graph.launch(compute_);
     return false;
   }
-  // The first run loads kernels, which a capture must not.
-  if (recorded.runs++ == 0) return true;
+  // The first run loads kernels, which a capture must not. What could not be recorded once is not tried again.
+  if (recorded.runs++ == 0 || recorded.eager) return true;
+  recorded.eager = true;  // until it is recorded
   check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "recording a step");
   mode_ = Mode::Capturing;
   return true;
@@ -186,7 +201,7 @@ void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
     host_driven_.attend(s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
-                        step_.orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &syncs_);
+                        step_.orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &event_waits_);
   }
   mark(Part::Attend);
 }
@@ -221,12 +236,11 @@ void CudaBackend::fetch_results(const float* logits) {
                         compute_),
         "reading logits");
   check(cudaMemcpyAsync(host_results_.data(), results_.data(),
-                        config_.n_layers * step_.n * config_.n_kv_heads * sizeof(RowResult), cudaMemcpyDeviceToHost, compute_),
+                        (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult), cudaMemcpyDeviceToHost,
+                        compute_),
         "reading counts");
-  if (!step_.samples) return;
-  // Rows of the output beyond the tokenizer's vocabulary are padding.
-  const int64_t vocab = model_.tokenizer ? std::min(config_.vocab_size, model_.tokenizer->vocab_size()) : config_.vocab_size;
-  check(sample(logits, step_.n, config_.vocab_size, vocab, sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
+  if (!samples_here_) return;
+  check(sample(logits, step_.n, config_.vocab_size, sampled_vocab(), sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
                sample_scratch_.data(), compute_),
         "sampling");
   check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t), cudaMemcpyDeviceToHost, compute_),
@@ -242,13 +256,23 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
     check(status, "recording a step");
     Recorded& recorded = graphs_[graph_key()];
     recorded.graph = Graph(graph);
+    recorded.eager = false;
     recorded.graph.launch(compute_);
   }
-  sync("a decode step");
+  compute_.wait("a decode step");
+  if (*host_results_.as<uint32_t>() != 0) {
+    // Cooperative launches, which no kernel of another stream can keep apart, from now on.
+    overlap_ = false;
+    graphs_.clear();
+    fail(RIFFLE_INTERNAL,
+         "attention waited for 2 s: kernels of another context or program hold a part of the GPU; the step can be tried again");
+  }
   const int64_t vocab = config_.vocab_size;
-  if (step_.samples) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
+  if (samples_here_) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
+  else if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
   for (int64_t i = 0; i < step_.n; ++i) std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
   report_step();
+  step_scope_.reset();
 }
 
 void CudaBackend::report_step() {
@@ -256,18 +280,20 @@ void CudaBackend::report_step() {
   const int64_t g = config_.n_heads / heads;
   if (step_.orders && !residency_.hosted()) {
     host_orders_.resize(layers * rows * max_blocks_);
+    ++event_waits_;
     check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
           "reading a trace");
   }
   if (step_.coverage) {
     host_lse_.resize(2 * layers * rows * g);
+    ++event_waits_;
     check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float), cudaMemcpyDeviceToHost),
           "reading a trace");
   }
   reports_.resize(rows);
   coverage_.resize(rows * g);
   ResidencyCounters& counters = residency_.counters;
-  const auto* results = host_results_.as<RowResult>();
+  const auto* results = host_results_.as<RowResult>() + 1;
   for (int layer = 0; layer < layers; ++layer) {
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[layer * rows + r];
@@ -276,7 +302,9 @@ void CudaBackend::report_step() {
         from.misses = hosted_counts_[layer * rows + r].misses;
       }
       RowReport& to = reports_[r];
-      to = {from.n_blocks, from.n_read, from.lookups, from.misses, nullptr, nullptr};
+      to = RowReport();
+      to.n_blocks = from.n_blocks, to.n_read = from.n_read;
+      to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
       counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
@@ -300,7 +328,7 @@ void CudaBackend::mark(Part part) {
 }
 
 bool CudaBackend::start_profile() {
-  enter();
+  const DeviceScope on = enter();
   if (copy_bandwidth_ == 0) copy_bandwidth_ = copy_rate(false);
   if (link_bandwidth_ == 0) link_bandwidth_ = copy_rate(true);
   marks_.clear();
@@ -336,31 +364,30 @@ void CudaBackend::finish_profile(riffle_timing& t) {
 }
 
 // Bytes per second: a copy inside the device's memory (read and written), or from pinned host memory. 0 if there is no room.
+// The memory is beside the context's budget and goes back at once.
 double CudaBackend::copy_rate(bool from_host) {
   const size_t bytes = from_host ? size_t(64) << 20 : size_t(512) << 20;
-  void *from = nullptr, *to = nullptr;
-  Buffer host;
-  double rate = 0;
-  if (cudaMalloc(&to, bytes) == cudaSuccess && (from_host || cudaMalloc(&from, bytes) == cudaSuccess)) {
-    if (from_host) host = pinned(bytes, "measuring the link");
-    const void* source = from_host ? host.data() : from;
-    const Event begin(true), end(true);
-    float best = 0;
-    for (int i = 0; i < 6; ++i) {
-      begin.record(compute_);
-      check(cudaMemcpyAsync(to, source, bytes, cudaMemcpyDefault, compute_), "measuring bandwidth");
-      end.record(compute_);
-      compute_.wait("measuring bandwidth");
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, begin, end), "measuring bandwidth");
-      if (i > 0 && (best == 0 || ms < best)) best = ms;
-    }
-    rate = (from_host ? 1.0 : 2.0) * static_cast<double>(bytes) / (best * 1e-3);
+  DeviceHeap heap(0);
+  Buffer from, to;
+  try {
+    to = heap.take(bytes, "measuring bandwidth");
+    from = from_host ? pinned(bytes, "measuring the link") : heap.take(bytes, "measuring bandwidth");
+  } catch (const Error& e) {
+    if (e.status() != RIFFLE_OUT_OF_MEMORY) throw;
+    return 0;
   }
-  cudaGetLastError();
-  cudaFree(from);
-  cudaFree(to);
-  return rate;
+  const Event begin(true), end(true);
+  float best = 0;
+  for (int i = 0; i < 6; ++i) {
+    begin.record(compute_);
+    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, compute_), "measuring bandwidth");
+    end.record(compute_);
+    compute_.wait("measuring bandwidth");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin, end), "measuring bandwidth");
+    if (i > 0 && (best == 0 || ms < best)) best = ms;
+  }
+  return best > 0 ? (from_host ? 1.0 : 2.0) * static_cast<double>(bytes) / (best * 1e-3) : 0;
 }
 
 void CudaBackend::abandon_step() {
@@ -372,8 +399,10 @@ void CudaBackend::abandon_step() {
   mode_ = Mode::Eager;
   // What a step leaves behind when it ends.
   if (arrivals_.size()) cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_);
+  if (results_.size()) cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_);
   cudaStreamSynchronize(compute_);
   cudaGetLastError();
+  step_scope_.reset();
 }
 
 }  // namespace riffle::cuda

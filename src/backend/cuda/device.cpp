@@ -9,6 +9,7 @@ namespace riffle::cuda {
 
 // After these every further call on the device fails the same way.
 static bool device_is_lost(cudaError_t status) {
+  if (static_cast<int>(status) == 226) return true;  // cudaErrorContained, which older toolkits do not name
   switch (status) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
@@ -20,7 +21,9 @@ static bool device_is_lost(cudaError_t status) {
     case cudaErrorInvalidPc:
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
-    case cudaErrorDevicesUnavailable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorExternalDevice:
+    case cudaErrorUnknown:
     case cudaErrorContextIsDestroyed: return true;
     default: return false;
   }
@@ -38,6 +41,17 @@ void check(cudaError_t status, const char* what, std::source_location where) {
          cudaGetErrorName(status), cudaGetErrorString(status), what, file, where.line());
   fail(RIFFLE_INTERNAL, "CUDA error %s (%s) while %s (%s:%u)", cudaGetErrorName(status), cudaGetErrorString(status), what,
        file, where.line());
+}
+
+DeviceScope::DeviceScope(int ordinal) {
+  int now = 0;
+  check(cudaGetDevice(&now), "asking for the current GPU");
+  if (now == ordinal) return;
+  check(cudaSetDevice(ordinal), "choosing the GPU");
+  before_ = now;
+}
+DeviceScope::~DeviceScope() {
+  if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
 }
 
 static std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
@@ -63,6 +77,15 @@ std::optional<DeviceInfo> find_device(std::string& why) {
               : format("the NVIDIA driver answered %s (%s)", cudaGetErrorName(counted), cudaGetErrorString(counted));
     return {};
   }
+  // The caller's own choice comes back at the end, whatever happens.
+  struct Restore {
+    int device = -1;
+    ~Restore() {
+      if (device > 0) cudaSetDevice(device);
+      cudaGetLastError();
+    }
+  } restore;
+  if (cudaGetDevice(&restore.device) != cudaSuccess) restore.device = -1;
   DeviceInfo info;
   cudaDeviceProp p{};
   size_t free = 0, total = 0;

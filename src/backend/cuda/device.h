@@ -14,6 +14,18 @@ namespace riffle::cuda {
 // work on it again) or RIFFLE_INTERNAL, with the status's name, what was being done and where.
 void check(cudaError_t status, const char* what, std::source_location where = std::source_location::current());
 
+// Makes a device this thread's own while it lives; then the thread has back the one that its program had chosen.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int ordinal);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = -1;  // -1: nothing to give back
+};
+
 struct DeviceInfo {
   int ordinal = 0;
   std::string name;  // "NVIDIA H200, compute 9.0, 139.8 GiB"
@@ -48,10 +60,15 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   operator cudaStream_t() const { return stream_; }
-  void wait(const char* what) const { check(cudaStreamSynchronize(stream_), what); }
+  void wait(const char* what) const {
+    ++waits_;
+    check(cudaStreamSynchronize(stream_), what);
+  }
+  uint64_t waits() const { return waits_; }  // how often the host has
 
  private:
   cudaStream_t stream_ = nullptr;
+  mutable uint64_t waits_ = 0;
 };
 
 class Event {

@@ -20,7 +20,7 @@ void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
   const size_t rows = config_.n_kv_heads;
   const auto device = [&](Buffer& b, size_t bytes) {
     if (b.size() >= bytes) return;
-    compute_->wait("attention's scratch");
+    if (b.size() > 0) compute_->wait("attention's scratch");
     b = Buffer();
     b = heap_->take(bytes, "attention's scratch");
   };
@@ -43,13 +43,12 @@ void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
   }
 }
 
-void HostDriven::fetch_order(const HostStep& host, int known, uint64_t* syncs) {
+void HostDriven::fetch_order(const HostStep& host, int known) {
   const size_t pitch = host.step.max_blocks * sizeof(int32_t), rows = config_.n_kv_heads;
   check(cudaMemcpy2DAsync(host_order_.data(), pitch, order_.data(), pitch, known * sizeof(int32_t), rows,
                           cudaMemcpyDeviceToHost, *compute_),
         "reading a ranking");
   compute_->wait("ranking blocks");
-  ++*syncs;
 }
 
 HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s, int begin, int end, int region,
@@ -139,8 +138,9 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
   const int widest = progressive ? std::max(n_forced_most, m) : piece;
   if (piece < 1 || (progressive && room < int64_t(rows) * (n_forced_most + (lookahead + 1) * m)))
-    fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
-         static_cast<long long>(residency_->slots()));
+    fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection%s%s",
+         static_cast<long long>(residency_->slots()), residency_->notice().empty() ? "" : "; the host drives it because ",
+         residency_->notice().c_str());
   prepare(step, widest, regions);
   step.scratch = scratch_.data();
   HostStep host;
@@ -156,7 +156,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   check(cudaMemcpyAsync(host_counts_.data(), counts_.data(), rows * 2 * sizeof(int32_t), cudaMemcpyDeviceToHost, *compute_),
         "reading a ranking");
   known = std::min(known, n_blocks);
-  fetch_order(host, known, syncs);
+  fetch_order(host, known);
   const int n_forced = host_counts_.as<int32_t>()[0];
   n_total_ = host_counts_.as<int32_t>()[1];
   first_epoch_ = epoch_ + 1;
@@ -172,7 +172,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
         if (!step.ranked.everything && std::min(end, n_total_) > known) {
           known = std::min(n_blocks, 2 * known);
           check(rank_more(host, known, device_.limits, *compute_), "ranking blocks");
-          fetch_order(host, known, syncs);
+          fetch_order(host, known);
         }
         pending.push_back(issue(host, s, next, end, turn, counts));
         turn = (turn + 1) % regions;
@@ -180,10 +180,9 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
         continue;
       }
       if (pending.empty()) break;
-      Batch oldest = std::move(pending.front());
-      pending.pop_front();
       ++*syncs;
-      stop = finish(oldest);
+      stop = finish(pending.front());  // should it throw, what it has pinned is let go of below
+      pending.pop_front();
     }
     for (Batch& b : pending) finish(b);
     pending.clear();

@@ -18,7 +18,7 @@ class HostDriven {
     int lookups = 0, misses = 0;
   };
   // One sequence and layer. step: for n = 1; its pool, scratch, order and counts are not used. counts: [n_kv_heads]. order
-  // (may be null): [n_kv_heads][max_blocks], host memory. Adds the times that the host waited to syncs.
+  // (may be null): [n_kv_heads][max_blocks], host memory. Adds the events that the host waited for to syncs.
   void attend(DecodeStep step, const SequenceKv& sequence, int lookahead, Counts* counts, int32_t* order, uint64_t* syncs);
 
  private:
@@ -29,7 +29,7 @@ class HostDriven {
   };
 
   void prepare(const DecodeStep& step, int widest, int regions);
-  void fetch_order(const HostStep& host, int known, uint64_t* syncs);
+  void fetch_order(const HostStep& host, int known);
   Batch issue(const HostStep& host, const SequenceKv& sequence, int begin, int end, int region, Counts* counts);
   bool finish(Batch& batch);  // waits; true if no row is left
 

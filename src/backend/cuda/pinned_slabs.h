@@ -1,5 +1,6 @@
 // Slabs of page-locked memory for the host store. Locking 8 GiB takes seconds, so take() hands out the addresses at once and
-// a thread locks them in the order taken, while the prompt is being computed; whoever needs a slab locked waits for it.
+// a thread locks them in the order taken, while the prompt is being computed; whoever needs a slab locked waits for it. While
+// decoding, prepare() has the next one locked before it is needed.
 // Where the system refuses to lock more (limits, other programs), slabs stay pageable and failed() says so: copies still
 // work, but kernels cannot reach such memory.
 #pragma once
@@ -20,8 +21,14 @@ class PinnedSlabs : public SlabSource {
   ~PinnedSlabs() override;
 
   size_t slab_bytes() const override { return size_t(64) << 20; }
+  // No two slabs are neighbours in memory: a copy must not cross from one locked range into another. Null also where locking
+  // it would take the last of the machine's memory.
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
+
+  // Locks a slab that the next take() of so many bytes will get, unless one is there already.
+  void prepare(size_t bytes);
+  uint64_t taken_bytes();
 
   // Waits until every slab that has been taken is locked (or was refused). True if all are locked.
   bool wait_all();
@@ -34,16 +41,18 @@ class PinnedSlabs : public SlabSource {
   struct Slab {
     std::byte* data;
     size_t bytes;
+    bool spare;  // not taken yet
     bool tried = false, locked = false;
   };
   void run();
+  std::deque<Slab>::iterator find(const std::byte* data);
 
   int ordinal_;
   bool refuse_, stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Slab> slabs_;  // in the order taken
-  size_t waiting_ = 0;      // slabs not yet tried
+  std::deque<Slab> slabs_;
+  bool spare_refused_ = false;  // no more are prepared
   std::string failed_;
   std::thread thread_;
 };

@@ -9,16 +9,17 @@ namespace riffle::cuda {
 
 static int64_t entries(const Config& c, int64_t max_blocks) { return int64_t(c.n_layers) * c.n_kv_heads * max_blocks; }
 
-uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, int64_t n_ctx) {
+uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, int64_t n_ctx) {
   const uint64_t n = entries(c, layout.blocks(n_ctx));
+  const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 6 * 256;
+         coded + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 7 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
                              KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options)
     : config_(config), device_(device), heap_(heap), compute_(compute), store_(store), slabs_(slabs),
-      evict_(options.evict), per_layer_(options.pool_per_layer) {
+      evict_(options.evict), per_layer_(options.pool_per_layer), must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
   const int64_t n_slots = options.slots;
   const BlockLayout& l = store->layout();
   layout_.type = static_cast<KvType>(l.type);
@@ -26,6 +27,9 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   layout_.head_dim = l.head_dim;
   layout_.block_bytes = static_cast<int64_t>(l.bytes());
   layout_.value_offset = static_cast<int64_t>(l.value_offset());
+  const uint64_t layer = uint64_t(l.blocks(options.n_ctx)) * config.n_kv_heads * l.bytes();
+  layer_room_ = prefill_bytes(layer);
+  session_host_bytes_ = layer * config.n_layers;
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
@@ -73,13 +77,16 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.max_blocks = d.max_blocks;
   out.host = d.host_table.as<std::byte*>();
   out.digests = d.digests.as<uint16_t>();
+  out.vectors = s.spec.vectors();
   out.bound_factor = d.bound_factor.as<float>();
+  out.codes = d.codes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
   return out;
 }
 
 SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
+  const DeviceScope on(device_.ordinal);
   SequenceKv s = store_->create(n_ctx, spec);
   s.id = id;
   if (free_tables_.empty()) {
@@ -97,6 +104,7 @@ SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& s
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
   d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t), "a session's history");
+  d->addresses = riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_), "clearing a session's history");
   check(cudaMemsetAsync(d->page_table.data(), 0xff, d->page_table.size(), *compute_), "clearing a page table");
@@ -116,6 +124,7 @@ void CudaResidency::destroy(SequenceKv& s) {
   // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
   cudaStreamSynchronize(flush_);
   try {
+    const DeviceScope on(device_.ordinal);
     forget(s, 0);
   } catch (const Error&) {
   }
@@ -143,26 +152,44 @@ void CudaResidency::forget(SequenceKv& s, int64_t from_block) {
 }
 
 void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
+  const DeviceScope on(device_.ordinal);
   store_->reserve(s, n_tokens);
   learn_addresses(s);
+  // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
+  const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
+  if (taken > 0 && taken - store_->host_bytes() < slab / 2 && taken < sequences_.size() * session_host_bytes_)
+    slabs_->prepare(slab);
 }
 
 void CudaResidency::learn_addresses(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   const int64_t blocks = static_cast<int64_t>(s.heads[0].blocks.size()), first = d.known_blocks, n = blocks - first;
   if (n <= 0) return;
-  std::vector<std::byte*> addresses(s.heads.size() * n);
-  for (size_t h = 0; h < s.heads.size(); ++h)
-    std::copy_n(s.heads[h].blocks.begin() + first, n, addresses.begin() + h * n);
-  // Pageable memory: the call returns when it has been read.
-  check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*), addresses.data(),
+  std::vector<std::byte*> many;
+  std::byte** addresses = d.addresses.as<std::byte*>();
+  if (n == 1) {
+    // A step's: from pinned memory, so that nobody waits. Those before have arrived long ago.
+    if (const cudaError_t status = cudaEventQuery(d.entered); status != cudaSuccess) {
+      if (status != cudaErrorNotReady) check(status, "entering host blocks");
+      cudaGetLastError();
+      ++event_waits_;
+      check(cudaEventSynchronize(d.entered), "entering host blocks");
+    }
+  } else {
+    many.resize(s.heads.size() * n);
+    addresses = many.data();
+  }
+  for (size_t h = 0; h < s.heads.size(); ++h) std::copy_n(s.heads[h].blocks.begin() + first, n, addresses + h * n);
+  check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*), addresses,
                           n * sizeof(std::byte*), n * sizeof(std::byte*), s.heads.size(), cudaMemcpyHostToDevice, *compute_),
         "entering host blocks");
-  compute_->wait("entering host blocks");
+  if (n == 1) d.entered.record(*compute_);
+  else compute_->wait("entering host blocks");
   d.known_blocks = blocks;
 }
 
 void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
+  const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
@@ -199,15 +226,25 @@ void CudaResidency::park(SequenceKv& s) {
   d.tail_here = false;
 }
 
+std::string CudaResidency::why_not_pinned() const {
+  if (slabs_->refuses()) return "host memory is left pageable (no_pin)";
+  return format("the system does not let riffle pin %.1f MiB of host memory (%s)", double(store_->host_bytes()) / (1 << 20),
+                slabs_->failed().c_str());
+}
+
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
-  if (!slabs_->wait_all() && !slabs_->refuses() && notice_.empty()) {
-    notice_ = format("the system does not let riffle pin %.1f MiB of host memory (%s): blocks are copied one by one, which is slow",
-                     double(store_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
+  const DeviceScope on(device_.ordinal);
+  if (!slabs_->wait_all() && !slabs_->refuses()) {
+    if (must_pin_)
+      fail(RIFFLE_OUT_OF_MEMORY, "%s, which residency device needs: residency auto or host can do without",
+           why_not_pinned().c_str());
+    if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
     if (!hosted()) use_host_pool();
   }
   for (size_t i = 0; i < n; ++i) {
     SequenceKv& s = *sequences[i];
     CudaSequence& d = on_device(s);
+    if (d.stale) build_all_digests(s, s.spec);
     if (d.tail_here) continue;
     if (s.n_tokens % layout_.block_size != 0) move_tails(s, false);
     d.tail_here = true;
@@ -217,11 +254,13 @@ void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
 
 void CudaResidency::commit(SequenceKv& s) {
   if (s.n_tokens % layout_.block_size != 0) return;
+  const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   Seal seal;
   seal.sequence = describe(s);
   seal.digests = d.digests.as<uint16_t>();
   seal.bound_factor = d.bound_factor.as<float>();
+  seal.codes = d.codes.as<std::byte>();
   seal.block = s.n_tokens / layout_.block_size - 1;
   seal.n_layers = config_.n_layers;
   seal.n_kv_heads = config_.n_kv_heads;
@@ -295,14 +334,17 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
 }
 
 LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const DeviceScope on(device_.ordinal);
   park(s);
   const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
   const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
-  turn_ = bytes <= kSmallLayer ? turn_ ^ 1 : 0;
+  // Two take turns where both fit what is planned for them; what an earlier prompt has left counts.
+  const bool pair = 2 * bytes <= layer_room_ && layers_[0].size() < layer_room_ / 2 + 256;
+  turn_ = pair ? turn_ ^ 1 : 0;
   Buffer& memory = layers_[turn_];
   if (memory.size() < bytes) {
     flush_.wait("flushing KV");
-    if (bytes > kSmallLayer) layers_[1] = Buffer();
+    if (!pair) layers_[1] = Buffer();
     memory = Buffer();
     memory = heap_->take(bytes, "a layer's KV");
   }
@@ -327,9 +369,14 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
                       s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                       d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
         "building digests");
+  if (d.codes.size() > 0)
+    check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                      d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
+          "coding keys");
 }
 
 void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+  const DeviceScope on(device_.ordinal);
   const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
   std::byte* base = layers_[turn_].as<std::byte>();
   digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
@@ -344,29 +391,70 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
 }
 
+// Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
+std::byte* CudaResidency::head_room(const SequenceKv& s) {
+  const size_t bytes = size_t(s.n_tokens / layout_.block_size) * layout_.block_bytes;
+  flush_.wait("flushing KV");
+  for (Buffer& b : layers_)
+    if (b.size() >= bytes) return b.as<std::byte>();
+  layers_[1] = Buffer();
+  layers_[0] = Buffer();
+  layers_[0] = heap_->take(bytes, "a head's KV");
+  return layers_[0].as<std::byte>();
+}
+
+// Whatever may be refused is asked for before anything is changed: then the sequence has the digests that it had.
 void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
-  if (s.spec == spec) return;
+  const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
-  if (store_->digest_stride(spec) > store_->digest_stride(s.spec)) {
-    Buffer bigger = heap_->take(entries(config_, d.max_blocks) * store_->digest_stride(spec) * 2, "a session's digests");
+  if (s.spec == spec && !d.stale) return;
+  const size_t bytes = entries(config_, d.max_blocks) * store_->digest_stride(spec) * 2;
+  Buffer bigger;
+  if (d.digests.size() < bytes) bigger = heap_->take(bytes, "a session's digests");
+  head_room(s);
+  if (bigger.size() > 0) {
+    compute_->wait("building digests");
     d.digests = std::move(bigger);
   }
   s.spec = spec;
+  d.stale = true;
+  build_all_digests(s, spec);
+}
+
+void CudaResidency::require_codes(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  if (d.codes.size() > 0) return;
+  const DeviceScope on(device_.ordinal);
+  Buffer codes = heap_->take(entries(config_, d.max_blocks) * code_bytes(), "a session's INT4 keys");
   const int64_t full = s.n_tokens / layout_.block_size;
-  if (full == 0) return;
-  flush_.wait("flushing KV");
-  const size_t bytes = size_t(full) * layout_.block_bytes;
-  Buffer head = heap_->take(bytes, "a head's KV");
-  for (int layer = 0; layer < config_.n_layers; ++layer)
+  std::byte* head = head_room(s);
+  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; h < config_.n_kv_heads; ++h) {
-      copy_blocks(s, layer, h, 1, 0, full, head.as<std::byte>(), 0, false, *compute_);
+      copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
+      check(encode_int4(head, full, 0, full, 1, layout_,
+                        codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(), d.max_blocks, *compute_),
+            "coding keys");
+    }
+  compute_->wait("coding keys");
+  d.codes = std::move(codes);
+}
+
+// After an error digests stay stale, and whoever needs them next comes back here.
+void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
+  CudaSequence& d = on_device(s);
+  const int64_t full = s.n_tokens / layout_.block_size;
+  std::byte* head = head_room(s);
+  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
+    for (int h = 0; h < config_.n_kv_heads; ++h) {
+      copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       const int64_t stride = store_->digest_stride(spec), entry = head_index(layer, h) * d.max_blocks;
-      check(build_digests(head.as<std::byte>(), full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
+      check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
                           d.digests.as<uint16_t>() + entry * stride, stride, d.bound_factor.as<float>() + entry,
                           d.max_blocks, *compute_),
             "building digests");
     }
   compute_->wait("building digests");
+  d.stale = false;
 }
 
 }  // namespace riffle::cuda

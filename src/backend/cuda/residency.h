@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_slabs.h"
+#include "kernels/int4.cuh"
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
 #include "model/model.h"
@@ -17,12 +18,16 @@ struct CudaSequence : DeviceKv {
   int32_t table = 0;
   int64_t max_blocks = 0;
   Buffer page_table, host_table, digests, bound_factor, tails, expected;
-  bool tail_here = false;   // tails hold the newest, unfilled blocks (else the host store does)
-  int64_t known_blocks = 0; // whose host addresses are in host_table
+  Buffer codes;              // INT4 keys; empty until a selector wants them
+  Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
+  Event entered;             // ... and they have got there
+  bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
+  int64_t known_blocks = 0;  // whose host addresses are in host_table
+  bool stale = false;        // digests are not what the sequence's spec says: they could not be rebuilt
 };
 
 // Device bytes of one session of n_ctx tokens.
-uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, int64_t n_ctx);
+uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, bool codes, int64_t n_ctx);
 
 class CudaResidency : public Residency {
  public:
@@ -36,12 +41,13 @@ class CudaResidency : public Residency {
   void reserve(SequenceKv& sequence, int64_t n_tokens) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
+  void require_codes(SequenceKv& sequence) override;
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
 
-  // Device bytes of prefilling layers of this many bytes of KV.
+  // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit, so that flushing overlaps.
   static uint64_t prefill_bytes(uint64_t layer) { return layer <= kSmallLayer ? 2 * layer : layer; }
 
   const Pool& pool() const { return pool_; }
@@ -51,6 +57,9 @@ class CudaResidency : public Residency {
   bool hosted() const { return host_pool_ != nullptr; }
   bool pinned() { return slabs_->wait_all(); }
   const std::string& notice() const { return notice_; }
+  // Why pinned() is false.
+  std::string why_not_pinned() const;
+  uint64_t waits() const { return flush_.waits() + event_waits_; }  // beside those of the compute stream
   SlotPool& host_pool() { return *host_pool_; }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   int64_t host_room(int layer) const {
@@ -64,11 +73,14 @@ class CudaResidency : public Residency {
   void age_pool();
 
  private:
-  static constexpr uint64_t kSmallLayer = uint64_t(256) << 20;  // two so small are kept, so that flushing overlaps
+  static constexpr uint64_t kSmallLayer = uint64_t(256) << 20;
 
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
   void learn_addresses(SequenceKv& s);
+  std::byte* head_room(const SequenceKv& s);
+  void build_all_digests(SequenceKv& s, const DigestSpec& spec);
+  int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
   void reset_pool();
   void use_host_pool();
   void forget(SequenceKv& s, int64_t from_block);
@@ -92,7 +104,8 @@ class CudaResidency : public Residency {
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
   EvictPolicy evict_;
-  bool per_layer_;
+  bool per_layer_, must_pin_;
+  uint64_t event_waits_ = 0;
   std::unique_ptr<SlotPool> host_pool_;
   std::string notice_;
   uint32_t steps_ = 0;  // since the pool's stamps began
@@ -102,7 +115,9 @@ class CudaResidency : public Residency {
 
   // Prefill: a layer's KV, and the one before, which may still be on its way to the host.
   Buffer layers_[2];
-  Event computed_, flushed_[2], arrived_;
+  uint64_t layer_room_;  // for both
+  uint64_t session_host_bytes_;  // of host memory, for n_ctx tokens
+  Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;
   Buffer copies_[2];      // device: descriptors of gather, for each of two streams

@@ -1,0 +1,293 @@
+// Selection by INT4 keys (select/riffle.cpp): estimate_kernel estimates what log mass each full block holds for each query
+// head; choose_kernel keeps the candidates that hold at least a share of some head's. Both in base 2. No KV is read but
+// the tails' keys.
+#include "kernels/convert.cuh"
+#include "kernels/decode.cuh"
+#include "kernels/int4.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/rank.cuh"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kEstimateThreads = 256, kChooseThreads = 1024;
+constexpr float kLargestDigits = 32639;  // 256 * 127 + 127, as kernels/cpu/int4.h
+
+struct EstimateArgs {
+  DecodeStep step;
+  DecodeScratch scratch;
+  int32_t* order;
+  int g;
+  int n_parts;  // CTAs of a row's estimate
+  float scale;  // log2(e) / sqrt(d)
+};
+
+// Dot products of the digits of 8 query heads (rows 0-7 of a: the upper digits, 8-15: the lower ones) with the codes of 8
+// tokens, 32 dimensions at a time. Dimensions lie in the order of the codes: lane i % 4 has those of one code word, the low
+// nibbles first (k = 4 (i % 4) + {0..3}), then the high ones (k + 16), so a fragment of b is one word, masked.
+__device__ inline void mma_16832(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  // Lane i has row i / 4 (and 8 below) of a, token i / 4 of b, and row i / 4 for tokens 2 (i % 4) + {0, 1} of c.
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const int row = lane / 4 * 4 + word;
+    const auto high0 = static_cast<int>(__shfl_sync(kAllLanes, a[0], row)), low0 = static_cast<int>(__shfl_sync(kAllLanes, a[1], row));
+    const auto high1 = static_cast<int>(__shfl_sync(kAllLanes, a[2], row)), low1 = static_cast<int>(__shfl_sync(kAllLanes, a[3], row));
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int token = (2 * (lane % 4) + j) * 4 + word;
+      const auto first = static_cast<int>(__shfl_sync(kAllLanes, b0, token)), second = static_cast<int>(__shfl_sync(kAllLanes, b1, token));
+      c[j] = __dp4a(high1, second, __dp4a(high0, first, c[j]));
+      c[j + 2] = __dp4a(low1, second, __dp4a(low0, first, c[j + 2]));
+    }
+  }
+#endif
+}
+
+// Queries as two signed 8-bit digits a dimension, four dimensions a word: [word][nibble][digit][head].
+struct Query {
+  uint32_t digits[256 / 8][2][2][kMaxGroup];
+  float step[kMaxGroup], sum[kMaxGroup];
+  float m[kEstimateThreads / 32][kMaxGroup], s[kEstimateThreads / 32][kMaxGroup];
+};
+
+__device__ inline void prepare_query(const EstimateArgs& a, int row, Query& query) {
+  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* q = a.step.q + int64_t(row) * a.g * d;
+  for (int h = warp; h < kMaxGroup; h += kEstimateThreads / 32) {
+    float largest = 0;
+    double sum = 0;
+    for (int j = lane; j < d && h < a.g; j += 32) {
+      const float x = q[h * d + j] * a.scale;
+      largest = fmaxf(largest, fabsf(x));
+      sum += x;
+    }
+    for (int o = 16; o > 0; o /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
+      sum += __shfl_xor_sync(kAllLanes, sum, o);
+    }
+    const float inverse = largest > 0 ? kLargestDigits / largest : 0;
+    if (lane == 0) query.step[h] = largest / kLargestDigits, query.sum[h] = static_cast<float>(sum);
+    for (int at = lane; at < 2 * words; at += 32) {
+      uint32_t high = 0, low = 0;
+      for (int i = 0; i < 4; ++i) {
+        const int j = 4 * at + i;
+        const float x = h < a.g && j < d ? q[h * d + j] * a.scale * inverse : 0;
+        const int value = __float2int_rn(fminf(fmaxf(x, -kLargestDigits), kLargestDigits));
+        const int lower = static_cast<int8_t>(value & 0xff);
+        low |= static_cast<uint32_t>(lower & 0xff) << (8 * i);
+        high |= static_cast<uint32_t>(((value - lower) / 256) & 0xff) << (8 * i);
+      }
+      query.digits[at / 2][at % 2][0][h] = high;
+      query.digits[at / 2][at % 2][1][h] = low;
+    }
+  }
+}
+
+// A log mass joins others: base-2 online softmax.
+__device__ inline void join(float& m, float& s, float m2, float s2) {
+  const float top = fmaxf(m, m2);
+  s = (m == -INFINITY ? 0 : s * exp2f(m - top)) + (m2 == -INFINITY ? 0 : s2 * exp2f(m2 - top));
+  m = top;
+}
+
+// A warp has a block at a time, 16 tokens of it in flight. Steps: of 32 dimensions. Afterwards lane i has head i / 4.
+template <int Steps>
+__global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid_constant__ EstimateArgs a) {
+  __shared__ alignas(16) Query query;
+  const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim, words = int4_words(d);
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const int block_size = a.step.layout.block_size;
+  const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
+  const int64_t group_bytes = int4_group_bytes(d);
+  const std::byte* codes = sequence.codes + (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks *
+                                                int4_block_bytes(block_size, d);
+  allow_next();
+  wait_for_earlier();
+  if (blockIdx.x == 0 && threadIdx.x < kCounterStride) a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
+  prepare_query(a, row, query);
+  __syncthreads();
+  uint32_t q[Steps][4];
+#pragma unroll
+  for (int step = 0; step < Steps; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q[step][i] = query.digits[4 * step + part][i / 2][i % 2][h];
+  const float q_step = query.step[h], q_sum = query.sum[h];
+
+  const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
+  float* out = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
+  float all_m = -INFINITY, all_s = 0;  // of this warp's blocks
+  // Groups of 16 tokens of this warp's blocks one after the other, the next one's codes on their way meanwhile.
+  int b = blockIdx.x * (kEstimateThreads / 32) + warp, group = 0;
+  uint32_t code[2][Steps];
+  __half2 numbers[2][2];  // zeros and scales of two tokens each
+  const auto load = [&] {
+    const std::byte* at = codes + (int64_t(b) * groups + group) * group_bytes;
+    const auto* word = reinterpret_cast<const uint32_t*>(at) + part * kInt4Tokens + h;
+    const auto* pair = reinterpret_cast<const __half2*>(at + words * 64) + part;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int step = 0; step < Steps; ++step)
+        code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens + tile * 8) : 0;
+      numbers[tile][0] = __ldg(pair + tile * 4);
+      numbers[tile][1] = __ldg(pair + kInt4Tokens / 2 + tile * 4);
+    }
+  };
+  if (b < n_full) load();
+  float m = -INFINITY, s = 0;
+  while (b < n_full) {
+    int32_t c[2][4] = {};
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+      for (int step = 0; step < Steps; ++step)
+        mma_16832(c[tile], q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
+    const __half2 zeros[2] = {numbers[0][0], numbers[1][0]}, scales[2] = {numbers[0][1], numbers[1][1]};
+    const int block = b;
+    const bool ends = ++group == groups;
+    if (ends) group = 0, b += warps;
+    if (b < n_full) load();
+    float score[4], top = m;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
+      score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[tile][0] + c[tile][2])) + zero.x * q_sum;
+      score[2 * tile + 1] = scale.y * (q_step * static_cast<float>(256 * c[tile][1] + c[tile][3])) + zero.y * q_sum;
+      top = fmaxf(top, fmaxf(score[2 * tile], score[2 * tile + 1]));
+    }
+    s = m == -INFINITY ? 0 : s * exp2f(m - top);
+    m = top;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s += exp2f(score[i] - m);
+    if (!ends) continue;
+#pragma unroll
+    for (int o = 1; o < 4; o *= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+    join(all_m, all_s, m, s);
+    if (part == 0 && h < a.g) out[block] = m + log2f(s);
+    m = -INFINITY;
+    s = 0;
+  }
+  // The tail has no codes: its keys themselves, some tokens a warp of the last CTA.
+  if (blockIdx.x == gridDim.x - 1) {
+    const int64_t head_index = int64_t(a.step.layer) * a.step.n_kv_heads + head;
+    const std::byte* tail = sequence.tail + head_index * a.step.layout.block_bytes;
+    for (int t = warp; t < sequence.n_tokens - n_full * block_size; t += kEstimateThreads / 32)
+      for (int i = 0; i < a.g; ++i) {
+        float sum = 0;
+        for (int j = lane; j < d; j += 32) {
+          const float key = a.step.layout.type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(tail)[t * d + j])
+                                                              : reinterpret_cast<const float*>(tail)[t * d + j];
+          sum = fmaf(a.step.q[(int64_t(row) * a.g + i) * d + j] * a.scale, key, sum);
+        }
+        for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
+        if (h == i) join(all_m, all_s, sum, 1);
+      }
+  }
+
+  // What all blocks of this CTA hold of each head's weight, for choose_kernel.
+  if (part == 0) query.m[warp][h] = all_m, query.s[warp][h] = all_s;
+  __syncthreads();
+  if (threadIdx.x >= a.g) return;
+  for (int w = 1; w < kEstimateThreads / 32; ++w)
+    join(query.m[0][threadIdx.x], query.s[0][threadIdx.x], query.m[w][threadIdx.x], query.s[w][threadIdx.x]);
+  auto* parts = reinterpret_cast<float2*>(a.scratch.sorted) + (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
+  parts[blockIdx.x] = make_float2(query.m[0][threadIdx.x], query.s[0][threadIdx.x]);
+}
+
+struct ChooseMemory {
+  float least[kMaxGroup];  // log mass from which a block is kept
+  uint32_t sums[32];
+};
+
+__global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_constant__ EstimateArgs a) {
+  __shared__ ChooseMemory memory;
+  const int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  wait_for_earlier();
+  const Ranked& ranked = a.step.ranked;
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+  const float* masses = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;
+  int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
+  for (int p = thread; p < r.n_forced; p += kChooseThreads) order[p] = forced_block(r, p);
+
+  // A warp a head: the whole mass, from the estimate's parts.
+  if (warp < a.g) {
+    const auto* parts = reinterpret_cast<const float2*>(a.scratch.sorted) + (int64_t(row) * a.g + warp) * a.step.max_blocks;
+    float m = -INFINITY, s = 0;
+    for (int i = lane; i < a.n_parts; i += 32) {
+      const float2 part = __ldcg(parts + i);
+      join(m, s, part.x, part.y);
+    }
+    for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+    if (lane == 0) memory.least[warp] = m + log2f(s) + ranked.log2_share;
+  }
+  __syncthreads();
+
+  constexpr int kEach = 4;  // neighbours that a thread looks at
+  int kept = 0;
+  for (int first = 0; first < r.n_candidates; first += kEach * kChooseThreads) {
+    const int begin = first + kEach * thread;
+    bool keep[kEach] = {};
+    for (int h = 0; h < a.g; ++h)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (begin + i < r.n_candidates)
+          keep[i] |= __ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + i) >= memory.least[h];
+    uint32_t mine = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) mine += keep[i];
+    int at = r.n_forced + kept + static_cast<int>(block_exclusive_sum<kChooseThreads>(mine, memory.sums));
+    if (thread == kChooseThreads - 1) memory.sums[0] = at + mine;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (keep[i]) order[at++] = r.first + begin + i;
+    __syncthreads();
+    kept = static_cast<int>(memory.sums[0]) - r.n_forced;
+    __syncthreads();
+  }
+  if (thread == 0) a.scratch.ranks[row] = {kept, 0};
+}
+
+int n_parts(const DecodeStep& step, int n_sm) {
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, warps = kEstimateThreads / 32;
+  const int64_t wanted = (step.max_blocks + warps - 1) / warps, share = (4 * int64_t(n_sm) + rows - 1) / rows;
+  return static_cast<int>(wanted < share ? wanted : share);
+}
+
+EstimateArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
+  EstimateArgs a{};
+  a.step = step;
+  a.scratch = scratch;
+  a.g = step.n_heads / step.n_kv_heads;
+  a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
+  return a;
+}
+
+}  // namespace
+
+Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+  const EstimateArgs a = arguments(step, scratch);
+  const dim3 grid(static_cast<unsigned>(n_parts(step, n_sm)), static_cast<unsigned>(step.n * step.n_kv_heads));
+  switch (padded_dim(step.layout.head_dim)) {
+    case 32: return launch(estimate_kernel<1>, a, grid, kEstimateThreads, step.overlap, stream);
+    case 64: return launch(estimate_kernel<2>, a, grid, kEstimateThreads, step.overlap, stream);
+    case 128: return launch(estimate_kernel<4>, a, grid, kEstimateThreads, step.overlap, stream);
+    default: return launch(estimate_kernel<8>, a, grid, kEstimateThreads, step.overlap, stream);
+  }
+}
+
+Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm, cudaStream_t stream) {
+  EstimateArgs a = arguments(step, scratch);
+  a.order = order;
+  a.n_parts = n_parts(step, n_sm);
+  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads), kChooseThreads, step.overlap, stream);
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,79 @@
+#include "backend/cuda/running_memory.h"
+
+#include "backend/cuda/cublas.h"
+#include "backend/cuda/weights.h"
+
+namespace riffle::cuda {
+
+static constexpr int64_t kScoreRows = 64;            // as engine/forward.cpp scores a prompt
+static constexpr uint64_t kSlack = uint64_t(1) << 20;  // words and counters, and the roundings of single buffers
+
+static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
+  uint64_t most = 0;
+  const auto see = [&](const Tensor& t) {
+    const WType type = operand_type(kv, wtype(t));
+    if (wtype(t) != type)
+      most = std::max<uint64_t>(most, unpacked_rows(t.rows, t.cols, type) * t.cols * size_of(type));
+  };
+  for (const LayerWeights& l : model.weights.layers)
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) see(*t);
+  see(model.weights.output);
+  return most;
+}
+
+uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
+  const Config& c = model.config;
+  const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = o.layout.blocks(n_ctx);
+  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, n_ctx), scored = std::min(kScoreRows, n_ctx);
+  const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
+  const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
+  const int64_t rows = std::max(chunk, n);
+  uint64_t bytes = Cublas::kWorkspaceBytes + kSlack;
+  const auto add = [&](uint64_t one) { bytes += (one + 255) / 256 * 256; };  // as DeviceHeap rounds
+
+  // engine/activations.h
+  add(4 * std::max(n_ctx, n) * c.dim);
+  add(4 * rows * q), add(4 * rows * q);
+  add(4 * rows * kv), add(4 * rows * kv);
+  add(4 * std::max(n, scored) * c.vocab_size);
+
+  add(4 * n_ctx * c.head_dim);  // the RoPE table
+
+  // prefill
+  const int64_t operand = o.layout.type == cpu::KvType::F32 ? 4 : 2;
+  add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
+  add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
+  add(unpacked_bytes(model, o.layout.type));
+  for (int stream = 0; stream < 2; ++stream)
+    add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
+
+  // a step
+  DecodeStep step;
+  step.n = static_cast<int>(n);
+  step.n_layers = c.n_layers;
+  step.n_heads = c.n_heads;
+  step.n_kv_heads = c.n_kv_heads;
+  step.max_blocks = blocks;
+  step.layout.type = static_cast<KvType>(o.layout.type);
+  step.layout.head_dim = c.head_dim;
+  step.layout.block_size = o.layout.block_size;
+  step.layout.block_bytes = static_cast<int64_t>(o.layout.bytes());
+  add(4 * std::max<int64_t>(n, kGemvMaxRows) * c.hidden_dim);
+  add(n * sizeof(StepSequence));
+  add((1 + c.n_layers * step_rows) * sizeof(RowResult));
+  add(decode_scratch_bytes(step));
+  add(4 * step_rows);                                // arrivals
+  add(n * (sizeof(SampleParams) + sizeof(int32_t)));
+  add(sample_scratch_bytes(n, c.vocab_size));
+  add(4 * c.n_layers * step_rows * blocks);          // a trace: orders
+  add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
+  // ... driven by the host: one sequence at a time
+  step.n = 1;
+  add(host_scratch_bytes(step));
+  add(4 * c.n_kv_heads * blocks), add(4 * 2 * c.n_kv_heads), add(4 * (c.n_kv_heads + 1));
+  add(victims_scratch_bytes());
+  add(kMaxTables * sizeof(int32_t*));
+  return bytes;
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,28 @@
+// How large the buffers of the CUDA backend become: what it allocates by and what a plan adds up.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cuda/cuda.h"
+#include "kernels/cuda.h"
+
+namespace riffle::cuda {
+
+// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights' own kind.
+inline WType operand_type(cpu::KvType kv, WType weight) {
+  if (kv == cpu::KvType::F32) return WType::F32;
+  return weight == WType::BF16 ? WType::BF16 : WType::F16;
+}
+inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
+
+// Rows of a matrix that are dequantised at a time.
+inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
+  constexpr size_t kBytes = size_t(128) << 20;
+  return std::min<int64_t>(rows, std::max<int64_t>(16, kBytes / (cols * size_of(type)) / 16 * 16));
+}
+
+// Device bytes that running takes, at most, beside weights, sessions, slots and the layers of KV that prefill works on: a
+// prompt that fills n_ctx (scored, too), steps of n_sessions together (traced, too), either residency.
+uint64_t running_bytes(const Model& model, const CudaBackendOptions& options);
+
+}  // namespace riffle::cuda

@@ -1,0 +1,26 @@
+// riffle eval: what its flags say, and the run.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/args.h"
+
+namespace riffle::cli {
+
+struct EvalOptions {
+  CommonOptions common;
+  std::vector<std::string> text_paths;
+  std::string lengths, tasks, sweep, out_path, records_path, reference_path;
+  int questions = 100, questions_per_document = 10, nll_tokens = 128, windows = 2;
+  uint64_t seed = 1;
+  bool coverage = false, dense_only = false;
+  bool compare = false;
+  std::string compare_spec, report_path;  // compare_spec: empty for the default list
+  std::vector<std::string> heat_maps;     // settings, or "none"
+};
+
+// Returns an ExitCode or throws Exit.
+int run_eval(EvalOptions& options);
+
+}  // namespace riffle::cli

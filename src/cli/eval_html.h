@@ -1,0 +1,16 @@
+// The report of `riffle eval --compare --report FILE`: one HTML file that holds all it needs (no scripts, no links
+// out).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cli/eval.h"
+#include "cli/eval_compare.h"
+
+namespace riffle::eval {
+
+// options: for the head of the page.
+std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
+                        const cli::EvalOptions& options);
+
+}  // namespace riffle::eval

@@ -1,0 +1,45 @@
+// The settings that `riffle eval` compares, and how they are written: "psa:epsilon=0.3,0.5;topk:budget=0.05".
+#pragma once
+#include <string>
+#include <vector>
+
+#include "riffle.h"
+
+namespace riffle::eval {
+
+struct Setting {
+  std::string label;  // "psa stop=veto epsilon=0.3"
+  riffle_selection selection;
+  // For curves: settings of one series differ in one number alone, and point says which it is.
+  std::string series;          // "psa stop=veto"
+  std::string point;           // "epsilon=0.3"; empty: the series is one setting
+  bool paper_default = false;  // as the paper that the selector is from runs it
+};
+
+Setting dense_setting(const riffle_selection& base);
+// The one setting that the shared flags describe.
+Setting flag_setting(const riffle_selection& base);
+
+// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and pairs of a field of
+// riffle_selection and its values; a word without '=' is one more value of the field before it. Several lists in one
+// spec give all combinations. What a spec does not say is taken from base. A '*' behind values marks the settings that
+// have them as the paper's defaults ("epsilon=0.9,0.95*"). Throws cli::Exit(EXIT_USAGE), whose text names flag.
+std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base,
+                                 const std::string& flag = "--sweep");
+
+// What --compare runs if it is given no spec: every selector at several settings, its paper's defaults among them.
+// Starts from the library's defaults, not from flags: a paper's setting is what it is.
+std::vector<Setting> default_comparison();
+
+// "epsilon budget ..." and "psa topk ...": what a spec may say, for the help.
+std::string sweep_fields();
+
+// Which of the settings are chosen. Dense never is.
+// By names: labels, specs of one setting ("psa:epsilon=0.3"), or "none". Throws cli::Exit(EXIT_USAGE) for an unknown
+// one.
+std::vector<bool> named_settings(const std::vector<std::string>& names, const std::vector<Setting>& settings,
+                                 const std::string& flag);
+// Each selector as its paper runs it; the first setting of a selector of which none is marked so.
+std::vector<bool> paper_settings(const std::vector<Setting>& settings);
+
+}  // namespace riffle::eval

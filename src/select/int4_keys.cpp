@@ -1,0 +1,53 @@
+#include "select/int4_keys.h"
+
+#include <algorithm>
+
+namespace riffle {
+
+Int4Keys::Int4Keys(const StateShape& shape)
+    : layout_(shape.layout),
+      kernels_(shape.kernels),
+      n_kv_heads_(shape.n_kv_heads),
+      block_bytes_(shape.layout.block_size / cpu::kInt4Group * cpu::int4_group_bytes(shape.layout.head_dim)),
+      heads_(size_t(shape.n_layers) * shape.n_kv_heads) {}
+
+void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) {
+  Head& h = heads_[layer * n_kv_heads_ + head];
+  while (h.n < n_full) {
+    if (h.n == static_cast<int>(h.segments.size()) * kSegmentBlocks) {
+      h.segments.reserve(h.segments.size() + 1);
+      h.segments.emplace_back(size_t(kSegmentBlocks * block_bytes_));
+    }
+    std::byte* codes = h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
+    kernels_->select.int4_encode(blocks[h.n], layout_.type, layout_.block_size, layout_.head_dim, codes);
+    ++h.n;  // last: what was thrown above leaves the head as it was
+  }
+}
+
+void Int4Keys::truncate(int64_t n_tokens) {
+  const int64_t full = n_tokens / layout_.block_size;
+  for (Head& h : heads_) {
+    h.n = static_cast<int>(std::min<int64_t>(h.n, full));
+    h.segments.resize((h.n + kSegmentBlocks - 1) / kSegmentBlocks);
+  }
+}
+
+uint64_t Int4Keys::bytes() const {
+  uint64_t segments = 0;
+  for (const Head& h : heads_) segments += h.segments.size();
+  return segments * kSegmentBlocks * block_bytes_;
+}
+
+void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out, int64_t ldo,
+                      int next) const {
+  const int64_t groups = layout_.block_size / cpu::kInt4Group;
+  for (int b = first, run; b < first + n; b += run) {
+    run = std::min(first + n - b, kSegmentBlocks - b % kSegmentBlocks);
+    const int after = b + run < first + n ? b + run : next;
+    kernels_->select.int4_score(block(layer, head, b), run * groups, layout_.head_dim, query, g,
+                                out + int64_t(b - first) * layout_.block_size, ldo,
+                                after < 0 ? nullptr : block(layer, head, after));
+  }
+}
+
+}  // namespace riffle

@@ -1,0 +1,397 @@
+// Learn From the Past for Sparse indexing (LFPS; algorithms.md 6): exact top tokens among those that the attention of
+// earlier queries makes likely. The tables are in lfps_tables.h; here is a step.
+//
+// [P] the sinks' share (5, 6, 11-14) and the bypass, exact scores inside the candidates, top-k, update over what was
+// taken. [I] a row is a KV head: its tables take the mean weights of its g query heads, and it is bypassed when all of
+// them are. [I] a group's top-k is by the sum of its heads' softmaxes over the candidates (soft vote, as
+// TokenSelect's). [I] attended to: sinks, the top-k, and the recent window; the last two are I of (10). As the paper's
+// CPU part, this attends itself: it has the scores, and single tokens are too few for the kernels of whole blocks. [I]
+// a context that grew by more than was prefilled has no kept means: they are taken anew whenever it has doubled. [I] a
+// sequence that no prompt started (or that another selector prefilled) takes its first step's top-k over all keys.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/gather.h"
+#include "select/lfps_tables.h"
+#include "select/selector.h"
+
+namespace riffle {
+namespace {
+
+constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
+constexpr int kLocal = 5;           // [P] "e.g.": last tokens that (5)'s local mass is taken over
+constexpr int kPromptQueries = 32;  // [I] R_w; the paper's value is lost
+
+// What is kept of a KV head.
+struct Head {
+  LfpsTables tables;
+  bool started = false;
+  std::vector<float> mean_key, mean_value;  // [d], of all tokens but the sinks
+  std::vector<float> rho;                   // [g]: Var(q.k) / |q|^2; the scale of q cancels as long as it is the same
+  int64_t mean_of = 0;                      // tokens held when they were taken
+  std::vector<int32_t> candidates;  // for a step at position candidates_for: ascending, without the recent window
+  int64_t candidates_for = -1;
+  std::vector<const void*> rows;  // scratch: keys of sinks and candidates, then values of what was kept
+  std::vector<int32_t> from;      // scratch: where among the candidates a kept one was
+  std::vector<uint64_t> ranks;    // scratch: of candidates near the last rank kept
+};
+
+// Keys and values by position.
+struct Keys {
+  const std::byte* const* blocks;
+  const std::byte* tail;  // in place of blocks[n_full]
+  int n_full, shift;      // block size 1 << shift
+  int64_t row_bytes;
+
+  const std::byte* key(int64_t i) const {
+    const auto b = static_cast<int>(i >> shift);
+    return (b < n_full ? blocks[b] : tail) + (i & ((int64_t(1) << shift) - 1)) * row_bytes;
+  }
+  int64_t value_offset() const { return row_bytes << shift; }
+};
+
+Keys keys_of(const Row& row) {
+  return {row.blocks, row.tail, row.n_full, std::countr_zero(static_cast<unsigned>(row.block_size)), row.row_bytes()};
+}
+
+class State : public SelectorState {
+ public:
+  State(const StateShape& shape, double decay)
+      : shape_(shape), decay_(decay), heads_(size_t(shape.n_layers) * shape.n_kv_heads) {
+    for (Head& head : heads_) {
+      head.tables.reserve(shape.n_ctx);
+      head.mean_key.resize(shape.layout.head_dim);
+      head.mean_value.resize(shape.layout.head_dim);
+      head.rho.resize(shape.g);
+    }
+  }
+
+  Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
+
+  // (4), and the kept means of the head: from the prompt's last queries.
+  void end_prompt(const PromptEnd& end) override {
+    Head& head = this->head(end.layer, end.head);
+    const int g = shape_.g, d = shape_.layout.head_dim;
+    const int64_t n = end.pos0 + end.n;
+    head.started = false;
+    head.candidates_for = -1;
+    if (n <= kSinks) return;
+    const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
+    const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
+    const auto full = static_cast<int>(shape_.layout.blocks(n));
+    const Keys keys{end.blocks, nullptr, full, std::countr_zero(static_cast<unsigned>(shape_.layout.block_size)),
+                    static_cast<int64_t>(shape_.layout.row_bytes())};
+    std::vector<const void*> rows(n - kSinks);
+    for (int64_t i = kSinks; i < n; ++i) rows[i - kSinks] = keys.key(i);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+    std::vector<float> q(size_t(g) * d), scores(size_t(g) * rows.size()), weight(g);
+    head.tables.start(n);
+    for (int r = end.n - queries; r < end.n; ++r) {
+      const int64_t at = end.pos0 + r, seen = at + 1 - kSinks;
+      for (int j = 0; j < g * d; ++j) q[j] = end.q[r * end.stride + j] * scale;
+      gather.dot(q.data(), g, d, rows.data(), seen, shape_.layout.type, 0, scores.data(), n - kSinks);
+      if (r == end.n - 1) keep_means(head, keys, n, q.data(), scores.data());
+      for (int h = 0; h < g; ++h) {
+        float sum;
+        gather.softmax(scores.data() + h * (n - kSinks), seen, &sum);
+        weight[h] = 1.0f / (sum * static_cast<float>(g));
+      }
+      gather.combine(scores.data(), n - kSinks, weight.data(), g, seen, scores.data());
+      head.tables.add(scores.data(), at);
+    }
+    head.tables.begin(decay_);
+    head.started = true;
+  }
+
+  // kbar, vbar and rho over all tokens but the sinks. scores: [g][n - kSinks], of the last query with all of them.
+  void keep_means(Head& head, const Keys& keys, int64_t n, const float* q, const float* scores) const {
+    const int g = shape_.g, d = shape_.layout.head_dim;
+    std::vector<double> sums(2 * d, 0.0);
+    std::vector<float> one(d);
+    for (int64_t i = kSinks; i < n; ++i)
+      for (int value = 0; value < 2; ++value) {
+        shape_.kernels->attention.kv_load(keys.key(i) + value * keys.value_offset(), d, shape_.layout.type, one.data());
+        for (int j = 0; j < d; ++j) sums[value * d + j] += one[j];
+      }
+    const auto count = static_cast<double>(n - kSinks);
+    for (int j = 0; j < d; ++j) {
+      head.mean_key[j] = static_cast<float>(sums[j] / count);
+      head.mean_value[j] = static_cast<float>(sums[d + j] / count);
+    }
+    for (int h = 0; h < g; ++h) {
+      double sum = 0, squares = 0, norm = 0;
+      for (int64_t i = 0; i < n - kSinks; ++i) sum += scores[h * (n - kSinks) + i];
+      for (int64_t i = 0; i < n - kSinks; ++i) {
+        const double off = scores[h * (n - kSinks) + i] - sum / count;
+        squares += off * off;
+      }
+      for (int j = 0; j < d; ++j) norm += double(q[h * d + j]) * q[h * d + j];
+      head.rho[h] = norm > 0 ? static_cast<float>(squares / count / norm) : 0;
+    }
+    head.mean_of = n;
+  }
+
+  void truncate(int64_t n_tokens) override {
+    for (Head& head : heads_) {
+      head.tables.truncate(n_tokens);
+      head.candidates_for = -1;
+      head.mean_of = std::min(head.mean_of, n_tokens);
+      if (n_tokens <= kSinks) head.started = false;
+    }
+  }
+
+  uint64_t bytes() const override {
+    uint64_t sum = sizeof *this;
+    for (const Head& head : heads_)
+      sum += sizeof head + head.tables.bytes() + head.candidates.size() * sizeof(int32_t) +
+             head.rows.size() * sizeof(void*) + head.from.size() * sizeof(int32_t) +
+             head.ranks.size() * sizeof(uint64_t) +
+             (head.mean_key.size() + head.mean_value.size() + head.rho.size()) * sizeof(float);
+    return sum;
+  }
+
+ private:
+  StateShape shape_;
+  double decay_;
+  std::vector<Head> heads_;
+};
+
+class Lfps : public Selector {
+ public:
+  explicit Lfps(const riffle_selection& s) : s_(s) {}
+
+  const char* name() const override { return "lfps"; }
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.host_only = true;
+    return r;
+  }
+  int prompt_queries() const override { return kPromptQueries; }
+  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
+    return std::make_unique<State>(shape, s_.decay);
+  }
+  bool fits(const SelectorState* state) const override { return dynamic_cast<const State*>(state) != nullptr; }
+
+  void begin(const Row& row, RowPlan& plan) const override {
+    State& state = *static_cast<State*>(row.state);
+    Head& head = state.head(row.layer, row.head);
+    const int64_t n = row.n_tokens, t = n - 1;
+    if (n <= kSinks) return plan.everything(row);
+    const Keys keys = keys_of(row);
+    const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
+    head.tables.grow(n);
+    const auto first_recent = static_cast<int32_t>(std::max<int64_t>(kSinks, n - kRecent));
+
+    if (!head.started || n >= 2 * head.mean_of) take_means(row, keys, gather, state, head, plan);
+    else if (s_.bypass < 1 && sinks_hold(row, keys, gather, head, plan)) return bypass(row, head, first_recent, plan);
+
+    // [P] Candidates, which need nothing of this step's query; then exact scores inside them.
+    std::vector<int32_t>& ids = plan.ids;
+    if (!head.started) {
+      ids.resize(n - kSinks);
+      for (int64_t i = kSinks; i < n; ++i) ids[i - kSinks] = static_cast<int32_t>(i);
+    } else {
+      if (head.candidates_for != t) head.tables.prepare(t, s_.alpha, s_.rate, head.candidates);
+      ids.assign(head.candidates.begin(), head.candidates.end());
+      for (auto i = first_recent; i < n; ++i) ids.push_back(i);
+    }
+    const auto n_candidates = static_cast<int64_t>(ids.size());
+    score(row, keys, gather, head, plan, std::min(n_candidates, top_tokens(n)), first_recent);
+    const auto kept = static_cast<int>(ids.size());
+    const float* weights = plan.scores.data() + size_t(row.g) * (kSinks + n_candidates);
+    for (int i = 0; i < kSinks + kept; ++i)
+      head.rows[i] = static_cast<const std::byte*>(head.rows[i]) + keys.value_offset();
+    if (!head.started) start(head, n, ids, weights);
+    else head.tables.update(s_.decay, t, ids.data(), weights, kept);
+    head.tables.prepare(t + 1, s_.alpha, s_.rate, head.candidates);
+    head.candidates_for = t + 1;
+
+    int32_t sinks[kSinks];
+    for (int i = 0; i < kSinks; ++i) sinks[i] = i;
+    ids.insert(ids.begin(), sinks, sinks + kSinks);
+    plan.tokens(row, ids.data(), static_cast<int>(ids.size()));
+    plan.index_bytes = (n_candidates - kept) * row.row_bytes();  // keys that were only scored
+    if (kept + kSinks < n) attend(row, gather, head, plan, n_candidates, kept);
+  }
+
+ private:
+  int64_t top_tokens(int64_t n) const {
+    const double k = s_.top_tokens <= 1 ? std::ceil(double(s_.top_tokens) * double(n)) : double(s_.top_tokens);
+    return std::max<int64_t>(1, static_cast<int64_t>(std::min(k, double(n))));
+  }
+
+  // Scores the sinks and plan.ids, and keeps there (ascending) the `keep` best of the latter and those from
+  // first_recent on. plan.scores, with n = kSinks + candidates: for each head at h * n the sinks' scores, then e^(score
+  // - top) of the tokens kept; behind all heads the kept tokens' weights: softmax over them, mean of the heads.
+  // plan.scratch: for each head top, sum. head.rows: the sinks' keys, the kept tokens' keys.
+  static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, Head& head, RowPlan& plan,
+                    int64_t keep, int32_t first_recent) {
+    const int g = row.g;
+    std::vector<int32_t>& ids = plan.ids;
+    const auto n = static_cast<int64_t>(ids.size()), stride = kSinks + n;
+    plan.scores.resize(size_t(g) * stride + n);
+    plan.scratch.resize(3 * g);
+    head.rows.resize(stride);
+    const void** rows = head.rows.data();
+    for (int i = 0; i < kSinks; ++i) rows[i] = keys.key(i);
+    for (int64_t i = 0; i < n; ++i) rows[kSinks + i] = keys.key(ids[i]);
+    float *scores = plan.scores.data() + kSinks, *mean = plan.scores.data() + g * stride;
+    float *top = plan.scratch.data(), *sum = top + g, *weight = sum + g;
+    gather.dot(row.q, g, row.d, rows, stride, row.type, 0, plan.scores.data(), stride);
+    for (int h = 0; h < g; ++h) {
+      top[h] = gather.softmax(scores + h * stride, n, &sum[h]);
+      weight[h] = 1.0f / sum[h];
+    }
+    if (keep < n) {
+      gather.combine(scores, stride, weight, g, n, mean);
+      const uint64_t last = nth_largest(mean, n, keep, head.ranks);
+      int64_t kept = 0;
+      head.from.resize(n);
+      int32_t* from = head.from.data();
+      for (int64_t i = 0; i < n; ++i) {  // no branch, since none could be foretold
+        const bool keeps = (rank_key(mean[i], i) <= last) | (ids[i] >= first_recent);
+        rows[kSinks + kept] = rows[kSinks + i];
+        ids[kept] = ids[i];
+        from[kept] = static_cast<int32_t>(i);
+        kept += keeps;
+      }
+      for (int h = 0; h < g; ++h) {
+        float* s = scores + h * stride;
+        float total = 0;
+        for (int64_t i = 0; i < kept; ++i) total += s[i] = s[from[i]];
+        sum[h] = total;
+      }
+      ids.resize(kept);
+    }
+    for (int h = 0; h < g; ++h) weight[h] = 1.0f / (sum[h] * static_cast<float>(g));
+    gather.combine(scores, stride, weight, g, static_cast<int64_t>(ids.size()), mean);
+  }
+
+  // The attention itself: scores are there already, so what is left are the values. Sinks apart, since they may
+  // outweigh all else.
+  static void attend(const Row& row, const cpu::GatherKernels& gather, const Head& head, RowPlan& plan,
+                     int64_t n_candidates, int kept) {
+    const int g = row.g, d = row.d;
+    const int64_t stride = kSinks + n_candidates;
+    const float *top = plan.scratch.data(), *sum = top + g;
+    plan.stand_in.resize(size_t(2) * g * d);
+    plan.stand_in_l.resize(g);
+    float *out = plan.stand_in.data(), *sinks = out + size_t(g) * d;
+    gather.values(plan.scores.data() + kSinks, stride, g, d, head.rows.data() + kSinks, kept, row.type, out);
+    std::vector<float>& l = plan.stand_in_l;
+    for (int h = 0; h < g; ++h)
+      l[h] = gather.softmax(plan.scores.data() + h * stride, kSinks, &plan.scratch[2 * g + h]);
+    gather.values(plan.scores.data(), stride, g, d, head.rows.data(), kSinks, row.type, sinks);
+    for (int h = 0; h < g; ++h) {
+      const float m = std::max(top[h], l[h]), a = std::exp(top[h] - m), b = std::exp(l[h] - m);
+      const float total = sum[h] * a + plan.scratch[2 * g + h] * b;
+      for (int j = 0; j < d; ++j) out[h * d + j] = (out[h * d + j] * a + sinks[h * d + j] * b) / total;
+      l[h] = m + std::log(total);
+    }
+    plan.stand_in.resize(size_t(g) * d);
+    plan.attended = true;
+  }
+
+  // Larger score (not negative) first, then the lower index.
+  static uint64_t rank_key(float score, int64_t i) {
+    return uint64_t(~std::bit_cast<uint32_t>(score)) << 32 | static_cast<uint32_t>(i);
+  }
+  // The key of the token at rank `keep`: those kept have no larger one.
+  static uint64_t nth_largest(const float* score, int64_t n, int64_t keep, std::vector<uint64_t>& ranks) {
+    // By the float's leading bits first: exponent and three bits more.
+    constexpr int kShift = 20, kBuckets = 1 << 11;
+    uint32_t count[kBuckets] = {};
+    for (int64_t i = 0; i < n; ++i) ++count[std::bit_cast<uint32_t>(score[i]) >> kShift];
+    int bucket = kBuckets - 1;
+    int64_t above = 0;
+    while (above + count[bucket] < keep) above += count[bucket--];
+    ranks.clear();
+    for (int64_t i = 0; i < n; ++i)
+      if (static_cast<int>(std::bit_cast<uint32_t>(score[i]) >> kShift) == bucket)
+        ranks.push_back(rank_key(score[i], i));
+    const auto nth = ranks.begin() + (keep - above - 1);
+    std::nth_element(ranks.begin(), nth, ranks.end());
+    return *nth;
+  }
+
+  // Without a prompt's end: the means of all tokens held, and this query's variance.
+  static void take_means(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const State& state,
+                         Head& head, RowPlan& plan) {
+    const int64_t n = row.n_tokens - kSinks;
+    std::vector<const void*> rows(n);
+    for (int64_t i = 0; i < n; ++i) rows[i] = keys.key(i + kSinks);
+    plan.scores.resize(size_t(row.g) * n);
+    gather.dot(row.q, row.g, row.d, rows.data(), n, row.type, 0, plan.scores.data(), n);
+    state.keep_means(head, keys, row.n_tokens, row.q, plan.scores.data());
+  }
+
+  void start(Head& head, int64_t n, const std::vector<int32_t>& ids, const float* weights) const {
+    std::vector<float> all(n - kSinks, 0.f);
+    for (size_t i = 0; i < ids.size(); ++i) all[ids[i] - kSinks] = weights[i];
+    head.tables.start(n);
+    head.tables.add(all.data(), n - 1);
+    head.tables.begin(s_.decay);
+    head.started = true;
+  }
+
+  // log of (14) for a head of the group: log-normal weights (11)-(13) of `tokens` tokens.
+  static float global_mass(const Row& row, const Head& head, int h, int64_t tokens) {
+    float mu = 0, norm = 0;
+    for (int j = 0; j < row.d; ++j) {
+      mu += row.q[h * row.d + j] * head.mean_key[j];
+      norm += row.q[h * row.d + j] * row.q[h * row.d + j];
+    }
+    return std::log(static_cast<float>(tokens)) + mu + 0.5f * head.rho[h] * norm;
+  }
+
+  // (5), (6): whether the sinks hold more than the bypass share for every head of the group.
+  bool sinks_hold(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const Head& head,
+                  RowPlan& plan) const {
+    const int64_t n = row.n_tokens;
+    const int local = static_cast<int>(std::min<int64_t>(kLocal, n - kSinks));
+    const void* rows[kSinks + kLocal];
+    for (int i = 0; i < kSinks; ++i) rows[i] = keys.key(i);
+    for (int i = 0; i < local; ++i) rows[kSinks + i] = keys.key(n - local + i);
+    constexpr int kStride = kSinks + kLocal;
+    plan.scores.resize(size_t(row.g) * kStride);
+    gather.dot(row.q, row.g, row.d, rows, kSinks + local, row.type, 0, plan.scores.data(), kStride);
+    bool all = true;
+    for (int h = 0; h < row.g; ++h) {
+      const float* s = plan.scores.data() + h * kStride;
+      const float sink = log_sum_exp(s, kSinks), near = log_sum_exp(s + kSinks, local);
+      all &= LfpsTables::sink_share(sink, global_mass(row, head, h, n - kSinks), near) > s_.bypass;
+    }
+    return all;
+  }
+  static float log_sum_exp(const float* s, int n) {
+    const float top = *std::max_element(s, s + n);
+    float sum = 0;
+    for (int i = 0; i < n; ++i) sum += std::exp(s[i] - top);
+    return top + std::log(sum);
+  }
+
+  // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all between [P: sinks and
+  // mean value; I: the window]. Tables stay as they are.
+  static void bypass(const Row& row, const Head& head, int32_t first_recent, RowPlan& plan) {
+    std::vector<int32_t>& ids = plan.ids;
+    ids.clear();
+    for (int32_t i = 0; i < kSinks; ++i) ids.push_back(i);
+    for (auto i = first_recent; i < row.n_tokens; ++i) ids.push_back(i);
+    plan.tokens(row, ids.data(), static_cast<int>(ids.size()));
+    if (first_recent == kSinks) return;
+    for (int h = 0; h < row.g; ++h) {
+      plan.stand_in.insert(plan.stand_in.end(), head.mean_value.begin(), head.mean_value.end());
+      plan.stand_in_l.push_back(global_mass(row, head, h, first_recent - kSinks));
+    }
+  }
+
+  riffle_selection s_;
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> make_lfps(const riffle_selection& settings) { return std::make_unique<Lfps>(settings); }
+
+}  // namespace riffle

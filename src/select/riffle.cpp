@@ -1,0 +1,109 @@
+// riffle's own selector: reads the blocks to which some query head gives more than a share of its attention weight, as
+// told by INT4 keys, in one pass.
+//
+// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which rank what matters all but
+// exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's targets (a share of all attention weight) spend
+// most of what they read on heads whose weight is spread over everything, where no single block changes the answer; what
+// does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
+// nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS.md). All of this is our choice.
+//
+// The codes of all blocks are looked at. To look only at those of the best digests (a quarter of them) was tried: in text
+// whose lines are much alike, digests of any kind leave out the block that holds the answer.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "select/int4_keys.h"
+#include "select/selector.h"
+
+namespace riffle {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+class Riffle : public Selector {
+ public:
+  explicit Riffle(const riffle_selection& s) : s_(s), log_share_(std::log(s.share)) {}
+
+  const char* name() const override { return "riffle"; }
+  SelectionRule rule() const override {
+    SelectionRule r;
+    r.sink_blocks = s_.sink_blocks;
+    r.window_blocks = s_.window_blocks;
+    r.budget = 1;
+    r.by_share = true;
+    r.log_share = log_share_;
+    return r;
+  }
+  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
+    return std::make_unique<Int4Keys>(shape);
+  }
+  bool fits(const SelectorState* state) const override { return dynamic_cast<const Int4Keys*>(state) != nullptr; }
+
+  void begin(const Row& row, RowPlan& plan) const override {
+    plan.forced(row, s_.sink_blocks, s_.window_blocks);
+    const int n = plan.n_candidates(), first = plan.first_candidate(), g = row.g, n_full = row.n_full;
+    if (n == 0) return plan.rank(nullptr, 0);
+    const auto& keys = static_cast<const Int4Keys&>(*row.state);
+
+    // masses[h][b]: log weight of block b; the last one is the tail, which has no codes: its keys themselves.
+    const int64_t ldo = int64_t(kRun) * row.block_size;
+    plan.scratch.resize(size_t(g) * (row.n_blocks + ldo) + keys.query_bytes(g) / sizeof(float) + 32);
+    float* masses = plan.scratch.data();
+    float* scores = masses + size_t(g) * row.n_blocks;
+    float* query = scores + g * ldo;
+    query += (16 - reinterpret_cast<uintptr_t>(query) / sizeof(float) % 16) % 16;  // on a cache line
+    keys.prepare_query(row.q, g, query);
+    const auto store_masses = [&](int b, int n_blocks, int n_tokens) {
+      for (int h = 0; h < g; ++h)
+        for (int i = 0; i < n_blocks; ++i) {
+          float top = 0;
+          float* s = scores + h * ldo + i * row.block_size;
+          const uint64_t sum = row.kernels->select.exp_weights(s, n_tokens, s, &top);
+          masses[h * row.n_blocks + b + i] = top + std::log(static_cast<float>(sum) * 0x1p-30f);
+        }
+    };
+    for (int b = 0, run; b < n_full; b += run) {
+      run = std::min(kRun, n_full - b);
+      keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, b + run < n_full ? b + run : -1);
+      store_masses(b, run, row.block_size);
+    }
+    const int n_tail = static_cast<int>(row.n_tokens - int64_t(n_full) * row.block_size);
+    key_scores(row, row.tail, n_tail, scores, ldo);
+    store_masses(n_full, 1, n_tail);
+    plan.index_bytes += n_full * keys.block_bytes() + n_tail * row.row_bytes();
+
+    // By how much a block's largest share of a head's weight exceeds the least, in logs.
+    plan.scores.assign(n, kNone);
+    int kept = 0;
+    for (int h = 0; h < g; ++h) {
+      const float* m = masses + h * row.n_blocks;
+      const float least = log_sum(m, row.n_blocks) + log_share_;
+      for (int i = 0; i < n; ++i) {
+        if (!(m[first + i] >= least)) continue;
+        kept += plan.scores[i] == kNone;
+        plan.scores[i] = std::max(plan.scores[i], m[first + i] - least);
+      }
+    }
+    plan.rank(plan.scores.data(), kept);
+  }
+
+ private:
+  static constexpr int kRun = 64;  // blocks whose scores are held at once
+
+  static float log_sum(const float* m, int n) {
+    const float top = *std::max_element(m, m + n);
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += std::exp(m[i] - top);
+    return top + static_cast<float>(std::log(sum));
+  }
+
+  riffle_selection s_;
+  float log_share_;
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> make_riffle(const riffle_selection& settings) { return std::make_unique<Riffle>(settings); }
+
+}  // namespace riffle

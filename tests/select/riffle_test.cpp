@@ -1,0 +1,190 @@
+// riffle's own selector against float64: it reads the blocks that hold a share of some head's weight, and no others.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "../engine/steps.h"
+#include "select/int4_keys.h"
+#include "select/selector.h"
+
+using namespace riffle;
+using riffle::test::run;
+using riffle::test::same_bits;
+
+namespace {
+
+constexpr int kB = 32, kD = 64;
+
+struct Scene {
+  int g, n_tokens, n_blocks;
+  std::vector<float> keys, q;
+  std::vector<std::byte*> blocks;
+  std::unique_ptr<Int4Keys> codes;
+  Row row;
+
+  Scene(int group, int tokens, unsigned seed) : g(group), n_tokens(tokens), n_blocks((tokens + kB - 1) / kB) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    q.resize(size_t(g) * kD);
+    for (float& v : q) v = normal(random) / std::sqrt(float(kD));
+    keys.resize(size_t(n_blocks) * 2 * kB * kD);  // blocks of keys and values
+    for (float& v : keys) v = normal(random);
+    for (int i = 0; i < 12; ++i) {  // tokens that point along one head's query, more or less
+      const int t = static_cast<int>(random() % tokens), h = static_cast<int>(random() % g);
+      for (int j = 0; j < kD; ++j) key(t)[j] += q[h * kD + j] * std::sqrt(float(kD)) * float(i) / 5;
+    }
+    for (int b = 0; b < n_blocks; ++b) blocks.push_back(reinterpret_cast<std::byte*>(&keys[size_t(b) * 2 * kB * kD]));
+    StateShape shape;
+    shape.n_layers = 1;
+    shape.n_kv_heads = 1;
+    shape.g = g;
+    shape.layout = {kB, kD, KvType::F32};
+    shape.n_ctx = tokens;
+    shape.kernels = cpu::kernels(cpu::best_isa());
+    codes = std::make_unique<Int4Keys>(shape);
+    codes->add_blocks(0, 0, n_blocks - 1, blocks.data());
+    row.q = q.data();
+    row.g = g;
+    row.d = kD;
+    row.block_size = kB;
+    row.n_tokens = tokens;
+    row.n_blocks = n_blocks;
+    row.n_full = n_blocks - 1;
+    row.kernels = shape.kernels;
+    row.blocks = blocks.data();
+    row.tail = blocks.back();
+    row.type = KvType::F32;
+    row.state = codes.get();
+  }
+  float* key(int t) { return &keys[(size_t(t / kB) * 2 * kB + t % kB) * kD]; }
+
+  // The largest share of a head's weight that each block holds.
+  std::vector<double> shares() {
+    std::vector<double> best(n_blocks);
+    for (int h = 0; h < g; ++h) {
+      std::vector<double> mass(n_blocks);
+      double all = 0;
+      for (int t = 0; t < n_tokens; ++t) {
+        double dot = 0;
+        for (int j = 0; j < kD; ++j) dot += double(q[h * kD + j]) * key(t)[j];
+        mass[t / kB] += std::exp(dot);
+        all += std::exp(dot);
+      }
+      for (int b = 0; b < n_blocks; ++b) best[b] = std::max(best[b], mass[b] / all);
+    }
+    return best;
+  }
+};
+
+riffle_selection settings(float share) {
+  riffle_selection s;
+  riffle_selection_defaults(&s);
+  s.selector = RIFFLE_SELECTOR_RIFFLE;
+  s.share = share;
+  return s;
+}
+
+std::vector<int> read_blocks(const riffle_selection& s, const Scene& scene) {
+  RowPlan plan;
+  make_selector(s)->begin(scene.row, plan);
+  std::vector<int> read;
+  for (int i = 0; i < plan.size(); ++i) read.push_back(plan.at(i));
+  return read;
+}
+
+riffle_context_options engine_options(float share) {
+  riffle_context_options o = riffle::test::options();
+  o.n_ctx = 4096;
+  o.selection = settings(share);
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("riffle reads the blocks that hold a share of some head's weight", "[select][riffle]") {
+  for (int g : {1, 3, 4, 8})
+    for (int tokens : {1, 31, 32, 33, 150, 1000, 5000})
+      for (float share : {0.003f, 0.01f, 0.05f}) {
+        Scene scene(g, tokens, static_cast<unsigned>(17 * tokens + g));
+        INFO("g " << g << " tokens " << tokens << " share " << share);
+        const std::vector<int> read = read_blocks(settings(share), scene);
+        const std::set<int> set(read.begin(), read.end());
+        CHECK(set.size() == read.size());
+        const std::vector<double> shares = scene.shares();
+        const int full = scene.n_blocks - 1, sinks = std::min(1, full), window = std::min(2, full - sinks);
+        for (int b = 0; b < scene.n_blocks; ++b) {
+          INFO("block " << b << " holds " << shares[b]);
+          if (b < sinks || b >= full - window) CHECK(set.count(b) == 1);
+          else if (shares[b] > 1.3 * share) CHECK(set.count(b) == 1);
+          else if (shares[b] < share / 1.3) CHECK(set.count(b) == 0);
+        }
+        // The most critical first.
+        for (size_t i = sinks + window + 2; i < read.size(); ++i) CHECK(shares[read[i - 1]] > shares[read[i]] / 3);
+      }
+}
+
+TEST_CASE("riffle reads more for a smaller share, and everything for none", "[select][riffle]") {
+  Scene scene(4, 3000, 5);
+  std::set<int> before;
+  for (float share : {0.2f, 0.05f, 0.01f, 0.002f, 0.0f}) {
+    const std::vector<int> read = read_blocks(settings(share), scene);
+    const std::set<int> now(read.begin(), read.end());
+    for (int b : before) CHECK(now.count(b) == 1);
+    before = now;
+  }
+  CHECK(static_cast<int>(before.size()) == scene.n_blocks);
+}
+
+TEST_CASE("riffle: the same bits for any pool and threads; dense for a share of none", "[select][riffle][invariance]") {
+  const auto prompt = riffle::test::some_tokens(900, 3), steps = riffle::test::some_tokens(30, 4);
+  std::vector<std::vector<float>> reference;
+  for (int variant = 0; variant < 4; ++variant) {
+    riffle_context_options o = engine_options(0.02f);
+    if (variant == 1) o.n_threads = 1;
+    if (variant == 2) o.device = RIFFLE_DEVICE_EMU, o.slots = 120;
+    if (variant == 3) o.device = RIFFLE_DEVICE_EMU, o.slots = 2000, o.n_threads = 3;
+    INFO("variant " << variant);
+    riffle::test::Runtime r(o);
+    const auto got = run(r, r.session(), prompt, steps);
+    if (variant == 0) reference = got;
+    CHECK(same_bits(got, reference));
+  }
+  riffle_context_options o = engine_options(0);
+  o.kv_type = RIFFLE_KV_F32;
+  riffle::test::Runtime all(o);
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  riffle::test::Runtime dense(o);
+  const auto a = run(all, all.session(), prompt, steps), b = run(dense, dense.session(), prompt, steps);
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j) {
+      const double diff = std::fabs(a[i][j] - b[i][j]);
+      if (!(diff <= worst)) worst = diff;
+    }
+  CHECK(worst <= 1e-3);
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  all.check(riffle_get_stats(all.context, &stats));
+  CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
+}
+
+TEST_CASE("riffle can begin in the middle of a session, and go back", "[select][riffle]") {
+  const auto prompt = riffle::test::some_tokens(700, 6), steps = riffle::test::some_tokens(40, 7);
+  riffle::test::Runtime straight(engine_options(0.02f));
+  const auto want = run(straight, straight.session(), prompt, steps);
+  riffle_context_options o = engine_options(0.02f);
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  riffle::test::Runtime r(o);
+  riffle_session* s = r.session();
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  const riffle_selection selection = settings(0.02f);
+  for (int round = 0; round < 2; ++round) {  // the second time after a truncation
+    r.check(riffle_set_selection(r.context, &selection));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      r.check(riffle_step(r.context, &s, &steps[i], 1));
+      CHECK(same_bits({r.logits(s)}, {want[i + 1]}));
+    }
+    r.check(riffle_session_truncate(s, prompt.size()));
+  }
+}
