@@ -275,6 +275,16 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
+// What is read of a row's index: digests of its candidates, or INT4 keys of its full blocks.
+int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks) const {
+  const int d = config_.head_dim, full = n_blocks - 1;
+  if (rule.everything) return 0;
+  if (rule.by_share) return full * int4_block_bytes(options_.layout.block_size, d);
+  const int candidates = std::max(0, full - rule.sink_blocks - rule.window_blocks);
+  const bool mean_too = rule.progressive && rule.stop == RIFFLE_STOP_VETO;
+  return int64_t(candidates) * d * ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
+}
+
 void CudaBackend::report_step() {
   const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
   const int64_t g = config_.n_heads / heads;
@@ -304,6 +314,7 @@ void CudaBackend::report_step() {
       RowReport& to = reports_[r];
       to = RowReport();
       to.n_blocks = from.n_blocks, to.n_read = from.n_read;
+      to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
