@@ -5,6 +5,7 @@
 #include "kernels/decode.cuh"
 #include "kernels/int4.cuh"
 #include "kernels/launch.cuh"
+#include "kernels/mma.cuh"
 #include "kernels/rank.cuh"
 
 namespace riffle::cuda {
@@ -89,15 +90,17 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
   }
 }
 
-// A log mass joins others: base-2 online softmax.
+// A mass s 2^m joins others: base-2 online softmax. Nothing: m = kLowest, s = 0.
+constexpr float kLowest = -1e30f;
 __device__ inline void join(float& m, float& s, float m2, float s2) {
   const float top = fmaxf(m, m2);
-  s = (m == -INFINITY ? 0 : s * exp2f(m - top)) + (m2 == -INFINITY ? 0 : s2 * exp2f(m2 - top));
+  s = s * exp2_approx(m - top) + s2 * exp2_approx(m2 - top);
   m = top;
 }
 
-// A warp has a block at a time, 16 tokens of it in flight. Steps: of 32 dimensions. Afterwards lane i has head i / 4.
-template <int Steps>
+// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions. Afterwards lane i has head
+// i / 4.
+template <int Steps, int kGroups>
 __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid_constant__ EstimateArgs a) {
   __shared__ alignas(16) Query query;
   const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim, words = int4_words(d);
@@ -108,6 +111,28 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   const int64_t group_bytes = int4_group_bytes(d);
   const std::byte* codes = sequence.codes + (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks *
                                                 int4_block_bytes(block_size, d);
+  const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
+  // Tokens of this warp's blocks one after the other, the next ones' codes on their way meanwhile.
+  constexpr int kTiles = 2 * kGroups;  // of 8 tokens
+  int b = blockIdx.x * (kEstimateThreads / 32) + warp, group = 0;
+  uint32_t code[kTiles][Steps];
+  __half2 zeros[kTiles], scales[kTiles];  // of two tokens each
+  const auto load = [&] {
+    const std::byte* at = codes + (int64_t(b) * groups + group) * group_bytes;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const std::byte* base = at + tile / 2 * group_bytes;
+      const auto* word = reinterpret_cast<const uint32_t*>(base) + part * kInt4Tokens + h + tile % 2 * 8;
+      const auto* pair = reinterpret_cast<const __half2*>(base + words * 64) + part + tile % 2 * 4;
+#pragma unroll
+      for (int step = 0; step < Steps; ++step)
+        code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens) : 0;
+      zeros[tile] = __ldg(pair);
+      scales[tile] = __ldg(pair + kInt4Tokens / 2);
+    }
+  };
+  // Codes were written before this step began, so they need not wait for the queries.
+  if (b < n_full) load();
   allow_next();
   wait_for_earlier();
   if (blockIdx.x == 0 && threadIdx.x < kCounterStride) a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
@@ -120,75 +145,58 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
     for (int i = 0; i < 4; ++i) q[step][i] = query.digits[4 * step + part][i / 2][i % 2][h];
   const float q_step = query.step[h], q_sum = query.sum[h];
 
-  const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
   float* out = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
-  float all_m = -INFINITY, all_s = 0;  // of this warp's blocks
-  // Groups of 16 tokens of this warp's blocks one after the other, the next one's codes on their way meanwhile.
-  int b = blockIdx.x * (kEstimateThreads / 32) + warp, group = 0;
-  uint32_t code[2][Steps];
-  __half2 numbers[2][2];  // zeros and scales of two tokens each
-  const auto load = [&] {
-    const std::byte* at = codes + (int64_t(b) * groups + group) * group_bytes;
-    const auto* word = reinterpret_cast<const uint32_t*>(at) + part * kInt4Tokens + h;
-    const auto* pair = reinterpret_cast<const __half2*>(at + words * 64) + part;
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens + tile * 8) : 0;
-      numbers[tile][0] = __ldg(pair + tile * 4);
-      numbers[tile][1] = __ldg(pair + kInt4Tokens / 2 + tile * 4);
-    }
-  };
-  if (b < n_full) load();
-  float m = -INFINITY, s = 0;
+  float all_m = kLowest, all_s = 0;  // of this warp's blocks, of this lane's tokens
+  float m = kLowest, s = 0;          // of the block under way
   while (b < n_full) {
-    int32_t c[2][4] = {};
+    float score[2 * kTiles], top = m;
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile)
+    for (int tile = 0; tile < kTiles; ++tile) {
+      int32_t c[4] = {};
 #pragma unroll
       for (int step = 0; step < Steps; ++step)
-        mma_16832(c[tile], q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
-    const __half2 zeros[2] = {numbers[0][0], numbers[1][0]}, scales[2] = {numbers[0][1], numbers[1][1]};
-    const int block = b;
-    const bool ends = ++group == groups;
-    if (ends) group = 0, b += warps;
-    if (b < n_full) load();
-    float score[4], top = m;
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+        mma_16832(c, q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
       const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
-      score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[tile][0] + c[tile][2])) + zero.x * q_sum;
-      score[2 * tile + 1] = scale.y * (q_step * static_cast<float>(256 * c[tile][1] + c[tile][3])) + zero.y * q_sum;
+      score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[0] + c[2])) + zero.x * q_sum;
+      score[2 * tile + 1] = scale.y * (q_step * static_cast<float>(256 * c[1] + c[3])) + zero.y * q_sum;
       top = fmaxf(top, fmaxf(score[2 * tile], score[2 * tile + 1]));
     }
-    s = m == -INFINITY ? 0 : s * exp2f(m - top);
+    const int block = b;
+    group += kGroups;
+    const bool ends = group == groups;
+    if (ends) group = 0, b += warps;
+    if (b < n_full) load();
+    s *= exp2_approx(m - top);
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) s += exp2_approx(score[i] - top);
     m = top;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) s += exp2f(score[i] - m);
     if (!ends) continue;
-#pragma unroll
-    for (int o = 1; o < 4; o *= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-    join(all_m, all_s, m, s);
-    if (part == 0 && h < a.g) out[block] = m + log2f(s);
-    m = -INFINITY;
+    join(all_m, all_s, m, s);  // lanes of a head are put together at the end
+    top = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    s *= exp2_approx(m - top);
+    s += __shfl_xor_sync(kAllLanes, s, 1);
+    s += __shfl_xor_sync(kAllLanes, s, 2);
+    if (part == 0 && h < a.g) out[block] = top + log2f(s);
+    m = kLowest;
     s = 0;
   }
-  // The tail has no codes: its keys themselves, some tokens a warp of the last CTA.
-  if (blockIdx.x == gridDim.x - 1) {
-    const int64_t head_index = int64_t(a.step.layer) * a.step.n_kv_heads + head;
-    const std::byte* tail = sequence.tail + head_index * a.step.layout.block_bytes;
-    for (int t = warp; t < sequence.n_tokens - n_full * block_size; t += kEstimateThreads / 32)
-      for (int i = 0; i < a.g; ++i) {
-        float sum = 0;
-        for (int j = lane; j < d; j += 32) {
-          const float key = a.step.layout.type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(tail)[t * d + j])
-                                                              : reinterpret_cast<const float*>(tail)[t * d + j];
-          sum = fmaf(a.step.q[(int64_t(row) * a.g + i) * d + j] * a.scale, key, sum);
-        }
-        for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
-        if (h == i) join(all_m, all_s, sum, 1);
-      }
+#pragma unroll
+  for (int o = 1; o < 4; o *= 2)
+    join(all_m, all_s, __shfl_xor_sync(kAllLanes, all_m, o), __shfl_xor_sync(kAllLanes, all_s, o));
+  // The tail has no codes: its keys themselves, a token a CTA, a head a warp.
+  const int64_t head_index = int64_t(a.step.layer) * a.step.n_kv_heads + head;
+  const std::byte* tail = sequence.tail + head_index * a.step.layout.block_bytes;
+  const int n_tail = sequence.n_tokens - n_full * block_size;
+  for (int t = blockIdx.x; t < n_tail && warp < a.g; t += gridDim.x) {
+    float sum = 0;
+    for (int j = lane; j < d; j += 32) {
+      const float key = a.step.layout.type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(tail)[t * d + j])
+                                                          : reinterpret_cast<const float*>(tail)[t * d + j];
+      sum = fmaf(a.step.q[(int64_t(row) * a.g + warp) * d + j] * a.scale, key, sum);
+    }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
+    if (h == warp) join(all_m, all_s, sum, 1);
   }
 
   // What all blocks of this CTA hold of each head's weight, for choose_kernel.
@@ -220,7 +228,7 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
   // A warp a head: the whole mass, from the estimate's parts.
   if (warp < a.g) {
     const auto* parts = reinterpret_cast<const float2*>(a.scratch.sorted) + (int64_t(row) * a.g + warp) * a.step.max_blocks;
-    float m = -INFINITY, s = 0;
+    float m = kLowest, s = 0;
     for (int i = lane; i < a.n_parts; i += 32) {
       const float2 part = __ldcg(parts + i);
       join(m, s, part.x, part.y);
@@ -257,8 +265,9 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
 
 int n_parts(const DecodeStep& step, int n_sm) {
   const int64_t rows = int64_t(step.n) * step.n_kv_heads, warps = kEstimateThreads / 32;
-  const int64_t wanted = (step.max_blocks + warps - 1) / warps, share = (4 * int64_t(n_sm) + rows - 1) / rows;
-  return static_cast<int>(wanted < share ? wanted : share);
+  // As many as run at once (80 registers a thread): a few more would take another round.
+  const int64_t wanted = (step.max_blocks + warps - 1) / warps, share = 3 * int64_t(n_sm) / rows;
+  return static_cast<int>(share < 1 ? 1 : wanted < share ? wanted : share);
 }
 
 EstimateArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
@@ -275,11 +284,14 @@ EstimateArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
   const EstimateArgs a = arguments(step, scratch);
   const dim3 grid(static_cast<unsigned>(n_parts(step, n_sm)), static_cast<unsigned>(step.n * step.n_kv_heads));
+  // Two groups at once where a block has them; not for the largest heads, whose registers would not do.
+  const bool two = step.layout.block_size > kInt4Tokens;
+  const auto run = [&](auto kernel) { return launch(kernel, a, grid, kEstimateThreads, step.overlap, stream); };
   switch (padded_dim(step.layout.head_dim)) {
-    case 32: return launch(estimate_kernel<1>, a, grid, kEstimateThreads, step.overlap, stream);
-    case 64: return launch(estimate_kernel<2>, a, grid, kEstimateThreads, step.overlap, stream);
-    case 128: return launch(estimate_kernel<4>, a, grid, kEstimateThreads, step.overlap, stream);
-    default: return launch(estimate_kernel<8>, a, grid, kEstimateThreads, step.overlap, stream);
+    case 32: return two ? run(estimate_kernel<1, 2>) : run(estimate_kernel<1, 1>);
+    case 64: return two ? run(estimate_kernel<2, 2>) : run(estimate_kernel<2, 1>);
+    case 128: return two ? run(estimate_kernel<4, 2>) : run(estimate_kernel<4, 1>);
+    default: return run(estimate_kernel<8, 1>);
   }
 }
 
