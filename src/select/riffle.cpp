@@ -46,43 +46,47 @@ class Riffle : public Selector {
     if (n == 0) return plan.rank(nullptr, 0);
     const auto& keys = static_cast<const Int4Keys&>(*row.state);
 
-    // masses[h][b]: log weight of block b; the last one is the tail, which has no codes: its keys themselves.
-    const int64_t ldo = int64_t(kRun) * row.block_size;
-    plan.scratch.resize(size_t(g) * (row.n_blocks + ldo) + keys.query_bytes(g) / sizeof(float) + 32);
-    float* masses = plan.scratch.data();
-    float* scores = masses + size_t(g) * row.n_blocks;
+    // Block b weighs sums[h][b] e^tops[h][b]. The last one is the tail, which has no codes: its keys themselves.
+    const int64_t ldo = int64_t(kRun) * row.block_size, columns = row.n_blocks;
+    plan.scratch.resize(size_t(g) * (2 * columns + ldo) + keys.query_bytes(g) / sizeof(float) + 32);
+    float* tops = plan.scratch.data();
+    float* sums = tops + g * columns;
+    float* scores = sums + g * columns;
     float* query = scores + g * ldo;
     query += (16 - reinterpret_cast<uintptr_t>(query) / sizeof(float) % 16) % 16;  // on a cache line
     keys.prepare_query(row.q, g, query);
-    const auto store_masses = [&](int b, int n_blocks, int n_tokens) {
+    const auto weigh = row.kernels->select.exp_weights;
+    const auto weigh_blocks = [&](int b, int n_blocks, int n_tokens) {
       for (int h = 0; h < g; ++h)
         for (int i = 0; i < n_blocks; ++i) {
-          float top = 0;
           float* s = scores + h * ldo + i * row.block_size;
-          const uint64_t sum = row.kernels->select.exp_weights(s, n_tokens, s, &top);
-          masses[h * row.n_blocks + b + i] = top + std::log(static_cast<float>(sum) * 0x1p-30f);
+          sums[h * columns + b + i] = static_cast<float>(weigh(s, n_tokens, s, &tops[h * columns + b + i])) * 0x1p-30f;
         }
     };
     for (int b = 0, run; b < n_full; b += run) {
       run = std::min(kRun, n_full - b);
       keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, b + run < n_full ? b + run : -1);
-      store_masses(b, run, row.block_size);
+      weigh_blocks(b, run, row.block_size);
     }
     const int n_tail = static_cast<int>(row.n_tokens - int64_t(n_full) * row.block_size);
     key_scores(row, row.tail, n_tail, scores, ldo);
-    store_masses(n_full, 1, n_tail);
+    weigh_blocks(n_full, 1, n_tail);
     plan.index_bytes += n_full * keys.block_bytes() + n_tail * row.row_bytes();
 
-    // By how much a block's largest share of a head's weight exceeds the least, in logs.
+    // A block's largest share of a head's weight.
     plan.scores.assign(n, kNone);
     int kept = 0;
     for (int h = 0; h < g; ++h) {
-      const float* m = masses + h * row.n_blocks;
-      const float least = log_sum(m, row.n_blocks) + log_share_;
+      float* weights = sums + h * columns;
+      float top = 0;
+      weigh(tops + h * columns, columns, tops + h * columns, &top);  // tops become e^(top - the largest)
+      double all = 0;
+      for (int64_t b = 0; b < columns; ++b) all += weights[b] *= tops[h * columns + b];
+      const float least = static_cast<float>(all * s_.share), inverse = static_cast<float>(1 / all);
       for (int i = 0; i < n; ++i) {
-        if (!(m[first + i] >= least)) continue;
+        if (!(weights[first + i] >= least)) continue;
         kept += plan.scores[i] == kNone;
-        plan.scores[i] = std::max(plan.scores[i], m[first + i] - least);
+        plan.scores[i] = std::max(plan.scores[i], weights[first + i] * inverse);
       }
     }
     plan.rank(plan.scores.data(), kept);
@@ -90,13 +94,6 @@ class Riffle : public Selector {
 
  private:
   static constexpr int kRun = 64;  // blocks whose scores are held at once
-
-  static float log_sum(const float* m, int n) {
-    const float top = *std::max_element(m, m + n);
-    double sum = 0;
-    for (int i = 0; i < n; ++i) sum += std::exp(m[i] - top);
-    return top + static_cast<float>(std::log(sum));
-  }
 
   riffle_selection s_;
   float log_share_;
