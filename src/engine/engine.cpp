@@ -120,7 +120,13 @@ void Engine::require_state(Sequence& s) {
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
-  if (selector_->fits(s.kv.selection.get())) return;
+  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size), heads = model_.config.n_kv_heads;
+  if (selector_->fits(s.kv.selection.get())) {
+    // Memory may have run out when a block was full: what the state lacks it takes in now, before anything is changed.
+    for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i)
+      s.kv.selection->add_blocks(static_cast<int>(i) / heads, static_cast<int>(i) % heads, full, s.kv.heads[i].blocks.data());
+    return;
+  }
   StateShape shape;
   shape.n_layers = model_.config.n_layers;
   shape.n_kv_heads = model_.config.n_kv_heads;
@@ -129,7 +135,6 @@ void Engine::require_state(Sequence& s) {
   shape.n_ctx = n_ctx();
   shape.kernels = cpu::kernels(options_.isa);
   std::unique_ptr<SelectorState> state = selector_->make_state(shape);
-  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size);
   threads_->parallel_for(s.kv.heads.size(), [&](int64_t i, int) {
     state->add_blocks(static_cast<int>(i / shape.n_kv_heads), static_cast<int>(i % shape.n_kv_heads), full,
                       s.kv.heads[i].blocks.data());

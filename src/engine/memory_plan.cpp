@@ -62,6 +62,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
 
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
     r.cuda = cuda_usable(r.device_note);
+    if (const auto selector = make_selector(o.selection); r.cuda && selector->rule().host_only) {
+      r.cuda = false;
+      r.device_note = format("selector %s needs device cpu or emu", selector->name());
+    }
     if (r.cuda) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
     if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda) fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
            r.device_note.empty() ? "this riffle was built without the CUDA toolkit" : r.device_note.c_str());

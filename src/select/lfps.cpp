@@ -303,13 +303,16 @@ class Lfps : public Selector {
     // By the float's leading bits first: exponent and three bits more.
     constexpr int kShift = 20, kBuckets = 1 << 11;
     uint32_t count[kBuckets] = {};
-    for (int64_t i = 0; i < n; ++i) ++count[std::bit_cast<uint32_t>(score[i]) >> kShift];
+    const auto bucket_of = [](float x) {  // a NaN, too, has one
+      return std::min<uint32_t>(std::bit_cast<uint32_t>(x) >> kShift, kBuckets - 1);
+    };
+    for (int64_t i = 0; i < n; ++i) ++count[bucket_of(score[i])];
     int bucket = kBuckets - 1;
     int64_t above = 0;
-    while (above + count[bucket] < keep) above += count[bucket--];
+    while (bucket > 0 && above + count[bucket] < keep) above += count[bucket--];
     ranks.clear();
     for (int64_t i = 0; i < n; ++i)
-      if (static_cast<int>(std::bit_cast<uint32_t>(score[i]) >> kShift) == bucket)
+      if (static_cast<int>(bucket_of(score[i])) == bucket)
         ranks.push_back(rank_key(score[i], i));
     const auto nth = ranks.begin() + (keep - above - 1);
     std::nth_element(ranks.begin(), nth, ranks.end());

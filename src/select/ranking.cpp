@@ -13,6 +13,7 @@ void RowPlan::clear() {
   masks_.clear();
   stand_in.clear();
   stand_in_l.clear();
+  read_l.clear();
   index_bytes = 0;
   cached = false;
   attended = false;

@@ -78,6 +78,7 @@ class RowPlan {
 
   // A partial result that stands for tokens that are not read: normalised values [g][d] and log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
+  std::vector<float> read_l;  // [g] beside a stand-in: the log-sum-exps of what was read; set by the driver
   // The selector has read the plan's tokens itself: stand_in is their result, and nothing is left to attend to.
   bool attended = false;
 

@@ -152,6 +152,10 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
   const int g = r.row.g, d = r.row.d;
   for (int s = 1; s < r.n_spans; ++s) kernels_->attention.merge(&r.spans[0], &r.spans[s], g, d);
   if (!r.plan->stand_in.empty()) {
+    if (!r.plan->attended) {  // what stands in for others covers nothing
+      r.plan->read_l.resize(g);
+      for (int h = 0; h < g; ++h) r.plan->read_l[h] = r.spans[0].m[h] + std::log(r.spans[0].s[h]);
+    }
     r.plan->scratch.assign(g, 1.0f);
     const cpu::AttendState rest{r.plan->stand_in.data(), r.plan->stand_in_l.data(), r.plan->scratch.data()};
     kernels_->attention.merge(&r.spans[0], &rest, g, d);
@@ -298,7 +302,8 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
     }
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
-      const float log_share = some.m[h] + std::log(some.s[h]) - all.m[h] - std::log(all.s[h]);
+      const float read = r.plan->read_l.empty() ? some.m[h] + std::log(some.s[h]) : r.plan->read_l[h];
+      const float log_share = read - all.m[h] - std::log(all.s[h]);
       coverage_.as<float>()[i * g + h] = std::min(1.0f, std::exp(log_share));
     }
   });
