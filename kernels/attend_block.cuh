@@ -79,8 +79,8 @@ struct CoreBlock {
     }
   }
 
-  // k: [block_size][D], of which n_valid tokens count (the others are zeros).
-  __device__ void scores(const uint4* k, int block_size, int n_valid, Shared& shared) {
+  // k: [block_size][D]; those tokens count whose bit in mask is set.
+  __device__ void scores(const uint4* k, int block_size, uint64_t mask, Shared& shared) {
     const int sub = lane % kLanes, token0 = lane / kLanes;
     float* p = shared.p[threadIdx.x / 32];
 #pragma unroll 2
@@ -112,12 +112,12 @@ struct CoreBlock {
 
     // A lane's scores are those of head lane % G: 32 is a multiple of G.
     constexpr int kMost = 64 * G / 32;
-    const int n = block_size * G, n_counted = n_valid * G;
+    const int n = block_size * G;
     float x[kMost], top = -INFINITY, sum = 0;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       x[i] = -INFINITY;
-      if (32 * i < n && lane + 32 * i < n_counted) x[i] = p[lane + 32 * i];
+      if (32 * i < n && mask >> (lane + 32 * i) / G & 1) x[i] = p[lane + 32 * i];
       top = fmaxf(top, x[i]);
     }
 #pragma unroll

@@ -3,6 +3,8 @@
 // a product's 16 rows are the 8 heads' high parts and their low parts. What belongs together lands in the same lane: lane i
 // has head i / 4. Fragment layouts: mma.cuh. All in base 2.
 #pragma once
+#include <type_traits>
+
 #include "kernels/attend_io.cuh"
 #include "kernels/stop.cuh"
 
@@ -80,9 +82,11 @@ struct MmaBlock {
     return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
   }
 
-  // k: [16 kK tokens][D] in a stage, of which n_valid count: their probabilities, m_b and s_b.
+  // k: [16 kK tokens][D] in a stage, of which those count whose bit in mask is set: their probabilities, m_b and s_b.
   template <int kK>
-  __device__ void scores_of(const uint4* k, int n_valid) {
+  __device__ void scores_of(const uint4* k, uint64_t mask) {
+    using Bits = std::conditional_t<kK <= 2, uint32_t, uint64_t>;
+    const Bits counts = static_cast<Bits>(mask) >> 2 * (lane % 4);
     constexpr int kChains = kK <= 2 ? 2 : 1;  // enough products that do not wait for each other
     const int t = lane % 8 + lane / 16 * 8;
     const uint32_t k_at = shared_address(k + stage_chunk<kChunks>(t, lane / 8 & 1));
@@ -110,7 +114,7 @@ struct MmaBlock {
       for (int j = 0; j < 2; ++j) {
         float high = c[i][0][j], low = c[i][0][j + 2];
         if constexpr (kChains == 2) high = __fadd_rn(high, c[i][1][j]), low = __fadd_rn(low, c[i][1][j + 2]);
-        x[i][j] = 8 * i + 2 * (lane % 4) + j < n_valid ? __fmul_rn(__fadd_rn(high, low), scale) : -INFINITY;
+        x[i][j] = counts >> (8 * i + j) & 1 ? __fmul_rn(__fadd_rn(high, low), scale) : -INFINITY;
         top = fmaxf(top, x[i][j]);
       }
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
@@ -151,10 +155,10 @@ struct MmaBlock {
     }
   }
 
-  __device__ void scores(const uint4* k, int block_size, int n_valid, Shared&) {
-    if (block_size == 32) scores_of<2>(k, n_valid);
-    else if (block_size == 16) scores_of<1>(k, n_valid);
-    else scores_of<4>(k, n_valid);
+  __device__ void scores(const uint4* k, int block_size, uint64_t mask, Shared&) {
+    if (block_size == 32) scores_of<2>(k, mask);
+    else if (block_size == 16) scores_of<1>(k, mask);
+    else scores_of<4>(k, mask);
   }
   __device__ void values(const uint4* v, int block_size, const Shared&) {
     if (block_size == 32) values_of<2>(v);

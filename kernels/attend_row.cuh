@@ -225,8 +225,10 @@ struct RowWarp {
     wait_async(issued - used - 1);
     __syncwarp();
     const int stage = used % a.n_stages;
-    block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, valid_tokens(memory.stages[warp][stage].x),
-                  memory.block);
+    const int b = memory.stages[warp][stage].x;
+    uint64_t mask = ~uint64_t(0) >> (64 - valid_tokens(b));
+    if (a.step.masks != nullptr) mask &= __ldg(a.step.masks + int64_t(row) * a.step.max_blocks + b);
+    block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
   }
   __device__ void values() {
     const int stage = used % a.n_stages;

@@ -234,6 +234,9 @@ struct DecodeStep {
   void* scratch = nullptr;              // decode_scratch_bytes; need not be cleared
   RowResult* results = nullptr;         // [n * n_kv_heads]
   int32_t* order = nullptr;             // [n * n_kv_heads][max_blocks]: blocks in the order attended; null: not wanted
+  // [n * n_kv_heads][max_blocks], by block: bit t says whether to attend to its token t (of those held; one at least). Null:
+  // to all. Whole blocks are fetched all the same, once for a row's heads.
+  const uint64_t* masks = nullptr;
   float* lse = nullptr;                 // [n * n_heads]: log-sum-exp of what was attended; null: not wanted
   cudaEvent_t marks[2] = {};            // recorded after the scores and after the ranking; null: not wanted
   bool overlap = false;                 // launch as dependents of the kernel before, see Gemv::overlap

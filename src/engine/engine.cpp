@@ -146,6 +146,11 @@ void Engine::check_device(const Selector& selector) const {
   if (options_.cuda && selector.rule().host_only)
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s looks at keys in host memory: it needs device cpu or emu",
          selector.name());
+  const riffle_context_options& o = options_.options;
+  const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+  if (options_.cuda && selector.rule().by_share && hosted)
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: not with residency host, no_pin, evict fifo "
+         "or a pool per layer", selector.name());
 }
 
 uint64_t Engine::index_bytes(const Sequence& s) const {

@@ -69,8 +69,10 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
     const LayerWeights& w = model_.weights.layers[layer];
     LayerKv layer_kv = backend_->residency().prefill_layer(s.kv, layer, n0 + n);
     layer_kv.unrotated = list;
-    for (int64_t first = 0; first < n; first += chunk) {
-      const int64_t rows = std::min(chunk, n - first);
+    // A selector that looks at the prompt's last queries finds them all in the last chunk: the first one is the short one.
+    const int64_t short_chunk = selector_->prompt_queries() > 0 ? n % chunk : 0;
+    for (int64_t first = 0, rows; first < n; first += rows) {
+      rows = first == 0 && short_chunk > 0 ? short_chunk : std::min(chunk, n - first);
       // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the last token of
       // the prompt goes beyond its keys and values.
       const bool only_kv = layer == c.n_layers - 1 && !scores;

@@ -73,6 +73,26 @@ struct Scene {
   cuda::Ranked ranked;
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
+  std::vector<uint64_t> masks;  // [sequence][n_kv_heads][max_blocks]: tokens to attend to; empty: all
+
+  uint64_t mask(const SceneSequence& s, int head, int b) const {
+    if (masks.empty()) return ~uint64_t(0);
+    return masks[(int64_t(&s - sequences.data()) * shape.n_kv_heads + head) * max_blocks + b];
+  }
+  // At least one of the tokens that each block holds.
+  void random_masks(unsigned seed) {
+    std::mt19937_64 random(seed);
+    masks.assign(sequences.size() * shape.n_kv_heads * max_blocks, ~uint64_t(0));
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (int h = 0; h < shape.n_kv_heads; ++h)
+        for (int b = 0; b < sequences[i].n_blocks; ++b) {
+          const int held = std::min(shape.block_size, sequences[i].n_tokens - b * shape.block_size);
+          uint64_t& mask = masks[(i * shape.n_kv_heads + h) * max_blocks + b];
+          const int sort = static_cast<int>(random() % 4);  // few tokens, half of them, one, all
+          if (sort < 3) mask = sort == 0 ? random() & random() & random() : sort == 1 ? random() : 0;
+          mask |= uint64_t(1) << random() % held;
+        }
+  }
 
   int n_heads() const { return shape.g * shape.n_kv_heads; }
   int64_t entry(const SceneSequence& s, int head, int block) const {
@@ -180,6 +200,7 @@ struct Scene {
     const std::byte* from = block(s, head, b);
     x.o.resize(d);
     for (int t = 0; t < B && b * B + t < s.n_tokens; ++t) {
+      if (!(mask(s, head, b) >> t & 1)) continue;
       double score = 0;
       for (int j = 0; j < d; ++j) score += double(q[j]) * value(from, int64_t(t) * d + j);
       score /= std::sqrt(double(d));
@@ -198,6 +219,7 @@ struct SceneDevice {
   int64_t n_slots;
   DeviceArray<float> q, out, lse;
   DeviceArray<cuda::RowResult> results;
+  DeviceArray<uint64_t> masks;
   DeviceArray<int32_t> order;
   DeviceArray<std::byte> scratch, slots, victims_scratch;
   DeviceArray<int32_t> expected;  // [sequence][n_layers][n_kv_heads]; set_expected
@@ -263,6 +285,10 @@ struct SceneDevice {
                    now.get()};
     scratch = DeviceArray<std::byte>(std::max(cuda::decode_scratch_bytes(step), cuda::host_scratch_bytes(step)));
     step.scratch = scratch.get();
+    if (!s.masks.empty()) {
+      masks = DeviceArray<uint64_t>(s.masks);
+      step.masks = masks.get();
+    }
     step.results = results.get();
     step.order = order.get();
     step.lse = lse.get();

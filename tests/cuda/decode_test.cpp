@@ -226,6 +226,26 @@ TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
     }
 }
 
+TEST_CASE("decode on the device: token masks", "[cuda]") {
+  if (!cuda_ready()) {
+    WARN("SKIPPED: no CUDA device");
+    return;
+  }
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+    for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
+      for (int B : {16, 32, 64})
+        for (int g : {1, 4, 8}) {
+          SceneShape shape;
+          shape.block_size = B, shape.g = g, shape.type = type;
+          shape.d = type == cuda::KvType::F32 ? 64 : 128;
+          shape.tokens = {1, B + 1, 40 * B - 1, 90 * B + 5};
+          Scene scene(shape, ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
+          scene.random_masks(unsigned(B + g));
+          INFO("type " << int(type) << " mode " << int(mode) << " B " << B << " g " << g);
+          check_scene(scene);
+        }
+}
+
 TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
   if (!cuda_ready()) {
     WARN("SKIPPED: no CUDA device");
