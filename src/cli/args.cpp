@@ -147,7 +147,8 @@ void budget_flag(const Group& g, const char* flag, float& value, const char* tex
             float v = 0;
             const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), v);
             if (error != std::errc() || end != word.data() + word.size()) v = static_cast<float>(parse_size(flag, word));
-            if (!(v > 0 && v < 1e9F)) throw CLI::ValidationError(flag, "'" + word + "' is out of range");
+            if (!(v > 0 && v < 1e9F))
+              throw CLI::ValidationError(flag, "'" + word + "': expected more than 0 (a share up to 1, or tokens)");
             value = v;
           },
           text)

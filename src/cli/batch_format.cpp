@@ -270,6 +270,8 @@ Json batch_answer_record(size_t line_number, const BatchRequest& request, const 
                        {"pool_hit_pct", number(pool_hit_pct(stats))},
                        {"kv_blocks_total", stats.kv_blocks_total},
                        {"kv_blocks_read", stats.kv_blocks_read},
+                       {"kv_tokens_total", stats.kv_tokens_total},
+                       {"kv_tokens_read", stats.kv_tokens_read},
                        {"kv_bytes_read", stats.kv_bytes_read},
                        {"loaded_bytes", stats.loaded_bytes},
                        {"prefill_seconds", number(stats.prefill_seconds)},

@@ -261,7 +261,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
       ->type_name("N,N")
       ->capture_default_str();
-  sub->add_option("--selectors", o->selectors, "selectors to compare (in place of --selector)")
+  sub->add_option("--selectors", o->selectors, "selectors to compare; default: the one of --selector, if given; prompts are read under --selector")
       ->type_name("S,S")
       ->capture_default_str();
   CLI::Option* text = sub->add_option("--text", o->text, "text to run on; default: random tokens")->type_name("FILE");
@@ -295,7 +295,11 @@ void add_bench(CLI::App& app, Command& chosen) {
   trace_option("--trace-weight", o->trace.weight, "share of the attention weight in them");
   trace_option("--trace-overlap", o->trace.overlap, "share of them that the next query looks at as well");
   trace_option("--trace-seed", o->trace.seed, "which blocks they are");
-  sub->final_callback([o, &chosen] { chosen = [o] { return Bench(*o).run(); }; });
+  sub->final_callback([o, sub, &chosen] {
+    if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
+      o->selectors = selector_name(o->common.context.selection.selector);
+    chosen = [o] { return Bench(*o).run(); };
+  });
 }
 
 }  // namespace riffle::cli

@@ -245,7 +245,7 @@ double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<do
 }  // namespace
 
 double kv_read_pct(const riffle_stats& s) {
-  return 100 * ratio(static_cast<double>(s.kv_blocks_read), static_cast<double>(s.kv_blocks_total));
+  return 100 * ratio(static_cast<double>(s.kv_tokens_read), static_cast<double>(s.kv_tokens_total));
 }
 double pool_hit_pct(const riffle_stats& s) {
   return 100 * ratio(static_cast<double>(s.pool_hits), static_cast<double>(s.pool_lookups));

@@ -68,6 +68,7 @@ class State : public SelectorState {
     }
   }
 
+  double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
   // (4), and the kept means of the head: from the prompt's last queries.
@@ -137,7 +138,7 @@ class State : public SelectorState {
     for (Head& head : heads_) {
       head.tables.truncate(n_tokens);
       head.candidates_for = -1;
-      head.mean_of = std::min(head.mean_of, n_tokens);
+      if (n_tokens < head.mean_of) head.mean_of = 0;  // means of what is gone: taken anew
       if (n_tokens <= kSinks) head.started = false;
     }
   }
@@ -172,7 +173,10 @@ class Lfps : public Selector {
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     return std::make_unique<State>(shape, s_.decay);
   }
-  bool fits(const SelectorState* state) const override { return dynamic_cast<const State*>(state) != nullptr; }
+  bool fits(const SelectorState* state) const override {
+    const auto* mine = dynamic_cast<const State*>(state);
+    return mine && mine->decay() == s_.decay;
+  }
 
   void begin(const Row& row, RowPlan& plan) const override {
     State& state = *static_cast<State*>(row.state);
