@@ -38,6 +38,8 @@ void Engine::make_host_backend() {
     b.notice = format("the context holds %lld tokens, but the model was trained with %d: what lies beyond confuses it, unless "
                       "positions are those in a list (selector tokenselect, positions list)",
                       static_cast<long long>(n_ctx()), model_.config.n_ctx);
+  if (selection().positions == RIFFLE_POSITIONS_LIST && !list_positions())
+    b.notice = "positions list is selector tokenselect's: the selector in force takes positions from the text";
   backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 
