@@ -1,6 +1,7 @@
 // How decode attention moves data: asynchronous copies into a warp's ring of stages, words that CTAs pass to each other,
 // reads of host memory.
 #pragma once
+#include "kernels/load.cuh"
 #include "kernels/mma.cuh"
 
 namespace riffle::cuda {
@@ -51,16 +52,6 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* at) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
   return value;
-}
-
-// Host blocks are read once: they need no place in L1.
-__device__ __forceinline__ uint4 load_host(const uint4* p) {
-  uint4 x;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p)
-               : "memory");
-  return x;
 }
 
 // Where chunk c (16 bytes) of token t lies in a stage, in chunks: the eight rows that ldmatrix takes at once fall into

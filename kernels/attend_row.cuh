@@ -146,7 +146,7 @@ struct RowWarp {
         uint4 x[kEach];
 #pragma unroll
         for (int j = 0; j < kEach; ++j)
-          if (at + 32 * j < chunks) x[j] = load_host(src + at + 32 * j);
+          if (at + 32 * j < chunks) x[j] = load_once(src + at + 32 * j);
 #pragma unroll
         for (int j = 0; j < kEach; ++j)
           if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);

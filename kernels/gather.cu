@@ -2,7 +2,7 @@
 // and write pinned host memory themselves, so that a block costs a descriptor instead of a call of the copy engine.
 #include <algorithm>
 
-#include "kernels/cuda.h"
+#include "kernels/load.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -10,16 +10,6 @@ namespace {
 // A pass of a CTA is 16 KB, all of a thread's loads under way before its first store. Two small CTAs on each processor
 // keep megabytes under way, where PCIe needs about 100 KB (55 GB/s times 2 us), and leave room for other kernels.
 constexpr int kThreads = 128, kEach = 8, kCtasPerSm = 2;
-
-// Blocks are read once: they need no place in L1.
-__device__ __forceinline__ uint4 load_once(const uint4* p) {
-  uint4 x;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p)
-               : "memory");
-  return x;
-}
 
 __device__ __forceinline__ Copy load_copy(const Copy* p) {
   static_assert(sizeof(Copy) == 16);

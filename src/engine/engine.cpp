@@ -123,10 +123,13 @@ void Engine::require_state(Sequence& s) {
   }
   s.kv.unrotated = list_positions();
   const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size), heads = model_.config.n_kv_heads;
+  const auto take_in = [&](int64_t i, int) {
+    const int head = static_cast<int>(i);
+    s.kv.selection->add_blocks(head / heads, head % heads, full, s.kv.heads[i].blocks.data());
+  };
   if (selector_->fits(s.kv.selection.get())) {
     // Memory may have run out when a block was full: what the state lacks it takes in now, before anything is changed.
-    for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i)
-      s.kv.selection->add_blocks(static_cast<int>(i) / heads, static_cast<int>(i) % heads, full, s.kv.heads[i].blocks.data());
+    for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i) take_in(i, 0);
     return;
   }
   StateShape shape;
@@ -136,12 +139,8 @@ void Engine::require_state(Sequence& s) {
   shape.layout = options_.layout;
   shape.n_ctx = n_ctx();
   shape.kernels = cpu::kernels(options_.isa);
-  std::unique_ptr<SelectorState> state = selector_->make_state(shape);
-  threads_->parallel_for(s.kv.heads.size(), [&](int64_t i, int) {
-    state->add_blocks(static_cast<int>(i / shape.n_kv_heads), static_cast<int>(i % shape.n_kv_heads), full,
-                      s.kv.heads[i].blocks.data());
-  });
-  s.kv.selection = std::move(state);
+  s.kv.selection = selector_->make_state(shape);
+  threads_->parallel_for(s.kv.heads.size(), take_in);
 }
 
 void Engine::check_device(const Selector& selector) const {
@@ -161,25 +160,28 @@ uint64_t Engine::index_bytes(const Sequence& s) const {
   return sum;
 }
 
-riffle_stats Engine::stats() const {
+// What adds up, of the context or of a sequence.
+riffle_stats Engine::counted(const Counts& c) const {
   riffle_stats out{};
   out.struct_size = sizeof out;
-  auto fill = [&](const Counts& c) {
-    out.prefill_tokens = c.prefill_tokens;
-    out.decode_tokens = c.decode_tokens;
-    out.decode_steps = c.decode_steps;
-    out.prefill_seconds = c.prefill_seconds;
-    out.decode_seconds = c.decode_seconds;
-    out.kv_blocks_total = c.kv_blocks_total;
-    out.kv_blocks_read = c.kv_blocks_read;
-    out.kv_tokens_total = c.kv_tokens_total;
-    out.kv_tokens_read = c.kv_tokens_read;
-    out.kv_bytes_read = c.kv_tokens_read * 2 * options_.layout.row_bytes();
-    out.index_bytes_read = c.index_bytes_read;
-    out.selections = c.selections;
-    out.cached_selections = c.cached_selections;
-  };
-  fill(counts_);
+  out.prefill_tokens = c.prefill_tokens;
+  out.decode_tokens = c.decode_tokens;
+  out.decode_steps = c.decode_steps;
+  out.prefill_seconds = c.prefill_seconds;
+  out.decode_seconds = c.decode_seconds;
+  out.kv_blocks_total = c.kv_blocks_total;
+  out.kv_blocks_read = c.kv_blocks_read;
+  out.kv_tokens_total = c.kv_tokens_total;
+  out.kv_tokens_read = c.kv_tokens_read;
+  out.kv_bytes_read = c.kv_tokens_read * 2 * options_.layout.row_bytes();
+  out.index_bytes_read = c.index_bytes_read;
+  out.selections = c.selections;
+  out.cached_selections = c.cached_selections;
+  return out;
+}
+
+riffle_stats Engine::stats() const {
+  riffle_stats out = counted(counts_);
   const ResidencyCounters& r = backend_->residency().counters;
   out.pool_lookups = r.lookups - counted_.lookups;
   out.pool_hits = r.hits - counted_.hits;
@@ -196,21 +198,7 @@ riffle_stats Engine::stats() const {
 }
 
 riffle_stats Engine::stats(const Sequence& s) const {
-  riffle_stats out{};
-  out.struct_size = sizeof out;
-  out.prefill_tokens = s.counts.prefill_tokens;
-  out.decode_tokens = s.counts.decode_tokens;
-  out.decode_steps = s.counts.decode_steps;
-  out.prefill_seconds = s.counts.prefill_seconds;
-  out.decode_seconds = s.counts.decode_seconds;
-  out.kv_blocks_total = s.counts.kv_blocks_total;
-  out.kv_blocks_read = s.counts.kv_blocks_read;
-  out.kv_tokens_total = s.counts.kv_tokens_total;
-  out.kv_tokens_read = s.counts.kv_tokens_read;
-  out.kv_bytes_read = s.counts.kv_tokens_read * 2 * options_.layout.row_bytes();
-  out.index_bytes_read = s.counts.index_bytes_read;
-  out.selections = s.counts.selections;
-  out.cached_selections = s.counts.cached_selections;
+  riffle_stats out = counted(s.counts);
   out.index_bytes = index_bytes(s);
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;

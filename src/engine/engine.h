@@ -84,6 +84,7 @@ class Engine {
   // Positions that may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
+  riffle_stats counted(const Counts& counts) const;
   void check_device(const Selector& selector) const;
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);

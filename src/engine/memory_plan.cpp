@@ -101,7 +101,7 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.residency = o.residency;
   c.no_pin = o.no_pin;
   c.digest = digest_spec(o.selection);
-  c.codes = o.selection.selector == RIFFLE_SELECTOR_RIFFLE;
+  c.codes = make_selector(o.selection)->rule().by_share;
   return c;
 }
 

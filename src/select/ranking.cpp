@@ -56,7 +56,9 @@ void RowPlan::tokens(const Row& row, const int32_t* token_ids, int n) {
 }
 
 void RowPlan::masked(const Row& row, const uint64_t* masks) {
+  const int64_t read = index_bytes;
   clear();
+  index_bytes = read;
   for (int b = 0; b < row.n_blocks; ++b)
     if (masks[b] != 0) {
       order_.push_back(b);

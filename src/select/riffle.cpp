@@ -48,12 +48,12 @@ class Riffle : public Selector {
 
     // Block b weighs sums[h][b] e^tops[h][b]. The last one is the tail, which has no codes: its keys themselves.
     const int64_t ldo = int64_t(kRun) * row.block_size, columns = row.n_blocks;
-    plan.scratch.resize(size_t(g) * (2 * columns + ldo) + keys.query_bytes(g) / sizeof(float) + 32);
+    plan.scratch.resize(size_t(g) * (2 * columns + ldo));
     float* tops = plan.scratch.data();
     float* sums = tops + g * columns;
     float* scores = sums + g * columns;
-    float* query = scores + g * ldo;
-    query += (16 - reinterpret_cast<uintptr_t>(query) / sizeof(float) % 16) % 16;  // on a cache line
+    plan.work.reserve(keys.query_bytes(g));
+    void* query = plan.work.data();
     keys.prepare_query(row.q, g, query);
     const auto weigh = row.kernels->select.exp_weights;
     const auto weigh_blocks = [&](int b, int n_blocks, int n_tokens) {
@@ -68,7 +68,7 @@ class Riffle : public Selector {
       keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, b + run < n_full ? b + run : -1);
       weigh_blocks(b, run, row.block_size);
     }
-    const int n_tail = static_cast<int>(row.n_tokens - int64_t(n_full) * row.block_size);
+    const int n_tail = row.tail_tokens();
     key_scores(row, row.tail, n_tail, scores, ldo);
     weigh_blocks(n_full, 1, n_tail);
     plan.index_bytes += n_full * keys.block_bytes() + n_tail * row.row_bytes();

@@ -13,6 +13,9 @@
 
 namespace riffle {
 
+// The first n tokens of a block.
+inline uint64_t first_tokens(int n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
+
 // What a selector may look at.
 struct Row {
   const float* q = nullptr;  // [g][d] after RoPE, multiplied by 1/sqrt(d)
@@ -32,6 +35,8 @@ struct Row {
   KvType type = KvType::F16;
   SelectorState* state = nullptr;            // of the sequence; what make_state made, else null
 
+  int tail_tokens() const { return static_cast<int>(n_tokens - int64_t(n_blocks - 1) * block_size); }
+  int tokens_in(int b) const { return b < n_full ? block_size : tail_tokens(); }
   const std::byte* block(int b) const { return b < n_full ? blocks[b] : tail; }
   int64_t row_bytes() const { return int64_t(type == KvType::F16 ? 2 : 4) * d; }  // of a token's key, or value
   const std::byte* key(int64_t token) const {

@@ -53,9 +53,7 @@ class Twilight : public Selector {
     }
     if (!psa_ && s_.top_p < 1) estimate(row, plan, *keys, 0, w.n, w);
     keep_top_p(row, plan, w);
-    const int64_t index_bytes = plan.index_bytes;
     plan.masked(row, w.masks);
-    plan.index_bytes = index_bytes;
   }
 
  private:
@@ -72,11 +70,7 @@ class Twilight : public Selector {
     float* l = nullptr;         // psa: [microbatch][g], then [g]
   };
 
-  static int tail_tokens(const Row& row) {
-    return static_cast<int>(row.n_tokens - int64_t(row.n_full) * row.block_size);
-  }
   int base_batch(const Row& row) const { return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0; }  // of the base
-  static uint64_t full_mask(int n) { return n == 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
 
   Work work(const Row& row, RowPlan& plan, const Int4Keys& keys, int most_blocks) const {
     Work w;
@@ -155,7 +149,7 @@ class Twilight : public Selector {
 
   // log-sum-exp of the i-th block's estimated scores.
   float block_mass(const Row& row, const Work& w, int i, int h) const {
-    const int n = w.blocks[i] == row.n_full ? tail_tokens(row) : row.block_size;
+    const int n = row.tokens_in(w.blocks[i]);
     float weights[64], top;
     const uint64_t sum =
         row.kernels->select.exp_weights(w.scores + h * w.ldo + int64_t(i) * row.block_size, n, weights, &top);
@@ -168,11 +162,11 @@ class Twilight : public Selector {
       float* out = w.scores + int64_t(i) * row.block_size;
       run = 1;
       if (w.blocks[i] == row.n_full) {
-        key_scores(row, row.tail, tail_tokens(row), out, w.ldo);
+        key_scores(row, row.tail, row.tail_tokens(), out, w.ldo);
         // What is no token weighs nothing.
         for (int h = 0; h < row.g; ++h)
-          std::fill(out + h * w.ldo + tail_tokens(row), out + h * w.ldo + row.block_size, -INFINITY);
-        plan.index_bytes += tail_tokens(row) * row.row_bytes();
+          std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size, -INFINITY);
+        plan.index_bytes += row.tail_tokens() * row.row_bytes();
         continue;
       }
       while (i + run < end && w.blocks[i + run] == w.blocks[i] + run && w.blocks[i + run] < row.n_full) ++run;
@@ -187,7 +181,7 @@ class Twilight : public Selector {
   void keep_top_p(const Row& row, const RowPlan& plan, Work& w) const {
     const cpu::SelectKernels& kernels = row.kernels->select;
     const int64_t n = int64_t(w.n) * row.block_size;
-    const uint64_t full = full_mask(row.block_size);
+    const uint64_t full = first_tokens(row.block_size);
     std::fill_n(w.masks, row.n_blocks, 0);
     std::fill_n(w.marks, (n + 63) / 64, s_.top_p >= 1 ? ~uint64_t(0) : 0);
     for (int h = 0; h < row.g && s_.top_p < 1; ++h) {
@@ -203,7 +197,7 @@ class Twilight : public Selector {
       const bool forced = b < plan.first_candidate() || b >= plan.first_candidate() + plan.n_candidates();
       w.masks[b] = forced ? full : w.marks[at / 64] >> at % 64 & full;
     }
-    w.masks[row.n_full] &= full_mask(tail_tokens(row));
+    w.masks[row.n_full] &= first_tokens(row.tail_tokens());
   }
 
   riffle_selection s_;

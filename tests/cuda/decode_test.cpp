@@ -185,10 +185,7 @@ void check_scene(const Scene& scene, double epsilon = kEpsilon) {
 }  // namespace
 
 TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
     for (int d : {16, 32, 64, 80, 96, 128, 256})
       for (int B : {16, 32, 64})
@@ -212,10 +209,7 @@ TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
 }
 
 TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
     for (int B : {16, 32}) {
       SceneShape shape;
@@ -227,10 +221,7 @@ TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
 }
 
 TEST_CASE("decode on the device: token masks", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
     for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
       for (int B : {16, 32, 64})
@@ -247,10 +238,7 @@ TEST_CASE("decode on the device: token masks", "[cuda]") {
 }
 
 TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   unsigned seed = 10;
   for (DigestKind digest : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean})
     for (Gqa gqa : {Gqa::Mean, Gqa::SoftSum, Gqa::Union}) {
@@ -273,10 +261,7 @@ TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
 }
 
 TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (int microbatch : {16, 64, 1500}) {
     SceneShape shape;
     shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 3000 + 1, 16 * 1100}, shape.seed = 3;
@@ -288,10 +273,7 @@ TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda
 }
 
 TEST_CASE("decode on the device: what a row is expected to read changes nothing but its cost", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   unsigned seed = 50;
   for (int microbatch : {1, 4, 16, 48, 64, 100})
     for (Stop stop : {Stop::Paper, Stop::Window, Stop::Veto}) {
@@ -337,10 +319,7 @@ TEST_CASE("decode on the device: what a row is expected to read changes nothing 
 }
 
 TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa}) {
     SceneShape shape;
     shape.tokens = {2500, 32 * 90, 777, 4001, 5, 3333, 1234};
@@ -364,10 +343,7 @@ TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "
 }
 
 TEST_CASE("decode on the device: digests with and without the mean key in one step", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (Mode mode : {Mode::TopK, Mode::Psa})
     for (Stop stop : {Stop::Paper, Stop::Bound}) {
       SceneShape shape;
@@ -387,10 +363,7 @@ TEST_CASE("decode on the device: digests with and without the mean key in one st
 }
 
 TEST_CASE("decode on the device: a row that waits in vain gives up and says so", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32}) {
     SceneShape shape;
     shape.tokens = {5000, 3000};
@@ -431,10 +404,7 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
 }
 
 TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   const auto supported = [](cuda::KvType type, int block_size, int d, int kilobytes) {
     cuda::KvLayout layout;
     layout.type = type;
@@ -458,10 +428,7 @@ TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
 }
 
 TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (Mode mode : {Mode::Everything, Mode::Psa}) {
     SceneShape shape;
     shape.tokens = {5000, 700};
@@ -493,10 +460,7 @@ TEST_CASE("decode on the device: captured into a graph, replayed", "[cuda]") {
 }
 
 TEST_CASE("ranking on the device is std::sort", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   // One row; digest b is (value_b, 0, ...), q picks the value out exactly, so scores are any f16.
   constexpr int kD = 16, kB = 16;
   std::mt19937 random(7);
@@ -556,10 +520,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
 }
 
 TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto})
     for (int g : {1, 3, 8}) {
       SceneShape shape;

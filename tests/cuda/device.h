@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <catch2/catch.hpp>
+
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -12,12 +14,19 @@
 
 namespace riffle::test {
 
-// A device is present and usable. If not, a test does WARN("SKIPPED: no CUDA device") and returns.
+// A device is present and usable.
 inline bool cuda_ready() {
   int n = 0;
   const bool found = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 && cudaFree(nullptr) == cudaSuccess;
   if (!found) (void)cudaGetLastError();  // or the next launch would report it
   return found;
+}
+
+// For the beginning of a test: no device, and the test has said so.
+inline bool skip() {
+  if (cuda_ready()) return false;
+  WARN("SKIPPED: no CUDA device");
+  return true;
 }
 
 inline void check_cuda(cudaError_t status, const char* what = "CUDA") {

@@ -17,12 +17,6 @@ riffle_context_options cuda_options(riffle_selector selector = RIFFLE_SELECTOR_P
   return o;
 }
 
-bool skip() {
-  if (cuda_ready()) return false;
-  WARN("SKIPPED: no CUDA device");
-  return true;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: logits match the golden ones", "[cuda][golden]") {

@@ -11,7 +11,7 @@
 
 using namespace riffle::cuda;
 using riffle::test::check_cuda;
-using riffle::test::cuda_ready;
+using riffle::test::skip;
 using riffle::test::DeviceArray;
 
 namespace {
@@ -71,10 +71,7 @@ void check_gather(Way way, int64_t n, size_t block_bytes, bool pinned_copies, in
 }  // namespace
 
 TEST_CASE("gather moves every block to its place, whichever side it lies on", "[cuda][gather]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   int n_sm = 0;
   check_cuda(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
   for (const Way way : {Way::ToDevice, Way::ToHost, Way::OnDevice}) {
@@ -89,10 +86,7 @@ TEST_CASE("gather moves every block to its place, whichever side it lies on", "[
 }
 
 TEST_CASE("gather refuses sizes that it cannot move and takes an empty list", "[cuda][gather]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   CHECK(gather(nullptr, 0, 4096, 8, nullptr) == cudaSuccess);
   DeviceArray<Copy> copies(1);
   CHECK(gather(copies.get(), 1, 0, 8, nullptr) == cudaErrorInvalidValue);

@@ -12,7 +12,7 @@
 using namespace riffle;
 using namespace riffle::cuda;
 using test::check_cuda;
-using test::cuda_ready;
+using test::skip;
 using test::DeviceArray;
 
 namespace {
@@ -27,12 +27,6 @@ KvLayout layout_of(cuda::KvType type, int block_size, int d) {
   return l;
 }
 cpu::KvType twin(cuda::KvType type) { return type == cuda::KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32; }
-
-bool skip() {
-  if (cuda_ready()) return false;
-  WARN("SKIPPED: no CUDA device");
-  return true;
-}
 
 }  // namespace
 

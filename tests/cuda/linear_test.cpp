@@ -18,7 +18,7 @@
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
 using riffle::test::check_cuda;
-using riffle::test::cuda_ready;
+using riffle::test::skip;
 using riffle::test::DeviceArray;
 
 namespace {
@@ -191,10 +191,7 @@ std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const 
 }  // namespace
 
 TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(1);
   const int64_t shapes[][2] = {{1, 32},      {5, 96},      {131, 512},  {67, 1408},
                                {70, 2048},   {2200, 4096}, {4300, 256}, {33, 14336}};
@@ -223,10 +220,7 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
 }
 
 TEST_CASE("gemv of more rows and columns than a block holds at a time; other rows of x do not matter", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(6);
   const int64_t rows = 4300, cols = 8192, n_rows = 8;
   const auto clean = random_floats(g, cols * n_rows), norm = random_floats(g, cols);
@@ -276,10 +270,7 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
 }
 
 TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(7);
   for (WType type : kTypes) {
     for (int64_t cols : {128, 4096, 14336}) {
@@ -304,10 +295,7 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
 }
 
 TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(2);
   for (WType type : {WType::F32, WType::F16, WType::BF16}) {
     for (int64_t cols : {1, 7, 33, 50, 1001, 4100}) {
@@ -345,10 +333,7 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
 }
 
 TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same chain launched one by one", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(3);
   const int64_t dim = 4096;
   const int n_steps = 24;
@@ -394,10 +379,7 @@ TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same ch
 }
 
 TEST_CASE("dequantize and convert are exact", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(4);
   for (WType type : kTypes) {
     for (int64_t cols : {32, 96, 1408, 50, 7}) {
@@ -439,10 +421,7 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
 }
 
 TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(5);
   for (int64_t dim : {1, 30, 512, 4096, 5000, 8192}) {
     const int64_t n = 3;
@@ -486,10 +465,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
 }
 
 TEST_CASE("fill_synthetic writes what model/synthetic.h says", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   const int64_t rows = 77, cols = 4096;
   for (WType type : kTypes) {
     const size_t count = rows * cols;

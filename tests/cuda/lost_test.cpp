@@ -7,10 +7,7 @@
 using namespace riffle::test;
 
 TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][lost]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   riffle_context_options o = options();
   o.n_ctx = 512;
   o.device = RIFFLE_DEVICE_CUDA;

@@ -22,10 +22,7 @@ uint32_t rank_of(unsigned long long word, uint32_t now) {
 }  // namespace
 
 TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   std::mt19937 random(1);
   for (int64_t n : {1, 31, 1000, 4096, 4097, 300001})
     for (uint32_t now : {1u, 50u, 3000u, 100000u}) {
@@ -70,10 +67,7 @@ TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
 }
 
 TEST_CASE("the pool after many steps: words and page tables agree, slots hold their blocks, the oldest went", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   SceneShape shape;
   shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 90 + 2, 16 * 40, 16 * 64 + 9};
   cuda::Ranked ranked;

@@ -14,7 +14,7 @@ using namespace riffle::cuda;
 using riffle::cpu::f16_to_f32;
 using riffle::cpu::f32_to_f16;
 using riffle::test::check_cuda;
-using riffle::test::cuda_ready;
+using riffle::test::skip;
 using riffle::test::DeviceArray;
 
 namespace {
@@ -184,10 +184,7 @@ constexpr int kHeadDims[] = {64, 80, 96, 128, 256}, kBlockSizes[] = {16, 32, 64}
 }  // namespace
 
 TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda][prefill]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   uint32_t seed = 1;
   for (const KvType type : {KvType::F16, KvType::F32}) {
     for (const int d : kHeadDims) {
@@ -204,10 +201,7 @@ TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda
 }
 
 TEST_CASE("prefill attention: random shapes", "[cuda][prefill]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   std::mt19937 random(7);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
   for (int i = 0; i < 120; i++) {
@@ -222,10 +216,7 @@ TEST_CASE("prefill attention: random shapes", "[cuda][prefill]") {
 }
 
 TEST_CASE("prefill attention: far into a document, and sharp scores", "[cuda][prefill]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (const KvType type : {KvType::F16, KvType::F32}) {
     Shape s;
     s.type = type, s.n = 200, s.pos0 = 40001, s.group = 2;
@@ -240,10 +231,7 @@ TEST_CASE("prefill attention: far into a document, and sharp scores", "[cuda][pr
 }
 
 TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda][prefill]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (const KvType type : {KvType::F16, KvType::F32}) {
     for (const int d : kHeadDims) {
       Shape s;
@@ -266,10 +254,7 @@ TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda]
 }
 
 TEST_CASE("prefill attention refuses what it has no kernel for", "[cuda][prefill]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Shape s;
   const Case c(s, 1);
   DeviceArray<float> out(static_cast<size_t>(s.width()));

@@ -14,7 +14,7 @@
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
 using riffle::test::check_cuda;
-using riffle::test::cuda_ready;
+using riffle::test::skip;
 using riffle::test::DeviceArray;
 
 namespace {
@@ -60,10 +60,7 @@ void append_here(const cpu::Kernels* k, const float* key, const float* value, co
 }  // namespace
 
 TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(11);
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {2, 16, 64, 80, 128, 256}) {
@@ -129,10 +126,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
 }
 
 TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(12);
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {8, 64, 80, 128, 256, 512}) {
@@ -223,10 +217,7 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
 }  // namespace
 
 TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   Rng g(13);
   struct Setting {
     float temperature;
@@ -270,10 +261,7 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
 }
 
 TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   const int vocab = 5000;
   for (float temperature : {0.0f, 1.0f}) {
     std::vector<float> logits(4 * vocab, 0.5f);

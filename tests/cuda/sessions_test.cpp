@@ -21,12 +21,6 @@ riffle_context_options cuda_options(riffle_stop stop = RIFFLE_STOP_PAPER) {
   return o;
 }
 
-bool skip() {
-  if (cuda_ready()) return false;
-  WARN("SKIPPED: no CUDA device");
-  return true;
-}
-
 using Logits = std::vector<std::vector<float>>;
 
 void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {

@@ -10,7 +10,7 @@
 #include "kernels/cuda.h"
 #include "tests/cuda/device.h"
 
-using riffle::test::cuda_ready;
+using riffle::test::skip;
 using riffle::test::DeviceArray;
 
 namespace {
@@ -71,10 +71,7 @@ bool untouched(const std::byte* p, int64_t n) {
 }  // namespace
 
 TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (const Case& c : kCases) {
     const riffle::TraceSpec spec = host_spec(c);
     const riffle::cuda::KvLayout l = layout_of(c);
@@ -107,10 +104,7 @@ TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") 
 }
 
 TEST_CASE("trace_step writes queries and tails as the CPU defines them", "[cuda]") {
-  if (!cuda_ready()) {
-    WARN("SKIPPED: no CUDA device");
-    return;
-  }
+  if (skip()) return;
   for (const Case& c : kCases) {
     const riffle::TraceSpec spec = host_spec(c);
     const riffle::cuda::KvLayout l = layout_of(c);

@@ -103,9 +103,7 @@ const std::byte* CpuBackend::block_data(const ActiveRow& r, int position) const 
 
 // The tokens at a position that the row attends to.
 uint64_t CpuBackend::token_mask(const ActiveRow& r, int position) const {
-  const int size = r.row.block_size;
-  const int64_t used = r.plan->at(position) == r.row.n_blocks - 1 ? r.row.n_tokens - int64_t(r.row.n_full) * size : size;
-  return r.plan->mask(position) & (used == 64 ? ~uint64_t(0) : (uint64_t(1) << used) - 1);
+  return r.plan->mask(position) & first_tokens(r.row.tokens_in(r.plan->at(position)));
 }
 
 // Positions [begin, end) of the row's order, all of one span, into that span's state. l_block: [end-begin][g], or [g]
@@ -290,16 +288,9 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
     float* base = thread_scratch_[thread].as<float>();
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     clear(all, g, d);
-    const uint64_t full = layout.block_size == 64 ? ~uint64_t(0) : (uint64_t(1) << layout.block_size) - 1;
-    const HeadKv& kv = store_.head(*r.sequence, r.layer, r.head);
-    for (int b = 0; b < r.row.n_blocks; ++b) {
-      const bool tail = b == r.row.n_blocks - 1;
-      const int64_t used = r.row.n_tokens - int64_t(b) * layout.block_size;
-      const std::byte* data = tail ? residency_->tail(*r.sequence, r.layer, r.head) : kv.blocks[b];
-      const uint64_t mask = tail && used < layout.block_size ? (uint64_t(1) << used) - 1 : full;
-      kernels_->attention.attend_block(r.row.q, g, d, data, layout.type, layout.block_size, mask, &all,
-                                       base + g * d + 2 * g, nullptr);
-    }
+    for (int b = 0; b < r.row.n_blocks; ++b)
+      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type, layout.block_size,
+                                       first_tokens(r.row.tokens_in(b)), &all, base + g * d + 2 * g, nullptr);
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
       const float read = r.plan->read_l.empty() ? some.m[h] + std::log(some.s[h]) : r.plan->read_l[h];

@@ -14,7 +14,6 @@
 
 namespace riffle {
 
-static uint64_t low_bits(int n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
 
 void CpuBackend::rotate_heads(float* x, int n_heads, int64_t position) const {
   const auto p = static_cast<int32_t>(position);
@@ -78,7 +77,7 @@ void CpuBackend::attend_rotated(ActiveRow& r, int begin, int end, float* l_block
   auto* kv = list_blocks_[thread].as<float>();
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const int n = load_rotated(block_data(r, i), token_mask(r, i), r.list_at[i], kv);
-    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, kv, KvType::F32, layout.block_size, low_bits(n),
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, kv, KvType::F32, layout.block_size, first_tokens(n),
                                      &r.spans[i / r.span_blocks], l_block, nullptr);
   }
 }
@@ -104,10 +103,10 @@ void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) 
   auto* kv = list_blocks_[thread].as<float>();
   int position = 0;  // in the plan, which is in token order
   for (int b = 0; b < r.row.n_blocks; ++b) {
-    const int used = static_cast<int>(std::min<int64_t>(layout.block_size, r.row.n_tokens - int64_t(b) * layout.block_size));
-    load_rotated(b == r.row.n_blocks - 1 ? r.row.tail : r.row.blocks[b], low_bits(used), b * layout.block_size, kv);
+    const int used = r.row.tokens_in(b);
+    load_rotated(r.row.block(b), first_tokens(used), b * layout.block_size, kv);
     const bool selected = position < r.plan->size() && r.plan->at(position) == b;
-    const uint64_t masks[2] = {selected ? token_mask(r, position) : 0, low_bits(used)};
+    const uint64_t masks[2] = {selected ? token_mask(r, position) : 0, first_tokens(used)};
     position += selected;
     for (int i = 0; i < 2; ++i)
       if (masks[i])
@@ -184,7 +183,7 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     for (int i = 0; i < plans_[h].size(); ++i) {
       const int32_t first = plans_[h].at(i) * block_size;
       const auto used = static_cast<int>(std::min<int64_t>(block_size, n_tokens - first));
-      for (uint64_t rest = plans_[h].mask(i) & low_bits(used); rest != 0; rest &= rest - 1)
+      for (uint64_t rest = plans_[h].mask(i) & first_tokens(used); rest != 0; rest &= rest - 1)
         list_ids_.push_back(first + std::countr_zero(rest));
     }
     const auto n = static_cast<int64_t>(list_ids_.size());
