@@ -11,18 +11,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/dtype.h"
+
 namespace riffle::cuda {
 
 using Status = cudaError_t;  // of the launch
 
-// Mirror riffle::DType, riffle_kv_type, riffle_digest, riffle_gqa, riffle_stop (a test pins the equality).
-enum class WType : uint8_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3 };
+using WType = DType;
+// Mirror riffle_kv_type, riffle_digest, riffle_gqa, riffle_stop (a test pins the equality).
 enum class KvType : uint8_t { F16 = 0, F32 = 1 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Window = 1, Bound = 2, Veto = 3 };
 
-// ---- linear.h's worth: gemv.cu rmsnorm.cu swiglu.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
+// ---- linear.h's worth: gemv.cu bias.cu rmsnorm.cu swiglu.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
 
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major. Q8_0 is split so that loads are aligned: int8
 // quants [rows][cols] at data, then at scales one f16 for each 32 of them, [rows][cols/32]; value = scale * quant.
@@ -60,6 +62,9 @@ struct Gemv {
 };
 Status gemv(const Gemv& args, cudaStream_t stream);
 
+// y[i][r] += bias[r] for n rows [n][ldy], r in [0, rows).
+Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bias, cudaStream_t stream);
+
 // out = x / rms(x) * weight, n rows of dim, as f32, f16 or bf16 (out_type; f16 saturates at +-65504).
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out, WType out_type,
                cudaStream_t stream);
@@ -68,8 +73,9 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // Rows [first, first + n) of w as [n][cols] of out_type (F32, F16 or BF16): prefill multiplies 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type, cudaStream_t stream);
 // gate = silu(gate) * up elementwise; both of in_type (F32, F16, BF16); out of out_type may be gate itself if same type.
+// Biases (or null) are [width] and are added to gate and up first; count is a multiple of width.
 Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out, WType out_type,
-              cudaStream_t stream);
+              cudaStream_t stream, const float* gate_bias = nullptr, const float* up_bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i. cos_sin[position][head_dim/2][2].
 // Pairs are (j, j + head_dim/2); interleaved: input pairs are (2j, 2j+1), output in (j, j + head_dim/2) order all the same.

@@ -376,6 +376,7 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
     case WType::F16: return launch_type<WType::F16>(args, device, stream);
     case WType::BF16: return launch_type<WType::BF16>(args, device, stream);
     case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
+    default: break;
   }
   return cudaErrorInvalidValue;
 }

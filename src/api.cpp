@@ -19,7 +19,7 @@ using ErrorText = char[512];
 
 struct riffle_model {
   std::unique_ptr<Model> model;
-  std::string weight_type;
+  std::string weight_type, rope_scaling;
   std::mutex error_lock;  // threads may tokenise at once
   std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";
@@ -108,9 +108,10 @@ const Tokenizer& tokenizer_of(const riffle_model& m) {
   return *m.model->tokenizer;
 }
 
-void name_weight_type(riffle_model& m) {
+void name_parts(riffle_model& m) {
   const Weights& w = m.model->weights;
-  m.weight_type = dtype_name(w.layers.empty() ? w.embedding.type : w.layers[0].wq.type);
+  m.weight_type = dtype_info(w.layers.empty() ? w.embedding.type : w.layers[0].wq.type).name;
+  m.rope_scaling = rope_scaling_text(m.model->config.rope);
 }
 
 riffle_context_options or_defaults(const riffle_context_options* options) {
@@ -250,7 +251,7 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
       };
     auto m = std::make_unique<riffle_model>();
     m->model = load_model(path, progress);
-    name_weight_type(*m);
+    name_parts(*m);
     *model = m.release();
   });
 }
@@ -264,7 +265,7 @@ riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
     require(model, "model");
     auto m = std::make_unique<riffle_model>();
     m->model = synthetic_model(shape, weight_type_of(weight_type));
-    name_weight_type(*m);
+    name_parts(*m);
     *model = m.release();
   });
 }
@@ -297,6 +298,8 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->n_params = m.n_params;
   info->weight_bytes = m.weight_bytes;
   info->chat_template = m.chat_template.c_str();
+  info->rope_scaling = model->rope_scaling.c_str();
+  info->sliding_window = c.sliding_window;
   return RIFFLE_OK;
 }
 

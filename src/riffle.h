@@ -125,6 +125,8 @@ typedef struct riffle_model_info {
   int32_t bos_id, eos_id;
   uint64_t n_params, weight_bytes;
   const char *chat_template; /* its text, or "" */
+  const char *rope_scaling;  /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
+  int32_t sliding_window;    /* tokens that a query sees in some or all layers, its own included; 0: all */
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model *model, riffle_model_info *info);

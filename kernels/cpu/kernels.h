@@ -10,12 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/dtype.h"
+
 namespace riffle::cpu {
 
 enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
 
-// Mirrors riffle::DType and riffle_kv_type without their headers (a test pins the equality).
-enum class WType : uint8_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3 };
+using WType = DType;
+// Mirrors riffle_kv_type without its header (a test pins the equality).
 enum class KvType : uint8_t { F16 = 0, F32 = 1 };
 
 // A block's digest, see algorithms.md 1: centre and radius vectors, score = q.centre + sum_j |q_j| radius_j.

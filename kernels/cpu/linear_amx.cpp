@@ -279,6 +279,13 @@ void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const vo
     case WType::F16: run<WType::F16>(wb, k, r0, r1, a, m, c, ldc, panel); break;
     case WType::BF16: run<WType::BF16>(wb, k, r0, r1, a, m, c, ldc, panel); break;
     case WType::Q8_0: run<WType::Q8_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q4_0: run<WType::Q4_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q4_1: run<WType::Q4_1>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q5_0: run<WType::Q5_0>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q5_1: run<WType::Q5_1>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q4_K: run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q5_K: run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q6_K: run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
   }
   _tile_release();
 }

@@ -131,6 +131,13 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     case WType::Q8_0:
       return for_rows<Q8Group, 4>(w, bytes_of_row(type, cols), cols, r0, r1, static_cast<const float*>(acts),
                                   static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
+    case WType::Q4_0: return gemv_blocks<V8, WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_1: return gemv_blocks<V8, WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_0: return gemv_blocks<V8, WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_1: return gemv_blocks<V8, WType::Q5_1>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_K: return gemv_blocks<V8, WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_K: return gemv_blocks<V8, WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q6_K: return gemv_blocks<V8, WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
   }
 }
 

@@ -226,6 +226,13 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     case WType::F16: return gemv_float<V16, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::BF16: return gemv_float<V16, WType::BF16, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q8_0: return gemv_q8(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_0: return gemv_blocks<V16, WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_1: return gemv_blocks<V16, WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_0: return gemv_blocks<V16, WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_1: return gemv_blocks<V16, WType::Q5_1>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_K: return gemv_blocks<V16, WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_K: return gemv_blocks<V16, WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q6_K: return gemv_blocks<V16, WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
   }
 }
 

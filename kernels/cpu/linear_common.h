@@ -11,15 +11,7 @@ namespace {
 constexpr int kQ8 = 32;       // values per Q8_0 block
 constexpr int kQ8Bytes = 34;  // f16 scale, then 32 int8
 
-inline int64_t bytes_of_row(WType type, int64_t cols) {
-  switch (type) {
-    case WType::F32: return cols * 4;
-    case WType::F16:
-    case WType::BF16: return cols * 2;
-    case WType::Q8_0: return cols / kQ8 * kQ8Bytes;
-  }
-  return 0;
-}
+inline int64_t bytes_of_row(WType type, int64_t cols) { return row_bytes(type, cols); }
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -51,7 +43,7 @@ inline float f32_of_f16(uint16_t h) {
   return sign ? -v : v;
 }
 
-// One weight of a row, as f32.
+// One weight of a row, as f32; not of the types with 4 to 6 bits (quants.h).
 inline float weight_at(WType type, const uint8_t* row, int64_t j) {
   switch (type) {
     case WType::F32: return load_f32(row + j * 4);
@@ -61,8 +53,8 @@ inline float weight_at(WType type, const uint8_t* row, int64_t j) {
       const uint8_t* block = row + j / kQ8 * kQ8Bytes;
       return f32_of_f16(load_u16(block)) * static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
     }
+    default: return __builtin_nanf("");
   }
-  return 0;
 }
 
 constexpr int kRopeMaxHalf = 512;  // half heads up to this size are unshuffled through the stack

@@ -1,6 +1,6 @@
 // Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU. Sums are in double:
 // one chain of f32 sums would be the least accurate of all the kernels, and no faster.
-#include "kernels/cpu/linear_common.h"
+#include "kernels/cpu/quants.h"
 
 namespace riffle::cpu {
 namespace {
@@ -16,7 +16,12 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     for (int64_t i = 0; i < n; ++i) {
       const float* x = static_cast<const float*>(acts) + i * stride;
       double sum = 0;
-      for (int64_t j = 0; j < cols; ++j) sum += static_cast<double>(weight_at(type, row, j)) * x[j];
+      const DTypeInfo& info = dtype_info(type);
+      float w_block[kMaxBlockValues];
+      for (int64_t j = 0; j < cols; j += info.block_values) {
+        dequant_block(type, row + j / info.block_values * info.block_bytes, w_block);
+        for (int b = 0; b < info.block_values; ++b) sum += static_cast<double>(w_block[b]) * x[j + b];
+      }
       y[i * ldy + r] = static_cast<float>(sum);
     }
   }
@@ -30,7 +35,7 @@ size_t gemm_scratch_bytes(int64_t k) { return static_cast<size_t>(round_up(k * 4
 
 void dequant_row(WType type, const void* w, int64_t cols, int64_t r, float* dst) {
   const uint8_t* row = static_cast<const uint8_t*>(w) + r * bytes_of_row(type, cols);
-  for (int64_t j = 0; j < cols; ++j) dst[j] = weight_at(type, row, j);
+  dequant_blocks(type, row, cols, dst);
 }
 
 void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m, float* c,

@@ -5,7 +5,7 @@
 // div, fma(a,b,c) = a*b+c, fnma = c-a*b, min/max (the second operand where one is NaN), abs, is-negative select, round,
 // ldexp(v, n) = v*2^n with gradual underflow, sum (fixed order), sum_squares (in double), transpose (W vectors).
 #pragma once
-#include "kernels/cpu/linear_common.h"
+#include "kernels/cpu/quants.h"
 
 namespace riffle::cpu {
 namespace {
@@ -19,6 +19,12 @@ inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::Q8_0) {
     const uint8_t* block = row + j / kQ8 * kQ8Bytes;
     return V::mul(V::set1(V::scale_f16(block)), V::load_i8(block + 2 + j % kQ8));
+  }
+  if constexpr (is_quantised(T) && T != WType::Q8_0) {
+    constexpr DTypeInfo info = dtype_info(T);
+    float values[kMaxBlockValues];
+    dequant_block(T, row + j / info.block_values * info.block_bytes, values);
+    return V::load(values + j % info.block_values);
   }
 }
 template <class V, WType T>
@@ -68,6 +74,23 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
   for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
 }
 
+// One row of a type without a faster reader: block by block through plain C++.
+template <class V, int N>
+inline void dot_blocks(WType type, const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
+  const DTypeInfo& info = dtype_info(type);
+  float values[kMaxBlockValues];
+  typename V::F acc[N][2];
+  for (int i = 0; i < N; ++i) acc[i][0] = acc[i][1] = V::zero();
+  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes) {
+    dequant_block(type, row, values);
+    for (int b = 0; b < info.block_values; b += 2 * V::W)
+      for (int i = 0; i < N; ++i)
+        for (int u = 0; u < 2; ++u)
+          acc[i][u] = V::fma(V::load(values + b + u * V::W), V::load(x + i * stride + j + b + u * V::W), acc[i][u]);
+  }
+  for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(acc[i][0], acc[i][1]));
+}
+
 // Walks rows in chunks that stay in the second-level cache, activations in groups of at most kMost.
 // Group<N>::row(row, cols, acts, act_stride, y, ldy) does one row for N activation vectors; y points at (act, r).
 template <template <int> class Group, int kMost, class Act>
@@ -100,6 +123,21 @@ struct Dots {
     }
   };
 };
+
+template <class V, WType T>
+struct BlockDots {
+  template <int N>
+  struct Group {
+    static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
+      dot_blocks<V, N>(T, row, cols, x, stride, y, ldy);
+    }
+  };
+};
+template <class V, WType T>
+inline void gemv_blocks(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
+  for_rows<BlockDots<V, T>::template Group, 4>(w, bytes_of_row(T, cols), cols, r0, r1, static_cast<const float*>(acts),
+                                               static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
+}
 
 template <class V, WType T, int kMost>
 inline void gemv_float(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
@@ -208,6 +246,13 @@ struct GemmF32 {
       case WType::F16: return run<WType::F16>(wb, k, r0, r1, a, m, c, ldc, panel);
       case WType::BF16: return run<WType::BF16>(wb, k, r0, r1, a, m, c, ldc, panel);
       case WType::Q8_0: return run<WType::Q8_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_0: return run<WType::Q4_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_1: return run<WType::Q4_1>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_0: return run<WType::Q5_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_1: return run<WType::Q5_1>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_K: return run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_K: return run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q6_K: return run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel);
     }
   }
 };
@@ -228,6 +273,7 @@ void simd_dequant_row(WType type, const void* w, int64_t cols, int64_t r, float*
     case WType::F16: return dequant<V, WType::F16>(row, cols, dst);
     case WType::BF16: return dequant<V, WType::BF16>(row, cols, dst);
     case WType::Q8_0: return dequant<V, WType::Q8_0>(row, cols, dst);
+    default: return dequant_blocks(type, row, cols, dst);
   }
 }
 

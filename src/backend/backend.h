@@ -20,6 +20,7 @@
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
 #include "model/model.h"
+#include "model/rope.h"
 #include "select/selector.h"
 #include "util/buffer.h"
 #include "util/error.h"
@@ -34,6 +35,7 @@ struct LinearOut {
   const Tensor* weight = nullptr;
   float* y = nullptr;
   int64_t ldy = 0;
+  const Tensor* bias = nullptr;  // added to each y[i]; null or without data: none
 };
 
 // Up to three products of the same x [n][cols].
@@ -104,11 +106,11 @@ class Backend {
   virtual Buffer allocate(size_t bytes) = 0;
   // Waits for what was asked for so far and copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
-  // Cosines and sines for positions below n.
-  virtual void rope_table(int64_t n) = 0;
+  // Cosines and sines for positions below n; of the same frequencies in every call.
+  virtual void rope_table(int64_t n, const RopeFrequencies& frequencies) = 0;
 
   virtual void linear(const Linear& args) = 0;
-  // x += W2 (silu(W1 norm(x)) * (W3 norm(x))) for n rows.
+  // x += W2 (silu(W1 norm(x)) * (W3 norm(x))) for n rows, each product with its bias.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
   // ---- prefill

@@ -27,6 +27,8 @@ Json info_json(const riffle_model_info& i) {
           {"vocab_size", i.vocab_size},
           {"n_ctx_train", i.n_ctx_train},
           {"rope_theta", number(i.rope_theta)},
+          {"rope_scaling", i.rope_scaling},
+          {"sliding_window", i.sliding_window},
           {"norm_eps", number(i.norm_eps)},
           {"tied_output", i.tied_output},
           {"bos_id", i.bos_id},
@@ -69,6 +71,8 @@ void print_info(const riffle_model_info& i, const std::string& path) {
   t.add({"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
   t.add({"trained length", count(i.n_ctx_train)});
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
+  if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
+  if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
   t.add({"chat template", *i.chat_template ? "yes" : "none"});
   t.print_left();
 }

@@ -11,9 +11,12 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, const riffle_context_options& options)
-    : model_(model), options_(resolve_options(model.config, options)) {
+    : model_(model), options_(resolve_options(model.config, options)), rope_(rope_frequencies(model.config, n_ctx())) {
   riffle_plan plan;
   plan_memory(model, options_, plan);
+  if (model.config.sliding_window > 0 && n_ctx() > model.config.sliding_window)
+    fail(RIFFLE_UNSUPPORTED, "the model has a sliding window of %d tokens, which riffle does not have yet; n_ctx up to that works",
+         model.config.sliding_window);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   if (options_.cuda) {
     backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
@@ -118,7 +121,7 @@ void Engine::require_state(Sequence& s) {
     return;
   }
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
-    backend_->rope_table(s.kv.n_tokens);
+    backend_->rope_table(s.kv.n_tokens, rope_);
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
@@ -144,6 +147,9 @@ void Engine::require_state(Sequence& s) {
 }
 
 void Engine::check_device(const Selector& selector) const {
+  if (list_positions() && rope_.scale != 1)
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
+         rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s looks at keys in host memory: it needs device cpu or emu",
          selector.name());

@@ -101,6 +101,7 @@ class Engine {
 
   const Model& model_;
   ResolvedOptions options_;
+  RopeFrequencies rope_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Selector> selector_, dense_;

@@ -60,7 +60,7 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   Activations& a = *act_;
   a.reserve(*backend_, c, n, chunk);
-  backend_->rope_table(rope_positions(n0 + n));
+  backend_->rope_table(rope_positions(n0 + n), rope_);
   float* x = a.x.as<float>();
   backend_->embed(model_.weights.embedding, tokens.data(), n, x);
   const double total = static_cast<double>(n) * c.n_layers;
@@ -84,9 +84,9 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
       qkv.x = xc;
       qkv.n = rows;
       qkv.norm = &w.attn_norm;
-      qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width};
-      qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width};
-      qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width};
+      qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
+      qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
+      qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
       qkv.n_outs = skip == 0 ? 3 : 2;
       qkv.phase = Phase::Prefill;
       backend_->linear(qkv);
@@ -160,7 +160,7 @@ void Engine::finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phas
   Linear out;
   out.x = act_->att.as<float>();
   out.n = n;
-  out.outs[0] = {&w.wo, x, model_.config.dim};
+  out.outs[0] = {&w.wo, x, model_.config.dim, &w.bo};
   out.add = true;
   out.phase = phase;
   backend_->linear(out);
@@ -236,7 +236,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   }
   // The table grows by 4,096 positions, so that it does not grow at every step.
   const int64_t positions = rope_positions(longest);
-  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)));
+  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)), rope_);
   backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
   Step step;
@@ -303,9 +303,9 @@ void Engine::run_step(int64_t n) {
     qkv.x = x;
     qkv.n = n;
     qkv.norm = &w.attn_norm;
-    qkv.outs[0] = {&w.wq, a.q.as<float>(), q_width};
-    qkv.outs[1] = {&w.wk, a.k.as<float>(), kv_width};
-    qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width};
+    qkv.outs[0] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
+    qkv.outs[1] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
+    qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
     qkv.n_outs = 3;
     backend_->linear(qkv);
     backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());

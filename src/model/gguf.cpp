@@ -45,7 +45,14 @@ std::optional<DType> dtype_of(uint32_t ggml_type) {
   switch (ggml_type) {
     case 0: return DType::F32;
     case 1: return DType::F16;
+    case 2: return DType::Q4_0;
+    case 3: return DType::Q4_1;
+    case 6: return DType::Q5_0;
+    case 7: return DType::Q5_1;
     case 8: return DType::Q8_0;
+    case 12: return DType::Q4_K;
+    case 13: return DType::Q5_K;
+    case 14: return DType::Q6_K;
     case 30: return DType::BF16;
     default: return std::nullopt;
   }
@@ -185,7 +192,8 @@ TensorInfo read_tensor_info(Reader& r, const FileView& file) {
   info.offset = r.read<uint64_t>("offset", field);
   if (info.raw.type && !tensor_bytes(*info.raw.type, info.raw.shape, &info.raw.bytes)) {
     r.fail_field("shape", field, shape_text(info.raw.shape) + " of " + type_name,
-                 info.raw.type == DType::Q8_0 ? "rows of a multiple of 32 values" : "a tensor that fits the file");
+                 is_quantised(*info.raw.type) ? format("rows of a multiple of %d values", dtype_info(*info.raw.type).block_values)
+                                              : "a tensor that fits the file");
   }
   return info;
 }

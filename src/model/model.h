@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/dtype.h"
 #include "util/buffer.h"
 
 namespace riffle {
@@ -14,13 +15,8 @@ namespace riffle {
 class Tokenizer;
 class MappedFile;
 
-enum class DType : uint8_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3 };
-inline constexpr int kNumDTypes = 4;
 inline constexpr int kQ8Block = 32;       // values per Q8_0 block: one f16 scale, then 32 int8
 inline constexpr int kQ8BlockBytes = 34;
-
-const char* dtype_name(DType type);                  // "F32", "F16", "BF16", "Q8_0"
-int64_t row_bytes(DType type, int64_t cols);         // bytes of one row of cols values (Q8_0: cols % 32 == 0)
 
 // A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May be unaligned.
 // Without data it is a synthetic one, which has no bytes anywhere: element i (row-major) is what model/synthetic.h makes of
@@ -34,9 +30,20 @@ struct Tensor {
   int64_t bytes() const { return rows * row_bytes(type, cols); }
 };
 
+// How positions beyond the first trained length are brought into it; model/rope.h says what each does.
+struct RopeScaling {
+  enum Type : uint8_t { NONE, LINEAR, DYNAMIC, YARN, LLAMA3, FACTORS } type = NONE;
+  float factor = 1;
+  int original_ctx = 0;                          // the first trained length; DYNAMIC, YARN, LLAMA3
+  float attention_factor = 1;                    // YARN: of cosines and sines
+  float beta_fast = 32, beta_slow = 1;           // YARN
+  float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
+  std::vector<float> factors;                    // FACTORS: by which each frequency is divided [head_dim/2]
+};
+
 struct Config {
   std::string name;          // general.name, or the folder's name
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama", "mistral", "qwen2"
   int dim = 0;               // width of the residual stream
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
@@ -47,11 +54,17 @@ struct Config {
   int n_ctx = 0;             // trained length
   float norm_eps = 0;
   float rope_theta = 0;
+  RopeScaling rope;
+  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all.
+  int sliding_window = 0, first_window_layer = 0;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
   // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face pairs (i, i+head_dim/2).
   // The forward pass undoes it when it rotates, so that q and k look alike from there on.
   bool rope_interleaved = false;
+
+  int window(int layer) const { return layer >= first_window_layer ? sliding_window : 0; }
 };
 
 struct LayerWeights {
@@ -62,6 +75,8 @@ struct LayerWeights {
   Tensor ffn_norm;   // [1][dim] F32
   Tensor w1, w3;     // gate, up: [hidden_dim][dim]
   Tensor w2;         // down: [dim][hidden_dim]
+  // Added to the products, [1][rows] F32; without data where the model has none.
+  Tensor bq, bk, bv, bo, b1, b3, b2;
 };
 
 struct Weights {

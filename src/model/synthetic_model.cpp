@@ -62,7 +62,7 @@ void fill_row(const Tensor& t, int64_t row, std::byte* out) {
     case DType::F32: return fill_values<float>(t, row, out, [](float v) { return v; });
     case DType::F16: return fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
     case DType::BF16: return fill_values<uint16_t>(t, row, out, bf16_of);
-    case DType::Q8_0: break;
+    default: break;
   }
   const uint16_t scale = cpu::f32_to_f16(synthetic::q8_scale(t.scale));
   for (int64_t c = 0; c < t.cols; c += kQ8Block, out += kQ8BlockBytes) {

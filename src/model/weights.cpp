@@ -13,7 +13,8 @@ const TensorNames kGgufNames = {
     "token_embd.weight",  "output_norm.weight", "output.weight",   "blk.%d.",
     "attn_norm.weight",   "attn_q.weight",      "attn_k.weight",   "attn_v.weight",
     "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
-    "ffn_down.weight",
+    "ffn_down.weight",    "attn_q.bias",        "attn_k.bias",     "attn_v.bias",
+    "attn_output.bias",   "ffn_gate.bias",      "ffn_up.bias",     "ffn_down.bias",
 };
 const TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",
@@ -29,14 +30,21 @@ const TensorNames kHuggingFaceNames = {
     "mlp.gate_proj.weight",
     "mlp.up_proj.weight",
     "mlp.down_proj.weight",
+    "self_attn.q_proj.bias",
+    "self_attn.k_proj.bias",
+    "self_attn.v_proj.bias",
+    "self_attn.o_proj.bias",
+    "mlp.gate_proj.bias",
+    "mlp.up_proj.bias",
+    "mlp.down_proj.bias",
 };
 
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
   if (shape.empty() || shape.back() == 0) return false;
-  const bool q8 = type == DType::Q8_0;
-  if (q8 && shape.back() % kQ8Block != 0) return false;
-  uint64_t total = q8 ? shape.back() / kQ8Block : shape.back();
-  if (!checked_mul(total, q8 ? kQ8BlockBytes : type == DType::F32 ? 4 : 2, &total)) return false;
+  const DTypeInfo& info = dtype_info(type);
+  if (shape.back() % info.block_values != 0) return false;
+  uint64_t total = shape.back() / info.block_values;
+  if (!checked_mul(total, info.block_bytes, &total)) return false;
   for (size_t i = 0; i + 1 < shape.size(); ++i) {
     if (shape[i] == 0 || !checked_mul(total, shape[i], &total)) return false;
   }
@@ -85,9 +93,10 @@ class Binder {
     return {*raw.type, rows, cols, raw.data};
   }
 
-  Tensor norm(const std::string& name, int64_t cols) {
+  // Norm weights and biases: F32 whatever the file has.
+  Tensor vector(const std::string& name, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
-    if (raw.type == DType::Q8_0) unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    if (is_quantised(*raw.type)) unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
     auto values = std::make_unique<std::vector<float>>(cols);
     for (int64_t i = 0; i < cols; ++i) {
       const float value = element(raw, i);
@@ -108,9 +117,8 @@ class Binder {
       if (used_.count(name)) continue;
       // Old checkpoints carry the RoPE frequencies, which follow from rope_theta.
       if (name.ends_with(".rotary_emb.inv_freq")) continue;
-      if (name.starts_with("rope_freqs")) unsupported(raw.file, name, "RoPE scaling factors", "no RoPE scaling");
-      unsupported(raw.file, "tensor " + name, "a tensor that a plain Llama of this size does not have",
-                  "none (no biases, no experts, no further layers)");
+      unsupported(raw.file, "tensor " + name, "a tensor that a model of this kind and size does not have",
+                  "none (no other biases, no experts, no further layers)");
     }
   }
 
@@ -136,7 +144,7 @@ class Binder {
     if (!std::equal(raw.shape.begin() + ones, raw.shape.end(), shape.begin(), shape.end())) {
       bad_model(raw.file, name + " shape", shape_text(raw.shape), shape_text(shape));
     }
-    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, "F32, F16, BF16 or Q8_0");
+    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K");
     used_.insert(name);
     bound_.push_back(&raw);
     uint64_t elements = 1;
@@ -168,24 +176,36 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     std::snprintf(prefix, sizeof prefix, names.layer, l);
     const auto name = [&](const char* rest) { return std::string(prefix) + rest; };
     LayerWeights layer;
-    layer.attn_norm = binder.norm(name(names.attn_norm), c.dim);
+    layer.attn_norm = binder.vector(name(names.attn_norm), c.dim);
     layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
     layer.wk = binder.matrix(name(names.wk), kv_rows, c.dim);
     layer.wv = binder.matrix(name(names.wv), kv_rows, c.dim);
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
-    layer.ffn_norm = binder.norm(name(names.ffn_norm), c.dim);
+    layer.ffn_norm = binder.vector(name(names.ffn_norm), c.dim);
     layer.w1 = binder.matrix(name(names.w1), c.hidden_dim, c.dim);
     layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
     layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    if (c.qkv_bias) {
+      layer.bq = binder.vector(name(names.bq), q_rows);
+      layer.bk = binder.vector(name(names.bk), kv_rows);
+      layer.bv = binder.vector(name(names.bv), kv_rows);
+    }
+    if (c.o_bias) layer.bo = binder.vector(name(names.bo), c.dim);
+    if (c.mlp_bias) {
+      layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
+      layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
+      layer.b2 = binder.vector(name(names.b2), c.dim);
+    }
     w.layers.push_back(layer);
   }
-  w.final_norm = binder.norm(names.final_norm, c.dim);
+  w.final_norm = binder.vector(names.final_norm, c.dim);
   if (c.tied_output) {
     w.output = w.embedding;
     binder.ignore(names.output);  // a copy of the embedding that some files keep
   } else {
     w.output = binder.matrix(names.output, c.vocab_size, c.dim);
   }
+  if (c.rope.type == RopeScaling::FACTORS) binder.ignore("rope_freqs.weight");  // read with the config
   binder.refuse_the_rest();
   binder.report(progress);
 }

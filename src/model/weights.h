@@ -27,6 +27,7 @@ struct TensorNames {
   const char *embedding, *final_norm, *output;
   const char* layer;  // printf format of what every name of layer %d begins with
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
+  const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
 };
 extern const TensorNames kGgufNames, kHuggingFaceNames;
 
@@ -38,8 +39,8 @@ bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* byte
 std::string shape_text(const std::vector<uint64_t>& shape);
 
 // Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for missing tensors.
-// Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED (tensor type; a tensor no Llama has, such
-// as a bias), RIFFLE_ABORTED (progress said so).
+// Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED (tensor type; a tensor that the
+// config does not ask for, such as a bias), RIFFLE_ABORTED (progress said so).
 void bind_weights(Model& model, const TensorTable& table, const TensorNames& names, const std::string& where,
                   const LoadProgress& progress);
 

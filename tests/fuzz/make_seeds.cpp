@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     m.values.resize(m.shape[0] * (m.shape.size() == 2 ? 4 : 1));
   }
   for (const DType type : {DType::F32, DType::F16, DType::BF16}) {
-    const std::string name = dtype_name(type);
+    const std::string name = dtype_info(type).name;
     write_file(root + "/gguf/" + name, tiny_gguf(tiny, type));
     SafetensorsWriter w;
     for (const auto& [tensor, m] : tiny.tensors) w.tensor(tensor, name, m.shape, encode(type, m.values));

@@ -295,14 +295,13 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   const auto refused = [](const std::string& key, const std::function<void(GgufWriter&)>& say) {
     expect_bad(with_key(key, say), {key}, RIFFLE_UNSUPPORTED);
   };
-  refused("general.architecture", [](GgufWriter& w) { w.text("general.architecture", "qwen2"); });
-  for (const char* type : {"linear", "yarn", "longrope"}) {
+  refused("general.architecture", [](GgufWriter& w) { w.text("general.architecture", "gemma"); });
+  for (const char* type : {"longrope", "su"}) {
     refused("llama.rope.scaling.type", [&](GgufWriter& w) { w.text("llama.rope.scaling.type", type); });
   }
   refused("llama.rope.scaling.factor", [](GgufWriter& w) { w.f32("llama.rope.scaling.factor", 8); });
   refused("llama.rope.dimension_count", [](GgufWriter& w) { w.u32("llama.rope.dimension_count", 8); });
   refused("llama.attention.value_length", [](GgufWriter& w) { w.u32("llama.attention.value_length", 32); });
-  refused("llama.attention.sliding_window", [](GgufWriter& w) { w.u32("llama.attention.sliding_window", 4096); });
   refused("llama.attn_logit_softcapping", [](GgufWriter& w) { w.f32("llama.attn_logit_softcapping", 50); });
   refused("llama.final_logit_softcapping", [](GgufWriter& w) { w.f32("llama.final_logit_softcapping", 30); });
   refused("llama.expert_count", [](GgufWriter& w) { w.u32("llama.expert_count", 8); });
@@ -329,9 +328,12 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
     w.tensor(name, dims, type, std::string(64 * 64 * 4, '\0'));
     return w.bytes();
   };
-  expect_bad(with_tensor("rope_freqs.weight", {8}, 0), {"rope_freqs.weight"}, RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_q.bias", {64}, 0), {"blk.0.attn_q.bias"}, RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 12), {"blk.0.attn_q.weight type", "Q4_K"},
+  expect_bad(with_tensor("rope_freqs.weight", {8}, 0), {"rope_freqs.weight", "0 at index 0"});
+  expect_bad(with_tensor("rope_freqs.weight", {4}, 0), {"rope_freqs.weight shape", "[4]", "[8]"});
+  expect_bad(with_tensor("rope_freqs.weight", {8}, 1), {"rope_freqs.weight type", "F16"}, RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_q.bias", {64}, 0), {"blk.0.attn_k.bias", "none"});
+  expect_bad(with_tensor("blk.1.attn_q.bias", {64}, 0), {"blk.1.attn_q.bias"}, RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 10), {"blk.0.attn_q.weight type", "Q2_K"},
              RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8), {"blk.0.attn_norm.weight type", "Q8_0"},
              RIFFLE_UNSUPPORTED);

@@ -72,14 +72,13 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
   const auto refused = [](const std::string& key, const std::string& value) {
     expect_config_error(RIFFLE_UNSUPPORTED, ", \"" + key + "\": " + value, {"config.json: " + key});
   };
-  refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 8.0}");
-  refused("rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8.0}");
   refused("rope_scaling", "{\"factor\": 2.0}");
-  refused("rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4.0}");
+  refused("rope_scaling", "{\"type\": \"longrope\", \"factor\": 8.0}");
+  refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 8.0, \"alpha\": 2.0}");
+  refused("rope_scaling", "{\"type\": \"yarn\", \"factor\": 8.0, \"truncate\": false}");
+  refused("qkv_bias", "true");
   refused("rope_parameters", "{\"full_attention\": {\"rope_type\": \"default\"}}");
   refused("rope_parameters", "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}");
-  refused("attention_bias", "true");
-  refused("mlp_bias", "true");
   refused("sliding_window", "4096");
   refused("partial_rotary_factor", "0.5");
   refused("attn_logit_softcapping", "50.0");
@@ -88,7 +87,8 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
   refused("quantization_config", "{\"quant_method\": \"gptq\"}");
   refused("layer_types", "[\"full_attention\", \"sliding_attention\"]");
   expect_replaced_error(RIFFLE_UNSUPPORTED, "\"silu\"", "\"gelu\"", {"hidden_act", "gelu"});
-  expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"mistral\"", {"model_type", "mistral"});
+  expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"mistral\"", {"architectures", "MistralForCausalLM"});
+  expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"gemma\"", {"model_type", "gemma"});
   expect_replaced_error(RIFFLE_UNSUPPORTED, "LlamaForCausalLM", "LlamaForTokenClassification", {"architectures"});
 
   // The same keys saying nothing.

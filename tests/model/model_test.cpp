@@ -35,6 +35,7 @@ float value_at(const Tensor& t, int64_t r, int64_t c) {
       const uint8_t* block = row + c / kQ8Block * kQ8BlockBytes;
       return half(block) * static_cast<int8_t>(block[2 + c % kQ8Block]);
     }
+    default: break;
   }
   return NAN;
 }
@@ -137,7 +138,7 @@ TEST_CASE("model: GGUF files of every type", "[model]") {
   const TempDir dir;
   for (const DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0}) {
     for (const bool tied : {false, true}) {
-      INFO(dtype_name(type) << " tied " << tied);
+      INFO(dtype_info(type).name << " tied " << tied);
       const TinyModel tiny = tiny_model(7, tied);
       write_file(dir / "m.gguf", tiny_gguf(tiny, type));
       const auto model = load_model(dir / "m.gguf", {});
@@ -153,13 +154,13 @@ TEST_CASE("model: Hugging Face folders of every type, whole and in shards", "[mo
   const TempDir dir;
   for (const DType type : {DType::F32, DType::F16, DType::BF16}) {
     for (const int n_shards : {0, 1, 3}) {
-      INFO(dtype_name(type) << " shards " << n_shards);
+      INFO(dtype_info(type).name << " shards " << n_shards);
       const TinyModel tiny = tiny_model(8, n_shards == 1);
-      const std::string folder = dir / (std::string(dtype_name(type)) + std::to_string(n_shards));
+      const std::string folder = dir / (std::string(dtype_info(type).name) + std::to_string(n_shards));
       write_tiny_folder(folder, tiny, type, n_shards);
       const auto model = load_model(folder + "/", {});
       CHECK(model->format == "safetensors");
-      CHECK(model->config.name == std::string(dtype_name(type)) + std::to_string(n_shards));
+      CHECK(model->config.name == std::string(dtype_info(type).name) + std::to_string(n_shards));
       check_model(*model, tiny, type);
       check_tokenizer(*model, tiny);
     }

@@ -46,7 +46,7 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
     const void* before = model->weights.output.data;
     materialize(*model);
     CHECK(model->weights.output.data == before);
-    INFO(dtype_name(type));
+    INFO(dtype_info(type).name);
     const LayerWeights& l = model->weights.layers[1];
     CHECK(l.wq.seed != l.wk.seed);
     CHECK(l.wq.seed != model->weights.layers[0].wq.seed);

@@ -176,6 +176,7 @@ inline std::string encode(DType type, const std::vector<float>& values) {
         if (i % kQ8Block == 0) put<uint16_t>(out, 0x2000);  // 1/128
         put<int8_t>(out, static_cast<int8_t>(x * 128));
         break;
+      default: throw std::logic_error("no encoder for this type");
     }
   }
   return out;
@@ -422,7 +423,7 @@ inline void write_tiny_folder(const std::string& folder, const TinyModel& tiny, 
   size_t i = 0;
   for (const auto& [name, m] : tiny.tensors) {
     const size_t s = i++ % shards.size();
-    shards[s].tensor(name, dtype_name(type), m.shape, encode(type, m.values));
+    shards[s].tensor(name, dtype_info(type).name, m.shape, encode(type, m.values));
     map += (map.empty() ? "\"" : ", \"") + name + "\": \"shard-" + std::to_string(s) + ".safetensors\"";
   }
   if (n_shards == 0) return write_file(folder + "/model.safetensors", shards[0].bytes());

@@ -8,13 +8,11 @@
 
 namespace riffle {
 
-static_assert(int(cpu::WType::F32) == int(DType::F32) && int(cpu::WType::F16) == int(DType::F16) &&
-              int(cpu::WType::BF16) == int(DType::BF16) && int(cpu::WType::Q8_0) == int(DType::Q8_0));
 static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32);
 static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
 
-static cpu::WType wtype(const Tensor& t) { return static_cast<cpu::WType>(t.type); }
+static DType wtype(const Tensor& t) { return t.type; }
 
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
     : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
@@ -57,23 +55,12 @@ void CpuBackend::add(float* x, const float* y, int64_t count) {
   });
 }
 
-void CpuBackend::rope_table(int64_t n) {
+void CpuBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
   if (n <= rope_positions_) return;
-  const int half = config_.head_dim / 2;
-  cos_sin_.resize(n * half * 2);
-  // The angle is rounded to f32 before its cosine is taken, as the models were trained (transformers does so): at
-  // position 30,000 the rounding is far larger than the error of a cosine.
-  std::vector<float> frequency(half);
-  for (int j = 0; j < half; ++j)
-    frequency[j] = 1.0f / std::pow(config_.rope_theta, static_cast<float>(2 * j) / static_cast<float>(config_.head_dim));
+  cos_sin_.resize(n * config_.head_dim);
   const int64_t first = rope_positions_;
   threads_->parallel_for(n - first, [&](int64_t i, int) {
-    const int64_t p = first + i;
-    for (int j = 0; j < half; ++j) {
-      const double angle = static_cast<float>(p) * frequency[j];
-      cos_sin_[(p * half + j) * 2] = static_cast<float>(std::cos(angle));
-      cos_sin_[(p * half + j) * 2 + 1] = static_cast<float>(std::sin(angle));
-    }
+    frequencies.row(first + i, cos_sin_.data() + (first + i) * config_.head_dim);
   });
   rope_positions_ = n;
 }
@@ -99,7 +86,13 @@ void CpuBackend::linear(const Linear& args) {
     rmsnorm(x, *args.norm, args.n, normed_.as<float>());
     x = normed_.as<float>();
   }
-  if (!args.add) return products(args.outs, args.n_outs, x, args.n, args.phase);
+  const auto add_biases = [&] {
+    for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
+  };
+  if (!args.add) {
+    products(args.outs, args.n_outs, x, args.n, args.phase);
+    return add_biases();
+  }
   for (int o = 0; o < args.n_outs; ++o) {
     LinearOut out = args.outs[o];
     product_.reserve(args.n * out.weight->rows * sizeof(float));
@@ -110,6 +103,16 @@ void CpuBackend::linear(const Linear& args) {
     else
       for (int64_t i = 0; i < args.n; ++i) add(y + i * ldy, out.y + i * out.ldy, out.ldy);
   }
+  add_biases();
+}
+
+void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
+  if (!out.bias || !out.bias->data) return;
+  threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
+    for (int64_t i = item * kRowsPerItem; i < last; ++i)
+      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data), out.weight->rows);
+  });
 }
 
 void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
@@ -118,13 +121,14 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
   rmsnorm(x, w.ffn_norm, n, normed_.as<float>());
-  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden}, {&w.w3, up_.as<float>(), hidden}};
+  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1}, {&w.w3, up_.as<float>(), hidden, &w.b3}};
   products(outs, 2, normed_.as<float>(), n, phase);
+  for (const LinearOut& out : outs) add_bias(out, n);
   swiglu(gate_.as<float>(), up_.as<float>(), n * hidden);
   Linear down;
   down.x = gate_.as<float>();
   down.n = n;
-  down.outs[0] = {&w.w2, x, w.w2.rows};
+  down.outs[0] = {&w.w2, x, w.w2.rows, &w.b2};
   down.add = true;
   down.phase = phase;
   linear(down);

@@ -18,7 +18,7 @@ class CpuBackend : public Backend {
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
-  void rope_table(int64_t n) override;
+  void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
@@ -66,6 +66,7 @@ class CpuBackend : public Backend {
   void swiglu(float* gate, const float* up, int64_t count);
   void add(float* x, const float* y, int64_t count);
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
+  void add_bias(const LinearOut& out, int64_t n);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos);
 
   void prepare_rows(int layer, const float* q, const Selector& selector);

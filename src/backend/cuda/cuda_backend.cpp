@@ -13,8 +13,6 @@ namespace riffle::cuda {
 
 static constexpr int64_t kEmbedRows = 1024;
 
-static_assert(int(WType::F32) == int(DType::F32) && int(WType::F16) == int(DType::F16) && int(WType::BF16) == int(DType::BF16) &&
-              int(WType::Q8_0) == int(DType::Q8_0));
 static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32);
 static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN && int(Gqa::Union) == RIFFLE_GQA_UNION &&
               int(Stop::Veto) == RIFFLE_STOP_VETO && int(Stop::Bound) == RIFFLE_STOP_BOUND);
@@ -50,34 +48,24 @@ void CudaBackend::read(const float* src, int64_t n, float* host) {
   compute_.wait("reading results");
 }
 
-// As the CPU's (backend/cpu/cpu_backend.cpp): the angle is rounded to f32 first.
-void CudaBackend::rope_table(int64_t n) {
+void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
-  const int half = config_.head_dim / 2;
-  const size_t row = size_t(half) * 2;
+  const size_t row = config_.head_dim;
   // All the context may ever need, once: a table that moves would outdate the recorded steps.
   const int64_t room = std::max(n, options_.n_ctx);
   if (cos_sin_.size() < room * row * sizeof(float)) {
     rope_positions_ = 0;
     grow(cos_sin_, room * row * sizeof(float), "the RoPE table");
   }
-  std::vector<float> frequency(half), table;
-  for (int j = 0; j < half; ++j)
-    frequency[j] = 1.0f / std::pow(config_.rope_theta, static_cast<float>(2 * j) / static_cast<float>(config_.head_dim));
+  std::vector<float> table;
   // Whole spans, so that the steps after a prompt seldom come here.
   constexpr int64_t kSpan = 4096, kAtOnce = 16 * kSpan;
   const int64_t last = std::min(room, (n + kSpan - 1) / kSpan * kSpan);
   while (rope_positions_ < last) {
     const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
     table.resize(count * row);
-    threads_->parallel_for(count, [&](int64_t i, int) {
-      for (int j = 0; j < half; ++j) {
-        const double angle = static_cast<float>(first + i) * frequency[j];
-        table[i * row + j * 2] = static_cast<float>(std::cos(angle));
-        table[i * row + j * 2 + 1] = static_cast<float>(std::sin(angle));
-      }
-    });
+    threads_->parallel_for(count, [&](int64_t i, int) { frequencies.row(first + i, table.data() + i * row); });
     check(cudaMemcpyAsync(cos_sin_.as<float>() + first * row, table.data(), table.size() * sizeof(float),
                           cudaMemcpyHostToDevice, compute_),
           "the RoPE table");
@@ -131,6 +119,7 @@ void CudaBackend::linear(const Linear& args) {
       g.ldy[o] = args.outs[o].ldy;
     }
     gemv_rows(g, args.n);
+    for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
     return mark(Part::Linear);
   }
   WType prepared = WType::Q8_0;  // nothing yet
@@ -144,14 +133,21 @@ void CudaBackend::linear(const Linear& args) {
       prepared = type;
     }
     multiply(*args.outs[o].weight, operand_.data(), type, args.n, args.outs[o].y, args.outs[o].ldy, WType::F32, args.add);
+    add_bias(args.outs[o], args.n);
   }
+}
+
+void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
+  if (!out.bias || !out.bias->data) return;
+  check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias), compute_), "adding a bias");
 }
 
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
   if (phase == Phase::Decode || n <= kGemvMaxRows) {
-    grow(hidden_, n * hidden * sizeof(float), "a step's FFN");
+    const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
+    grow(hidden_, (biased ? 2 : 1) * n * hidden * sizeof(float), "a step's FFN");
     Gemv up;
     up.x = x;
     up.ldx = dim;
@@ -161,11 +157,15 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     up.w[1] = weights_.matrix(w.w3);
     up.y[0] = hidden_.as<float>();
     up.ldy[0] = hidden;
-    up.y[1] = hidden_.as<float>();
+    up.y[1] = hidden_.as<float>() + (biased ? n * hidden : 0);
     up.ldy[1] = hidden;
     up.n_outs = 2;
-    up.then = Then::SwiGlu;
+    up.then = biased ? Then::Store : Then::SwiGlu;
     gemv_rows(up, n);
+    if (biased)
+      check(swiglu(up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_, weights_.bias(w.b1),
+                   weights_.bias(w.b3), hidden),
+            "SwiGLU");
     Gemv down;
     down.x = hidden_.as<float>();
     down.ldx = hidden;
@@ -174,6 +174,7 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     down.ldy[0] = dim;
     down.then = Then::Add;
     gemv_rows(down, n);
+    add_bias({&w.w2, x, dim, &w.b2}, n);
     return mark(Part::Linear);
   }
   const WType type = operand_type(options_.layout.type, wtype(w.w1)),
@@ -184,8 +185,11 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   check(rmsnorm(x, weights_.vector(w.ffn_norm), n, dim, config_.norm_eps, operand_.data(), type, compute_), "normalising");
   multiply(w.w1, operand_.data(), type, n, gate_.data(), hidden, type, false);
   multiply(w.w3, operand_.data(), type, n, up_.data(), hidden, type, false);
-  check(swiglu(gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_), "SwiGLU");
+  check(swiglu(gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
+               weights_.bias(w.b1), weights_.bias(w.b3), hidden),
+        "SwiGLU");
   multiply(w.w2, gate_.data(), down_type, n, x, dim, WType::F32, true);
+  add_bias({&w.w2, x, dim, &w.b2}, n);
 }
 
 // ---- prefill -----------------------------------------------------------------------------------------------------------

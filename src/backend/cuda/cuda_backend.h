@@ -29,7 +29,7 @@ class CudaBackend : public Backend {
     return heap_.take(bytes, "activations");
   }
   void read(const float* src, int64_t n, float* host) override;
-  void rope_table(int64_t n) override;
+  void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
@@ -61,6 +61,7 @@ class CudaBackend : public Backend {
   DeviceScope enter() const { return DeviceScope(device_.ordinal); }
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
+  void add_bias(const LinearOut& out, int64_t n);
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;

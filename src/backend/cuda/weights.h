@@ -23,6 +23,8 @@ class DeviceWeights {
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
   const float* vector(const Tensor& tensor) const { return static_cast<const float*>(matrix(tensor).data); }
+  // Null where the model has none.
+  const float* bias(const Tensor& tensor) const { return tensor.data ? vector(tensor) : nullptr; }
 
  private:
   void add(const Tensor& tensor);
