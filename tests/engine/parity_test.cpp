@@ -1,0 +1,141 @@
+// Every architecture option against transformers: tiny checkpoints (tests/golden/tiny), as Hugging Face folders and as
+// GGUF, at short and long positions.
+#include <cstdlib>
+
+#include "tiny_checkpoint.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_isa isas[] = {RIFFLE_ISA_SCALAR, RIFFLE_ISA_AVX2, RIFFLE_ISA_AVX512, RIFFLE_ISA_AMX};
+
+bool available(riffle_isa isa) {
+  riffle_context_options o = options();
+  o.isa = isa;
+  o.n_ctx = 64;
+  riffle_model* m;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &m, nullptr, 0) == RIFFLE_OK);
+  const riffle_status s = riffle_plan_memory(m, &o, &plan, nullptr, 0);
+  riffle_model_free(m);
+  return s != RIFFLE_UNSUPPORTED;
+}
+
+constexpr double kBound = 1e-3;
+
+void check_exact(const riffle_context_options& o, const TinyCheckpoint& c, const std::string& path) {
+  Runtime r(o, path);
+  const TinyDifference d = compare(r, c);
+  INFO(d.where);
+  CHECK(d.relative <= kBound);
+  CHECK(d.same_best);
+}
+
+// Every value of the file at `path` that concerns the arithmetic, and every tensor, are in `ours`, the same bits.
+void check_same_gguf(const std::string& ours, const std::string& path) {
+  const auto file = riffle::MappedFile::open(path);
+  const riffle::GgufFile theirs = riffle::parse_gguf(file->view());
+  const riffle::GgufFile mine =
+      riffle::parse_gguf({reinterpret_cast<const uint8_t*>(ours.data()), ours.size(), "the test's GGUF"});
+  const auto matters = [](const std::string& key) {
+    return !key.starts_with("tokenizer.") && key != "general.file_type" && key != "general.quantization_version";
+  };
+  size_t n = 0;
+  for (const auto& [key, value] : theirs.metadata) {
+    if (!matters(key)) continue;
+    ++n;
+    INFO(key);
+    const auto it = mine.metadata.find(key);
+    REQUIRE(it != mine.metadata.end());
+    CHECK(it->second.type == value.type);
+    REQUIRE(it->second.bytes == value.bytes);
+    CHECK(std::memcmp(it->second.data, value.data, value.bytes) == 0);
+  }
+  size_t n_mine = 0;
+  for (const auto& entry : mine.metadata) n_mine += matters(entry.first);
+  CHECK(n == n_mine);
+  REQUIRE(theirs.tensors.size() == mine.tensors.size());
+  for (const auto& [name, tensor] : theirs.tensors) {
+    INFO(name);
+    const auto it = mine.tensors.find(name);
+    REQUIRE(it != mine.tensors.end());
+    CHECK(it->second.type_name == tensor.type_name);
+    CHECK(it->second.shape == tensor.shape);
+    REQUIRE(it->second.bytes == tensor.bytes);
+    CHECK(std::memcmp(it->second.data, tensor.data, tensor.bytes) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV", "[parity]") {
+  const TempDir temp;
+  std::vector<riffle_isa> usable;
+  for (const riffle_isa isa : isas) {
+    if (available(isa)) usable.push_back(isa);
+    else WARN("SKIPPED: this CPU lacks isa " << isa);
+  }
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    DYNAMIC_SECTION(c.name) {
+      const std::string folder = tiny_folder(c, temp);
+      for (const riffle_isa isa : usable) {
+        INFO("isa " << isa);
+        riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+        o.isa = isa;
+        check_exact(o, c, folder);
+      }
+    }
+  }
+}
+
+// Chunks shorter than the prompt and than a window, other blocks, a pool that cannot hold the sequence.
+TEST_CASE("parity: chunks, blocks and a pool change nothing", "[parity]") {
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    DYNAMIC_SECTION(c.name) {
+      const std::string folder = tiny_folder(c, temp);
+      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+      o.prefill_chunk = 48;
+      o.block_size = 16;
+      check_exact(o, c, folder);
+      o.prefill_chunk = 500;
+      o.block_size = 64;
+      o.device = RIFFLE_DEVICE_EMU;
+      o.slots = 16;
+      check_exact(o, c, folder);
+    }
+  }
+}
+
+TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    DYNAMIC_SECTION(c.name) {
+      Runtime r(tiny_options(c, options(), RIFFLE_KV_F16), tiny_folder(c, temp));
+      const TinyDifference d = compare(r, c);
+      INFO(d.where);
+      CHECK(d.relative <= 5e-3);
+    }
+  }
+}
+
+// RIFFLE_TEST_TINY_GGUF: a folder with all of them, by tools/fixtures/tiny_checkpoints.py --gguf.
+TEST_CASE("parity: the same logits as GGUF", "[parity]") {
+  const TempDir temp;
+  const char* more = std::getenv("RIFFLE_TEST_TINY_GGUF");
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (!c.gguf) continue;
+    DYNAMIC_SECTION(c.name) {
+      const std::string bytes = tiny_gguf(c), path = temp / (c.name + ".gguf");
+      write_file(path, bytes);
+      std::vector<std::string> paths{path};
+      const std::string kept = kTinyRoot + "/" + c.name + "/" + c.name + ".gguf";
+      if (std::filesystem::exists(kept)) paths.push_back(kept);
+      if (more && *more) paths.push_back(std::string(more) + "/" + c.name + ".gguf");
+      for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
+      for (const std::string& p : paths) check_exact(tiny_options(c, options(), RIFFLE_KV_F32), c, p);
+    }
+  }
+}

@@ -1,0 +1,268 @@
+// The checkpoints of tests/golden/tiny (tools/fixtures/README.md says what is in them): as Hugging Face folders, as
+// GGUF, and how a runtime is held against their golden logits.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "../model/test_files.h"
+#include "model/gguf.h"
+#include "model/mapped_file.h"
+#include "model/safetensors.h"
+#include "test_model.h"
+
+namespace riffle::test {
+
+inline const std::string kTinyRoot = "tests/golden/tiny";
+
+struct TinyCheckpoint {
+  struct Position {
+    int prefill;   // tokens of the first pass; 0: any
+    int position;  // the row is what follows tokens 0 to position
+  };
+  std::string name;
+  nlohmann::json config;
+  std::string weights;  // path
+  bool gguf;
+  std::vector<Position> positions;
+  std::vector<std::vector<float>> logits;  // a row for each position
+
+  int integer(const char* key) const { return config.at(key).get<int>(); }
+  int head_dim() const { return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads")); }
+  int n_tokens() const {
+    int n = 0;
+    for (const Position& p : positions) n = std::max(n, p.position + 1);
+    return n;
+  }
+};
+
+inline std::vector<int32_t> tiny_tokens() {
+  return nlohmann::json::parse(read_file(kTinyRoot + "/tokens.json")).get<std::vector<int32_t>>();
+}
+
+inline std::vector<TinyCheckpoint> tiny_checkpoints() {
+  std::vector<TinyCheckpoint> out;
+  for (const auto& entry : std::filesystem::directory_iterator(kTinyRoot)) {
+    if (!entry.is_directory()) continue;
+    const std::string folder = entry.path().string();
+    const auto golden = nlohmann::json::parse(read_file(folder + "/golden.json"));
+    TinyCheckpoint c;
+    c.name = entry.path().filename().string();
+    c.config = nlohmann::json::parse(read_file(folder + "/config.json"));
+    c.weights = kTinyRoot + "/" + golden.at("weights").get<std::string>();
+    c.gguf = golden.at("gguf").get<bool>();
+    const std::string rows = read_file(folder + "/logits.f32");
+    const size_t vocab = c.integer("vocab_size");
+    for (const auto& p : golden.at("positions")) {
+      c.positions.push_back({p.value("prefill", 0), p.at("position").get<int>()});
+      c.logits.emplace_back(vocab);
+      const size_t at = (c.logits.size() - 1) * vocab * sizeof(float);
+      if (at + vocab * sizeof(float) > rows.size()) throw std::runtime_error(folder + "/logits.f32 is too short");
+      std::memcpy(c.logits.back().data(), rows.data() + at, vocab * sizeof(float));
+    }
+    out.push_back(std::move(c));
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  if (out.empty()) throw std::runtime_error("no checkpoints in " + kTinyRoot);
+  return out;
+}
+
+inline std::string tiny_folder(const TinyCheckpoint& c, const TempDir& temp) {
+  const std::string folder = temp / c.name;
+  std::filesystem::create_directories(folder);
+  write_file(folder + "/config.json", c.config.dump());
+  write_file(folder + "/model.safetensors", read_file(c.weights));
+  write_file(folder + "/tokenizer.model", tiny_sentencepiece(tiny_vocab()));
+  return folder;
+}
+
+// ---- GGUF -----------------------------------------------------------------------------------------------------------
+
+// F16 or BF16 as F32: converters keep vectors so.
+inline std::string widened(const RawTensor& raw) {
+  std::string out;
+  for (uint64_t i = 0; i < raw.bytes / 2; ++i) {
+    const auto bits = load_unaligned<uint16_t>(raw.data + 2 * i);
+    if (raw.type == DType::BF16) {
+      put<uint32_t>(out, static_cast<uint32_t>(bits) << 16);
+    } else {
+      const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+      const float value =
+          std::ldexp(static_cast<float>(exponent ? fraction + 1024 : fraction), std::max(exponent, 1) - 25);
+      put<float>(out, bits & 0x8000 ? -value : value);
+    }
+  }
+  return out;
+}
+
+// What each frequency is divided by under llama3 scaling (rope_freqs.weight).
+inline std::string llama3_factors(const nlohmann::json& rope, double theta, int head_dim) {
+  const double low = rope.at("low_freq_factor"), high = rope.at("high_freq_factor"), factor = rope.at("factor");
+  const double original = rope.at("original_max_position_embeddings");
+  std::string out;
+  for (int i = 0; i < head_dim / 2; ++i) {
+    const double turns = original * std::pow(theta, -2.0 * i / head_dim) / (2 * M_PI);
+    const double share = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    put<float>(out, static_cast<float>(1 / ((1 - share) / factor + share)));
+  }
+  return out;
+}
+
+inline void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohmann::json& rope) {
+  const auto key = [&](const char* name) { return arch + ".rope.scaling." + name; };
+  const std::string type = rope.value("rope_type", rope.value("type", "default"));
+  if (type != "linear" && type != "yarn") return;
+  w.text(key("type"), type);
+  w.f32(key("factor"), rope.at("factor").get<float>());
+  if (type == "linear") return;
+  w.u32(key("original_context_length"), rope.at("original_max_position_embeddings").get<uint32_t>());
+  for (const auto& [hf, gguf] : {std::pair{"attention_factor", "yarn_attn_factor"},
+                                 {"beta_fast", "yarn_beta_fast"},
+                                 {"beta_slow", "yarn_beta_slow"},
+                                 {"mscale_all_dim", "yarn_log_multiplier"}}) {
+    if (rope.contains(hf)) w.f32(key(gguf), rope.at(hf).get<float>());
+  }
+}
+
+inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permute) {
+  const auto file = MappedFile::open(c.weights);
+  TensorTable table;
+  parse_safetensors(file->view(), table);
+  for (const auto& [hf, raw] : table) {
+    const bool bias = hf.ends_with(".bias");
+    std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf);
+    if (bias) name = name.substr(0, name.size() - 7) + ".bias";
+    const bool vector = raw.shape.size() == 1;
+    std::string data = vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
+    if (permute && (name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos)) {
+      const std::string plain = data;
+      const uint64_t rows = raw.shape[0], row = plain.size() / rows;
+      for (uint64_t r = 0; r < rows; ++r) plain.copy(data.data() + r * row, row, unpermuted_row(r, c.head_dim()) * row);
+    }
+    w.tensor(name, {raw.shape.rbegin(), raw.shape.rend()}, vector ? 0 : ggml_type(*raw.type), data);
+  }
+}
+
+// What converters make of the checkpoint.
+inline std::string tiny_gguf(const TinyCheckpoint& c) {
+  const std::string family = c.config.at("model_type"), arch = family == "qwen2" ? "qwen2" : "llama";
+  nlohmann::json rope = nlohmann::json::object();
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (c.config.contains(key) && c.config[key].is_object()) rope = c.config[key];
+  const double theta = rope.value("rope_theta", c.config.value("rope_theta", 10000.0));
+  GgufWriter w;
+  w.text("general.architecture", arch);
+  w.text("general.name", c.name);
+  for (const auto& [key, from] : {std::pair{"vocab_size", "vocab_size"},
+                                  {"context_length", "max_position_embeddings"},
+                                  {"embedding_length", "hidden_size"},
+                                  {"block_count", "num_hidden_layers"},
+                                  {"feed_forward_length", "intermediate_size"},
+                                  {"attention.head_count", "num_attention_heads"},
+                                  {"attention.head_count_kv", "num_key_value_heads"}}) {
+    w.u32(arch + "." + key, static_cast<uint32_t>(c.integer(from)));
+  }
+  w.f32(arch + ".attention.layer_norm_rms_epsilon", c.config.at("rms_norm_eps").get<float>());
+  w.f32(arch + ".rope.freq_base", static_cast<float>(theta));
+  if (arch == "llama") w.u32("llama.rope.dimension_count", static_cast<uint32_t>(c.head_dim()));
+  if (c.config.contains("head_dim")) {
+    w.u32(arch + ".attention.key_length", static_cast<uint32_t>(c.head_dim()));
+    w.u32(arch + ".attention.value_length", static_cast<uint32_t>(c.head_dim()));
+  }
+  if (family == "mistral" && c.config.at("sliding_window").is_number())
+    w.u32("llama.attention.sliding_window", static_cast<uint32_t>(c.integer("sliding_window")));
+  tiny_gguf_rope(w, arch, rope);
+  std::vector<std::string> texts;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const VocabPiece& piece : tiny_vocab()) {
+    texts.push_back(piece.text);
+    scores.push_back(piece.score);
+    types.push_back(piece.type);
+  }
+  w.text("tokenizer.ggml.model", "llama");
+  w.text("tokenizer.ggml.pre", "default");
+  w.strings("tokenizer.ggml.tokens", texts);
+  w.array("tokenizer.ggml.scores", 6, scores);
+  w.array("tokenizer.ggml.token_type", 5, types);
+  w.u32("tokenizer.ggml.bos_token_id", 1);
+  w.u32("tokenizer.ggml.eos_token_id", 2);
+  w.u32("tokenizer.ggml.unknown_token_id", 0);
+  if (rope.value("rope_type", "") == "llama3")
+    w.tensor("rope_freqs.weight", {static_cast<uint64_t>(c.head_dim()) / 2}, 0,
+             llama3_factors(rope, theta, c.head_dim()));
+  tiny_gguf_tensors(w, c, arch == "llama");
+  return w.bytes();
+}
+
+// ---- comparison -----------------------------------------------------------------------------------------------------
+
+struct TinyDifference {
+  double relative = 0;  // the largest difference of a logit over the largest logit of its row
+  std::string where = "";
+  bool same_best = true;  // the best token is the golden one everywhere
+};
+
+inline TinyDifference& operator+=(TinyDifference& worst, const TinyDifference& d) {
+  if (!(d.relative <= worst.relative)) worst.relative = d.relative, worst.where = d.where;
+  worst.same_best = worst.same_best && d.same_best;
+  return worst;
+}
+
+inline TinyDifference tiny_difference(const std::vector<float>& got, const std::vector<float>& golden,
+                                      const std::string& where) {
+  REQUIRE(got.size() == golden.size());
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < golden.size(); ++i) {
+    REQUIRE(std::isfinite(got[i]));
+    largest = std::max<double>(largest, std::fabs(golden[i]));
+    difference = std::max(difference, std::fabs(static_cast<double>(got[i]) - golden[i]));
+  }
+  const auto best = [](const auto& row) { return std::max_element(row.begin(), row.end()) - row.begin(); };
+  return {difference / largest, where, best(got) == best(golden)};
+}
+
+// Each position by one prefill, by a prefill and then single steps, and all in one session by a prefill for each.
+inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
+  const std::vector<int32_t> ids = tiny_tokens();
+  TinyDifference worst;
+  const auto prefill = [&](riffle_session* s, int from, int to) {
+    r.check(riffle_prefill(s, ids.data() + from, static_cast<size_t>(to - from), nullptr, nullptr));
+  };
+  const auto check = [&](riffle_session* s, size_t i, const std::string& how) {
+    worst += tiny_difference(r.logits(s), c.logits[i], how + " at " + std::to_string(c.positions[i].position));
+  };
+  riffle_session* pieces = r.session();
+  int done = 0;
+  for (size_t i = 0; i < c.positions.size(); ++i) {
+    const auto [first, position] = c.positions[i];
+    if (first == 0 || first == position + 1) {
+      riffle_session* s = r.session();
+      prefill(s, 0, position + 1);
+      check(s, i, "prefill");
+    }
+    if (first == 0 ? position > 0 : first <= position) {
+      riffle_session* s = r.session();
+      const int begin = first ? first : std::max(1, position - 20);
+      prefill(s, 0, begin);
+      for (int at = begin; at <= position; ++at) r.check(riffle_step(r.context, &s, &ids[at], 1));
+      check(s, i, "steps");
+    }
+    if (first == 0) {
+      prefill(pieces, done, position + 1);
+      done = position + 1;
+      check(pieces, i, "prefill in pieces");
+    }
+  }
+  return worst;
+}
+
+// Dense selection, and room for every position.
+inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o, riffle_kv_type kv) {
+  o.n_ctx = c.n_tokens() + 16;
+  o.kv_type = kv;
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  return o;
+}
+
+}  // namespace riffle::test
