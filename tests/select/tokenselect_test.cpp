@@ -357,7 +357,7 @@ struct ListScene {
     o.emulate = emu;
     o.slots = 12;
     backend = make_cpu_backend(model, o, &threads);
-    backend->rope_table(tokens + steps);
+    backend->rope_table(tokens + steps, rope_frequencies(model.config, tokens + steps));
     std::mt19937 random(99);
     std::normal_distribution<float> normal;
     for (auto* x : {&q, &k, &v})
