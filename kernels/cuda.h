@@ -189,7 +189,7 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
 Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
                    const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream);
 
-// ---- decode attention: score.cu rank.cu estimate.cu attend.cu ----------------------------------------------------------------------
+// ---- decode attention: score.cu rank.cu estimate.cu top_p.cu attend.cu ----------------------------------------------------------------------
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
 // Positions of a row's order: forced blocks first (sinks, window, tail, in token order), then the candidates (the full blocks
 // between sinks and window), most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all
@@ -213,12 +213,16 @@ struct Ranked {
   // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys.
   bool by_share = false;
   float log2_share = 0;
+  // twilight: > 0: of the blocks that the words above choose (a progressive test looks at masses by INT4 keys; Paper or Window)
+  // the fewest tokens that hold this share of each head's weight, as INT4 keys tell; the union of the heads'.
+  double top_p = 0;
 };
 
 struct RowResult {  // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
   // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended to, count in both.
   int32_t lookups = 0, misses = 0;
+  int32_t n_tokens = -1;  // Ranked::top_p: tokens attended to; -1: all of the blocks
 };
 
 struct DecodeStep {
@@ -257,7 +261,8 @@ struct DeviceLimits {
 // cudaErrorNotSupported for a head_dim, group or block size that the kernels do not have, or not on a device of these limits
 // (which must be the current one): each of a CTA's warps has a block in shared memory.
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
-size_t decode_scratch_bytes(const DecodeStep& step);  // for step.n, max_blocks and any Ranked
+// For step.n, max_blocks and any Ranked, but for top_p: that takes 4 more bytes a token and query head.
+size_t decode_scratch_bytes(const DecodeStep& step);
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with device-side residency
 // (hits from slots, misses straight from pinned host memory, kept in a victim's slot), test, merge, normalise. No host.
 Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream);

@@ -25,17 +25,21 @@ struct HeadStats {
 
 struct DecodeScratch {
   uint32_t* counters;     // [rows][kCounterStride], cleared by score_rows: see attend.cuh
-  RankState* ranks;       // [rows]
+  RankState* ranks;       // [rows]; by share: candidates to be read; top_p: and as `last` the tokens
   float* top;             // [rows][kMaxGroup]: largest bound of each head
   float* scores;          // [rows][max_blocks], candidates in token order
-  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks
+  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks; top_p after psa's
+                          // ranking: log masses by position
   float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
-  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass
+  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass;
+                          // top_p: float, the parts of a head's largest score
   unsigned long long* words;  // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh
   HeadStats* run;         // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
   float* cta_states;      // [rows][kRowCtas][cta_floats]
   int32_t* cta_counts;    // [rows][kRowCtas][2]: lookups, misses
+  float* token_scores;    // top_p only: [rows][g][max_blocks * block_size], by position in the base's order; then weights
+  uint64_t* masks;        // top_p only: [rows][max_blocks], by block
   float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
 };
@@ -72,6 +76,10 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   take(s.run, rows * kMaxGroup);
   take(s.cta_states, rows * kRowCtas * s.cta_floats);
   take(s.cta_counts, rows * kRowCtas * 2);
+  if (step.ranked.top_p > 0) {
+    take(s.token_scores, per_head * step.layout.block_size);
+    take(s.masks, rows * step.max_blocks);
+  }
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
   s.bytes = at;
   return s;
@@ -91,6 +99,12 @@ Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm,
                      cudaStream_t stream);
+
+// top_p.cu, between the ranking (none where the base is everything) and attention: the tokens to attend to as masks, the
+// rows' orders of the blocks that hold any, and their numbers (ranks[row]).
+bool ranks_base(const Ranked& ranked);
+Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
 
 // attend.cu: what one launch of the attention kernel does.
 struct AttendArgs {

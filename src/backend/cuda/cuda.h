@@ -24,6 +24,7 @@ struct CudaBackendOptions {
   bool no_pin = false;
   DigestSpec digest;          // what sessions will be created with
   bool codes = false;         // ... and whether they keep INT4 keys
+  bool token_scores = false;  // a step scores single tokens
 };
 
 // Whether a GPU can be used now; text: its name, or what is missing.
