@@ -54,6 +54,11 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
     if (Status status = choose_orders(step, scratch, scratch.order, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
+  } else if (step.ranked.vote.select > 0) {
+    if (Status status = vote_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
+    if (Status status = choose_voted(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   } else if (step.ranked.top_p > 0) {
     if (step.ranked.progressive && step.ranked.stop != Stop::Paper && step.ranked.stop != Stop::Window) return cudaErrorNotSupported;
     if (ranks_base(step.ranked)) {
@@ -76,8 +81,8 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   args.order = scratch.order;
   args.group = g;
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  args.tests = step.ranked.progressive && !step.ranked.everything && !(step.ranked.top_p > 0);
-  if (!step.ranked.everything && step.ranked.top_p > 0) args.step.masks = scratch.masks;
+  args.tests = step.ranked.progressive && !step.ranked.everything && !chooses_order(step.ranked);
+  if (chooses_tokens(step.ranked)) args.step.masks = scratch.masks;
   return step.layout.type == KvType::F16 ? attend_f16(args, limits, stream) : attend_f32(args, limits, stream);
 }
 

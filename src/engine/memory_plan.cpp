@@ -103,7 +103,8 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.digest = digest_spec(o.selection);
   const SelectionRule rule = make_selector(o.selection)->rule();
   c.codes = rule.codes();
-  c.token_scores = rule.top_p > 0;
+  c.votes = rule.by_vote;
+  c.token_scores = rule.tokens();
   return c;
 }
 

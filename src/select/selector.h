@@ -118,7 +118,15 @@ struct SelectionRule {
   // tell, and forced ones; then a progressive test looks at masses that INT4 keys tell, too.
   float top_p = 0;
 
+  // Nothing of the above: the select_tokens that all heads of a layer vote for by the keys themselves, between the first
+  // init_tokens and the last local_tokens.
+  bool by_vote = false;
+  int select_tokens = 0, init_tokens = 0, local_tokens = 0;
+  riffle_vote vote = RIFFLE_VOTE_SOFT;
+  float vote_scale = 1, cache_threshold = 2;
+
   bool codes() const { return by_share || top_p > 0; }  // needs INT4 keys
+  bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
 };
 
 class Selector {

@@ -33,6 +33,8 @@ static Ranked ranked_of(const SelectionRule& r) {
   out.by_share = r.by_share;
   out.log2_share = r.log_share * 1.44269504f;
   out.top_p = r.top_p;
+  if (r.by_vote)
+    out.vote = {r.select_tokens, r.init_tokens, r.local_tokens, static_cast<VoteKind>(r.vote), r.vote_scale, r.cache_threshold};
   return out;
 }
 
@@ -114,7 +116,7 @@ bool CudaBackend::begin_step(const Step& step) {
   samples_here_ = step.samples != nullptr && sampled_vocab() <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
-  if (rule_.codes() && residency_.hosted())
+  if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s", step.selector->name(),
          residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
   max_blocks_ = 0;
@@ -278,12 +280,16 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
-// What is read of a row's index: digests of its candidates, INT4 keys of its full blocks (of those that a budget allows).
+// What is read of a row's index: digests of its candidates, INT4 keys of its full blocks (of those that a budget allows), keys.
 int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const {
   const int d = config_.head_dim, full = n_blocks - 1, block_size = options_.layout.block_size;
   const int64_t code_bytes = int4_block_bytes(block_size, d);
   if (rule.everything) return 0;
   if (rule.by_share) return full * code_bytes;
+  if (rule.by_vote) {  // the candidates' keys
+    const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
+    return left <= rule.select_tokens ? 0 : left * options_.layout.row_bytes();
+  }
   const int sinks = std::min(rule.sink_blocks, full), window = std::min(rule.window_blocks, full - sinks);
   const int candidates = full - sinks - window;
   int64_t codes = 0;
@@ -327,8 +333,10 @@ void CudaBackend::report_step() {
       to = RowReport();
       to.n_blocks = from.n_blocks, to.n_read = from.n_read;
       to.tokens_read = from.n_tokens;
-      to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks,
-                                   host_sequences_.as<StepSequence>()[r / heads].n_tokens);
+      to.selected = from.cached == 0;
+      if (to.selected)
+        to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks,
+                                     host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
