@@ -27,11 +27,12 @@ struct DecodeScratch {
   uint32_t* counters;     // [rows][kCounterStride], cleared by score_rows: see attend.cuh
   RankState* ranks;       // [rows]; by share: candidates to be read; top_p, vote: and as `last` the
                           // tokens, and from bit 32 on RowResult::cached
-  float* top;             // [rows][kMaxGroup]: largest bound of each head
+  float* top;             // [rows][kMaxGroup]: largest bound of each head; top_p: its threshold
   float* scores;          // [rows][max_blocks], candidates in token order
   float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks; top_p after psa's
                           // ranking: log masses by position
-  float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
+  float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size; top_p after
+                          // psa's ranking: a block's largest score, by position
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
   int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass;
                           // top_p: float, the parts of a head's largest score
@@ -42,9 +43,11 @@ struct DecodeScratch {
   float* token_scores;    // [rows][g][max_blocks * block_size]; top_p: by position in the base's order, then weights; vote: by
                           // token, then votes in the place of head 0; only if chooses_tokens
   uint64_t* masks;        // [rows][max_blocks], by block; only if chooses_tokens
+  unsigned long long* weight_sums;  // [rows][g][kWeightBins]; only top_p: sums of weights by their leading bits
   float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
 };
+inline constexpr int kWeightBins = 2048;
 inline constexpr int kWords = 5;
 inline constexpr int kCounterStride = 32;  // a cache line each
 
@@ -86,6 +89,7 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   if (chooses_tokens(step.ranked)) {
     take(s.token_scores, per_head * step.layout.block_size);
     take(s.masks, rows * step.max_blocks);
+    take(s.weight_sums, rows * g * kWeightBins);
   }
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
   s.bytes = at;

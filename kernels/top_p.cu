@@ -1,10 +1,13 @@
-// Twilight on the device (arXiv 2502.02770; select/twilight.cpp is the twin): the weights of the base's tokens are estimated from
-// their INT4 keys, and of each head the fewest tokens that hold a share of them are kept. No KV is read but the tails' keys.
+// Twilight on the device (arXiv 2502.02770; select/twilight.cpp is the twin): the weights of the base's tokens are
+// estimated from their INT4 keys, and of each head the fewest tokens that hold a share of them are kept. No KV is read
+// but the tails' keys.
 //
-// token_scores_kernel estimates scores; for psa's base, stop_kernel makes its test on the blocks' estimated masses; then
-// choose_tokens_kernel finds each head's threshold, and the row's last CTA what blocks are left. Scores and weights have the
-// bits of the CPU's vector kernels (the tail's scores but for the order of a sum), weights are summed in units of 2^-30, and a
-// set is bounded by a weight alone: so the tokens are the CPU's, and depend on no order of work.
+// token_scores_kernel estimates scores; for psa's base, stop_kernel makes its test on the blocks' estimated masses.
+// Then weights_kernel turns scores into weights and sums them up by their leading bits, threshold_kernel finds the
+// weight from which each head keeps tokens, and mark_kernel unites the heads' tokens and lists the blocks that hold
+// any. Scores and weights have the bits of the CPU's vector kernels (the tail's scores but for the order of a sum),
+// weights are summed in units of 2^-30, and a set is bounded by a weight alone: so the tokens are the CPU's, and depend
+// on no order of work.
 #include "kernels/int4_mma.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/rank.cuh"
@@ -12,17 +15,18 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr int kScoreThreads = 256, kStopThreads = 32 * kMaxGroup, kChooseThreads = 1024;
+constexpr int kScoreThreads = 256, kStopThreads = 32 * kMaxGroup, kWeightThreads = 512, kChooseThreads = 1024,
+              kMarkThreads = 512;
 constexpr float kLargestDigits = 32639;  // as kernels/cpu/int4.h
-constexpr int kChosen = 3;               // a row's counter (beside those of attend.cuh): CTAs that have chosen
+constexpr int kMarked = 3;  // a row's counter (beside those of attend.cuh): CTAs that have marked their tokens
 
 struct TopPArgs {
   DecodeStep step;
   DecodeScratch scratch;
   int g;
-  int n_parts;   // CTAs of a row's scores
-  bool ranked;   // the base's order is in scratch.order; else the candidates follow in token order
-  float scale;   // 1 / sqrt(d)
+  int n_parts;  // CTAs of a row's scores
+  bool ranked;  // the base's order is in scratch.order; else the candidates follow in token order
+  float scale;  // 1 / sqrt(d)
 };
 
 __device__ inline int base_block(const TopPArgs& a, const RowGeometry& r, int row, int p) {
@@ -60,7 +64,8 @@ struct TokenQuery {
 
 // A warp a head.
 __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& query) {
-  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4, h = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4, h = threadIdx.x / 32,
+            lane = threadIdx.x % 32;
   const float* q = a.step.q + (int64_t(row) * a.g + h) * d;
   float largest = 0;
   for (int j = lane; j < d && h < a.g; j += 32) {
@@ -93,12 +98,13 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
   }
 }
 
-// A warp has a block at a time, of Groups groups of 16 tokens; Steps: of 32 dimensions. Afterwards lane i has head i / 4, tokens
-// 2 (i % 4) + {0, 1} of every 8.
+// A warp has a block at a time, of Groups groups of 16 tokens; Steps: of 32 dimensions. Afterwards lane i has head i /
+// 4, tokens 2 (i % 4) + {0, 1} of every 8.
 template <int Steps, int Groups>
 __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __grid_constant__ TopPArgs a) {
   __shared__ alignas(16) TokenQuery query;
-  constexpr int kAtOnce = Groups == 1 || Steps == 8 ? 1 : 2, kTiles = 2 * kAtOnce;  // groups whose codes are in registers
+  constexpr int kAtOnce = Groups == 1 || Steps == 8 ? 1 : 2,
+                kTiles = 2 * kAtOnce;  // groups whose codes are in registers
   const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   constexpr int kBlock = 16 * Groups;
@@ -137,6 +143,9 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   for (int p = blockIdx.x * kScoreThreads + threadIdx.x; p < r.n_total; p += gridDim.x * kScoreThreads)
     a.scratch.masks[int64_t(row) * a.step.max_blocks + base_block(a, r, row, p)] =
         p >= r.n_forced ? 0 : ~uint64_t(0) >> (64 - (p == tail ? n_tail : kBlock));
+  auto* sums = a.scratch.weight_sums + int64_t(row) * a.g * kWeightBins;
+  for (int i0 = blockIdx.x * kScoreThreads + threadIdx.x; i0 < a.g * kWeightBins; i0 += gridDim.x * kScoreThreads)
+    sums[i0] = 0;
   prepare_query(a, row, query);
   __syncthreads();
   uint32_t q[Steps][4];
@@ -162,8 +171,10 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
           mma_16832(c, q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
         const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
         float* to = score[2 * group + tile];
-        to[0] = __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))), __fmul_rn(zero.x, q_sum));
-        to[1] = __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))), __fmul_rn(zero.y, q_sum));
+        to[0] = __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
+                          __fmul_rn(zero.x, q_sum));
+        to[1] = __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))),
+                          __fmul_rn(zero.y, q_sum));
       }
       if (group + kAtOnce < Groups) {
         load(group + kAtOnce);
@@ -190,9 +201,11 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
              fixed_weight(weight_below(score[tile][1], largest));
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    if (part == 0 && h < a.g)
-      a.scratch.head_scores[(int64_t(row) * a.g + h) * a.step.max_blocks + p] =
-          __fadd_rn(largest, logf(__ull2float_rn(sum) * 0x1p-30f));
+    if (part == 0 && h < a.g) {
+      const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks + p;
+      a.scratch.head_scores[at] = __fadd_rn(largest, logf(__ull2float_rn(sum) * 0x1p-30f));
+      a.scratch.bounds[at] = largest;
+    }
   }
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
@@ -203,8 +216,9 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
     const int t = item / a.g, one = item % a.g;
     float sum = 0;
     for (int j = lane; j < d && t < n_tail; j += 32) {
-      const float key = a.step.layout.type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(keys)[t * d + j])
-                                                          : reinterpret_cast<const float*>(keys)[t * d + j];
+      const float key = a.step.layout.type == KvType::F16
+                            ? __half2float(reinterpret_cast<const __half*>(keys)[t * d + j])
+                            : reinterpret_cast<const float*>(keys)[t * d + j];
       sum = fmaf(query.q[one][j], key, sum);
     }
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
@@ -215,12 +229,14 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   if (part == 0) query.top[warp][h] = top;
   __syncthreads();
   if (threadIdx.x >= a.g) return;
-  for (int w = 1; w < kScoreThreads / 32; ++w) top = fmaxf(w == 1 ? query.top[0][threadIdx.x] : top, query.top[w][threadIdx.x]);
+  for (int w = 1; w < kScoreThreads / 32; ++w)
+    top = fmaxf(w == 1 ? query.top[0][threadIdx.x] : top, query.top[w][threadIdx.x]);
   auto* parts = reinterpret_cast<float*>(a.scratch.sorted) + (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
   parts[blockIdx.x] = top;
 }
 
-// ---- psa's test on estimated masses ----------------------------------------------------------------------------------
+// ---- psa's test on estimated masses
+// ----------------------------------------------------------------------------------
 
 struct Mass {
   float m = -INFINITY, s = 0;  // s e^m
@@ -289,33 +305,32 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
   if (threadIdx.x == 0) a.scratch.ranks[row].ranked = stop - r.n_forced;
 }
 
-// ---- the smallest sets that hold top_p ---------------------------------------------------------------------------------
+// ---- the smallest sets that hold top_p
+// ---------------------------------------------------------------------------------
 
-// The threshold is found digit by digit: sums of the weights by the leading bits of their floats (which order as the weights
-// do), from the largest on until the target is reached; then the same inside that bin. Only weights of 2^-31 and more sum to
-// anything; their bits take 28, as digits of 11, 11 and 6.
-constexpr uint32_t kLeastBits = 0x30000000u;  // 2^-31
-constexpr int kBins = 2048, kFirst = 17, kSecond = 6, kList = 4096;  // bits behind the first two digits
+// The threshold is found digit by digit: sums of the weights by the leading bits of their floats (which order as the
+// weights do), from the largest on until the target is reached; then the same inside that bin. Only weights of 2^-31
+// and more sum to anything; their bits take 28, as digits of 11, 11 and 6.
+constexpr uint32_t kLeastBits = 0x30000000u;                                // 2^-31
+constexpr int kBins = kWeightBins, kFirst = 17, kSecond = 6, kList = 4096;  // bits behind the first two digits
 
 struct ChooseMemory {
   uint32_t low[kBins], high[kBins];  // a bin's sum
   uint32_t list[kList];              // bits of the weights in the first digit's bin, if they are so few
   unsigned long long warp_sums[32], above;
-  uint32_t sums[32];
-  int bin, n_list, last;
-  float top[32];
+  int bin, n_list;
 };
 
-__device__ inline void add_to_bin(ChooseMemory& memory, int bin, uint32_t fixed) {
-  const uint32_t before = atomicAdd(&memory.low[bin], fixed);
-  if (before + fixed < before) atomicAdd(&memory.high[bin], 1u);
+__device__ inline void add_to_bin(uint32_t* low, uint32_t* high, int bin, uint32_t fixed) {
+  const uint32_t before = atomicAdd(low + bin, fixed);
+  if (before + fixed < before) atomicAdd(high + bin, 1u);
 }
 __device__ inline void clear_bins(ChooseMemory& memory) {
   for (int b = threadIdx.x; b < kBins; b += kChooseThreads) memory.low[b] = memory.high[b] = 0;
   __syncthreads();
 }
-// The bin in which the sums from the largest bin on reach the target; memory.bin, and memory.above: the sum of those before it.
-// target 0: a share `p` of all, which is returned (0: there is nothing). Begins and ends with a barrier.
+// The bin in which the sums from the largest bin on reach the target; memory.bin, and memory.above: the sum of those
+// before it. target 0: a share `p` of all, which is returned (0: there is nothing). Begins and ends with a barrier.
 __device__ inline unsigned long long find_bin(ChooseMemory& memory, unsigned long long target, double p) {
   __syncthreads();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -354,35 +369,103 @@ __device__ inline unsigned long long find_bin(ChooseMemory& memory, unsigned lon
   return target;
 }
 
-// A CTA of kChooseThreads for a head of a row. weights: scores, which become weights; n: a multiple of 16. Tokens are kept that
-// weigh the result at least (0: all).
-__device__ inline float threshold(float* weights, int n, float top, double p, ChooseMemory& memory) {
-  if (threadIdx.x == 0) memory.n_list = 0;
-  clear_bins(memory);
-  for (int i = threadIdx.x; i < n / 4; i += kChooseThreads) {
-    auto* at = reinterpret_cast<float4*>(weights) + i;
-    const float4 s = __ldcg(at);
+__device__ inline int bin_of(float weight) {
+  return static_cast<int>((__float_as_uint(weight) - kLeastBits) >> kFirst);
+}
+
+// Tokens of a row's base, whole blocks.
+__device__ inline int base_blocks(const TopPArgs& a, const RowGeometry& r, int row) {
+  return a.step.ranked.progressive ? r.n_forced + __ldcg(&a.scratch.ranks[row].ranked) : r.n_total;
+}
+
+// A head's largest score. All lanes of a warp.
+__device__ inline float top_of(const TopPArgs& a, const RowGeometry& r, int row, int h, int n_base) {
+  const int lane = threadIdx.x % 32, block_size = a.step.layout.block_size;
+  const int64_t at = (int64_t(row) * a.g + h) * a.step.max_blocks;
+  float top = -INFINITY;
+  if (a.step.ranked.progressive) {
+    // Of the base alone, which is less than what was scored.
+    for (int p = lane; p < n_base; p += 32)
+      if (p != r.n_forced - 1) top = fmaxf(top, __ldcg(a.scratch.bounds + at + p));
+    const float* tail = scores_of(a, row, h) + int64_t(r.n_forced - 1) * block_size;
+    for (int t = lane; t < block_size; t += 32) top = fmaxf(top, __ldcg(tail + t));
+  } else {
+    const float* parts = reinterpret_cast<const float*>(a.scratch.sorted) + at;
+    for (int i = lane; i < a.n_parts; i += 32) top = fmaxf(top, __ldcg(parts + i));
+  }
+  for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, o));
+  return top;
+}
+
+// Scores become weights; their sums by the first digit go to scratch.weight_sums.
+__global__ __launch_bounds__(kWeightThreads) void weights_kernel(const __grid_constant__ TopPArgs a) {
+  __shared__ uint32_t low[kBins], high[kBins];
+  __shared__ float all_top;
+  const int h = blockIdx.y, row = blockIdx.z, thread = threadIdx.x;
+  wait_for_earlier();
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const int n_base = base_blocks(a, r, row), n = n_base * a.step.layout.block_size;
+  if (static_cast<int>(blockIdx.x) * kWeightThreads * 4 >= n) return;
+  for (int b = thread; b < kBins; b += kWeightThreads) low[b] = high[b] = 0;
+  if (thread < 32) {
+    const float top = top_of(a, r, row, h, n_base);
+    if (thread == 0) all_top = top;
+  }
+  __syncthreads();
+  const float top = all_top;
+  auto* weights = reinterpret_cast<float4*>(scores_of(a, row, h));
+  for (int i = blockIdx.x * kWeightThreads + thread; i < n / 4; i += gridDim.x * kWeightThreads) {
+    const float4 s = __ldcg(weights + i);
     const float w[4] = {weight_below(s.x, top), weight_below(s.y, top), weight_below(s.z, top), weight_below(s.w, top)};
-    *at = make_float4(w[0], w[1], w[2], w[3]);
+    __stcg(weights + i, make_float4(w[0], w[1], w[2], w[3]));
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      if (const uint32_t fixed = fixed_weight(w[j]); fixed > 0)
-        add_to_bin(memory, static_cast<int>((__float_as_uint(w[j]) - kLeastBits) >> kFirst), fixed);
+      if (const uint32_t fixed = fixed_weight(w[j]); fixed > 0) add_to_bin(low, high, bin_of(w[j]), fixed);
   }
-  unsigned long long target = find_bin(memory, 0, p);
-  if (target == 0) return 0;
-  uint32_t bits = static_cast<uint32_t>(memory.bin) << kFirst;
+  __syncthreads();
+  auto* sums = a.scratch.weight_sums + (int64_t(row) * a.g + h) * kWeightBins;
+  for (int b = thread; b < kBins; b += kWeightThreads)
+    if (const unsigned long long sum = static_cast<unsigned long long>(high[b]) << 32 | low[b]; sum != 0)
+      atomicAdd(sums + b, sum);
+}
+
+// A CTA a head: the weight that tokens have at least to be kept (0: all are), to scratch.top.
+__global__ __launch_bounds__(kChooseThreads) void threshold_kernel(const __grid_constant__ TopPArgs a) {
+  __shared__ ChooseMemory memory;
+  const int h = blockIdx.x, row = blockIdx.y;
+  wait_for_earlier();
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const int n = base_blocks(a, r, row) * a.step.layout.block_size;
+  const auto* weights = reinterpret_cast<const float4*>(scores_of(a, row, h));
+  float* out = a.scratch.top + int64_t(row) * kMaxGroup + h;
+
+  const auto* sums = a.scratch.weight_sums + (int64_t(row) * a.g + h) * kWeightBins;
+  for (int b = threadIdx.x; b < kBins; b += kChooseThreads) {
+    const unsigned long long sum = __ldcg(sums + b);
+    memory.low[b] = static_cast<uint32_t>(sum), memory.high[b] = static_cast<uint32_t>(sum >> 32);
+  }
+  if (threadIdx.x == 0) memory.n_list = 0;
+  unsigned long long target = find_bin(memory, 0, a.step.ranked.top_p);
+  if (target == 0) {
+    if (threadIdx.x == 0) *out = 0;
+    return;
+  }
+  const int first = memory.bin;
+  uint32_t bits = static_cast<uint32_t>(first) << kFirst;
   target -= memory.above;
 
   clear_bins(memory);
+#pragma unroll 4
   for (int i = threadIdx.x; i < n / 4; i += kChooseThreads) {
-    const float4 w4 = reinterpret_cast<const float4*>(weights)[i];
+    const float4 w4 = __ldcg(weights + i);
     const float w[4] = {w4.x, w4.y, w4.z, w4.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (bin_of(w[j]) != first) continue;  // what is below 2^-31 has none of the bins
       const uint32_t x = __float_as_uint(w[j]) - kLeastBits;
-      if (w[j] == 0 || x >> kFirst != bits >> kFirst) continue;
-      add_to_bin(memory, static_cast<int>(x >> kSecond & (kBins - 1)), fixed_weight(w[j]));
+      add_to_bin(memory.low, memory.high, static_cast<int>(x >> kSecond & (kBins - 1)), fixed_weight(w[j]));
       if (const int at = atomicAdd(&memory.n_list, 1); at < kList) memory.list[at] = x;
     }
   }
@@ -394,31 +477,32 @@ __device__ inline float threshold(float* weights, int n, float top, double p, Ch
   const int listed = memory.n_list;
   const auto add = [&](uint32_t x) {
     if (x >> kSecond == bits >> kSecond)
-      add_to_bin(memory, static_cast<int>(x & 63), fixed_weight(__uint_as_float(x + kLeastBits)));
+      add_to_bin(memory.low, memory.high, static_cast<int>(x & 63), fixed_weight(__uint_as_float(x + kLeastBits)));
   };
   if (listed <= kList) {
     for (int i = threadIdx.x; i < listed; i += kChooseThreads) add(memory.list[i]);
   } else {
-    for (int i = threadIdx.x; i < n; i += kChooseThreads) add(__float_as_uint(weights[i]) - kLeastBits);
+    for (int i = threadIdx.x; i < n; i += kChooseThreads)
+      add(__float_as_uint(__ldcg(reinterpret_cast<const float*>(weights) + i)) - kLeastBits);
   }
   find_bin(memory, target, 0);
-  return __uint_as_float(kLeastBits + (bits | static_cast<uint32_t>(memory.bin)));
+  if (threadIdx.x == 0) *out = __uint_as_float(kLeastBits + (bits | static_cast<uint32_t>(memory.bin)));
 }
 
 // The row's order: forced blocks, then those of the base's that hold a token; how many, and their tokens.
-__device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, int row, int n_base, ChooseMemory& memory) {
+__device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, int row, int n_base, uint32_t* sums) {
   const int thread = threadIdx.x;
   const auto* masks = reinterpret_cast<const unsigned long long*>(a.scratch.masks) + int64_t(row) * a.step.max_blocks;
   int32_t* order = a.scratch.order + int64_t(row) * a.step.max_blocks;
   int tokens = 0;
-  for (int p = thread; p < r.n_forced; p += kChooseThreads) {
+  for (int p = thread; p < r.n_forced; p += kMarkThreads) {
     const int b = forced_block(r, p);
     order[p] = b;
     tokens += __popcll(__ldcg(masks + b));
   }
   constexpr int kEach = 4;  // neighbours that a thread looks at
   int kept = 0;
-  for (int first = r.n_forced; first < n_base; first += kEach * kChooseThreads) {
+  for (int first = r.n_forced; first < n_base; first += kEach * kMarkThreads) {
     int block[kEach];
     uint32_t mine = 0;
 #pragma unroll
@@ -434,69 +518,62 @@ __device__ inline void choose_blocks(const TopPArgs& a, const RowGeometry& r, in
       ++mine;
     }
     // The order may be the base's own: all of this round has been read when any is written, no further than it.
-    int at = r.n_forced + kept + static_cast<int>(block_exclusive_sum<kChooseThreads>(mine, memory.sums));
-    if (thread == kChooseThreads - 1) memory.sums[0] = at + mine;
+    int at = r.n_forced + kept + static_cast<int>(block_exclusive_sum<kMarkThreads>(mine, sums));
+    if (thread == kMarkThreads - 1) sums[0] = at + mine;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (block[i] >= 0) order[at++] = block[i];
     __syncthreads();
-    kept = static_cast<int>(memory.sums[0]) - r.n_forced;
+    kept = static_cast<int>(sums[0]) - r.n_forced;
     __syncthreads();
   }
-  const uint32_t before = block_exclusive_sum<kChooseThreads>(static_cast<uint32_t>(tokens), memory.sums);
-  if (thread == kChooseThreads - 1) a.scratch.ranks[row] = {kept, before + static_cast<unsigned long long>(tokens)};
+  const uint32_t before = block_exclusive_sum<kMarkThreads>(static_cast<uint32_t>(tokens), sums);
+  if (thread == kMarkThreads - 1) a.scratch.ranks[row] = {kept, before + static_cast<unsigned long long>(tokens)};
 }
 
-__global__ __launch_bounds__(kChooseThreads) void choose_tokens_kernel(const __grid_constant__ TopPArgs a) {
-  __shared__ ChooseMemory memory;
-  const int h = blockIdx.x, row = blockIdx.y, thread = threadIdx.x, lane = thread % 32, block_size = a.step.layout.block_size;
+// The group reads the union of its heads' tokens. A warp has 32 of them: a block, two of 16 tokens, or half of one.
+__global__ __launch_bounds__(kMarkThreads) void mark_kernel(const __grid_constant__ TopPArgs a) {
+  __shared__ uint32_t sums[32];
+  __shared__ bool last;
+  const int row = blockIdx.y, thread = threadIdx.x, lane = thread % 32, block_size = a.step.layout.block_size;
   wait_for_earlier();
-  const Ranked& ranked = a.step.ranked;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, block_size);
-  const int n_base = ranked.progressive ? r.n_forced + __ldcg(&a.scratch.ranks[row].ranked) : r.n_total;
-  const int n = n_base * block_size;
-  float* weights = scores_of(a, row, h);
-
-  float least = 0;
-  if (ranked.top_p < 1) {
-    // The largest score: of the base alone, where that is less than what was scored.
-    float top = -INFINITY;
-    if (ranked.progressive) {
-      for (int i = thread; i < n; i += kChooseThreads) top = fmaxf(top, __ldcg(weights + i));
-    } else {
-      const float* parts = reinterpret_cast<const float*>(a.scratch.sorted) + (int64_t(row) * a.g + h) * a.step.max_blocks;
-      for (int i = thread; i < a.n_parts; i += kChooseThreads) top = fmaxf(top, __ldcg(parts + i));
-    }
-    for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, o));
-    if (lane == 0) memory.top[thread / 32] = top;
-    __syncthreads();
-    for (int w = 0; w < kChooseThreads / 32; ++w) top = fmaxf(top, memory.top[w]);
-    least = threshold(weights, n, top, ranked.top_p, memory);
-  }
-
-  // The group reads the union. A warp has 32 tokens: a block, two of 16 tokens, or half of one.
+  const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, block_size);
+  const int n_base = base_blocks(a, r, row), n = n_base * block_size;
+  const bool all = a.step.ranked.top_p >= 1;
+  float least[kMaxGroup];
+#pragma unroll
+  for (int h = 0; h < kMaxGroup; ++h)
+    least[h] = h < a.g && !all ? __ldcg(a.scratch.top + int64_t(row) * kMaxGroup + h) : 0;
+  const float* weights = scores_of(a, row, 0);
+  const int64_t stride = a.step.max_blocks * block_size;  // of heads
   auto* masks = reinterpret_cast<unsigned long long*>(a.scratch.masks) + int64_t(row) * a.step.max_blocks;
-  const bool all = ranked.top_p >= 1;
-  for (int first = r.n_forced * block_size + (thread - lane); first < n; first += kChooseThreads) {
+  const int begin = r.n_forced * block_size, warps = kMarkThreads / 32;
+  for (int first = begin + (static_cast<int>(blockIdx.x) * warps + thread / 32) * 32; first < n;
+       first += static_cast<int>(gridDim.x) * warps * 32) {
     const int i = first + lane;
-    const unsigned keep = __ballot_sync(kAllLanes, i < n && (all || weights[i] >= least));
-    if (keep == 0) continue;
-    if (block_size >= 32) {
-      if (lane == 0)
-        atomicOr(masks + base_block(a, r, row, first / block_size), static_cast<unsigned long long>(keep) << first % block_size);
-    } else if (lane < 2 && (keep >> 16 * lane & 0xffff) != 0) {
-      atomicOr(masks + base_block(a, r, row, first / 16 + lane), static_cast<unsigned long long>(keep >> 16 * lane & 0xffff));
+    bool keep = all;
+#pragma unroll
+    for (int h = 0; h < kMaxGroup; ++h)
+      if (h < a.g && !all && i < n) keep |= __ldcg(weights + h * stride + i) >= least[h];
+    const unsigned bits = __ballot_sync(kAllLanes, keep && i < n);
+    if (block_size == 64) {  // two warps, or two turns
+      auto* half = reinterpret_cast<uint32_t*>(masks + base_block(a, r, row, first / 64)) + first / 32 % 2;
+      if (lane == 0) *half = bits;
+    } else if (block_size == 32) {
+      if (lane == 0) masks[base_block(a, r, row, first / 32)] = bits;
+    } else if (lane < 2 && first + 16 * lane < n) {
+      masks[base_block(a, r, row, first / 16 + lane)] = bits >> 16 * lane & 0xffff;
     }
   }
 
   __threadfence();
   __syncthreads();
-  if (thread == 0) memory.last = atomicAdd(a.scratch.counters + row * kCounterStride + kChosen, 1u) == static_cast<unsigned>(a.g) - 1;
+  if (thread == 0) last = atomicAdd(a.scratch.counters + row * kCounterStride + kMarked, 1u) == gridDim.x - 1;
   __syncthreads();
-  if (!memory.last) return;
+  if (!last) return;
   __threadfence();
-  choose_blocks(a, r, row, n_base, memory);
+  choose_blocks(a, r, row, n_base, sums);
 }
 
 TopPArgs arguments(const DecodeStep& step, const DecodeScratch& scratch, int n_sm) {
@@ -533,10 +610,25 @@ Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_
 
 Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
   const TopPArgs a = arguments(step, scratch, n_sm);
-  const int rows = step.n * step.n_kv_heads;
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads, tokens = step.max_blocks * step.layout.block_size;
+  // CTAs of so many tokens for each of n, of which there need be no more than fill the GPU.
+  const auto parts = [&](int64_t each, int64_t n) {
+    const int64_t wanted = (tokens + each - 1) / each, share = (3 * int64_t(n_sm) + n - 1) / n;
+    return static_cast<unsigned>(wanted < share ? wanted : share);
+  };
+  const auto g = static_cast<unsigned>(a.g), n_rows = static_cast<unsigned>(rows);
   if (step.ranked.progressive)
-    if (Status status = launch(stop_kernel, a, dim3(rows), kStopThreads, step.overlap, stream); status != cudaSuccess) return status;
-  return launch(choose_tokens_kernel, a, dim3(a.g, rows), kChooseThreads, step.overlap, stream);
+    if (Status status = launch(stop_kernel, a, dim3(n_rows), kStopThreads, step.overlap, stream); status != cudaSuccess)
+      return status;
+  if (step.ranked.top_p < 1) {
+    const dim3 grid(parts(8 * kWeightThreads, rows * a.g), g, n_rows);
+    if (Status status = launch(weights_kernel, a, grid, kWeightThreads, step.overlap, stream); status != cudaSuccess)
+      return status;
+    if (Status status = launch(threshold_kernel, a, dim3(g, n_rows), kChooseThreads, step.overlap, stream);
+        status != cudaSuccess)
+      return status;
+  }
+  return launch(mark_kernel, a, dim3(parts(4 * kMarkThreads, rows), n_rows), kMarkThreads, step.overlap, stream);
 }
 
 }  // namespace riffle::cuda

@@ -1,11 +1,12 @@
-// TokenSelect on the device (arXiv 2411.02886; select/tokenselect.cpp is the twin): all query heads of a layer vote for a fixed
-// number of tokens between the first and the last ones, by the keys themselves.
+// TokenSelect on the device (arXiv 2411.02886; select/tokenselect.cpp is the twin): all query heads of a layer vote for
+// a fixed number of tokens between the first and the last ones, by the keys themselves.
 //
-// decide_kernel says for each sequence whether the last selection will do (cosine of the queries), or nothing need be left out.
-// Else dots_kernel takes q.k of every candidate and head, its key read where it lies: in a slot of the pool or in pinned host
-// memory; the pool stays as it is. heads_kernel sums up each head's softmax (or finds its k-th best logit), votes_kernel adds
-// the heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and orders of the sequence's
-// rows, also where an earlier selection is used. Sums go in a fixed order, so votes depend on the sequence alone.
+// decide_kernel says for each sequence whether the last selection will do (cosine of the queries), or nothing need be
+// left out. Else dots_kernel takes q.k of every candidate and head, its key read where it lies: in a slot of the pool
+// or in pinned host memory; the pool stays as it is. heads_kernel sums up each head's softmax (or finds its k-th best
+// logit), votes_kernel adds the heads up, and select_kernel marks the tokens with the most votes. It then writes the
+// masks and orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order, so votes
+// depend on the sequence alone.
 #include "kernels/launch.cuh"
 #include "kernels/rank.cuh"
 
@@ -13,7 +14,7 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kDecideThreads = 256, kDotThreads = 256, kVoteThreads = 256, kSelectThreads = 1024;
-constexpr int kMaxReuse = 64;  // as select/tokenselect.h
+constexpr int kMaxReuse = 64;    // as select/tokenselect.h
 constexpr int kModeCounter = 4;  // in the counters of a sequence's first row (beside those of attend.cuh)
 enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };
 
@@ -25,7 +26,8 @@ struct VoteArgs {
 };
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
-  return reinterpret_cast<VoteState*>(s.votes + a.step.layer * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
+  return reinterpret_cast<VoteState*>(s.votes +
+                                      a.step.layer * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
 }
 __device__ inline float* query_of(VoteState* state) { return reinterpret_cast<float*>(state + 1); }
 __device__ inline uint64_t* selected_of(const VoteArgs& a, VoteState* state) {
@@ -36,7 +38,8 @@ __device__ inline uint32_t mode_of(const VoteArgs& a, int sequence) {
 }
 // Logits by token: [max_blocks * block_size]; in the place of head 0's, votes.
 __device__ inline float* logits_of(const VoteArgs& a, int sequence, int head) {
-  return a.scratch.token_scores + (int64_t(sequence) * a.step.n_heads + head) * a.step.max_blocks * a.step.layout.block_size;
+  return a.scratch.token_scores +
+         (int64_t(sequence) * a.step.n_heads + head) * a.step.max_blocks * a.step.layout.block_size;
 }
 
 __global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_constant__ VoteArgs a) {
@@ -75,12 +78,13 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_con
     if (int64_t(rule.init) + rule.select + rule.local >= s.n_tokens) {
       mode = kEverything;
       state->n_tokens = 0;  // what was selected before holds no longer
-    } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens && s.n_tokens - state->n_tokens <= kMaxReuse && same &&
-               comparable && cosine >= rule.cache_threshold) {
+    } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens && s.n_tokens - state->n_tokens <= kMaxReuse &&
+               same && comparable && cosine >= rule.cache_threshold) {
       mode = kCached;
     } else {
       mode = kFresh;
-      *state = {s.n_tokens, s.n_tokens - rule.local, rule.select, rule.init, rule.local, static_cast<int32_t>(rule.kind), rule.scale, 0};
+      *state = {s.n_tokens, s.n_tokens - rule.local,         rule.select, rule.init,
+                rule.local, static_cast<int32_t>(rule.kind), rule.scale,  0};
     }
     counters[kModeCounter] = mode;
   }
@@ -152,7 +156,8 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
   }
 }
 
-// ---- the k best of many ------------------------------------------------------------------------------------------------
+// ---- the k best of many
+// ------------------------------------------------------------------------------------------------
 
 // Ascending with the float.
 __device__ inline uint32_t ordered_bits(float x) {
@@ -167,11 +172,13 @@ struct BestMemory {
 struct Best {
   uint32_t bits;  // ordered_bits of the k-th best
   int last;       // of the values that equal it, the last that is among the k best
-  __device__ bool has(float x, int index) const { return ordered_bits(x) > bits || (ordered_bits(x) == bits && index <= last); }
+  __device__ bool has(float x, int index) const {
+    return ordered_bits(x) > bits || (ordered_bits(x) == bits && index <= last);
+  }
 };
 
-// The k best of values [begin, end), the earlier one among equals; 1 <= k <= end - begin. All threads of kSelectThreads. By
-// digits of 11, 11 and 10 bits of the k-th best.
+// The k best of values [begin, end), the earlier one among equals; 1 <= k <= end - begin. All threads of
+// kSelectThreads. By digits of 11, 11 and 10 bits of the k-th best.
 __device__ inline Best k_best(const float* values, int begin, int end, int k, BestMemory& memory) {
   const int thread = threadIdx.x;
   constexpr int kMine = 2048 / kSelectThreads;
@@ -393,8 +400,10 @@ Status launch_dots(const VoteArgs& a, int n_sm, cudaStream_t stream) {
 Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
   const VoteArgs a = arguments(step, scratch);
   const auto n = static_cast<unsigned>(step.n), heads = static_cast<unsigned>(step.n_heads);
-  if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream); status != cudaSuccess) return status;
-  const Status dots = step.layout.type == KvType::F16 ? launch_dots<__half>(a, n_sm, stream) : launch_dots<float>(a, n_sm, stream);
+  if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream); status != cudaSuccess)
+    return status;
+  const Status dots =
+      step.layout.type == KvType::F16 ? launch_dots<__half>(a, n_sm, stream) : launch_dots<float>(a, n_sm, stream);
   if (dots != cudaSuccess || step.ranked.vote.kind == VoteKind::Logits) return dots;
   return launch(heads_kernel, a, dim3(heads, n), kSelectThreads, step.overlap, stream);
 }
@@ -404,7 +413,8 @@ Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_
   const auto n = static_cast<unsigned>(step.n);
   const int64_t tokens = step.max_blocks * step.layout.block_size, wanted = (tokens + kVoteThreads - 1) / kVoteThreads;
   const dim3 grid(static_cast<unsigned>(wanted < 4 * n_sm ? wanted : 4 * n_sm), n);
-  if (Status status = launch(votes_kernel, a, grid, kVoteThreads, step.overlap, stream); status != cudaSuccess) return status;
+  if (Status status = launch(votes_kernel, a, grid, kVoteThreads, step.overlap, stream); status != cudaSuccess)
+    return status;
   return launch(select_kernel, a, dim3(n), kSelectThreads, step.overlap, stream);
 }
 

@@ -1,5 +1,5 @@
-// Twilight's choice of tokens on the device against the CPU's: the same scores and weights bit by bit, the same tokens, and
-// attention to them against float64.
+// Twilight's choice of tokens on the device against the CPU's: the same scores and weights bit by bit, the same tokens,
+// and attention to them against float64.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -141,7 +141,8 @@ int differing_rows(const Scene& scene, const Chosen& got, const riffle_selection
       RowPlan plan;
       selector->begin(twin.row, plan);
       std::vector<uint64_t> want(scene.max_blocks, 0);
-      for (int p = 0; p < plan.size(); ++p) want[plan.at(p)] = plan.mask(p) & first_tokens(twin.row.tokens_in(plan.at(p)));
+      for (int p = 0; p < plan.size(); ++p)
+        want[plan.at(p)] = plan.mask(p) & first_tokens(twin.row.tokens_in(plan.at(p)));
       const int row = static_cast<int>(i) * scene.shape.n_kv_heads + head;
       const std::vector<uint64_t> have = read_masks(scene, got, row);
       const cuda::RowResult& result = got.results[row];
@@ -244,7 +245,8 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
         SceneShape shape;
         shape.d = d, shape.block_size = B, shape.g = g, shape.n_kv_heads = 2, shape.seed = unsigned(d + B + g);
         shape.tokens = {B * 37 + B / 2 + 1};
-        if (g == 3) shape.query = [](int, int j, float x) { return x * (j % 7 == 0 ? 1e6f : j % 5 == 0 ? 1e-12f : 1e-3f); };
+        if (g == 3)
+          shape.query = [](int, int j, float x) { return x * (j % 7 == 0 ? 1e6f : j % 5 == 0 ? 1e-12f : 1e-3f); };
         const riffle_selection s = twilight(RIFFLE_BASE_ALL, 0.9f);
         const Scene scene(shape, ranked_of(s));
         CodedDevice device(scene, 0);
@@ -278,7 +280,8 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
                   wrong += std::memcmp(&have[p * B + t], &want[(size_t(h) * n_full + b) * B + t], 4) != 0;
                 } else {
                   const float x = have[p * B + t], y = tail[h * B + t];
-                  wrong_tail += g != 3 && !(x == y || std::fabs(x - y) <= 1e-5f * (1 + std::fabs(y)));  // g 3: sums cancel
+                  wrong_tail +=
+                      g != 3 && !(x == y || std::fabs(x - y) <= 1e-5f * (1 + std::fabs(y)));  // g 3: sums cancel
                 }
               }
             }
@@ -287,7 +290,8 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
             float top;
             twin.row.kernels->select.exp_weights(have, int64_t(n), expected.data(), &top);
             for (size_t i = 0; i < n; ++i)
-              wrong_weights += (expected[i] >= 0x1p-31f || weight[i] >= 0x1p-31f) && std::memcmp(&expected[i], &weight[i], 4) != 0;
+              wrong_weights +=
+                  (expected[i] >= 0x1p-31f || weight[i] >= 0x1p-31f) && std::memcmp(&expected[i], &weight[i], 4) != 0;
           }
           CHECK(wrong == 0);
           CHECK(wrong_tail == 0);
@@ -326,13 +330,18 @@ TEST_CASE("top-p on the device: ties, spikes and extremes", "[cuda][top_p]") {
         shape.tokens = {B * 300 + 7, B * 20, 5};
         bool values = true;
         switch (kind) {
-          case 0: shape.key = [](int, int, float) { return 0.25f; }; break;                     // all tokens the same
-          case 1: shape.key = [](int t, int j, float) { return t % 3 == 0 && j < 8 ? 1.0f : 0.5f; }; break;  // two values
+          case 0: shape.key = [](int, int, float) { return 0.25f; }; break;  // all tokens the same
+          case 1:
+            shape.key = [](int t, int j, float) { return t % 3 == 0 && j < 8 ? 1.0f : 0.5f; };
+            break;  // two values
           case 2: shape.key = [](int t, int, float x) { return t == 77 ? 4 * x : 0.01f * x; }; break;
-          case 3: shape.query = [](int, int, float) { return 0.0f; }; break;                    // all scores 0
-          case 4: shape.key = [](int, int, float x) { return 8000 * std::tanh(x); }; values = false; break;  // peaked: weights 0 and 1
-          case 5: shape.query = [](int, int, float x) { return 1e-20f * x; }; break;            // all but equal
-          case 6: shape.query = [](int h, int, float x) { return h % 2 ? x : -x; }; break;      // heads that disagree
+          case 3: shape.query = [](int, int, float) { return 0.0f; }; break;  // all scores 0
+          case 4:
+            shape.key = [](int, int, float x) { return 8000 * std::tanh(x); };
+            values = false;
+            break;                                                                          // peaked: weights 0 and 1
+          case 5: shape.query = [](int, int, float x) { return 1e-20f * x; }; break;        // all but equal
+          case 6: shape.query = [](int h, int, float x) { return h % 2 ? x : -x; }; break;  // heads that disagree
           case 7: shape.query = [](int, int j, float x) { return j == 0 ? 40 * x : 0.0f; }; break;
         }
         INFO("kind " << kind << " top_p " << top_p << " B " << B);
@@ -367,10 +376,12 @@ TEST_CASE("top-p on the device: bases that rank", "[cuda][top_p]") {
           for (float top_p : {0.9f, 1.0f}) {
             if (base == RIFFLE_BASE_TOPK && (stop != RIFFLE_STOP_PAPER || top_p == 1)) continue;
             SceneShape shape;
-            shape.block_size = seed % 2 ? 32 : 16, shape.g = seed % 5 ? 4 : 3, shape.d = seed % 3 ? 128 : 64, shape.seed = seed++;
+            shape.block_size = seed % 2 ? 32 : 16, shape.g = seed % 5 ? 4 : 3, shape.d = seed % 3 ? 128 : 64,
+            shape.seed = seed++;
             shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33, shape.block_size * 81 - 1, 7};
             riffle_selection s = twilight(base, top_p, seed % 7 == 0 ? 400.0f : 0.25f);
-            s.digest = digest, s.gqa = gqa, s.stop = stop, s.microbatch = seed % 2 ? 8 : 21, s.epsilon = seed % 3 ? 0.9f : 0.5f;
+            s.digest = digest, s.gqa = gqa, s.stop = stop, s.microbatch = seed % 2 ? 8 : 21,
+            s.epsilon = seed % 3 ? 0.9f : 0.5f;
             INFO("base " << base << " digest " << digest << " gqa " << gqa << " stop " << stop << " top_p " << top_p);
             differ += check_scene(Scene(shape, ranked_of(s)), s);
             rows += int(shape.tokens.size()) * shape.n_kv_heads;
@@ -410,7 +421,8 @@ TEST_CASE("top-p on the device: a sequence's bits are the same in any batch", "[
       CodedDevice device(alone, 11);
       device.run();
       INFO("base " << base << " sequence " << i);
-      CHECK(same_bits(device.out.download(), std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+      CHECK(same_bits(device.out.download(),
+                      std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
     }
   }
 }
@@ -478,7 +490,7 @@ TEST_CASE("top-p on the device: time of its kernels", "[cuda][top_p][.bench]") {
         }
       }
       for (cudaEvent_t& e : marks) check_cuda(cudaEventDestroy(e));
-      WARN("tokens " << n_tokens << " base " << base << ": scores " << 1000 * best[0] << " us, choice " << 1000 * best[1]
-                     << " us, attention " << 1000 * best[2] << " us");
+      WARN("tokens " << n_tokens << " base " << base << ": scores " << 1000 * best[0] << " us, choice "
+                     << 1000 * best[1] << " us, attention " << 1000 * best[2] << " us");
     }
 }

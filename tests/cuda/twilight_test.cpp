@@ -1,4 +1,5 @@
-// Twilight through the engine on a GPU: the CPU's answers and counts, the same bits for every pool, batch and repetition.
+// Twilight through the engine on a GPU: the CPU's answers and counts, the same bits for every pool, batch and
+// repetition.
 #include <map>
 
 #include "../engine/steps.h"
@@ -54,10 +55,10 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
             if (!(diff <= worst)) worst = diff;
           }
         const riffle_stats x = stats_of(gpu), y = stats_of(cpu);
-        WARN("base " << base << " digest " << digest << " top_p " << top_p << ": largest difference " << worst << ", tokens read "
-                     << x.kv_tokens_read << " and " << y.kv_tokens_read << " of " << y.kv_tokens_total << ", blocks "
-                     << x.kv_blocks_read << " and " << y.kv_blocks_read << ", index bytes " << x.index_bytes_read << " and "
-                     << y.index_bytes_read);
+        WARN("base " << base << " digest " << digest << " top_p " << top_p << ": largest difference " << worst
+                     << ", tokens read " << x.kv_tokens_read << " and " << y.kv_tokens_read << " of "
+                     << y.kv_tokens_total << ", blocks " << x.kv_blocks_read << " and " << y.kv_blocks_read
+                     << ", index bytes " << x.index_bytes_read << " and " << y.index_bytes_read);
         // A near tie in the ranking, at a threshold or in the test may fall otherwise.
         CHECK(worst <= 0.2);
         CHECK(x.kv_tokens_total == y.kv_tokens_total);

@@ -1,5 +1,5 @@
-// TokenSelect's vote on the device against the CPU's: exactly the same tokens where sums are exact, else up to near ties; what the
-// cache does from step to step; and through the engine.
+// TokenSelect's vote on the device against the CPU's: exactly the same tokens where sums are exact, else up to near
+// ties; what the cache does from step to step; and through the engine.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -16,7 +16,8 @@ using cuda::Ranked;
 
 namespace {
 
-riffle_selection tokenselect(int select, int init, int local, riffle_vote vote = RIFFLE_VOTE_SOFT, float threshold = 2) {
+riffle_selection tokenselect(int select, int init, int local, riffle_vote vote = RIFFLE_VOTE_SOFT,
+                             float threshold = 2) {
   riffle_selection s;
   riffle_selection_defaults(&s);
   s.selector = RIFFLE_SELECTOR_TOKENSELECT;
@@ -33,8 +34,8 @@ Ranked ranked_of(const riffle_selection& s) {
   r.sink_blocks = rule.sink_blocks;
   r.window_blocks = rule.window_blocks;
   r.budget = rule.budget;
-  r.vote = {rule.select_tokens, rule.init_tokens, rule.local_tokens, static_cast<cuda::VoteKind>(rule.vote), rule.vote_scale,
-            rule.cache_threshold};
+  r.vote = {rule.select_tokens, rule.init_tokens,    rule.local_tokens, static_cast<cuda::VoteKind>(rule.vote),
+            rule.vote_scale,    rule.cache_threshold};
   return r;
 }
 
@@ -182,7 +183,8 @@ void check_values(const Scene& scene, const Got& got) {
         std::vector<double> scores, sum(d, 0.0);
         for (const int32_t t : tokens) {
           double score = 0;
-          for (int j = 0; j < d; ++j) score += double(q[j]) * scene.value(scene.block(s, head, t / B), int64_t(t % B) * d + j);
+          for (int j = 0; j < d; ++j)
+            score += double(q[j]) * scene.value(scene.block(s, head, t / B), int64_t(t % B) * d + j);
           scores.push_back(score / std::sqrt(double(d)));
         }
         const double top = *std::max_element(scores.begin(), scores.end());
@@ -318,7 +320,8 @@ TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cu
       const Got got(device);
       for (int h = 0; h < shape.n_kv_heads; ++h) {
         Row& row = twin.rows[h];
-        for (int j = 0; j < shape.g * shape.d; ++j) twin.q[h][j] = q[h * shape.g * shape.d + j] * (1 / std::sqrt(float(shape.d)));
+        for (int j = 0; j < shape.g * shape.d; ++j)
+          twin.q[h][j] = q[h * shape.g * shape.d + j] * (1 / std::sqrt(float(shape.d)));
         row.n_tokens = tokens, row.n_blocks = n_blocks, row.n_full = n_blocks - 1;
         row.tail = scene.block(scene.sequences[0], h, n_blocks - 1);
       }
@@ -353,7 +356,8 @@ TEST_CASE("vote on the device: any batch, captured into a graph, the same bits",
     const Scene alone(one, ranked);
     VotingDevice device(alone, 11);
     device.run();
-    CHECK(same_floats(device.out.download(), std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+    CHECK(same_floats(device.out.download(),
+                      std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
   }
   all.step.overlap = all.limits.compute >= 90;
   cudaStream_t stream;
@@ -429,7 +433,8 @@ TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]"
     }
 }
 
-TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and after a truncation", "[cuda][vote][invariance]") {
+TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and after a truncation",
+          "[cuda][vote][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(70, 8);
   for (float threshold : {2.0f, 0.5f}) {
