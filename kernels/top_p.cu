@@ -373,7 +373,7 @@ __device__ inline int bin_of(float weight) {
   return static_cast<int>((__float_as_uint(weight) - kLeastBits) >> kFirst);
 }
 
-// Tokens of a row's base, whole blocks.
+// Blocks of a row's base.
 __device__ inline int base_blocks(const TopPArgs& a, const RowGeometry& r, int row) {
   return a.step.ranked.progressive ? r.n_forced + __ldcg(&a.scratch.ranks[row].ranked) : r.n_total;
 }
