@@ -181,18 +181,18 @@ void Evaluator::prepare() {
     if (std::find(tasks_.begin(), tasks_.end(), *task) == tasks_.end()) tasks_.push_back(*task);
   }
   if (tasks_.empty()) throw Exit(EXIT_USAGE, "--tasks: no task given");
-  const riffle_selection& flags = o_.common.context.selection;
-  settings_ = {eval::dense_setting(flags)};
+  const eval::SelectionFlags flags{o_.common.context.selection, o_.selection_given};
+  settings_ = {eval::dense_setting(flags.selection)};
   if (!o_.dense_only) {
     std::vector<Setting> more;
     if (o_.compare && o_.compare_spec.empty()) {
-      more = eval::default_comparison();
+      more = eval::default_comparison(flags);
     } else if (o_.compare) {
       more = eval::parse_sweep(o_.compare_spec, flags, "--compare");
     } else if (!o_.sweep.empty()) {
       more = eval::parse_sweep(o_.sweep, flags);
     } else {
-      more = {eval::flag_setting(flags)};
+      more = {eval::flag_setting(flags.selection)};
     }
     for (Setting& s : more) {
       if (s.selection.selector != RIFFLE_SELECTOR_DENSE) settings_.push_back(std::move(s));  // dense runs anyway
