@@ -63,8 +63,8 @@ void add_eval(CLI::App& app, Command& chosen) {
           ->excludes(sweep)
           ->excludes(dense_only)
           ->group(heading);
-  sub->add_option("--report", o->report_path, "with --compare: curves, tables and heat maps as one HTML file")
-      ->type_name("FILE.html")
+  sub->add_option("--report", o->report_path, "with --compare: curves, tables and heat maps as one HTML file; FILE.svg: the curves of answers kept alone")
+      ->type_name("FILE")
       ->needs(compare)
       ->group(heading);
   sub->add_option("--heatmap", o->heat_maps,

@@ -190,6 +190,7 @@ Setting dense_setting(const riffle_selection& base) {
   s.label = s.series = "dense";
   s.selection = base;
   s.selection.selector = RIFFLE_SELECTOR_DENSE;
+  s.selection.positions = RIFFLE_POSITIONS_TRUE;  // tokenselect's alone
   return s;
 }
 
