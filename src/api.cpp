@@ -10,6 +10,7 @@
 #include "model/chat_template.h"
 #include "model/synthetic_model.h"
 #include "model/tokenizer.h"
+#include "select/selection_fields.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -192,6 +193,22 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->alpha = 0.2f;
   s->decay = 0.95f;
   s->bypass = 0.85f;
+}
+
+riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field) {
+  if (!field || field->struct_size != sizeof *field || index >= selection_fields().size()) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] {
+    const SelectionField& f = selection_fields()[index];
+    field->name = f.name;
+    field->whole = f.whole;
+    field->low = f.low;
+    field->high = f.high;
+    field->above_low = f.above_low;
+    field->below_high = f.below_high;
+    snprintf(field->range, sizeof field->range, "%s", f.range().c_str());
+    field->selectors = f.selectors;
+    field->bases = f.bases;
+  });
 }
 
 void riffle_attention_trace_defaults(riffle_attention_trace* t) {
@@ -389,7 +406,9 @@ void riffle_context_free(riffle_context* context) { delete context; }
 const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
 
 const char* riffle_context_notice(const riffle_context* context) {
-  return context ? context->engine->backend().notice() : "";
+  const char* text = "";
+  if (context) guarded(nullptr, 0, [&] { text = context->engine->notice(); });
+  return text;
 }
 
 riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {

@@ -205,7 +205,7 @@ typedef struct riffle_selection {
   riffle_gqa gqa;
   riffle_stop stop;       /* psa  */
   float epsilon;          /* psa: share of attention weight to cover, (0,1]; 1 reads everything            */
-  int32_t microbatch;     /* psa: blocks between two tests, >= 1                                           */
+  int32_t microbatch;     /* psa: blocks between two tests, 1 to 2^20                                      */
   float budget;           /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included  */
   int32_t sink_blocks;    /* always read: first blocks,                                                    */
   int32_t window_blocks;  /* ... and the last full blocks (the unfilled tail is always read)               */
@@ -215,7 +215,7 @@ typedef struct riffle_selection {
   float base_budget;      /* twilight, base topk: KV whose codes are looked at, as budget                  */
   float top_p;            /* twilight: share of the estimated weight to keep, (0,1]                        */
   float share;            /* riffle: share of a head's weight from which a block is read, [0,1)            */
-  int32_t select_tokens;  /* tokenselect: tokens that are voted for, >= 1                                  */
+  int32_t select_tokens;  /* tokenselect: tokens that are voted for, 1 to 2^28                             */
   int32_t init_tokens;    /* tokenselect: first tokens, always read                                        */
   int32_t local_tokens;   /* tokenselect: last tokens, always read, >= 1                                   */
   riffle_vote vote;       /* tokenselect                                                                   */
@@ -231,6 +231,21 @@ typedef struct riffle_selection {
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
+
+/* One member of riffle_selection, for programs that take it from their users: the library checks by the same table. */
+typedef struct riffle_selection_field {
+  size_t struct_size;
+  const char *name;           /* the member's: "epsilon"                                                   */
+  bool whole;                 /* int32_t or an enum; else float                                            */
+  double low, high;           /* the least and the greatest value ...                                      */
+  bool above_low, below_high; /* ... which itself is not allowed                                           */
+  char range[96];             /* the same in words: "more than 0, at most 1"                               */
+  uint32_t selectors;         /* bit (1 << riffle_selector): which selectors read it                       */
+  uint32_t bases;             /* bit (1 << riffle_base): with which bases twilight reads it, if it does    */
+} riffle_selection_field;
+
+/* Members in order from index 0; RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong struct_size. */
+RIFFLE_API riffle_status riffle_selection_get_field(size_t index, riffle_selection_field *field);
 
 /* ---- context ----------------------------------------------------------------------------------------------------- */
 
@@ -294,6 +309,11 @@ typedef struct riffle_plan {
   size_t struct_size;
   uint64_t weights, activations, digests, prefill_kv, pool, total; /* total: the sum, what gpu_mem limits   */
   uint64_t host_kv;        /* the block store of one session of n_ctx tokens, in host memory                */
+  uint64_t selector_state; /* what the selector keeps beside the KV and the digests of such a session, in host memory and
+                              outside total. twilight, riffle: INT4 keys of all full blocks, d/2 + 4 bytes a token, layer
+                              and KV head, block_size times that a block (cuda: on the device, among digests). tokenselect:
+                              two lists of tokens and a query a layer, whatever the length. lfps: tables, 8.4 bytes a
+                              token, layer and KV head; candidates, 2 to 4 more by the text, are not in it. Others: 0 */
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */
@@ -313,8 +333,9 @@ RIFFLE_API riffle_status riffle_context_create(riffle_model *model, const riffle
                                                riffle_context **context, char *err, size_t err_size);
 RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
-/* What a user should know of how the context runs, such as host memory that could not be pinned; "" if nothing. Valid until
- * the next call on the context. */
+/* What a user should know of how the context runs with the selection in force, such as positions beyond the trained length or
+ * host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
+ * context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
 /* Change the selection for the steps that follow; KV already held stays valid. Where that needs other digests, each session

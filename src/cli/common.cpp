@@ -124,8 +124,11 @@ riffle_model_info model_info(const riffle_model* model) {
   return info;
 }
 
-void say_notice(const riffle_context* context, bool quiet) {
-  if (const char* text = riffle_context_notice(context); *text) notice(quiet, "%s", text);
+std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
+  const std::string text = riffle_context_notice(context);
+  const bool goes_on = !said.empty() && text.starts_with(said + "; ");
+  if (!text.empty() && text != said) notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
+  return text;
 }
 
 riffle_stats context_stats(const riffle_context* context) {

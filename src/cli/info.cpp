@@ -50,6 +50,7 @@ Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
           {"pool", p.pool},
           {"total", p.total},
           {"host_kv", p.host_kv},
+          {"selector_state", p.selector_state},
           {"slots", p.slots},
           {"min_slots", p.min_slots},
           {"slot_bytes", p.slot_bytes},
@@ -92,6 +93,7 @@ void print_plan(const riffle_plan& p) {
                          : "none"});
   t.add({"total", bytes(p.total) + (p.min_gpu_mem ? ", smallest --gpu-mem " + bytes(p.min_gpu_mem) : "")});
   t.add({"host KV", bytes(p.host_kv) + " for a full session"});
+  t.add({"selector state", p.selector_state ? bytes(p.selector_state) + " in host memory for a full session" : "none"});
   t.print_left();
 }
 

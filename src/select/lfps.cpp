@@ -178,6 +178,13 @@ class Lfps : public Selector {
     return mine && mine->decay() == s_.decay;
   }
 
+  // The tables; what candidates add depends on the text.
+  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
+    const size_t means = size_t(2) * shape.layout.head_dim + shape.g;
+    return sizeof(State) + uint64_t(shape.n_layers) * shape.n_kv_heads *
+                               (sizeof(Head) + LfpsTables::table_bytes(n_tokens) + means * sizeof(float));
+  }
+
   void begin(const Row& row, RowPlan& plan) const override {
     State& state = *static_cast<State*>(row.state);
     Head& head = state.head(row.layer, row.head);

@@ -296,6 +296,10 @@ float LfpsTables::sink_share(float sinks, float global, float local) {
   return 1.0f / (1.0f + std::exp(std::max(global, local) - sinks));
 }
 
+uint64_t LfpsTables::table_bytes(int64_t n_tokens) {
+  return 2 * n_tokens * sizeof(float) + 3 * (n_tokens / 64 + 2) * sizeof(uint64_t);
+}
+
 uint64_t LfpsTables::bytes() const {
   return (v_.stored.size() + s_.stored.size()) * sizeof(float) + (v_.live.size() + s_.live.size()) * sizeof(Entry) +
          (v_.lifted.capacity() + s_.lifted.capacity()) * sizeof(Entry) + found_.size() * sizeof(int32_t) +

@@ -67,6 +67,7 @@ class LfpsTables {
   double sum_slash() const { return c_ * s_.power[0]; }
   int64_t live() const { return static_cast<int64_t>(v_.live.size() + s_.live.size()); }  // entries a step looks at
   uint64_t bytes() const;
+  static uint64_t table_bytes(int64_t n_tokens);  // of that, what does not depend on the scores
 
  private:
   struct Entry {
