@@ -78,6 +78,7 @@ struct Eager {
 struct Pair {
   std::mt19937 random;
   LfpsTables tables;
+  LfpsTables::Scratch scratch;
   Eager eager;
   int n;
 
@@ -135,7 +136,7 @@ struct Pair {
   }
   void check_candidates(int t, double alpha) {
     std::vector<int32_t> got;
-    tables.prepare(t, alpha, 0, got);
+    tables.prepare(t, alpha, 0, scratch, got);
     CHECK(std::is_sorted(got.begin(), got.end()));
     std::set<int> init, near, want = eager.candidates(t, alpha, &init, &near), have(got.begin(), got.end());
     CHECK(have.size() == got.size());
@@ -192,9 +193,9 @@ TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rat
   for (int i = 0; i < 60; ++i) pair.step(0.95, true);
   const int t = pair.n;
   std::vector<int32_t> before, got;
-  pair.tables.prepare(t, 0, 0, before);
+  pair.tables.prepare(t, 0, 0, pair.scratch, before);
   for (const double alpha : {0.05, 0.1, 0.2, 0.3, 0.4, 1.0, 10.0}) {
-    pair.tables.prepare(t, alpha, 0, got);
+    pair.tables.prepare(t, alpha, 0, pair.scratch, got);
     CHECK(got.size() <= before.size());
     CHECK(std::includes(before.begin(), before.end(), got.begin(), got.end()));
     before = got;
@@ -205,7 +206,7 @@ TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rat
     ranked.push_back({-std::max(pair.eager.at_v(i), pair.eager.at_s(t - i)), i});
   std::sort(ranked.begin(), ranked.end());
   for (const double rate : {0.001, 0.02, 0.1, 0.3, 0.9, 1.0}) {
-    pair.tables.prepare(t, 0.2, rate, got);
+    pair.tables.prepare(t, 0.2, rate, pair.scratch, got);
     const auto want = std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(rate * (t + 1 - kSinks))));
     REQUIRE(got.size() == want);
     CHECK(std::is_sorted(got.begin(), got.end()));
