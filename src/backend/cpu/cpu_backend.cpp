@@ -270,6 +270,7 @@ void CpuBackend::attend_prefill(const PrefillAttention& a) {
     end.stride = a.ldq;
     end.n = static_cast<int>(a.n);
     end.pos0 = a.pos0;
+    end.begin = a.sequence->n_tokens;
     end.blocks = a.kv.blocks + h * a.kv.n_blocks;
     a.sequence->selection->end_prompt(end);
   });
