@@ -19,8 +19,8 @@ struct ChatFrame {
 // pieces (those in markers) are found.
 struct ChatFamily {
   const char* name;
-  const char* what;     // whose it is, for people
-  bool bos_first;       // {bos} before everything
+  const char* what;  // whose it is, for people
+  bool bos_first;    // {bos} before everything
   enum System {
     NONE,        // no system message
     OWN,         // a turn of its own, before the others
@@ -29,11 +29,11 @@ struct ChatFamily {
   } system_place;
   const char* default_system;  // the system message where there is none; nullptr: no turn is made up
   ChatFrame system, user, assistant;
-  bool trim_together;   // user: content and a system message inside it are trimmed as one
-  const char* answer;   // after the last user message, where the model goes on
-  const char* required; // control pieces that the vocabulary must have, with spaces between
-  const char* markers;  // control pieces if the vocabulary has them, text otherwise
-  const char* turn_end; // the control piece that ends the model's turn, beside the end-of-sequence token; "": none
+  bool trim_together;    // user: content and a system message inside it are trimmed as one
+  const char* answer;    // after the last user message, where the model goes on
+  const char* required;  // control pieces that the vocabulary must have, with spaces between
+  const char* markers;   // control pieces if the vocabulary has them, text otherwise
+  const char* turn_end;  // the control piece that ends the model's turn, beside the end-of-sequence token; "": none
 };
 
 std::span<const ChatFamily> chat_families();

@@ -54,7 +54,8 @@ bool same_text(const ChatFormat& format, const std::vector<Shape>& shapes, const
     // Without system messages the family has an error for them, whatever the template does.
     if (shape.system && format.family->system_place == ChatFamily::NONE) continue;
     const TextPieces text = chat_pieces(format, shape.system, shape.n_user);
-    if ((bos.empty() && mentions(text, TextPiece::BOS)) || (eos.empty() && mentions(text, TextPiece::EOS))) return false;
+    if ((bos.empty() && mentions(text, TextPiece::BOS)) || (eos.empty() && mentions(text, TextPiece::EOS)))
+      return false;
     if (shape.outcome != TemplateReader::Outcome::PRINTED || shape.text != spelled(text, bos, eos)) return false;
   }
   return true;

@@ -11,14 +11,14 @@ using Expression = TemplateExpression;
 using Statement = TemplateStatement;
 using Outcome = TemplateReader::Outcome;
 
-constexpr int64_t kMaxWork = 1 << 20;      // steps, and 16 bytes of text each, for one reading
-constexpr size_t kMaxText = 64 << 10;      // bytes of literals in one text
+constexpr int64_t kMaxWork = 1 << 20;  // steps, and 16 bytes of text each, for one reading
+constexpr size_t kMaxText = 64 << 10;  // bytes of literals in one text
 constexpr size_t kMaxPieces = 4096;
-constexpr int kMaxTrims = 8;               // of each other's insides
+constexpr int kMaxTrims = 8;  // of each other's insides
 constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 // Of Python's dict, which a message is one of.
-constexpr const char* kMessageMethods[] = {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem",
-                                           "setdefault", "update", "values"};
+constexpr const char* kMessageMethods[] = {"clear", "copy",    "fromkeys",   "get",    "items", "keys",
+                                           "pop",   "popitem", "setdefault", "update", "values"};
 
 // Ends a reading.
 struct Stop {
@@ -178,7 +178,8 @@ class Reading {
     if (name == "add_generation_prompt") return boolean(true);
     if (name == "messages") {
       Value list = value_of(Value::LIST);
-      for (size_t i = 0; i < roles_.size(); i++) list.items.push_back(value_of(Value::MESSAGE, static_cast<int64_t>(i)));
+      for (size_t i = 0; i < roles_.size(); i++)
+        list.items.push_back(value_of(Value::MESSAGE, static_cast<int64_t>(i)));
       return list;
     }
     if (name == "bos_token") return bos_.empty() ? value_of(Value::UNDEFINED) : literal(bos_);

@@ -16,8 +16,9 @@ struct TextPiece {
   enum Kind {
     LITERAL,  // text
     CONTENT,  // the content of message number
-    BOS, EOS, // the tokens themselves
-    TRIMMED   // inside, without the white space around it (Python's str.strip)
+    BOS,
+    EOS,     // the tokens themselves
+    TRIMMED  // inside, without the white space around it (Python's str.strip)
   };
   Kind kind = LITERAL;
   std::string text;
@@ -27,8 +28,8 @@ struct TextPiece {
 };
 using TextPieces = std::vector<TextPiece>;
 
-// Both keep pieces in one spelling, so that equal texts are equal lists: no empty literals, no two side by side, TRIMMED
-// only where it could still matter.
+// Both keep pieces in one spelling, so that equal texts are equal lists: no empty literals, no two side by side,
+// TRIMMED only where it could still matter.
 void append(TextPieces* text, const TextPieces& more);
 void append_literal(TextPieces* text, std::string_view more);
 TextPieces trimmed(TextPieces text);

@@ -8,9 +8,9 @@ namespace riffle {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = 256 << 10;
-constexpr int kMaxNesting = 40;            // of brackets in an expression, of statements
-constexpr int kMaxExpressionDepth = 200;   // also of chains such as a + b + c
-constexpr size_t kMaxTokens = 4096;        // in one tag
+constexpr int kMaxNesting = 40;           // of brackets in an expression, of statements
+constexpr int kMaxExpressionDepth = 200;  // also of chains such as a + b + c
+constexpr size_t kMaxTokens = 4096;       // in one tag
 
 size_t space_at(std::string_view text, size_t pos) {
   const uint8_t c = static_cast<uint8_t>(text[pos]);
@@ -87,7 +87,8 @@ bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vec
       if (end - pos > 9) *bad = true;
       else token.number = std::stoll(std::string(text.substr(pos, end - pos)));
       // 1.5, 1e5, 1_000: no numbers of ours.
-      if (end < text.size() && (is_letter(text[end]) || (text[end] == '.' && end + 1 < text.size() && is_digit(text[end + 1])))) {
+      if (end < text.size() &&
+          (is_letter(text[end]) || (text[end] == '.' && end + 1 < text.size() && is_digit(text[end + 1])))) {
         *bad = true;
       }
     } else if (c == '\'' || c == '"') {
@@ -368,8 +369,7 @@ class ExpressionParser {
         if (take_sign("(")) {
           if (!arguments(&operands, &keywords) || !keywords.empty()) return {};
         } else if (!at_end() && !name("else") && !name("or") && !name("and") && !name("is") && !name("if") &&
-                   !name("in") && !name("not") &&
-                   (tokens_[at_].kind != Token::SIGN || sign("["))) {
+                   !name("in") && !name("not") && (tokens_[at_].kind != Token::SIGN || sign("["))) {
           const auto argument = postfix(primary(), false);
           if (!argument) return {};
           operands.push_back(*argument);
@@ -469,7 +469,7 @@ class StatementParser {
         for (const char* end : closing) {
           if (word == end) {
             nesting_--;
-            return true;
+            return word == "elif" || (tag.tokens.size() == 1 && !tag.bad);
           }
         }
         if (word == "generation" || word == "endgeneration") continue;  // marks text for training, prints nothing

@@ -60,7 +60,8 @@ struct TemplateTree {
 };
 
 // Reads text as Hugging Face's transformers has Jinja read it (trim_blocks, lstrip_blocks). False if it is none, or too
-// long (256 KiB) or too deep for any honest one. An expression that cannot be read is BAD and harms nothing but its place.
+// long (256 KiB) or too deep for any honest one. An expression that cannot be read is BAD and harms nothing but its
+// place.
 bool parse_template(std::string_view text, TemplateTree* tree);
 
 // Python's str.strip() and its halves: all that Unicode calls white space, and the separators 1C to 1F.
