@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "engine/engine.h"
 #include "engine/generate.h"
@@ -21,6 +22,7 @@ using ErrorText = char[512];
 struct riffle_model {
   std::unique_ptr<Model> model;
   std::string weight_type, rope_scaling;
+  std::optional<ChatFormat> chat;  // nothing: a template that riffle does not know, or none
   std::mutex error_lock;  // threads may tokenise at once
   std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";
@@ -267,7 +269,12 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
         return o.progress(o.progress_user, &p);
       };
     auto m = std::make_unique<riffle_model>();
+    if (o.chat_template) m->chat = chat_format_named(o.chat_template);  // before the work of loading
     m->model = load_model(path, progress);
+    if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
+      if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
+      if (m->chat) m->model->turn_end_ids = chat_end_ids(*tokenizer, *m->chat);
+    }
     name_parts(*m);
     *model = m.release();
   });
@@ -317,6 +324,7 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->chat_template = m.chat_template.c_str();
   info->rope_scaling = model->rope_scaling.c_str();
   info->sliding_window = c.sliding_window;
+  info->chat_template_name = model->chat ? model->chat->family->name : "";
   return RIFFLE_OK;
 }
 
@@ -351,6 +359,10 @@ const char* riffle_token_piece(const riffle_model* model, int32_t token) {
   return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
 }
 
+const char* riffle_chat_template_name(size_t index) {
+  return index < chat_families().size() ? chat_families()[index].name : nullptr;
+}
+
 riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages, size_t n_messages,
                                  int32_t* tokens, size_t capacity, size_t* n_tokens) {
   return on_model(model, [&] {
@@ -362,7 +374,14 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
       require(messages[i].content, "a message's content");
       list.push_back({messages[i].role, messages[i].content});
     }
-    const auto ids = chat_tokens(tokenizer_of(*model), model->model->chat_template, list);
+    const Tokenizer& tokenizer = tokenizer_of(*model);
+    if (!model->chat) {
+      fail(RIFFLE_UNSUPPORTED, "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
+           model->model->chat_template.empty() ? "the model carries no chat template"
+                                               : "the model's chat template is none that riffle knows",
+           chat_format_names().c_str());
+    }
+    const auto ids = chat_tokens(tokenizer, *model->chat, list);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }

@@ -96,12 +96,15 @@ typedef struct riffle_model_options {
   size_t struct_size;
   riffle_progress_fn progress; /* may be NULL */
   void *progress_user;
+  const char *chat_template; /* how conversations are written: a name of riffle_chat_template_name; NULL: as the
+                                template that the model carries does */
 } riffle_model_options;
 
 RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
 
 /* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model). Weights are mapped, not
- * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
+ * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
+ * there is no chat template of the name in options. */
 RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
                                            char *err, size_t err_size);
 
@@ -125,6 +128,7 @@ typedef struct riffle_model_info {
   int32_t bos_id, eos_id;
   uint64_t n_params, weight_bytes;
   const char *chat_template; /* its text, or "" */
+  const char *chat_template_name; /* what it was recognised as, or what was asked for; "" if it is unknown */
   const char *rope_scaling;  /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
   int32_t sliding_window;    /* tokens that a query sees in some or all layers, its own included; 0: all */
 } riffle_model_info;
@@ -154,8 +158,17 @@ typedef struct riffle_message {
   const char *content; /* NUL-terminated */
 } riffle_message;
 
-/* A conversation as tokens, ready for the model to answer, by the chat template the model carries.
- * RIFFLE_UNSUPPORTED if it carries none or one that riffle does not know. */
+/* Names of the ways to write conversations that riffle has, from index 0 on; NULL after the last. Static strings. */
+RIFFLE_API const char *riffle_chat_template_name(size_t index);
+
+/* A conversation ([system,] user, assistant, user, ..., user) as tokens, ready for the model to answer, as Hugging Face's
+ * apply_chat_template with a generation prompt gives it, but for templates that print today's date (Llama 3.2): they get the
+ * date that they fall back to. The template that the model carries is not run but recognised by what it would print,
+ * however it is spelled; riffle_model_options.chat_template overrules it. What looks like a control token in a message
+ * stays plain text. Where the format ends a turn with a token of its own (<|im_end|>, <|eot_id|>), that token ends answers
+ * as the end-of-sequence token does.
+ * RIFFLE_UNSUPPORTED if the model carries no template, one that riffle does not know, or not the tokens that it needs;
+ * RIFFLE_BAD_ARGUMENT if the roles are out of order, or for a system message where the format has none. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model *model, const riffle_message *messages, size_t n_messages,
                                             int32_t *tokens, size_t capacity, size_t *n_tokens);
 
@@ -399,7 +412,7 @@ RIFFLE_API void riffle_sampling_defaults(riffle_sampling *sampling);
 
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
-  RIFFLE_FINISH_STOP = 1,    /* end-of-sequence token or a stop string                                     */
+  RIFFLE_FINISH_STOP = 1,    /* end-of-sequence token, a chat format's end of turn or a stop string        */
   RIFFLE_FINISH_LENGTH = 2,  /* max_tokens                                                                 */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full                                                        */
   RIFFLE_FINISH_ABORTED = 4

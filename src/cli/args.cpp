@@ -166,6 +166,20 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
       ->capture_default_str();
 }
 
+void add_chat_flag(CLI::App& app, std::string& target) {
+  std::string names;
+  for (size_t i = 0; const char* name = riffle_chat_template_name(i); i++) names += (i ? "|" : "") + std::string(name);
+  app.add_option_function<std::string>(
+         "--chat-template",
+         [&target, names](const std::string& word) {
+           if (("|" + names + "|").find("|" + word + "|") == names.npos || word.find('|') != word.npos)
+             throw CLI::ValidationError("--chat-template", "'" + word + "' is not one of " + names);
+           target = word;
+         },
+         "how conversations are written, in place of the model's own template: " + names)
+      ->type_name("NAME");
+}
+
 }  // namespace
 
 CommonOptions::CommonOptions() {
@@ -181,6 +195,7 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
                  ".gguf file or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
       ->type_name("PATH");
   app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
+  if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   if (groups & CONTEXT_FLAGS) add_context_flags(app, options.context);

@@ -76,6 +76,7 @@ Model load_model(CommonOptions& options) {
   riffle_model_defaults(&o);
   o.progress = Progress::callback;
   o.progress_user = &progress;
+  if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
   riffle_model* model = nullptr;
   char err[1024] = "";
   const riffle_status status = riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);

@@ -33,7 +33,8 @@ Json info_json(const riffle_model_info& i) {
           {"tied_output", i.tied_output},
           {"bos_id", i.bos_id},
           {"eos_id", i.eos_id},
-          {"chat_template", i.chat_template}};
+          {"chat_template", i.chat_template},
+          {"chat_template_name", *i.chat_template_name ? Json(i.chat_template_name) : Json(nullptr)}};
 }
 
 Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
@@ -74,7 +75,7 @@ void print_info(const riffle_model_info& i, const std::string& path) {
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
   if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
-  t.add({"chat template", *i.chat_template ? "yes" : "none"});
+  t.add({"chat template", *i.chat_template_name ? i.chat_template_name : *i.chat_template ? "unknown" : "none"});
   t.print_left();
 }
 

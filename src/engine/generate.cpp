@@ -23,6 +23,11 @@ void check_generate_options(const riffle_generate_options& o) {
 
 namespace {
 
+bool ends_answer(const Model& model, int32_t token) {
+  const auto& more = model.turn_end_ids;
+  return token == model.config.eos_id || std::find(more.begin(), more.end(), token) != more.end();
+}
+
 // One answer under way.
 class Answer {
  public:
@@ -127,7 +132,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
                                 ? sampled[at]
                                 : answers[i].sample(s.logits, tokenizer.vocab_size(), requests[at]);
       ++results[i].n_tokens;
-      if (token == engine.model().config.eos_id && !options[i].ignore_eos) {
+      if (!options[i].ignore_eos && ends_answer(engine.model(), token)) {
         end(i, RIFFLE_FINISH_STOP);
         continue;
       }
