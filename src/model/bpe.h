@@ -1,6 +1,6 @@
 // Byte pair encoding as Hugging Face's tokenizers do it: what a file says of it, whatever the file's format. Two kinds:
-// byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one printable character for each byte) and sentencepiece-like
-// (pieces of characters, "▁" for a space, bytes as a last resort).
+// byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one printable character for each byte) and
+// sentencepiece-like (pieces of characters, "▁" for a space, bytes as a last resort).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,8 +26,9 @@ struct NormalizerStep {
 // A step of cutting text into words; merges never cross a word's ends.
 struct SplitStep {
   enum Kind { PATTERN, BYTE_LEVEL, METASPACE } kind = PATTERN;
-  // PATTERN: cut at matches. BYTE_LEVEL: perhaps a space is put before the text, which is then cut if there is a pattern.
-  // METASPACE: spaces become symbol, which is perhaps put before the text; then text is cut before each symbol (split).
+  // PATTERN: cut at matches. BYTE_LEVEL: perhaps a space is put before the text, which is then cut if there is a
+  // pattern. METASPACE: spaces become symbol, which is perhaps put before the text; then text is cut before each symbol
+  // (split).
   std::optional<SplitPattern> pattern;
   enum Behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS } behavior = ISOLATED;
   bool invert = false;  // what lies between matches counts as match
@@ -51,13 +52,13 @@ struct BpeSpec {
   std::vector<NormalizerStep> normalizer;
   std::vector<SplitStep> splits;
   bool byte_level = false;
-  bool ignore_merges = false;  // a word that is a piece is that piece, whatever the merges
-  bool byte_fallback = false;  // a character without piece becomes its bytes' pieces, <0x00> to <0xFF>
-  bool fuse_unk = false;       // neighbouring unknown characters become one unknown piece
-  int unk_id = -1;             // -1: a character without piece gives nothing
+  bool ignore_merges = false;      // a word that is a piece is that piece, whatever the merges
+  bool byte_fallback = false;      // a character without piece becomes its bytes' pieces, <0x00> to <0xFF>
+  bool fuse_unk = false;           // neighbouring unknown characters become one unknown piece
+  int unk_id = -1;                 // -1: a character without piece gives nothing
   bool strip_first_space = false;  // decoding drops the text's first space
   int bos_id = -1, eos_id = -1;
-  bool add_bos = false;        // texts begin with bos_id
+  bool add_bos = false;  // texts begin with bos_id
 };
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
@@ -66,8 +67,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 // (tokenizer.ggml.pre) too that riffle does not know.
 BpeSpec bpe_from_gguf(const GgufFile& gguf);
 
-// The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws RIFFLE_BAD_MODEL if one of the three
-// pieces is missing. index: of the merge in the list, for the error text.
+// The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws RIFFLE_BAD_MODEL if one of the
+// three pieces is missing. index: of the merge in the list, for the error text.
 class PieceIds;
 BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right, size_t index,
                     const std::string& where, const char* field);

@@ -15,17 +15,14 @@ constexpr size_t kMaxAddedBytes = 1 << 10;
 struct Family {
   std::string_view pre;
   bool nfc;
-  bool each_digit;           // a step of its own before the pattern
+  bool each_digit;  // a step of its own before the pattern
   std::string_view pattern;
   bool ignore_merges, add_bos;
 };
 constexpr Family kFamilies[] = {
-    {"llama-bpe", false, false, kLlama3Pattern, true, true},
-    {"llama3", false, false, kLlama3Pattern, true, true},
-    {"llama-v3", false, false, kLlama3Pattern, true, true},
-    {"qwen2", true, false, kQwen2Pattern, false, false},
-    {"smollm", false, true, kGpt2Pattern, false, false},
-    {"gpt-2", false, false, kGpt2Pattern, false, false},
+    {"llama-bpe", false, false, kLlama3Pattern, true, true}, {"llama3", false, false, kLlama3Pattern, true, true},
+    {"llama-v3", false, false, kLlama3Pattern, true, true},  {"qwen2", true, false, kQwen2Pattern, false, false},
+    {"smollm", false, true, kGpt2Pattern, false, false},     {"gpt-2", false, false, kGpt2Pattern, false, false},
     {"default", false, false, kGpt2Pattern, false, false},
 };
 

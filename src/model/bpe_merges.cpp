@@ -150,8 +150,8 @@ BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view
                     const std::string& where, const char* field) {
   const std::string joined = std::string(left) + std::string(right);
   const BpeMerge merge = {ids.find(left), ids.find(right), ids.find(joined)};
-  for (const auto& [id, text] : {std::pair<int32_t, std::string_view>{merge.left, left}, {merge.right, right},
-                                 {merge.result, joined}}) {
+  for (const auto& [id, text] :
+       {std::pair<int32_t, std::string_view>{merge.left, left}, {merge.right, right}, {merge.result, joined}}) {
     if (id < 0) {
       bad_model(where, std::string(field) + "[" + std::to_string(index) + "]",
                 "\"" + std::string(text.substr(0, 80)) + "\", which is no piece", "pieces of the vocabulary");
@@ -160,8 +160,8 @@ BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view
   return merge;
 }
 
-// GPT-2's table (Radford et al. 2019, bytes_to_unicode): printable Latin-1 characters stand for themselves, the other 68
-// bytes for U+0100 and on.
+// GPT-2's table (Radford et al. 2019, bytes_to_unicode): printable Latin-1 characters stand for themselves, the other
+// 68 bytes for U+0100 and on.
 namespace {
 
 struct ByteLevelTable {

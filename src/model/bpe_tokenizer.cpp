@@ -323,8 +323,7 @@ class BpeTokenizer final : public Tokenizer {
     if (r.hash == hash && r.n_bytes == word.size() && std::memcmp(r.text, word.data(), word.size()) == 0) {
       const size_t n = e.ids.size();
       e.ids.resize(n + r.n_ids);
-      std::copy_n(e.ids.begin() + static_cast<ptrdiff_t>(r.ids_at), r.n_ids,
-                  e.ids.begin() + static_cast<ptrdiff_t>(n));
+      std::copy_n(e.ids.begin() + static_cast<ptrdiff_t>(r.ids_at), r.n_ids, e.ids.begin() + static_cast<ptrdiff_t>(n));
       return;
     }
     r.ids_at = e.ids.size();
@@ -382,11 +381,11 @@ class BpeTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec) {
   const int n = static_cast<int>(spec.pieces.size());
-  const std::pair<const char*, int> ids[] = {
-      {"bos", spec.bos_id}, {"eos", spec.eos_id}, {"unknown", spec.unk_id}};
+  const std::pair<const char*, int> ids[] = {{"bos", spec.bos_id}, {"eos", spec.eos_id}, {"unknown", spec.unk_id}};
   for (const auto& [name, id] : ids) {
     if (id < -1 || id >= n) {
-      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %d", spec.where.c_str(), name, id, n);
+      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %d", spec.where.c_str(), name, id,
+           n);
     }
   }
   if (spec.add_bos && spec.bos_id < 0) {

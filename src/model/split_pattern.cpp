@@ -26,7 +26,7 @@ constexpr size_t kStartsAtOnce = 256;
 constexpr uint32_t kFirstMatchLimit = 1 << 10;
 constexpr uint32_t kMaxMatchLimit = 1 << 22;
 constexpr uint32_t kHeapKiB = 64 << 10;
-constexpr double kSecondsBeside = 5, kSecondsPerByte = 2e-6;
+constexpr double kSecondsBeside = 2, kSecondsPerByte = 2e-6;
 
 constexpr size_t kJitStackBytes = 1 << 20;
 
@@ -37,10 +37,9 @@ constexpr std::string_view kOtherThanSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
 // General categories mean the same to both libraries.
-constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
-                                            "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
-                                            "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc",
-                                            "Cf", "Co", "Cn"};
+constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
+                                            "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
+                                            "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
 constexpr std::string_view kScripts[] = {"Han",    "Hiragana", "Katakana", "Hangul",     "Latin",   "Greek", "Cyrillic",
                                          "Arabic", "Hebrew",   "Thai",     "Devanagari", "Bengali", "Lao",   "Khmer"};
 
@@ -97,7 +96,8 @@ class Translator {
           out_ += c;
           pos_++;
           if (pos_ < in_.size() && (in_[pos_] == '?' || in_[pos_] == '+')) out_ += in_[pos_++];
-          if (pos_ < in_.size() && (in_[pos_] == '*' || in_[pos_] == '?' || in_[pos_] == '+')) refuse_here("quantifier");
+          if (pos_ < in_.size() && (in_[pos_] == '*' || in_[pos_] == '?' || in_[pos_] == '+'))
+            refuse_here("quantifier");
           break;
         case '{': repeat(); break;
         default: literal(c);
@@ -131,7 +131,10 @@ class Translator {
     size_t n = 0;
     for (; n < max_digits && pos_ < in_.size(); n++, pos_++) {
       const char c = in_[pos_];
-      const int digit = is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = is_digit(c)            ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) break;
       value = value * 16 + static_cast<uint32_t>(digit);
     }
@@ -201,7 +204,8 @@ class Translator {
     }
     const bool category = std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories);
     if (!category && std::find(std::begin(kScripts), std::end(kScripts), name) == std::end(kScripts)) {
-      refuse("property \\p{" + std::string(name.substr(0, 40)) + "}", "a general category or a script that riffle knows");
+      refuse("property \\p{" + std::string(name.substr(0, 40)) + "}",
+             "a general category or a script that riffle knows");
     }
     out_ += negated ? "\\P{" : "\\p{";
     if (!category) out_ += "sc:";  // without it PCRE2 means script extensions
@@ -228,8 +232,7 @@ class Translator {
       else if (c == '-') {
         out_ += at("-]") || pos_ == first ? "\\-" : "-";
         pos_++;
-      }
-      else literal(c);
+      } else literal(c);
     }
     out_ += ']';
     pos_++;
@@ -254,7 +257,8 @@ class Translator {
     const auto number = [&]() -> long {
       if (pos_ >= in_.size() || !is_digit(in_[pos_])) return -1;
       unsigned n = 0;
-      for (; pos_ < in_.size() && is_digit(in_[pos_]); pos_++) n = std::min(n * 10 + static_cast<unsigned>(in_[pos_] - '0'), 1u << 20);
+      for (; pos_ < in_.size() && is_digit(in_[pos_]); pos_++)
+        n = std::min(n * 10 + static_cast<unsigned>(in_[pos_] - '0'), 1u << 20);
       return n;
     };
     const long least = number();
@@ -313,8 +317,10 @@ std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::strin
   if (out->code == nullptr) {
     std::array<PCRE2_UCHAR, 160> text{};
     pcre2_get_error_message(error, text.data(), text.size());
-    unsupported(file, field, "\"" + printable(translated, 120) + "\", which PCRE2 refuses: " +
-                                 reinterpret_cast<const char*>(text.data()), "a regular expression");
+    unsupported(
+        file, field,
+        "\"" + printable(translated, 120) + "\", which PCRE2 refuses: " + reinterpret_cast<const char*>(text.data()),
+        "a regular expression");
   }
   // Where there is no machine code for this CPU the interpreter does it.
   if (known) out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0;

@@ -13,9 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxSteps = 16;             // of a Sequence; they may be nested, and all count
+constexpr size_t kMaxSteps = 16;  // of a Sequence; they may be nested, and all count
 constexpr size_t kMaxAdded = 1 << 16;
-constexpr size_t kMaxAddedBytes = 1 << 10;   // of one added token: looking for it is not free
+constexpr size_t kMaxAddedBytes = 1 << 10;  // of one added token: looking for it is not free
 constexpr size_t kMaxReplaceBytes = 1 << 10;
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 
@@ -130,8 +130,9 @@ class Reader {
   VocabPiece& piece_at(uint64_t id, size_t n_tokens, const std::string& field) {
     // A few ids may be unused, but the file must account for the room that the list takes.
     if (id >= 2 * n_tokens + 1024) {
-      bad_model(file_, field, "id " + std::to_string(id), "an id below " + std::to_string(2 * n_tokens + 1024) +
-                                                              ", as there are " + std::to_string(n_tokens) + " pieces");
+      bad_model(file_, field, "id " + std::to_string(id),
+                "an id below " + std::to_string(2 * n_tokens + 1024) + ", as there are " + std::to_string(n_tokens) +
+                    " pieces");
     }
     if (id >= spec_.pieces.size()) {
       spec_.pieces.resize(id + 1, {"", 0, VocabPiece::UNUSED});
@@ -340,7 +341,8 @@ class Reader {
     step.symbol = node.string("replacement", "\xE2\x96\x81");
     if (step.symbol != kSpaceSymbol) node.refuse("replacement", "\"\xE2\x96\x81\"");
     // Older files say add_prefix_space.
-    const std::string scheme = node.string("prepend_scheme", node.boolean("add_prefix_space", true) ? "always" : "never");
+    const std::string scheme =
+        node.string("prepend_scheme", node.boolean("add_prefix_space", true) ? "always" : "never");
     if (scheme == "always") step.prepend = SplitStep::ALWAYS;
     else if (scheme == "first") step.prepend = SplitStep::FIRST;
     else if (scheme != "never") node.refuse("prepend_scheme", "\"always\", \"first\" or \"never\"");
