@@ -4,9 +4,10 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := gguf safetensors config
+FUZZ_TARGETS := gguf safetensors config chat_template
 # What reads hostile headers; the tokenizer library is not ours to fuzz.
-FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder) \
+FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder \
+                template_syntax template_reader chat_family chat_recognise) \
                 src/util/buffer src/util/error
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)

@@ -1,5 +1,6 @@
 // Writes what the fuzzers begin with: good files, as small as can be. usage: make_seeds FOLDER
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "tests/model/test_files.h"
 
@@ -9,7 +10,9 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "safetensors", "config"}) std::filesystem::create_directories(root + "/" + target);
+  for (const char* target : {"gguf", "safetensors", "config", "chat_template"}) {
+    std::filesystem::create_directories(root + "/" + target);
+  }
 
   // A Llama of four values wide, with a vocabulary of eight.
   TinyModel tiny = tiny_model(1, true, 1);
@@ -42,5 +45,9 @@ int main(int argc, char** argv) {
   write_file(root + "/config/tokenizer",
              "{\"chat_template\": [{\"name\": \"default\", \"template\": \"T\"}], \"pad_token\": \"<pad>\", "
              "\"added_tokens_decoder\": {\"8\": {\"content\": \"<pad>\"}}}");
+  const auto templates = nlohmann::json::parse(std::ifstream("tests/golden/chat_templates.json"));
+  for (const auto& family : templates["families"]) {
+    write_file(root + "/chat_template/" + std::string(family["name"]), std::string(family["templates"][0]));
+  }
   return 0;
 }
