@@ -1,5 +1,6 @@
 // Writes what the fuzzers begin with: good files, as small as can be. usage: make_seeds FOLDER
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "tests/model/test_files.h"
 
@@ -9,7 +10,7 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "safetensors", "config", "tokenizer_json"})
+  for (const char* target : {"gguf", "safetensors", "config", "tokenizer_json", "chat_template"})
     std::filesystem::create_directories(root + "/" + target);
 
   // A Llama of four values wide, with a vocabulary of eight.
@@ -73,5 +74,9 @@ int main(int argc, char** argv) {
           model +
           "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
           "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
+  const auto templates = nlohmann::json::parse(std::ifstream("tests/golden/chat_templates.json"));
+  for (const auto& family : templates["families"]) {
+    write_file(root + "/chat_template/" + std::string(family["name"]), std::string(family["templates"][0]));
+  }
   return 0;
 }
