@@ -25,7 +25,7 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
   }
   dense_ = make_dense();
   selector_ = make_selector(options_.options.selection);
-  check_device(*selector_);
+  check_device(*selector_, selection());
   act_ = std::make_unique<Activations>();
 }
 
@@ -69,7 +69,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
 
 void Engine::set_selection(const riffle_selection& selection) {
   std::unique_ptr<Selector> selector = make_selector(selection);
-  check_device(*selector);
+  check_device(*selector, selection);
   selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
@@ -165,8 +165,9 @@ void Engine::require_state(Sequence& s) {
   threads_->parallel_for(s.kv.heads.size(), take_in);
 }
 
-void Engine::check_device(const Selector& selector) const {
-  if (list_positions() && rope_.scale != 1)
+void Engine::check_device(const Selector& selector, const riffle_selection& selection) const {
+  const bool list = selection.selector == RIFFLE_SELECTOR_TOKENSELECT && selection.positions == RIFFLE_POSITIONS_LIST;
+  if (list && rope_.scale != 1)
     fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)

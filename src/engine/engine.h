@@ -87,7 +87,7 @@ class Engine {
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
-  void check_device(const Selector& selector) const;
+  void check_device(const Selector& selector, const riffle_selection& selection) const;
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);
   void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);
