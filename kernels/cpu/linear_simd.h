@@ -74,23 +74,6 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
   for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
 }
 
-// One row of a type without a faster reader: block by block through plain C++.
-template <class V, int N>
-inline void dot_blocks(WType type, const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
-  const DTypeInfo& info = dtype_info(type);
-  float values[kMaxBlockValues];
-  typename V::F acc[N][2];
-  for (int i = 0; i < N; ++i) acc[i][0] = acc[i][1] = V::zero();
-  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes) {
-    dequant_block(type, row, values);
-    for (int b = 0; b < info.block_values; b += 2 * V::W)
-      for (int i = 0; i < N; ++i)
-        for (int u = 0; u < 2; ++u)
-          acc[i][u] = V::fma(V::load(values + b + u * V::W), V::load(x + i * stride + j + b + u * V::W), acc[i][u]);
-  }
-  for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(acc[i][0], acc[i][1]));
-}
-
 // Walks rows in chunks that stay in the second-level cache, activations in groups of at most kMost.
 // Group<N>::row(row, cols, acts, act_stride, y, ldy) does one row for N activation vectors; y points at (act, r).
 template <template <int> class Group, int kMost, class Act>
@@ -123,21 +106,6 @@ struct Dots {
     }
   };
 };
-
-template <class V, WType T>
-struct BlockDots {
-  template <int N>
-  struct Group {
-    static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
-      dot_blocks<V, N>(T, row, cols, x, stride, y, ldy);
-    }
-  };
-};
-template <class V, WType T>
-inline void gemv_blocks(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
-  for_rows<BlockDots<V, T>::template Group, 4>(w, bytes_of_row(T, cols), cols, r0, r1, static_cast<const float*>(acts),
-                                               static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
-}
 
 template <class V, WType T, int kMost>
 inline void gemv_float(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
