@@ -27,7 +27,7 @@ constexpr bool has_min(WType type) {
   return type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
 }
 constexpr int code_offset(WType type) {
-  return type == WType::Q4_0 ? 8 : type == WType::Q5_0 ? 16 : type == WType::Q6_K ? 32 : type == WType::Q8_0 ? 128 : 0;
+  return type == WType::Q4_0 ? 8 : type == WType::Q5_0 ? 16 : type == WType::Q6_K ? 32 : 0;
 }
 constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
 constexpr int group_values(WType type) { return type == WType::Q6_K ? 16 : 32; }  // that share a scale

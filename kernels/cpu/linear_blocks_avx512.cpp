@@ -1,6 +1,6 @@
 // Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes are unpacked to unsigned
-// bytes; hi, which is signed, takes them as they are, mid and lo, unsigned, take them less the offset of the type, and the
-// starting value of the sum makes up for hi (linear_avx512.cpp). A sum of 8 products stays below 8 * 32 * 2^21 = 2^29.
+// bytes, which vpdpbusd takes with hi (signed) as they are and with mid and lo as the signed operand. A sum of 8 products
+// stays below 8 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
 #include "kernels/cpu/linear_avx512.h"
 #include "kernels/cpu/linear_limbs.h"
 
@@ -22,47 +22,54 @@ inline __m512i load_four(const uint8_t* p, int stride) {
 // Bit 4 of those codes whose bit of `high` is set.
 inline __m512i with_bit4(__m512i code, __mmask64 high) { return _mm512_mask_add_epi8(code, high, code, splat(16)); }
 
+// A form F of blocks has:
+//   codes(p, u): the codes of a step, one vector for each limb
+//   Header, header(p): scales and minima of a step
+//   apply(h, x, low): scales times those of the activations x; what is to be taken away is added to low
+//   expand(d, k): of those, the scale of each lane of the k-th pair of limbs
+//   finish(acc, low): acc less low
+
 // Types of 32 values: four blocks at a time, as vectors of their first and of their second halves.
 template <WType T>
 struct Small {
   static constexpr WType kType = T;
-  static constexpr int kBytes = 4 * dtype_info(T).block_bytes;
+  static constexpr int kBlock = dtype_info(T).block_bytes, kBytes = 4 * kBlock;
   static constexpr bool kFive = T == WType::Q5_0 || T == WType::Q5_1;
-  using Header = __m128;
+  struct Header {
+    __m128 scale, min;
+  };
+  using Low = __m128;
 
   static __m128 halves(const uint8_t* p) {
-    constexpr int b = dtype_info(T).block_bytes;
-    const uint64_t all = load_u16(p) | static_cast<uint64_t>(load_u16(p + b)) << 16 |
-                         static_cast<uint64_t>(load_u16(p + 2 * b)) << 32 | static_cast<uint64_t>(load_u16(p + 3 * b)) << 48;
-    return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(all)));
+    const uint64_t low = load_u16(p) | static_cast<uint64_t>(load_u16(p + kBlock)) << 16;
+    const uint64_t high = load_u16(p + 2 * kBlock) | static_cast<uint64_t>(load_u16(p + 3 * kBlock)) << 16;
+    return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(low | high << 32)));
   }
-  static Header scales(const uint8_t* p) { return halves(p); }
-  static Header mins(const uint8_t* p) { return _mm_xor_ps(halves(p + 2), _mm_set1_ps(-0.0f)); }
+  static Header header(const uint8_t* p) {
+    const __m128 scale = halves(p);
+    return {scale, has_min(T) ? halves(p + 2) : scale};
+  }
   static void codes(const uint8_t* p, __m512i* u) {
-    constexpr int b = dtype_info(T).block_bytes, header = has_min(T) ? 4 : 2;
-    const __m512i q = load_four(p + header + (kFive ? 4 : 0), b);
+    constexpr int header = has_min(T) ? 4 : 2;
+    const __m512i q = load_four(p + header + (kFive ? 4 : 0), kBlock);
     u[0] = low_half(q), u[1] = high_half(q);
     if constexpr (kFive) {
       uint32_t h[4];
-      for (int i = 0; i < 4; ++i) memcpy(&h[i], p + header + i * b, 4);
-      const auto word = [&](int shift) {
-        const uint64_t a = (h[0] >> shift & 0xffff) | (h[1] >> shift & 0xffff) << 16;
-        const uint64_t c = (h[2] >> shift & 0xffff) | (h[3] >> shift & 0xffff) << 16;
-        return _cvtu64_mask64(a | c << 32);
-      };
-      u[0] = with_bit4(u[0], word(0)), u[1] = with_bit4(u[1], word(16));
+      for (int i = 0; i < 4; ++i) memcpy(&h[i], p + header + i * kBlock, 4);
+      const uint64_t first = (h[0] & 0xffff) | h[1] << 16, first2 = (h[2] & 0xffff) | h[3] << 16;
+      const uint64_t second = h[0] >> 16 | (h[1] & 0xffff0000), second2 = h[2] >> 16 | (h[3] & 0xffff0000);
+      u[0] = with_bit4(u[0], _cvtu64_mask64(first | first2 << 32));
+      u[1] = with_bit4(u[1], _cvtu64_mask64(second | second2 << 32));
     }
   }
-  static Header act(const float* p) { return _mm_load_ps(p); }
-  static Header mul(Header a, Header b) { return _mm_mul_ps(a, b); }
-  static Header fma(Header a, Header b, Header c) { return _mm_fmadd_ps(a, b, c); }
-  static Header zero() { return _mm_setzero_ps(); }
-  static __m512 wide(Header a) { return _mm512_zextps128_ps512(a); }
-  // The scale of each lane of the sum of the p-th pair of limbs.
-  static __m512 expand(Header s, int) {
-    const __m512i lane = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    return _mm512_permutexvar_ps(lane, _mm512_castps128_ps512(s));
+  static __m512 apply(const Header& h, const float* x, Low* low) {
+    *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low) : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
+    return _mm512_castps128_ps512(_mm_mul_ps(h.scale, _mm_load_ps(x)));
   }
+  static __m512 expand(__m512 d, int) {
+    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, _mm512_zextps128_ps512(low)); }
 };
 
 // Q4_K and Q5_K: the first halves of groups 0, 2, 4, 6, their second halves, then those of groups 1, 3, 5, 7.
@@ -70,18 +77,17 @@ template <WType T>
 struct Large {
   static constexpr WType kType = T;
   static constexpr int kBytes = dtype_info(T).block_bytes;
-  using Header = __m256;
+  using Header = __m512;  // eight scales, eight minima
+  using Low = __m512;     // in the upper eight lanes
 
-  static __m256 bytes(uint64_t v) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(v)))); }
-  static Header scales(const uint8_t* p) {
+  static Header header(const uint8_t* p) {
     uint64_t scale, min;
     scales_mins_k(p + 4, &scale, &min);
-    return _mm256_mul_ps(_mm256_set1_ps(V16::scale_f16(p)), bytes(scale));
-  }
-  static Header mins(const uint8_t* p) {
-    uint64_t scale, min;
-    scales_mins_k(p + 4, &scale, &min);
-    return _mm256_mul_ps(_mm256_set1_ps(V16::scale_f16(p + 2)), bytes(min));
+    const __m128i bytes = _mm_set_epi64x(static_cast<long long>(min), static_cast<long long>(scale));
+    const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128 d = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));  // d, dmin and what follows
+    return _mm512_mul_ps(_mm512_permutexvar_ps(lane, _mm512_castps128_ps512(d)),
+                         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)));
   }
   static void codes(const uint8_t* p, __m512i* u) {
     const uint8_t* q = p + (T == WType::Q5_K ? 48 : 16);
@@ -98,60 +104,63 @@ struct Large {
       u[2] = with_bit4(u[2], _mm512_test_epi8_mask(h0, odd)), u[3] = with_bit4(u[3], _mm512_test_epi8_mask(h1, odd));
     }
   }
-  static Header act(const float* p) { return _mm256_load_ps(p); }
-  static Header mul(Header a, Header b) { return _mm256_mul_ps(a, b); }
-  static Header fma(Header a, Header b, Header c) { return _mm256_fmadd_ps(a, b, c); }
-  static Header zero() { return _mm256_setzero_ps(); }
-  static __m512 wide(Header a) { return _mm512_zextps256_ps512(a); }
-  static __m512 expand(Header s, int p) {
-    const __m512i lane = _mm512_set_epi32(6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(p)), _mm512_castps256_ps512(s));
+  static __m512 apply(Header h, const float* x, Low* low) {
+    const __m512 d = _mm512_mul_ps(h, _mm512_load_ps(x));
+    *low = _mm512_add_ps(*low, d);
+    return d;
   }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(k)), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_mask_sub_ps(acc, 0xff00, acc, low); }
 };
 
-// Q6_K: columns in their order, four groups of 16 to a limb.
+// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last eight: a pair of limbs
+// for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
 struct Six {
   static constexpr WType kType = WType::Q6_K;
   static constexpr int kBytes = dtype_info(kType).block_bytes;
   using Header = __m512;
+  using Low = __m512;
 
-  static Header scales(const uint8_t* p) {
+  static Header header(const uint8_t* p) {
     return _mm512_mul_ps(_mm512_set1_ps(V16::scale_f16(p + 208)), V16::load_i8(p + 192));
   }
-  static Header mins(const uint8_t*) { return zero(); }
   static void codes(const uint8_t* p, __m512i* u) {
     const __m512i pair = splat(0x30), shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
-    for (int part = 0; part < 2; ++part) {
-      const __m512i low = _mm512_loadu_si512(p + 64 * part);
-      const __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 128 + 32 * part)));
+    const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    const __m512i ha = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 128)));
+    const __m512i hb = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 160)));
+    for (int eight = 0; eight < 2; ++eight) {
+      const __m512i low = eight ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
       // Quarters 0 and 1 have their pairs at bits 0 and 2, quarters 2 and 3 at bits 4 and 6; all go to bit 4.
-      const __m512i h01 = _mm512_srlv_epi64(_mm512_slli_epi64(high, 4), shift), h23 = _mm512_srlv_epi64(high, shift);
-      u[2 * part] = _mm512_ternarylogic_epi32(h01, pair, low_half(low), 0xea);  // (a & b) | c
-      u[2 * part + 1] = _mm512_ternarylogic_epi32(h23, pair, high_half(low), 0xea);
+      const __m512i high = _mm512_srlv_epi64(eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
+      u[eight] = _mm512_ternarylogic_epi32(_mm512_slli_epi64(high, 4), pair, low_half(low), 0xea);  // (a & b) | c
+      u[2 + eight] = _mm512_ternarylogic_epi32(high, pair, high_half(low), 0xea);
     }
   }
-  static Header act(const float* p) { return _mm512_load_ps(p); }
-  static Header mul(Header a, Header b) { return _mm512_mul_ps(a, b); }
-  static Header fma(Header a, Header b, Header c) { return _mm512_fmadd_ps(a, b, c); }
-  static Header zero() { return _mm512_setzero_ps(); }
-  static __m512 wide(Header a) { return a; }
-  static __m512 expand(Header s, int p) {
-    const __m512i lane = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * p)), s);
+  static __m512 apply(Header h, const float* x, Low* low) {
+    *low = _mm512_fmadd_ps(h, _mm512_load_ps(x + 16), *low);
+    return _mm512_mul_ps(h, _mm512_load_ps(x));
   }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(11, 11, 3, 3, 10, 10, 2, 2, 9, 9, 1, 1, 8, 8, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * k)), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, low); }
 };
 
 // R rows with N activation vectors, form F.
 template <class F, int R, int N>
 struct Tile {
   static constexpr WType kType = F::kType;
-  static constexpr int kLimbs = static_cast<int>(step_cols(kType) / 64), kShare = has_pairs(kType) ? 2 : 1;
-  static constexpr int kScales = static_cast<int>(step_cols(kType) / group_values(kType));
-  static constexpr int kOffset = code_offset(kType), kSmallBlocks = has_256(kType) ? 0 : 4;
+  static constexpr int kLimbs = static_cast<int>(step_cols(kType) / 64);
+  static constexpr int kFloats = static_cast<int>(2 * step_cols(kType) / group_values(kType));
   const uint8_t* w;
   int64_t row_bytes, steps, left;  // left: blocks after the last whole step
   const uint8_t* act;
-  int64_t act_stride, scales_at, sums_at, ahead;
+  int64_t act_stride, floats_at, ahead;
   float* y;  // at activation 0, row 0
   int64_t ldy;
 
@@ -162,8 +171,7 @@ struct Tile {
         left(cols % step_cols(kType) / dtype_info(kType).block_values),
         act(static_cast<const uint8_t*>(act)),
         act_stride(static_cast<int64_t>(blocks_act_bytes_avx512(kType, cols))),
-        scales_at(limbs_of(kType, cols) * static_cast<int64_t>(sizeof(Limbs))),
-        sums_at(scales_at + scales_of(kType, cols) * 4),
+        floats_at(limbs_of(kType, cols) * static_cast<int64_t>(sizeof(Limbs))),
         ahead(fetch_ahead(R * row_bytes)),
         y(y),
         ldy(ldy) {}
@@ -171,11 +179,11 @@ struct Tile {
   void rows(int64_t r0, int64_t r1) const {
     for (int64_t r = r0; r < r1; r += R) {
       __m512 acc[R][N];
-      typename F::Header low[R][N];  // what the minima take away
+      typename F::Low low[R][N];
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j)
 #pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) acc[j][i] = V16::zero(), low[j][i] = F::zero();
+        for (int i = 0; i < N; ++i) acc[j][i] = V16::zero(), low[j][i] = typename F::Low{};
       const uint8_t* p[R];
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j) p[j] = w + (r + j) * row_bytes;
@@ -184,7 +192,7 @@ struct Tile {
 #pragma GCC unroll 4
         for (int j = 0; j < R; ++j) p[j] += F::kBytes;
       }
-      if (kSmallBlocks > 0 && left > 0) {  // up to three blocks, and zeros
+      if (!has_256(kType) && left > 0) {  // up to three blocks, and zeros
         uint8_t part[R][F::kBytes] = {};
         const uint8_t* parts[R];
         for (int j = 0; j < R; ++j) {
@@ -196,48 +204,40 @@ struct Tile {
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j)
 #pragma GCC unroll 4
-        for (int i = 0; i < N; ++i)
-          y[i * ldy + r + j] = V16::sum(has_min(kType) ? _mm512_sub_ps(acc[j][i], F::wide(low[j][i])) : acc[j][i]);
+        for (int i = 0; i < N; ++i) y[i * ldy + r + j] = V16::sum(F::finish(acc[j][i], low[j][i]));
     }
   }
 
   inline __attribute__((always_inline)) void step(const uint8_t* const (&p)[R], int64_t s, __m512 (&acc)[R][N],
-                                                  typename F::Header (&low)[R][N]) const {
-    __m512i u[R][kLimbs], c[R][kLimbs];
-    typename F::Header scale[R], min[R];
+                                                  typename F::Low (&low)[R][N]) const {
+    __m512i u[R][kLimbs];
+    typename F::Header header[R];
 #pragma GCC unroll 4
     for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 4
       for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p[j] + ahead + line, _MM_HINT_T0);
       F::codes(p[j], u[j]);
-      scale[j] = F::scales(p[j]);
-      if (has_min(kType)) min[j] = F::mins(p[j]);
-#pragma GCC unroll 4
-      for (int k = 0; k < kLimbs; ++k) c[j][k] = kOffset > 0 ? _mm512_sub_epi8(u[j][k], splat(kOffset)) : u[j][k];
+      header[j] = F::header(p[j]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const uint8_t* a = act + i * act_stride;
       const Limbs* limbs = reinterpret_cast<const Limbs*>(a) + s * kLimbs;
-      const typename F::Header x = F::act(reinterpret_cast<const float*>(a + scales_at) + s * kScales);
+      const float* x = reinterpret_cast<const float*>(a + floats_at) + s * kFloats;
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j) {
-        const typename F::Header d = F::mul(scale[j], x);
-        if (has_min(kType))
-          low[j][i] = F::fma(min[j], F::act(reinterpret_cast<const float*>(a + sums_at) + s * kScales), low[j][i]);
+        const __m512 d = F::apply(header[j], x, &low[j][i]);
 #pragma GCC unroll 4
-        for (int k = 0; k < kLimbs; k += kShare) {
-          const Limbs* l = limbs + k;
-          __m512i t = kOffset > 0 ? _mm512_load_si512(l->start) : _mm512_setzero_si512();
-#pragma GCC unroll 2
-          for (int h = 0; h < kShare; ++h) t = _mm512_dpbusd_epi32(t, u[j][k + h], _mm512_load_si512(l[h].hi));
-          t = _mm512_slli_epi32(t, 8);
-#pragma GCC unroll 2
-          for (int h = 0; h < kShare; ++h) t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l[h].mid), c[j][k + h]);
-          t = _mm512_slli_epi32(t, 8);
-#pragma GCC unroll 2
-          for (int h = 0; h < kShare; ++h) t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l[h].lo), c[j][k + h]);
-          acc[j][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / kShare), acc[j][i]);
+        for (int k = 0; k < kLimbs; k += 2) {
+          const Limbs *l = limbs + k, *m = l + 1;
+          const __m512i u0 = u[j][k], u1 = u[j][k + 1];
+          __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u0, _mm512_load_si512(l->hi));
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->hi)), 8);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->mid), u0);
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, _mm512_load_si512(m->mid), u1), 8);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->lo), u0);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(m->lo), u1);
+          acc[j][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / 2), acc[j][i]);
         }
       }
     }
@@ -273,47 +273,53 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
 }  // namespace
 
 size_t blocks_act_bytes_avx512(WType type, int64_t cols) {
-  const int64_t floats = scales_of(type, cols) + (has_min(type) ? round_up(cols / 32, kScaleGroup) : 0);
-  return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) + static_cast<size_t>(floats) * sizeof(float);
+  return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) + static_cast<size_t>(floats_of(type, cols)) * sizeof(float);
 }
 
 void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act) {
   Limbs* limbs = static_cast<Limbs*>(act);
-  float* scale = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
-  float* sums = scale + scales_of(type, cols);
+  float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
   const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
   memset(limbs + whole, 0, blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
-  const __m512i byte = _mm512_set1_epi32(255);
-  const __m128i offset = _mm_set1_epi8(static_cast<char>(code_offset(type)));
+  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times the offset of the codes.
+  const int64_t groups = step_cols(type) / group_values(type);
+  const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
   for (int64_t g = 0; g < cols / 32; ++g) {
     const __m512 v[2] = {_mm512_loadu_ps(x + 32 * g), _mm512_loadu_ps(x + 32 * g + 16)};
     const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
     const bool finite = _mm512_fpclass_ps_mask(v[0], 0x99) == 0 && _mm512_fpclass_ps_mask(v[1], 0x99) == 0;
     const int e = finite ? fixed_exponent(largest) : 0;
-    __m512i total = _mm512_setzero_si512();
-    __m128i start[2];
+    // An infinity or NaN spoils the group's integers: let it be seen.
+    const float scale = finite ? power_of_two(e) : __builtin_nanf("");
+    int32_t sum[2];
     for (int half = 0; half < 2; ++half) {
       const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
-      const Place at = place_of(type, g, half);
-      Limbs* l = limbs + at.limb;
-      const __m128i hi = _mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16));
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->hi + at.at), hi);
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->mid + at.at),
-                      _mm512_cvtepi32_epi8(_mm512_and_si512(_mm512_srli_epi32(q, 8), byte)));
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->lo + at.at), _mm512_cvtepi32_epi8(_mm512_and_si512(q, byte)));
-      start[half] = _mm_sub_epi32(_mm_setzero_si128(), _mm_dpbusd_epi32(_mm_setzero_si128(), offset, hi));
-      total = _mm512_add_epi32(total, q);
+      const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)), _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)),
+                                _mm512_cvtepi32_epi8(q)};
+      for (int eight = 0; eight < 2; ++eight) {
+        const Place at = place_of(type, 4 * g + 2 * half + eight);
+        Limbs* l = limbs + at.limb;
+        void* const to[3] = {l->hi + at.at, l->mid + at.at, l->lo + at.at};
+        for (int i = 0; i < 3; ++i)
+          _mm_storel_epi64(static_cast<__m128i*>(to[i]), eight ? _mm_unpackhi_epi64(bytes[i], bytes[i]) : bytes[i]);
+      }
+      if (type == WType::Q8_0) {
+        const __m128i start = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
+        _mm_store_si128(reinterpret_cast<__m128i*>(limbs[g / 2].start + g % 2 * 8 + half * 4),
+                        _mm_sub_epi32(_mm_setzero_si128(), start));
+      } else {
+        sum[half] = _mm512_reduce_add_epi32(q);
+      }
     }
-    if (has_pairs(type)) start[0] = _mm_add_epi32(start[0], start[1]);  // the first limb starts the sum of both
-    for (int half = 0; half < 2; ++half) {
-      const Place at = place_of(type, g, half);
-      _mm_store_si128(reinterpret_cast<__m128i*>(limbs[at.limb].start + at.at / 4), start[half]);
+    if (type == WType::Q8_0) {
+      floats[g] = scale;
+    } else if (type == WType::Q6_K) {
+      float* f = floats + g / 8 * 32 + g % 8 * 2;
+      for (int half = 0; half < 2; ++half) f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
+    } else {
+      float* f = floats + g / groups * 2 * groups + g % groups;
+      f[0] = scale, f[groups] = static_cast<float>(finite ? sum[0] + sum[1] : 0) * scale * taken;
     }
-    // An infinity or NaN spoils the group's integers: let it be seen.
-    const float s = finite ? power_of_two(e) : __builtin_nanf("");
-    const int64_t each = 32 / group_values(type);
-    for (int64_t i = 0; i < each; ++i) scale[g * each + i] = s;
-    if (has_min(type)) sums[g] = static_cast<float>(_mm512_reduce_add_epi32(total)) * s;
   }
 }
 
