@@ -10,7 +10,7 @@
 namespace riffle::cpu {
 namespace {
 
-// W weights of a row from column j on, as f32. j is a multiple of W. part: only the first n (1 <= n < W) exist.
+// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple of W. part: only the first n (1 <= n < W) exist.
 template <class V, WType T>
 inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::F32) return V::load(reinterpret_cast<const float*>(row) + j);
@@ -19,12 +19,6 @@ inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::Q8_0) {
     const uint8_t* block = row + j / kQ8 * kQ8Bytes;
     return V::mul(V::set1(V::scale_f16(block)), V::load_i8(block + 2 + j % kQ8));
-  }
-  if constexpr (is_quantised(T) && T != WType::Q8_0) {
-    constexpr DTypeInfo info = dtype_info(T);
-    float values[kMaxBlockValues];
-    dequant_block(T, row + j / info.block_values * info.block_bytes, values);
-    return V::load(values + j % info.block_values);
   }
 }
 template <class V, WType T>
@@ -136,9 +130,30 @@ struct GemmF32 {
     }
   }
 
+  // Types with 4 to 6 bits: whole blocks of W rows are decoded first.
+  template <WType T>
+  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
+    constexpr DTypeInfo info = dtype_info(T);
+    alignas(64) float values[W][info.block_values];
+    for (int v = 0; v < NV; ++v)
+      for (int64_t p = k0; p < k1; p += info.block_values) {
+        for (int r = 0; r < W; ++r) {
+          if (v * W + r < rows) dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes, values[r]);
+          else memset(values[r], 0, sizeof values[r]);
+        }
+        for (int j = 0; j < info.block_values; j += W) {
+          F block[W];
+          for (int r = 0; r < W; ++r) block[r] = V::load(values[r] + j);
+          V::transpose(block);
+          for (int r = 0; r < W; ++r) V::store(panel + (p - k0 + j + r) * NR + v * W, block[r]);
+        }
+      }
+  }
+
   template <WType T>
   static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
-    for (int v = 0; v < NV; ++v)
+    if constexpr (is_quantised(T) && T != WType::Q8_0) return fill_panel_blocks<T>(w, row_bytes, rows, k0, k1, panel);
+    else for (int v = 0; v < NV; ++v)
       for (int64_t p = k0; p < k1; p += W) {
         const int64_t some = least(W, k1 - p);
         F block[W];
