@@ -200,8 +200,10 @@ struct Scales {
   float error = INFINITY;
 };
 
+// The nearest f16; among its few subnormal ones the next larger in magnitude, so that no group lacks range.
 float as_f16(float v) {
-  const uint16_t h = f32_to_f16(v);
+  uint16_t h = f32_to_f16(v);
+  if (std::fabs(v) < 0x1p-14f && std::fabs(f16_to_f32(h)) < std::fabs(v)) ++h;
   if ((h & 0x7fff) >= 0x7c00) throw TooLarge();
   return f16_to_f32(h);
 }
