@@ -5,6 +5,8 @@
 // integers times a power of two, as for Q8_0 (linear_avx512.cpp), so that a group's product is one integer, its scale and,
 // where there are minima, min times the sum of the activations.
 #pragma once
+#include <immintrin.h>
+
 #include "kernels/cpu/linear_common.h"
 
 namespace riffle::cpu {
@@ -32,15 +34,15 @@ constexpr int code_offset(WType type) {
 constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
 constexpr int group_values(WType type) { return type == WType::Q6_K ? 16 : 32; }  // that share a scale
 
-// The eight 6-bit scales and minima of a Q4_K or Q5_K block (s: its 12 bytes), one a byte.
-inline void scales_mins_k(const uint8_t* s, uint64_t* scales, uint64_t* mins) {
-  uint32_t a, b, c;
-  memcpy(&a, s, 4);
-  memcpy(&b, s + 4, 4);
-  memcpy(&c, s + 8, 4);
-  const uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030), min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
-  *scales = (a & 0x3f3f3f3f) | static_cast<uint64_t>(scale_high) << 32;
-  *mins = (b & 0x3f3f3f3f) | static_cast<uint64_t>(min_high) << 32;
+// The eight 6-bit scales, then the eight minima of a Q4_K or Q5_K block (s: its 12 bytes and 4 more), one a byte.
+inline __m128i scales_mins_k(const uint8_t* s) {
+  // The bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their upper bits in the upper
+  // bits of a; minima in b, in the high halves of c and in b.
+  const __m128i abc = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s));
+  const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(abc, 0x98), _mm_setr_epi32(0, 0, 0, 4));  // a c b c>>4
+  const __m128i up = _mm_srli_epi32(_mm_shuffle_epi32(abc, 0x50), 2);                            // a a b b
+  return _mm_or_si128(_mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+                      _mm_and_si128(up, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
 }
 
 // Exponent e of the fixed point, largest < 2^(e+21); a group below about 1e-30 is rounded to that grid.

@@ -63,9 +63,7 @@ inline __m256i codes(const uint8_t* b, int g) {
   }
 }
 
-inline __m256 floats_of_bytes(uint64_t v) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(v))));
-}
+inline __m256 floats_of_bytes(__m128i v) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v)); }
 
 // N activation vectors with one row.
 template <WType T, int N>
@@ -131,10 +129,10 @@ struct Row {
         group(codes<T>(b, k), g + k, d, acc);
       }
     } else {
-      uint64_t scale_bytes, min_bytes;
-      scales_mins_k(b + 4, &scale_bytes, &min_bytes);
-      const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(half_at(b)), floats_of_bytes(scale_bytes));
-      const __m256 min = _mm256_mul_ps(_mm256_set1_ps(half_at(b + 2)), floats_of_bytes(min_bytes));
+      const __m128i bytes = scales_mins_k(b + 4);
+      const __m128 both = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
+      const __m256 scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
+      const __m256 min = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)), floats_of_bytes(_mm_srli_si128(bytes, 8)));
       for (int i = 0; i < N; ++i) {
         _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
         low[i] = _mm256_fmadd_ps(min, _mm256_load_ps(sums(i) + g), low[i]);

@@ -81,17 +81,10 @@ struct Large {
   using Low = __m512;     // in the upper eight lanes
 
   static Header header(const uint8_t* p) {
-    // The 12 bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their upper bits in the
-    // upper bits of a; minima in b, in the high halves of c and in b.
-    const __m128i abc = load16(p + 4);
-    const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(abc, 0x98), _mm_setr_epi32(0, 0, 0, 4));  // a c b c>>4
-    const __m128i up = _mm_srli_epi32(_mm_shuffle_epi32(abc, 0x50), 2);                            // a a b b
-    const __m128i cut = _mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
-    const __m128i bytes = _mm_ternarylogic_epi32(up, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030), cut, 0xea);  // (a & b) | c
     const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     const __m128 d = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));  // d, dmin and what follows
     return _mm512_mul_ps(_mm512_permutexvar_ps(lane, _mm512_castps128_ps512(d)),
-                         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)));
+                         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_mins_k(p + 4))));
   }
   static void codes(const uint8_t* p, __m512i* u) {
     const uint8_t* q = p + (T == WType::Q5_K ? 48 : 16);
