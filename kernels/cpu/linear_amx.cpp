@@ -110,9 +110,9 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < 16; ++i) V16::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
-// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist): they are transposed in
-// groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of the 16 rows' scales, times 2^-24, as a byte is
-// left in the top byte of its lane; m is taken away (kMin).
+// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist): they are transposed
+// in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of the 16 rows' scales, times 2^-24, as a
+// byte is left in the top byte of its lane; m is taken away (kMin).
 template <bool kMin>
 inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d, __m512 m, uint8_t* hi,
                             uint8_t* lo) {
@@ -141,8 +141,10 @@ inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, con
     };
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512 v0 = value(_mm512_slli_epi32(q[i], 24)), v1 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 16), top));
-      const __m512 v2 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 8), top)), v3 = value(_mm512_and_si512(q[i], top));
+      const __m512 v0 = value(_mm512_slli_epi32(q[i], 24)),
+                   v1 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 16), top));
+      const __m512 v2 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 8), top)),
+                   v3 = value(_mm512_and_si512(q[i], top));
       put_pair(hi, lo, 8 * part + 2 * i, v0, v1);
       put_pair(hi, lo, 8 * part + 2 * i + 1, v2, v3);
     }
@@ -324,7 +326,8 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
             const int64_t valid = least(16, group_end - r - 16 * part), at = (s0 + s) * kStep;
             const uint8_t* rows = w + (r + 16 * part) * row_bytes;
             if constexpr (has_blocks(T))
-              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes, row_bytes, valid, hi, hi + 2 * kTileBytes);
+              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes, row_bytes, valid, hi,
+                            hi + 2 * kTileBytes);
             else fill_tiles<T>(rows, row_bytes, valid, at, k, hi, hi + 2 * kTileBytes);
           }
       for (int64_t i = 0; i < m; i += 2 * kTile) {

@@ -9,6 +9,7 @@
 // reads weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does
 // (tools/bench/linear_bench.cpp).
 #include "kernels/cpu/linear_avx512.h"
+
 #include "kernels/cpu/linear_limbs.h"
 
 namespace riffle::cpu {

@@ -1,9 +1,9 @@
-// Decode products of the weights of 4 to 6 bits (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp) in exact integers, and
-// the fixed-point activations that they take.
+// Decode products of the weights of 4 to 6 bits (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp) in exact integers,
+// and the fixed-point activations that they take.
 //
 // Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations becomes 22-bit
-// integers times a power of two, as for Q8_0 (linear_avx512.cpp), so that a group's product is one integer, its scale and,
-// where there are minima, min times the sum of the activations.
+// integers times a power of two, as for Q8_0 (linear_avx512.cpp), so that a group's product is one integer, its scale
+// and, where there are minima, min times the sum of the activations.
 #pragma once
 #include <immintrin.h>
 
@@ -14,8 +14,8 @@ namespace riffle::cpu {
 // Entries of LinearKernels for the types that has_blocks names.
 size_t blocks_act_bytes_avx2(WType type, int64_t cols);
 void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act);
-void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-                      int64_t ldy);
+void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+                      float* y, int64_t ldy);
 // These know the activations of Q8_0 as well.
 size_t blocks_act_bytes_avx512(WType type, int64_t cols);
 void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act);
@@ -36,8 +36,8 @@ constexpr int group_values(WType type) { return type == WType::Q6_K ? 16 : 32; }
 
 // The eight 6-bit scales, then the eight minima of a Q4_K or Q5_K block (s: its 12 bytes and 4 more), one a byte.
 inline __m128i scales_mins_k(const uint8_t* s) {
-  // The bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their upper bits in the upper
-  // bits of a; minima in b, in the high halves of c and in b.
+  // The bytes are words a, b, c: scales 0 to 3 lie in a, 4 to 7 in the low halves of c, with their upper bits in the
+  // upper bits of a; minima in b, in the high halves of c and in b.
   const __m128i abc = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s));
   const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(abc, 0x98), _mm_setr_epi32(0, 0, 0, 4));  // a c b c>>4
   const __m128i up = _mm_srli_epi32(_mm_shuffle_epi32(abc, 0x50), 2);                            // a a b b

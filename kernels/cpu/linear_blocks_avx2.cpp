@@ -1,7 +1,7 @@
-// Decode products of the weights of 4 to 6 bits for AVX2, see linear_blocks.h. An activation is s (2^14 hi + lo), hi a signed
-// byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at most 2 * 63 * 128), lo meets them as 16-bit numbers
-// (vpmaddwd); a sum of 4 products stays below 4 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of
-// the activations.
+// Decode products of the weights of 4 to 6 bits for AVX2, see linear_blocks.h. An activation is s (2^14 hi + lo), hi a
+// signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at most 2 * 63 * 128), lo meets them as
+// 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4 * 63 * 2^21 < 2^31. What the type takes off its codes
+// goes with the sums of the activations.
 #include <immintrin.h>
 
 #include "kernels/cpu/linear_blocks.h"
@@ -27,8 +27,8 @@ inline float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
 
 // 16 where bit j of high is set, for byte j.
 inline __m256i bit4_of(uint32_t high) {
-  const __m256i byte = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3,
-                                        3, 3, 3);
+  const __m256i byte =
+      _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
   const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(high)), byte);
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), splat(16));
@@ -81,27 +81,31 @@ struct Row {
   const float* sums(int i) const { return reinterpret_cast<const float*>(act + i * stride + sums_at); }
 
   // acc[i] += d[i] (codes . activations of group g).
-  inline __attribute__((always_inline)) void group(__m256i code, int64_t g, const __m256 (&d)[N], __m256 (&acc)[N]) const {
+  inline __attribute__((always_inline)) void group(__m256i code, int64_t g, const __m256 (&d)[N],
+                                                   __m256 (&acc)[N]) const {
     const __m256i even = _mm256_and_si256(code, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(code, 8);
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g;
       const auto at = [](const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); };
       const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(code, at(x->hi)), _mm256_set1_epi16(1 << 14));
-      const __m256i lo = _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)), _mm256_madd_epi16(odd, at(x->lo_odd)));
+      const __m256i lo =
+          _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)), _mm256_madd_epi16(odd, at(x->lo_odd)));
       acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(hi, lo)), d[i], acc[i]);
     }
   }
 
   // Blocks from b on, their first group of 32 columns being the g-th of the row.
-  inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g, __m256 (&acc)[N], __m256 (&low)[N]) const {
+  inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g, __m256 (&acc)[N],
+                                                  __m256 (&low)[N]) const {
     alignas(32) float each[N][16];  // scales of the weights, times those of the activations but for Q6_K
     __m256 d[N];
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
       const auto halves = [b](int at) {
         const uint64_t first = load_u16(b + at) | static_cast<uint64_t>(load_u16(b + at + block)) << 16;
-        const uint64_t second = load_u16(b + at + 2 * block) | static_cast<uint64_t>(load_u16(b + at + 3 * block)) << 16;
+        const uint64_t second = load_u16(b + at + 2 * block) | static_cast<uint64_t>(load_u16(b + at + 3 * block))
+                                                                   << 16;
         return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(first | second << 32)));
       };
       const __m128 scale = halves(0), taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
@@ -124,15 +128,18 @@ struct Row {
       }
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {
-        const __m256 s = _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k), _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
+        const __m256 s =
+            _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k), _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
         for (int i = 0; i < N; ++i) d[i] = _mm256_mul_ps(s, _mm256_broadcast_ss(scales(i) + g + k));
         group(codes<T>(b, k), g + k, d, acc);
       }
     } else {
       const __m128i bytes = scales_mins_k(b + 4);
-      const __m128 both = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
+      const __m128 both =
+          _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
       const __m256 scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
-      const __m256 min = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)), floats_of_bytes(_mm_srli_si128(bytes, 8)));
+      const __m256 min =
+          _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)), floats_of_bytes(_mm_srli_si128(bytes, 8)));
       for (int i = 0; i < N; ++i) {
         _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
         low[i] = _mm256_fmadd_ps(min, _mm256_load_ps(sums(i) + g), low[i]);
@@ -152,7 +159,8 @@ struct Row {
     for (int i = 0; i < N; ++i) acc[i] = low[i] = _mm256_setzero_ps();
     int64_t j = 0;
     for (; j + n <= cols; j += n, p += bytes) {
-      for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
+      for (int64_t line = 0; line < bytes; line += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(p) + ahead + line, _MM_HINT_T0);
       step(p, j / 32, acc, low);
     }
     if (!has_256(T) && j < cols) {  // up to three blocks, and zeros
@@ -170,8 +178,8 @@ struct Row {
 };
 
 template <WType T, int N>
-inline void rows(const uint8_t* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1, const uint8_t* act, float* y,
-                 int64_t ldy) {
+inline void rows(const uint8_t* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1, const uint8_t* act,
+                 float* y, int64_t ldy) {
   const Row<T, N> one(act, cols);
   for (int64_t r = r0; r < r1; ++r) one.row(w + r * row_bytes, cols, fetch_ahead(row_bytes), y + r, ldy);
 }
@@ -234,8 +242,8 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
   }
 }
 
-void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-                      int64_t ldy) {
+void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+                      float* y, int64_t ldy) {
   switch (type) {
     case WType::Q4_0: return gemv<WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);

@@ -1,6 +1,6 @@
-// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes are unpacked to unsigned
-// bytes, which vpdpbusd takes with hi (signed) as they are and with mid and lo as the signed operand. A sum of 8 products
-// stays below 8 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
+// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes are unpacked to
+// unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid and lo as the signed operand. A sum of
+// 8 products stays below 8 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
 #include "kernels/cpu/linear_avx512.h"
 #include "kernels/cpu/linear_limbs.h"
 
@@ -113,8 +113,8 @@ struct Large {
   static __m512 finish(__m512 acc, Low low) { return _mm512_mask_sub_ps(acc, 0xff00, acc, low); }
 };
 
-// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last eight: a pair of limbs
-// for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
+// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last eight: a pair of
+// limbs for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
 struct Six {
   static constexpr WType kType = WType::Q6_K;
   static constexpr int kBytes = dtype_info(kType).block_bytes;
@@ -132,7 +132,8 @@ struct Six {
     for (int eight = 0; eight < 2; ++eight) {
       const __m512i low = eight ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
       // Quarters 0 and 1 have their pairs at bits 0 and 2, quarters 2 and 3 at bits 4 and 6; all go to bit 4.
-      const __m512i high = _mm512_srlv_epi64(eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
+      const __m512i high =
+          _mm512_srlv_epi64(eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
       u[eight] = _mm512_ternarylogic_epi32(_mm512_slli_epi64(high, 4), pair, low_half(low), 0xea);  // (a & b) | c
       u[2 + eight] = _mm512_ternarylogic_epi32(high, pair, high_half(low), 0xea);
     }
@@ -270,7 +271,8 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
 }  // namespace
 
 size_t blocks_act_bytes_avx512(WType type, int64_t cols) {
-  return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) + static_cast<size_t>(floats_of(type, cols)) * sizeof(float);
+  return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) +
+         static_cast<size_t>(floats_of(type, cols)) * sizeof(float);
 }
 
 void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act) {
@@ -278,7 +280,8 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
   float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
   const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
   memset(limbs + whole, 0, blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
-  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times the offset of the codes.
+  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times the offset of the
+  // codes.
   const int64_t groups = step_cols(type) / group_values(type);
   const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
   for (int64_t g = 0; g < cols / 32; ++g) {
@@ -290,9 +293,10 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
     const float scale = finite ? power_of_two(e) : __builtin_nanf("");
     int32_t sum[2];
     for (int half = 0; half < 2; ++half) {
-      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
-      const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)), _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)),
-                                _mm512_cvtepi32_epi8(q)};
+      const __m512i q =
+          _mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, _mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
+      const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)),
+                                _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)), _mm512_cvtepi32_epi8(q)};
       for (int eight = 0; eight < 2; ++eight) {
         const Place at = place_of(type, 4 * g + 2 * half + eight);
         Limbs* l = limbs + at.limb;
@@ -312,16 +316,17 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
       floats[g] = scale;
     } else if (type == WType::Q6_K) {
       float* f = floats + g / 8 * 32 + g % 8 * 2;
-      for (int half = 0; half < 2; ++half) f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
+      for (int half = 0; half < 2; ++half)
+        f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
     } else {
       float* f = floats + g / groups * 2 * groups + g % groups;
-      f[0] = scale, f[groups] = static_cast<float>(finite ? sum[0] + sum[1] : 0) * scale * taken;
+      f[0] = scale, f[groups] = static_cast<float>(sum[0] + sum[1]) * scale * taken;
     }
   }
 }
 
-void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-                        int64_t ldy) {
+void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+                        float* y, int64_t ldy) {
   switch (type) {
     case WType::Q4_0: return gemv<Small<WType::Q4_0>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<Small<WType::Q4_1>>(w, cols, r0, r1, acts, n, y, ldy);

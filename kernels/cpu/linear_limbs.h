@@ -1,6 +1,6 @@
 // Prepared activations of the integer products for AVX-512: a Limbs for each 64 columns, then floats, all padded with
-// zeros. Q8_0: a scale for each 32 columns. Other types: for each step (see step_cols) the scales of its groups, then as
-// many sums, of the activations of a group times what the type takes off its codes.
+// zeros. Q8_0: a scale for each 32 columns. Other types: for each step (see step_cols) the scales of its groups, then
+// as many sums, of the activations of a group times what the type takes off its codes.
 //
 // Columns lie in the order in which the codes of a type come out of its bytes (place_of).
 #pragma once

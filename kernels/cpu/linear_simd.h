@@ -10,7 +10,8 @@
 namespace riffle::cpu {
 namespace {
 
-// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple of W. part: only the first n (1 <= n < W) exist.
+// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple of W. part: only the
+// first n (1 <= n < W) exist.
 template <class V, WType T>
 inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::F32) return V::load(reinterpret_cast<const float*>(row) + j);
@@ -132,13 +133,15 @@ struct GemmF32 {
 
   // Types with 4 to 6 bits: whole blocks of W rows are decoded first.
   template <WType T>
-  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
+  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
+                                float* panel) {
     constexpr DTypeInfo info = dtype_info(T);
     alignas(64) float values[W][info.block_values];
     for (int v = 0; v < NV; ++v)
       for (int64_t p = k0; p < k1; p += info.block_values) {
         for (int r = 0; r < W; ++r) {
-          if (v * W + r < rows) dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes, values[r]);
+          if (v * W + r < rows)
+            dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes, values[r]);
           else memset(values[r], 0, sizeof values[r]);
         }
         for (int j = 0; j < info.block_values; j += W) {
@@ -153,19 +156,20 @@ struct GemmF32 {
   template <WType T>
   static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
     if constexpr (is_quantised(T) && T != WType::Q8_0) return fill_panel_blocks<T>(w, row_bytes, rows, k0, k1, panel);
-    else for (int v = 0; v < NV; ++v)
-      for (int64_t p = k0; p < k1; p += W) {
-        const int64_t some = least(W, k1 - p);
-        F block[W];
-        for (int r = 0; r < W; ++r) {
-          const uint8_t* row = w + (v * W + r) * row_bytes;
-          block[r] = v * W + r >= rows ? V::zero()
-                     : some == W       ? weights<V, T>(row, p)
-                                       : weights_part<V, T>(row, p, some);
+    else
+      for (int v = 0; v < NV; ++v)
+        for (int64_t p = k0; p < k1; p += W) {
+          const int64_t some = least(W, k1 - p);
+          F block[W];
+          for (int r = 0; r < W; ++r) {
+            const uint8_t* row = w + (v * W + r) * row_bytes;
+            block[r] = v * W + r >= rows ? V::zero()
+                       : some == W       ? weights<V, T>(row, p)
+                                         : weights_part<V, T>(row, p, some);
+          }
+          V::transpose(block);
+          for (int r = 0; r < some; ++r) V::store(panel + (p - k0 + r) * NR + v * W, block[r]);
         }
-        V::transpose(block);
-        for (int r = 0; r < some; ++r) V::store(panel + (p - k0 + r) * NR + v * W, block[r]);
-      }
   }
 
   // c[0..rows)[0..cols) (+)= a . panel over kc values of k.

@@ -29,7 +29,7 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
       return;
     }
-    case WType::Q4_0:  // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high one: d (q - 8)
+    case WType::Q4_0:    // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high one: d (q - 8)
     case WType::Q4_1: {  // f16 d, m: d q + m
       const bool one = type == WType::Q4_1;
       const float d = half_at(0), m = one ? half_at(2) : 0.0f;
@@ -41,7 +41,7 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       }
       return;
     }
-    case WType::Q5_0:  // as Q4, with bit 4 of value j in bit j of a 32-bit word: d (q - 16)
+    case WType::Q5_0:    // as Q4, with bit 4 of value j in bit j of a 32-bit word: d (q - 16)
     case WType::Q5_1: {  // d q + m
       const bool one = type == WType::Q5_1;
       const float d = half_at(0), m = one ? half_at(2) : 0.0f;
@@ -55,7 +55,8 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       }
       return;
     }
-    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q - dmin min, groups of 32
+    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q - dmin min, groups of
+                       // 32
     case WType::Q5_K: {  // 32 bytes of high bits before the 128: bit g of byte l is for value l of group g
       const bool five = type == WType::Q5_K;
       const float d = half_at(0), dmin = half_at(2);
@@ -75,7 +76,8 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       }
       return;
     }
-    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d scale) (q - 32), groups of 16
+    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d scale) (q - 32), groups
+                         // of 16
       const float d = half_at(208);
       for (int g = 0; g < 16; ++g) {
         const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;

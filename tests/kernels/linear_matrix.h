@@ -102,8 +102,8 @@ inline double norm_of(const float* x, int64_t n) {
 }
 
 // All n results of gemv for rows [r0, r1); ldy = rows + 3, what is not asked for stays NaN.
-inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n, int64_t r0,
-                            int64_t r1) {
+inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n,
+                                   int64_t r0, int64_t r1) {
   const size_t each = k.act_bytes(w.type, w.cols);
   REQUIRE(each % 64 == 0);
   Aligned acts(each * n);
@@ -116,7 +116,8 @@ inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, cons
 
 // c[m][rows + 3] for rows [r0, r1), the activations packed in the given pieces.
 inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, const std::vector<float>& a, int64_t lda,
-                            int64_t m, const std::vector<int64_t>& row_cuts, const std::vector<int64_t>& col_cuts) {
+                                   int64_t m, const std::vector<int64_t>& row_cuts,
+                                   const std::vector<int64_t>& col_cuts) {
   Aligned packed(k.gemm_pack_bytes(m, w.cols)), scratch(k.gemm_scratch_bytes(w.cols));
   for (size_t p = 0; p + 1 < row_cuts.size(); ++p)
     k.gemm_pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
@@ -130,8 +131,8 @@ inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, cons
 }
 
 // How many results differ from float64 by more than tolerance |w||x|. A NaN differs.
-inline int64_t count_wrong(const Matrix& w, const std::vector<float>& x, int64_t ldx, int64_t n, const std::vector<float>& y,
-                    double tolerance) {
+inline int64_t count_wrong(const Matrix& w, const std::vector<float>& x, int64_t ldx, int64_t n,
+                           const std::vector<float>& y, double tolerance) {
   int64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double nx = norm_of(x.data() + i * ldx, w.cols);

@@ -1,5 +1,6 @@
-// The quantised types of weights on every instruction set: values equal to the gguf package's, bit for bit, and products
-// within float error of those values multiplied in float64, with bits that do not depend on how the work is split.
+// The quantised types of weights on every instruction set: values equal to the gguf package's, bit for bit, and
+// products within float error of those values multiplied in float64, with bits that do not depend on how the work is
+// split.
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -11,7 +12,8 @@ using namespace riffle::cpu;
 
 namespace {
 
-constexpr WType kBlockTypes[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
+constexpr WType kBlockTypes[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
+                                 WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
 
 // Where a block has f16 numbers, its scale and, if there is one, its minimum (-1: none).
 struct Halves {
@@ -20,7 +22,10 @@ struct Halves {
 Halves halves_of(WType type) {
   switch (type) {
     case WType::Q6_K: return {208, -1};
-    case WType::Q4_1: case WType::Q5_1: case WType::Q4_K: case WType::Q5_K: return {0, 2};
+    case WType::Q4_1:
+    case WType::Q5_1:
+    case WType::Q4_K:
+    case WType::Q5_K: return {0, 2};
     default: return {0, -1};
   }
 }
@@ -76,8 +81,9 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
   int known = 0;
   for (uint32_t types = number(); types > 0; --types) {
     // ggml's type ids.
-    constexpr std::pair<uint32_t, WType> kIds[] = {{2, WType::Q4_0}, {3, WType::Q4_1}, {6, WType::Q5_0}, {7, WType::Q5_1},
-                                                   {8, WType::Q8_0}, {12, WType::Q4_K}, {13, WType::Q5_K}, {14, WType::Q6_K}};
+    constexpr std::pair<uint32_t, WType> kIds[] = {{2, WType::Q4_0},  {3, WType::Q4_1}, {6, WType::Q5_0},
+                                                   {7, WType::Q5_1},  {8, WType::Q8_0}, {12, WType::Q4_K},
+                                                   {13, WType::Q5_K}, {14, WType::Q6_K}};
     const uint32_t id = number(), values = number(), bytes = number(), n = number();
     const uint8_t* blocks = take(size_t{bytes} * n);
     const uint8_t* want = take(size_t{values} * n * 4);
@@ -94,7 +100,8 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
         k->linear.dequant_row(type, moved.data() + 1, values * n, 0, got.data());
         CHECK(std::memcmp(got.data(), want, size_t{values} * n * 4) == 0);
         CHECK(got.back() == -7);
-        for (uint32_t r = 0; r < n; ++r) k->linear.dequant_row(type, moved.data() + 1, values, r, got.data() + r * values);
+        for (uint32_t r = 0; r < n; ++r)
+          k->linear.dequant_row(type, moved.data() + 1, values, r, got.data() + r * values);
         CHECK(std::memcmp(got.data(), want, size_t{values} * n * 4) == 0);
       }
     }
@@ -242,7 +249,8 @@ TEST_CASE("zeros, infinities and NaN among quantised weights reach their own res
               const float v = y[i * (rows + 3) + r];
               double ref = 0;
               for (int64_t j = 0; j < cols; ++j) ref += good.value[r * cols + j] * x[i * cols + j];
-              if (i != 4 && r != 11) wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
+              if (i != 4 && r != 11)
+                wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
               else if (special == 0) wrong += !(v == 0);
               else if (r == 11 || good.value[r * cols + 37] != 0) wrong += std::isfinite(v);
             }

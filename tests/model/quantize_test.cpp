@@ -1,5 +1,7 @@
-// Quantising: the canonical types against the gguf package's bytes, the K types by their error, all against what no row or
-// thread may change.
+// Quantising: the canonical types against the gguf package's bytes, the K types by their error, all against what no row
+// or thread may change.
+#include "model/quantize.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
-#include "model/quantize.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -106,10 +107,11 @@ TEST_CASE("quantised weights are as close as their type allows", "[quantize]") {
     DType type;
     double normal, tails;  // relative RMS; K types: what llama.cpp's quantisers reach on the same kind of values
   };
-  for (const Bound& b : {Bound{DType::F16, 3e-4, 3e-4}, Bound{DType::BF16, 2.4e-3, 2.4e-3}, Bound{DType::Q8_0, 0.0055, 0.0076},
-                         Bound{DType::Q4_0, 0.088, 0.116}, Bound{DType::Q4_1, 0.080, 0.101}, Bound{DType::Q5_0, 0.044, 0.059},
-                         Bound{DType::Q5_1, 0.039, 0.049}, Bound{DType::Q4_K, 0.0722, 0.0929}, Bound{DType::Q5_K, 0.0385, 0.0510},
-                         Bound{DType::Q6_K, 0.0179, 0.0237}})
+  for (const Bound& b :
+       {Bound{DType::F16, 3e-4, 3e-4}, Bound{DType::BF16, 2.4e-3, 2.4e-3}, Bound{DType::Q8_0, 0.0055, 0.0076},
+        Bound{DType::Q4_0, 0.088, 0.116}, Bound{DType::Q4_1, 0.080, 0.101}, Bound{DType::Q5_0, 0.044, 0.059},
+        Bound{DType::Q5_1, 0.039, 0.049}, Bound{DType::Q4_K, 0.0722, 0.0929}, Bound{DType::Q5_K, 0.0385, 0.0510},
+        Bound{DType::Q6_K, 0.0179, 0.0237}})
     for (bool tails : {false, true}) {
       const std::vector<float> x = random_weights(64 * 1024, 7, tails);
       const double rms = relative_rms(x, values(b.type, quantised(b.type, x, 1024), 1024));
@@ -140,7 +142,8 @@ TEST_CASE("every value of every kind of block stays near its own", "[quantize]")
       const std::vector<float> y = values(type, quantised(type, x, 256), 256);
       float largest = 0;
       for (float v : x) largest = std::max(largest, std::fabs(v));
-      // Codes of b bits over [-largest, largest] are 2 largest / (2^b - 1) apart at most; 6-bit scales cost a little more.
+      // Codes of b bits over [-largest, largest] are 2 largest / (2^b - 1) apart at most; 6-bit scales cost a little
+      // more.
       const int bits = type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q4_K   ? 4
                        : type == DType::Q5_0 || type == DType::Q5_1 || type == DType::Q5_K ? 5
                        : type == DType::Q6_K                                               ? 6
@@ -173,7 +176,8 @@ TEST_CASE("f16 and bf16 take the nearest value, ties to even", "[quantize]") {
       };
       wrong += std::signbit(x[i]) != (h >> 15);
       for (int other : {h - 1, h + 1})
-        if ((other & 0x7fff) != 0x7fff && (other ^ h) < 0x8000) wrong += !(error(h) < error(other) || (error(h) == error(other) && h % 2 == 0));
+        if ((other & 0x7fff) != 0x7fff && (other ^ h) < 0x8000)
+          wrong += !(error(h) < error(other) || (error(h) == error(other) && h % 2 == 0));
     }
     CHECK(wrong == 0);
   }

@@ -57,8 +57,8 @@ struct Buffer {
   uint8_t* p;
 };
 
-constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K, WType::Q5_K,
-                          WType::Q6_K, WType::F16, WType::BF16, WType::F32};
+constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K,
+                          WType::Q5_K, WType::Q6_K, WType::F16,  WType::BF16, WType::F32};
 const char* name_of(WType type) { return riffle::dtype_info(type).name; }
 
 void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
@@ -124,8 +124,8 @@ void bench_gemv(const Kernels& k, int threads) {
                                                 });
         std::printf(
             "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; act_prepare %.0f ns\n",
-            name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs,
-            100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
+            name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs, 100 * gbs * 1e9 / bandwidth,
+            2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
         std::fflush(stdout);
       }
 }
@@ -162,10 +162,9 @@ void bench_gemm(const Kernels& k, int threads) {
                     scratch.p + th * each);
     });
     const double flops = 2.0 * s.m * s.n * s.k;
-    std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n",
-                name_of(s.type), static_cast<long>(s.m), static_cast<long>(s.n),
-                static_cast<long>(s.k), flops / t / 1e9, flops / (t + pack / threads) / 1e9,
-                s.m * s.k * 4 / pack / 1e9);
+    std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n", name_of(s.type),
+                static_cast<long>(s.m), static_cast<long>(s.n), static_cast<long>(s.k), flops / t / 1e9,
+                flops / (t + pack / threads) / 1e9, s.m * s.k * 4 / pack / 1e9);
     std::fflush(stdout);
   }
   // A product of nothing: what the call itself costs (AMX: tile configuration and release).
