@@ -102,9 +102,9 @@ typedef struct riffle_model_options {
 
 RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
 
-/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model). Weights are mapped, not
- * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if
- * there is no chat template of the name in options. */
+/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
+ * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED;
+ * RIFFLE_BAD_ARGUMENT if there is no chat template of the name in options. */
 RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
                                            char *err, size_t err_size);
 
@@ -125,7 +125,7 @@ typedef struct riffle_model_info {
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
-  int32_t bos_id, eos_id;
+  int32_t bos_id, eos_id; /* -1: none. A model may have more end tokens; answers end with any of them */
   uint64_t n_params, weight_bytes;
   const char *chat_template; /* its text, or "" */
   const char *chat_template_name; /* what it was recognised as, or what was asked for; "" if it is unknown */
@@ -138,7 +138,7 @@ RIFFLE_API riffle_status riffle_model_get_info(const riffle_model *model, riffle
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 enum {
-  RIFFLE_TOKENIZE_BOS = 1,    /* put the model's beginning-of-sequence token first                         */
+  RIFFLE_TOKENIZE_BOS = 1,    /* put the beginning-of-sequence token first, if the model's texts have one  */
   RIFFLE_TOKENIZE_SPECIAL = 2 /* read control tokens written in the text (such as <s>) as those tokens     */
 };
 
@@ -424,7 +424,7 @@ typedef struct riffle_generate_options {
   riffle_sampling sampling;
   const char *const *stop;  /* n_stop strings; the answer ends before the first found. May be NULL. */
   size_t n_stop;
-  bool ignore_eos;
+  bool ignore_eos;          /* go on after the model's end tokens */
   bool trim_start;          /* drop the white space an answer begins with (chat templates put it there) */
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults(riffle_generate_options *options);

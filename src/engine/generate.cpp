@@ -24,8 +24,8 @@ void check_generate_options(const riffle_generate_options& o) {
 namespace {
 
 bool ends_answer(const Model& model, int32_t token) {
-  const auto& more = model.turn_end_ids;
-  return token == model.config.eos_id || std::find(more.begin(), more.end(), token) != more.end();
+  const auto in = [&](const auto& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+  return in(model.config.eos_ids) || in(model.turn_end_ids);
 }
 
 // One answer under way.
