@@ -91,6 +91,7 @@ std::vector<riffle_score> Examiner::score(const std::vector<int32_t>& tokens, Pr
 
 void Examiner::begin(const Setting& setting) {
   usage_ = Usage();
+  reread_bytes_ = 0;
   check(riffle_set_selection(context_, &setting.selection), context_);
   selector_ = setting.selection.selector;
   const bool coverage = o_.coverage && setting.selection.selector != RIFFLE_SELECTOR_DENSE;
@@ -99,7 +100,9 @@ void Examiner::begin(const Setting& setting) {
 }
 
 Usage Examiner::end() {
-  usage_.add(context_stats(context_));
+  riffle_stats stats = context_stats(context_);
+  stats.loaded_bytes -= reread_bytes_;
+  usage_.add(stats);
   check(riffle_set_trace(context_, nullptr, nullptr, false), context_);
   return std::move(usage_);
 }
@@ -110,11 +113,13 @@ Usage Examiner::end() {
 // rounding).
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
-  const bool stateless =
-      current_ != sessions_[0].get() || selector_ == RIFFLE_SELECTOR_DENSE || selector_ == RIFFLE_SELECTOR_PSA || selector_ == RIFFLE_SELECTOR_TOPK;
-  const size_t keep = stateless ? n : n - std::min(n, kReread);
+  const bool remembers = selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
+  const size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
   truncate(keep);
+  // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
+  const uint64_t before = context_stats(context_).loaded_bytes;
   prefill(prompt.data() + keep, n - keep, nullptr);
+  reread_bytes_ += context_stats(context_).loaded_bytes - before;
 }
 
 std::string Examiner::generate(size_t limit) {

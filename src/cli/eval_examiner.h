@@ -67,6 +67,7 @@ class Examiner {
   std::vector<size_t> session_of_;  // by setting
   riffle_session* current_ = nullptr;
   eval::Usage usage_;                                 // since begin()
+  uint64_t reread_bytes_ = 0;                         // loaded to go back in a prompt, since begin()
   riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
   std::vector<int32_t> prompt_;                       // document and question being answered
   int length_ = 0;                                    // of the document, as --length says

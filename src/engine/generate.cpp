@@ -23,11 +23,6 @@ void check_generate_options(const riffle_generate_options& o) {
 
 namespace {
 
-bool ends_answer(const Model& model, int32_t token) {
-  const auto in = [&](const auto& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
-  return in(model.config.eos_ids) || in(model.turn_end_ids);
-}
-
 // One answer under way.
 class Answer {
  public:
@@ -88,6 +83,7 @@ class Answer {
 void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<const riffle_generate_options> options,
               riffle_token_fn callback, void* user, std::span<riffle_result> results) {
   const Tokenizer& tokenizer = *engine.model().tokenizer;
+  const std::vector<int>& eos_ids = engine.model().config.eos_ids;
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<size_t> active;
@@ -132,7 +128,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
                                 ? sampled[at]
                                 : answers[i].sample(s.logits, tokenizer.vocab_size(), requests[at]);
       ++results[i].n_tokens;
-      if (!options[i].ignore_eos && ends_answer(engine.model(), token)) {
+      if (!options[i].ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end()) {
         end(i, RIFFLE_FINISH_STOP);
         continue;
       }

@@ -64,8 +64,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     const auto selector = make_selector(o.selection);
     // Said before anyone looks for a GPU: none would do.
     if (o.device == RIFFLE_DEVICE_CUDA && selector->rule().host_only)
-      fail(RIFFLE_UNSUPPORTED, "selection.selector is %s, which looks at keys in host memory: device is cuda, expected cpu or emu",
-           selector->name());
+      fail(RIFFLE_UNSUPPORTED, "selection.selector is %s, which %s: device is cuda, expected cpu or emu", selector->name(),
+           selector->rule().host_only_why);
     r.cuda = cuda_usable(r.device_note);
     if (r.cuda && selector->rule().host_only) {
       r.cuda = false;

@@ -92,7 +92,6 @@ struct Model {
   Weights weights;
   std::string format;         // "gguf", "safetensors" or "synthetic"
   std::string chat_template;  // text, or empty
-  std::vector<int32_t> turn_end_ids;  // end an answer as config.eos_id does: what ends a turn in the chat format in use
   std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
   std::vector<std::shared_ptr<MappedFile>> files;          // keep the views alive
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
