@@ -170,7 +170,7 @@ typedef struct riffle_quantize_result {
   uint64_t n_params;
   uint64_t weight_bytes_in, weight_bytes_out, file_bytes;
   uint64_t n_fallback;   /* matrices whose rows do not fit the type's blocks: they have another            */
-  double relative_error; /* of all matrices: root of sum (w' - w)^2 / sum w^2, w the source's values       */
+  double relative_error; /* of the matrices converted: root of sum (w' - w)^2 / sum w^2, w the source's values */
 } riffle_quantize_result;
 
 /* Writes the model at `path` (as in riffle_model_load) to `out`, a GGUF file with all of its metadata, vocabulary and chat

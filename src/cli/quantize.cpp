@@ -78,14 +78,19 @@ void add_quantize(CLI::App& app, Command& chosen) {
   CLI::App* sub = app.add_subcommand("quantize", "Convert a model's weights and write it as a GGUF file");
   sub->footer(
       "All matrices get the type; norms and biases are F32. With _m the output matrix (the embedding, where it is the\n"
-      "output too), and attention's v and the feed-forward's down matrix in layers 0, 2, 4, ... and the last, get Q6_K.\n"
+      "output too), and attention's v and the feed-forward's down matrix in layers 0, 2, 4, ... and the last, get "
+      "Q6_K.\n"
       "Rows that are no blocks of 256 values: Q5_0 for Q4_K, Q5_1 for Q5_K, Q8_0 for Q6_K; no blocks of 32: F16.\n"
-      "Error: root of the squared differences over that of the squared weights, all matrices together. Converting weights\n"
+      "Error: root of the squared differences over that of the squared weights, all matrices together. Converting "
+      "weights\n"
       "that are quantised already adds to their error; those that have their type are copied.");
-  sub->add_option("-m,--model", o->in,
-                  ".gguf file (of a split one: any part) or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
+  sub->add_option(
+         "-m,--model", o->in,
+         ".gguf file (of a split one: any part) or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
       ->type_name("PATH");
-  sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")->type_name("FILE")->required();
+  sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")
+      ->type_name("FILE")
+      ->required();
   sub->add_option("--type", o->type, "type of the weights")
       ->type_name(weight_type_words())
       ->check(weight_type_error)

@@ -75,7 +75,8 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
   for (const int id : others) {
     if (used < std::size(keys)) out.u32(keys[used++], static_cast<uint32_t>(id));
     else if (!found_by_name(id))
-      unsupported(where, "eos_token_id", std::to_string(c.eos_ids.size()) + " end tokens", "3 at most, to write them as GGUF");
+      unsupported(where, "eos_token_id", std::to_string(c.eos_ids.size()) + " end tokens",
+                  "3 at most, to write them as GGUF");
   }
 }
 
@@ -84,7 +85,8 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
 void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
   const std::string a = c.architecture == "qwen2" ? "qwen2" : "llama";
   if (c.sliding_window > 0 && c.first_window_layer > 0 && c.first_window_layer < c.n_layers) {
-    unsupported(where, "max_window_layers", std::to_string(c.first_window_layer), "a sliding window in all layers or in none");
+    unsupported(where, "max_window_layers", std::to_string(c.first_window_layer),
+                "a sliding window in all layers or in none");
   }
   const auto count = [&](const char* key, int value) { out.u32(a + key, static_cast<uint32_t>(value)); };
   out.text("general.architecture", a);
@@ -122,7 +124,8 @@ void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_
                   const Config& c) {
   std::vector<float> scores;
   for (const VocabPiece& piece : pieces) scores.push_back(piece.score);
-  const auto unknown = std::find_if(pieces.begin(), pieces.end(), [](const auto& p) { return p.type == VocabPiece::UNKNOWN; });
+  const auto unknown =
+      std::find_if(pieces.begin(), pieces.end(), [](const auto& p) { return p.type == VocabPiece::UNKNOWN; });
   const auto unknown_id = unknown - pieces.begin();
   const bool has_unknown = unknown != pieces.end();
   const Vocabulary v = padded(std::move(pieces), c);
@@ -139,7 +142,8 @@ void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_
 
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& c) {
   if (!spec.byte_level) {
-    unsupported(spec.where, "model", "a sentencepiece-like tokenizer", "one that is byte-level, or a tokenizer.model beside it");
+    unsupported(spec.where, "model", "a sentencepiece-like tokenizer",
+                "one that is byte-level, or a tokenizer.model beside it");
   }
   const std::string_view pre = gguf_pre(spec);
   const Vocabulary v = padded(spec.pieces, c);

@@ -15,8 +15,8 @@ void write_config(GgufFileWriter& out, const Config& config, const std::string& 
 // What each frequency is divided by where the file says so by a tensor (llama3 scaling, or factors); else empty.
 std::vector<float> rope_factors_of(const Config& config);
 
-// tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A sentencepiece vocabulary
-// of the BPE kind, or byte-level BPE.
+// tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A sentencepiece
+// vocabulary of the BPE kind, or byte-level BPE.
 void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix, bool add_bos,
                   const Config& config);
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& config);

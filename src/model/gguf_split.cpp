@@ -18,12 +18,14 @@ uint64_t required(const GgufFile& gguf, const char* key) {
 
 uint64_t part_number(const GgufFile& gguf, uint64_t count) {
   const uint64_t no = required(gguf, "split.no");
-  if (no >= count) bad_model(gguf.file.name, "split.no", std::to_string(no), "below split.count = " + std::to_string(count));
+  if (no >= count)
+    bad_model(gguf.file.name, "split.no", std::to_string(no), "below split.count = " + std::to_string(count));
   return no;
 }
 
 std::string suffix(uint64_t no, uint64_t count) {
-  return format("-%05llu-of-%05llu.gguf", static_cast<unsigned long long>(no + 1), static_cast<unsigned long long>(count));
+  return format("-%05llu-of-%05llu.gguf", static_cast<unsigned long long>(no + 1),
+                static_cast<unsigned long long>(count));
 }
 
 // Parts of different models under fitting names: what both say of the model must be the same.
@@ -31,7 +33,8 @@ void check_same_model(const GgufFile& first, const GgufFile& part) {
   for (const auto& [key, value] : part.metadata) {
     if (key.starts_with("split.")) continue;
     const auto it = first.metadata.find(key);
-    if (it == first.metadata.end()) bad_model(part.file.name, key, "it here", "it in the first part as well, " + first.file.name);
+    if (it == first.metadata.end())
+      bad_model(part.file.name, key, "it here", "it in the first part as well, " + first.file.name);
     const GgufValue& other = it->second;
     if (value.type != other.type || value.element != other.element || value.bytes != other.bytes ||
         std::memcmp(value.data, other.data, value.bytes) != 0) {
@@ -44,7 +47,8 @@ void check_same_model(const GgufFile& first, const GgufFile& part) {
 
 uint64_t split_count(const GgufFile& gguf) {
   const uint64_t count = gguf.integer("split.count").value_or(1);
-  if (count > kMaxParts) bad_model(gguf.file.name, "split.count", std::to_string(count), "at most " + std::to_string(kMaxParts));
+  if (count > kMaxParts)
+    bad_model(gguf.file.name, "split.count", std::to_string(count), "at most " + std::to_string(kMaxParts));
   return count > 1 ? count : 1;
 }
 

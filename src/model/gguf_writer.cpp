@@ -155,7 +155,8 @@ void GgufFileWriter::begin() {
   head.resize(aligned(head.size()));
   total_ = head.size() + data_bytes_;
   // Not every file system can; then a full disk is met on the way.
-  if (::fallocate(fd_, 0, 0, static_cast<off_t>(total_)) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
+  if (::fallocate(fd_, 0, 0, static_cast<off_t>(total_)) != 0 &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
     io_error(path_, ("cannot reserve " + std::to_string(total_) + " bytes").c_str(), errno);
   }
   put(head.data(), head.size());

@@ -39,8 +39,8 @@ class GgufFileWriter {
   // ---- last: throws RIFFLE_INTERNAL unless every byte was written.
   void finish();
 
-  uint64_t file_bytes() const { return total_; }            // after begin()
-  uint64_t weight_bytes() const { return weight_bytes_; }   // of the tensors, without padding
+  uint64_t file_bytes() const { return total_; }           // after begin()
+  uint64_t weight_bytes() const { return weight_bytes_; }  // of the tensors, without padding
 
  private:
   void key(std::string_view name, GgufType type);
@@ -53,8 +53,8 @@ class GgufFileWriter {
   std::string keys_, infos_;
   uint64_t n_keys_ = 0, n_tensors_ = 0, data_bytes_ = 0, weight_bytes_ = 0;
   std::vector<uint64_t> sizes_;
-  size_t current_ = 0;     // tensor
-  uint64_t in_tensor_ = 0; // bytes of it that were written
+  size_t current_ = 0;      // tensor
+  uint64_t in_tensor_ = 0;  // bytes of it that were written
   std::string buffer_;
   uint64_t total_ = 0;
 };

@@ -54,7 +54,8 @@ class Converter {
         for (int64_t r = item * item_rows; r < std::min(n, (item + 1) * item_rows); ++r) {
           const int64_t source = source_row(first + r, head_dim);
           std::byte* to = out_.data() + r * row_out;
-          if (same) std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out, static_cast<size_t>(row_out));
+          if (same)
+            std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out, static_cast<size_t>(row_out));
           else row(t, source, type, to, scratch_[static_cast<size_t>(thread)], &errors_[static_cast<size_t>(item)]);
         }
       });
@@ -89,7 +90,8 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
-  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to, std::vector<float>& scratch, Error2* e) {
+  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to, std::vector<float>& scratch,
+                  Error2* e) {
     const int64_t cols = t.tensor->cols;
     float *x = scratch.data(), *back = x + cols;
     rows_of(*t.tensor, source, 1, x);
@@ -120,7 +122,9 @@ class Converter {
   std::vector<Error2> errors_;
 };
 
-int bits_of(DType type) { return dtype_info(type).block_bytes * 8 * 256 / dtype_info(type).block_values; }  // of 256 weights
+int bits_of(DType type) {
+  return dtype_info(type).block_bytes * 8 * 256 / dtype_info(type).block_values;
+}  // of 256 weights
 
 void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Model& model) {
   FolderVocab vocab = vocab_of_folder(folder, model.config);
@@ -136,7 +140,8 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
   require(!pieces.treat_whitespace_as_suffix, "treat_whitespace_as_suffix", "true", "false, to write it as GGUF");
   // Tokens that were added to the vocabulary after training.
   if (vocab.bpe) {
-    for (size_t id = pieces.pieces.size(); id < vocab.bpe->pieces.size(); ++id) pieces.pieces.push_back(vocab.bpe->pieces[id]);
+    for (size_t id = pieces.pieces.size(); id < vocab.bpe->pieces.size(); ++id)
+      pieces.pieces.push_back(vocab.bpe->pieces[id]);
   }
   write_pieces(out, std::move(pieces.pieces), pieces.add_dummy_prefix, vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos,
                model.config);
@@ -234,10 +239,12 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
 
 QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix, int n_threads,
                             bool overwrite, const LoadProgress& progress) {
-  if (out.find('\0') != std::string::npos) throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
+  if (out.find('\0') != std::string::npos)
+    throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
   const auto model = load_model(in, {});
   for (const auto& file : model->files) {
-    if (file->is_same_file(out)) throw Error(RIFFLE_BAD_ARGUMENT, out + ": this is the file that the model is read from");
+    if (file->is_same_file(out))
+      throw Error(RIFFLE_BAD_ARGUMENT, out + ": this is the file that the model is read from");
   }
   GgufFileWriter writer(out, overwrite);
   if (is_folder(in)) {

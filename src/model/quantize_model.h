@@ -19,12 +19,12 @@ struct ConversionSums {
 // Rows [first, first + n) as f32, of a synthetic tensor too. out[n][cols]
 void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
 
-// Converts the matrices that take more bits a weight than mix gives them, into model.generated; what they were mapped from
-// is dropped as it is read. progress: of the source's bytes. On an error the model must not be used.
+// Converts the matrices that take more bits a weight than mix gives them, into model.generated; what they were mapped
+// from is dropped as it is read. progress: of the source's bytes. On an error the model must not be used.
 void quantize_weights(Model& model, const WeightMix& mix, int n_threads, const LoadProgress& progress);
 
-// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is written here). Rows of q and k
-// are put in GGUF's order if the model has the other.
+// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is written here). Rows of q
+// and k are put in GGUF's order if the model has the other.
 ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
                              const LoadProgress& progress);
 

@@ -12,13 +12,14 @@ namespace riffle {
 namespace {
 
 constexpr WeightMix kMixes[] = {
-    {"q8_0", DType::Q8_0, false, 7},  {"q6_k", DType::Q6_K, false, 18},  {"q5_k", DType::Q5_K, false, 16},
+    {"q8_0", DType::Q8_0, false, 7},   {"q6_k", DType::Q6_K, false, 18}, {"q5_k", DType::Q5_K, false, 16},
     {"q5_k_m", DType::Q5_K, true, 17}, {"q4_k", DType::Q4_K, false, 14}, {"q4_k_m", DType::Q4_K, true, 15},
-    {"q5_1", DType::Q5_1, false, 9},  {"q5_0", DType::Q5_0, false, 8},   {"q4_1", DType::Q4_1, false, 3},
-    {"q4_0", DType::Q4_0, false, 2},  {"f16", DType::F16, false, 1},     {"bf16", DType::BF16, false, 32},
+    {"q5_1", DType::Q5_1, false, 9},   {"q5_0", DType::Q5_0, false, 8},  {"q4_1", DType::Q4_1, false, 3},
+    {"q4_0", DType::Q4_0, false, 2},   {"f16", DType::F16, false, 1},    {"bf16", DType::BF16, false, 32},
     {"f32", DType::F32, false, 0},
 };
-constexpr std::pair<const char*, const char*> kShort[] = {{"q8", "q8_0"}, {"q6", "q6_k"}, {"q5", "q5_k"}, {"q4", "q4_k"}};
+constexpr std::pair<const char*, const char*> kShort[] = {
+    {"q8", "q8_0"}, {"q6", "q6_k"}, {"q5", "q5_k"}, {"q4", "q4_k"}};
 
 // The next larger type whose blocks are short.
 DType short_blocks(DType type) {
@@ -70,8 +71,11 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     add(names.w2, layer.w2, N::DOWN);
     add(names.bq, layer.bq, N::VECTOR, true);
     add(names.bk, layer.bk, N::VECTOR, true);
-    for (const auto& [name, bias] : {std::pair{names.bv, &layer.bv}, {names.bo, &layer.bo}, {names.b1, &layer.b1},
-                                     {names.b3, &layer.b3}, {names.b2, &layer.b2}})
+    for (const auto& [name, bias] : {std::pair{names.bv, &layer.bv},
+                                     {names.bo, &layer.bo},
+                                     {names.b1, &layer.b1},
+                                     {names.b3, &layer.b3},
+                                     {names.b2, &layer.b2}})
       add(name, *bias, N::VECTOR);
   }
   all.push_back({names.final_norm, &w.final_norm, N::VECTOR, -1, false});

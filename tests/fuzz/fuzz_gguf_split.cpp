@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<riffle::GgufFile> parts;
     parts.push_back(riffle::parse_gguf({first, cut, "fuzz-00001-of-00002.gguf"}));
     parts.push_back(riffle::parse_gguf({first + cut, size - 4 - cut, "fuzz-00002-of-00002.gguf"}));
-    riffle::part_names(parts[0].file.name, parts[0].integer("split.no").value_or(0) % 10000, riffle::split_count(parts[0]));
+    riffle::part_names(parts[0].file.name, parts[0].integer("split.no").value_or(0) % 10000,
+                       riffle::split_count(parts[0]));
     riffle::test::touch(*riffle::model_from_gguf(riffle::join_parts(std::move(parts)), {}));
   } catch (const riffle::Error&) {
   }

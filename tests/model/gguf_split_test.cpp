@@ -25,7 +25,8 @@ std::string part_of(const TinyModel& tiny, uint32_t i, uint32_t n, Split said, s
   if (said.keys) {
     w.scalar<uint16_t>("split.no", 2, static_cast<uint16_t>(said.no));
     w.scalar<uint16_t>("split.count", 2, static_cast<uint16_t>(said.count));
-    w.scalar<int32_t>("split.tensors.count", 5, static_cast<int32_t>(said.tensors ? said.tensors : tiny.tensors.size()));
+    w.scalar<int32_t>("split.tensors.count", 5,
+                      static_cast<int32_t>(said.tensors ? said.tensors : tiny.tensors.size()));
   }
   size_t at = 0;
   for (const auto& [hf, matrix] : tiny.tensors) {
@@ -89,8 +90,9 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   };
   for (int gone = 1; gone <= 3; ++gone) {
     const std::string name = "tiny-0000" + std::to_string(gone) + "-of-00003.gguf";
-    refused({name, "part " + std::to_string(gone) + " of 3"},
-            [&](const TempDir& temp) { std::filesystem::remove(name_of(temp, gone)); }, gone % 3 + 1, RIFFLE_IO);
+    refused(
+        {name, "part " + std::to_string(gone) + " of 3"},
+        [&](const TempDir& temp) { std::filesystem::remove(name_of(temp, gone)); }, gone % 3 + 1, RIFFLE_IO);
   }
   refused({"tiny-00002-of-00003.gguf", "split.no", "found 2", "expected 1"}, put(2, part_of(tiny, 1, 3, {.no = 2})));
   refused({"tiny-00002-of-00003.gguf", "split.count", "found 4"}, put(2, part_of(tiny, 1, 3, {.no = 1, .count = 4})));
@@ -103,7 +105,8 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
           put(2, part_of(tiny, 1, 3, {.no = 1}, 0, true)));
   refused({"tiny-00002-of-00003.gguf", "magic"}, put(2, "no model at all, by any means"));
   refused({"tiny-00001-of-00003.gguf", "split.no", "found 7"}, put(1, part_of(tiny, 0, 3, {.no = 7})));
-  refused({"tiny-00001-of-00003.gguf", "file name", "-00001-of-00002.gguf"}, put(1, part_of(tiny, 0, 3, {.no = 0, .count = 2})));
+  refused({"tiny-00001-of-00003.gguf", "file name", "-00001-of-00002.gguf"},
+          put(1, part_of(tiny, 0, 3, {.no = 0, .count = 2})));
   refused({"tiny-00001-of-00003.gguf", "split.count", "60000"}, put(1, part_of(tiny, 0, 3, {.no = 0, .count = 60000})));
   // Cut short.
   std::string cut = part_of(tiny, 2, 3, {.no = 2});
@@ -129,5 +132,6 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   const TempDir temp;
   write_parts(temp, tiny);
   std::filesystem::rename(name_of(temp, 1), temp / "renamed.gguf");
-  expect_error(RIFFLE_BAD_MODEL, {"renamed.gguf", "-00001-of-00003.gguf"}, [&] { load_model(temp / "renamed.gguf", {}); });
+  expect_error(RIFFLE_BAD_MODEL, {"renamed.gguf", "-00001-of-00003.gguf"},
+               [&] { load_model(temp / "renamed.gguf", {}); });
 }
