@@ -80,16 +80,15 @@ void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
 }
 
 uint64_t read_all(const uint8_t* p, size_t n) {
-  uint64_t s[8] = {};
+  using Line = uint64_t __attribute__((vector_size(16)));
+  Line a = {}, b = {}, c = {}, d = {}, v[4];
   for (size_t i = 0; i + 64 <= n; i += 64) {
     __builtin_prefetch(p + i + 8192);  // the hardware alone stops at each page
-    for (int j = 0; j < 8; ++j) {
-      uint64_t v;
-      std::memcpy(&v, p + i + 8 * j, 8);
-      s[j] ^= v;
-    }
+    std::memcpy(v, p + i, 64);
+    a ^= v[0], b ^= v[1], c ^= v[2], d ^= v[3];
   }
-  return s[0] ^ s[1] ^ s[2] ^ s[3] ^ s[4] ^ s[5] ^ s[6] ^ s[7];
+  a ^= b ^ c ^ d;
+  return a[0] ^ a[1];
 }
 
 double read_bandwidth(int threads, size_t bytes) {
