@@ -54,6 +54,22 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
     if (Status status = choose_orders(step, scratch, scratch.order, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
+  } else if (step.ranked.vote.select > 0) {
+    if (Status status = vote_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
+    if (Status status = choose_voted(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
+  } else if (step.ranked.top_p > 0) {
+    if (step.ranked.progressive && step.ranked.stop != Stop::Paper && step.ranked.stop != Stop::Window) return cudaErrorNotSupported;
+    if (ranks_base(step.ranked)) {
+      if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+      const int want = step.ranked.progressive ? static_cast<int>(step.max_blocks) : 0;
+      if (Status status = rank_orders(step, scratch, scratch.order, nullptr, want, stream); status != cudaSuccess) return status;
+    }
+    if (Status status = score_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
+    if (Status status = choose_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   } else {
     if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
@@ -65,7 +81,8 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   args.order = scratch.order;
   args.group = g;
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  args.tests = step.ranked.progressive && !step.ranked.everything;
+  args.tests = step.ranked.progressive && !step.ranked.everything && !chooses_order(step.ranked);
+  if (chooses_tokens(step.ranked)) args.step.masks = scratch.masks;
   return step.layout.type == KvType::F16 ? attend_f16(args, limits, stream) : attend_f32(args, limits, stream);
 }
 

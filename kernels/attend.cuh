@@ -163,7 +163,10 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
       counts.y += __shfl_xor_sync(kAllLanes, counts.y, o);
     }
     if (w.lane == 0) {
-      if (a.step.results != nullptr) a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y};
+      const auto last = chooses_tokens(a.step.ranked) ? __ldcg(&a.scratch.ranks[w.row].last) : 0xffffffffull;
+      if (a.step.results != nullptr)
+        a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y, static_cast<int32_t>(last & 0xffffffffu),
+                                 static_cast<int32_t>(last >> 32)};
       if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[w.head_index()] = n_read;
     }
   }
@@ -191,7 +194,7 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
     const StepSequence sequence = a.step.sequences[row / a.step.n_kv_heads];
     memory.sequence[warp] = sequence;
     memory.geometry[warp] = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
-    if (ranked.by_share && !ranked.everything)
+    if (chooses_order(ranked))
       memory.geometry[warp].n_total = memory.geometry[warp].n_forced + __ldcg(&a.scratch.ranks[row].ranked);
   }
   __syncwarp();

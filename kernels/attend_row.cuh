@@ -227,7 +227,10 @@ struct RowWarp {
     const int stage = used % a.n_stages;
     const int b = memory.stages[warp][stage].x;
     uint64_t mask = ~uint64_t(0) >> (64 - valid_tokens(b));
-    if (a.step.masks != nullptr) mask &= __ldg(a.step.masks + int64_t(row) * a.step.max_blocks + b);
+    if (a.step.masks != nullptr) {
+      static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+      mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) + int64_t(row) * a.step.max_blocks + b);
+    }
     block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
   }
   __device__ void values() {

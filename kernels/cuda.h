@@ -23,6 +23,7 @@ enum class KvType : uint8_t { F16 = 0, F32 = 1 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Window = 1, Bound = 2, Veto = 3 };
+enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };  // riffle_vote
 
 // ---- linear.h's worth: gemv.cu bias.cu rmsnorm.cu swiglu.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
 
@@ -120,11 +121,24 @@ struct StepSequence {
   int32_t vectors = 2;                      // of a digest: 2, or 3 where the mean key is kept as well (Stop::Veto needs it)
   const float* bound_factor = nullptr;      // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
   const std::byte* codes = nullptr;         // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
+  std::byte* votes = nullptr;               // [n_layers][vote_bytes]: tokenselect's last selections; null: none are kept
   std::byte* tail = nullptr;                // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
   // once, and tested in fewer passes; results do not depend on it. Null: none is expected.
   int32_t* expected = nullptr;
 };
+
+// The last selection of a layer by vote; n_tokens 0: none. Then follow the query that voted, f32 [n_heads * d], and of each block
+// the tokens that are read beside those from `window` on, u64 [max_blocks].
+struct VoteState {
+  int32_t n_tokens, window;  // of the sequence then; where the local tokens begin
+  int32_t select, init, local, kind;
+  float scale;
+  int32_t unused;
+};
+__host__ __device__ constexpr int64_t vote_bytes(int64_t n_query, int64_t max_blocks) {
+  return static_cast<int64_t>(sizeof(VoteState)) + 4 * n_query + 8 * max_blocks;
+}
 
 // The slot pool as the device sees it (device-side residency). All members point to device memory.
 //   words[slot] = key(table, entry) << 24 | stamp: who owns the slot and the step that used it last. kFreeWord: nobody.
@@ -195,7 +209,7 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
 Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
                    const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream);
 
-// ---- decode attention: score.cu rank.cu estimate.cu attend.cu ----------------------------------------------------------------------
+// ---- decode attention: score.cu rank.cu estimate.cu top_p.cu vote.cu attend.cu ----------------------------------------------------------------------
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
 // Positions of a row's order: forced blocks first (sinks, window, tail, in token order), then the candidates (the full blocks
 // between sinks and window), most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all
@@ -205,6 +219,13 @@ Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64
 // state for all its positions; the states are merged in warp order at the end. So the result depends on the order alone.
 
 inline constexpr int kRowWarps = 64;
+
+// tokenselect: the tokens that all heads of a layer vote for, the first and the last ones (select/tokenselect.cpp).
+struct VoteRule {
+  int32_t select = 0, init = 0, local = 1;  // tokens; select 0: no vote
+  VoteKind kind = VoteKind::Soft;
+  float scale = 1, cache_threshold = 2;
+};
 
 struct Ranked {
   bool everything = false;    // dense: no ranking at all
@@ -219,12 +240,18 @@ struct Ranked {
   // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys.
   bool by_share = false;
   float log2_share = 0;
+  // twilight: > 0: of the blocks that the words above choose (a progressive test looks at masses by INT4 keys; Paper or Window)
+  // the fewest tokens that hold this share of each head's weight, as INT4 keys tell; the union of the heads'.
+  double top_p = 0;
+  VoteRule vote;  // instead of all of the above, if it selects any (sink_blocks and window_blocks are 0, budget is 1)
 };
 
 struct RowResult {  // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
   // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended to, count in both.
   int32_t lookups = 0, misses = 0;
+  int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
+  int32_t cached = 0;     // vote: an earlier selection was used again
 };
 
 struct DecodeStep {
@@ -263,7 +290,8 @@ struct DeviceLimits {
 // cudaErrorNotSupported for a head_dim, group or block size that the kernels do not have, or not on a device of these limits
 // (which must be the current one): each of a CTA's warps has a block in shared memory.
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
-size_t decode_scratch_bytes(const DecodeStep& step);  // for step.n, max_blocks and any Ranked
+// For step.n, max_blocks and any Ranked, but for top_p and vote: those take 4 more bytes a token and query head.
+size_t decode_scratch_bytes(const DecodeStep& step);
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with device-side residency
 // (hits from slots, misses straight from pinned host memory, kept in a victim's slot), test, merge, normalise. No host.
 Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream);

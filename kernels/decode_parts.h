@@ -25,22 +25,36 @@ struct HeadStats {
 
 struct DecodeScratch {
   uint32_t* counters;     // [rows][kCounterStride], cleared by score_rows: see attend.cuh
-  RankState* ranks;       // [rows]
-  float* top;             // [rows][kMaxGroup]: largest bound of each head
+  RankState* ranks;       // [rows]; by share: candidates to be read; top_p, vote: and as `last` the
+                          // tokens, and from bit 32 on RowResult::cached
+  float* top;             // [rows][kMaxGroup]: largest bound of each head; top_p: its threshold
   float* scores;          // [rows][max_blocks], candidates in token order
-  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks
-  float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size
+  float* head_scores;     // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full blocks; top_p after psa's
+                          // ranking: log masses by position
+  float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size; top_p after
+                          // psa's ranking: a block's largest score, by position
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
-  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass
+  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass;
+                          // top_p: float, the parts of a head's largest score
   unsigned long long* words;  // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh
   HeadStats* run;         // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
   float* cta_states;      // [rows][kRowCtas][cta_floats]
   int32_t* cta_counts;    // [rows][kRowCtas][2]: lookups, misses
+  float* token_scores;    // [rows][g][max_blocks * block_size]; top_p: by position in the base's order, then weights; vote: by
+                          // token, then votes in the place of head 0; only if chooses_tokens
+  uint64_t* masks;        // [rows][max_blocks], by block; only if chooses_tokens
+  unsigned long long* weight_sums;  // [rows][g][kWeightBins]; only top_p: sums of weights by their leading bits
   float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
 };
+inline constexpr int kWeightBins = 2048;
 inline constexpr int kWords = 5;
 inline constexpr int kCounterStride = 32;  // a cache line each
+
+// Selections that end as a mask for each block and an order of the blocks that hold any token.
+__host__ __device__ inline bool chooses_tokens(const Ranked& r) { return !r.everything && (r.top_p > 0 || r.vote.select > 0); }
+// ... or as an order of some blocks; ranks[row].ranked of the candidates are read.
+__host__ __device__ inline bool chooses_order(const Ranked& r) { return chooses_tokens(r) || (!r.everything && r.by_share); }
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
 inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
@@ -72,6 +86,11 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   take(s.run, rows * kMaxGroup);
   take(s.cta_states, rows * kRowCtas * s.cta_floats);
   take(s.cta_counts, rows * kRowCtas * 2);
+  if (chooses_tokens(step.ranked)) {
+    take(s.token_scores, per_head * step.layout.block_size);
+    take(s.masks, rows * step.max_blocks);
+    take(s.weight_sums, rows * g * kWeightBins);
+  }
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
   s.bytes = at;
   return s;
@@ -91,6 +110,16 @@ Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm,
                      cudaStream_t stream);
+
+// top_p.cu, between the ranking (none where the base is everything) and attention: the tokens to attend to as masks, the
+// rows' orders of the blocks that hold any, and their numbers (ranks[row]).
+bool ranks_base(const Ranked& ranked);
+Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+
+// vote.cu, instead of scores and ranking: what top_p.cu comes to, by a vote of all heads on the keys themselves.
+Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
+Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
 
 // attend.cu: what one launch of the attention kernel does.
 struct AttendArgs {

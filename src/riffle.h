@@ -185,7 +185,8 @@ typedef enum riffle_stop {
  * UNION: best rank that any head gives. */
 typedef enum riffle_gqa { RIFFLE_GQA_MEAN = 0, RIFFLE_GQA_SOFT_SUM = 1, RIFFLE_GQA_UNION = 2 } riffle_gqa;
 
-/* What twilight starts from: everything; the best blocks of a budget; or psa's own selection. */
+/* What twilight starts from: everything; the best blocks of a budget; or psa's own selection (on a GPU with stop PAPER or
+ * WINDOW). On a GPU twilight, tokenselect and riffle need residency decided there, else they are RIFFLE_UNSUPPORTED. */
 typedef enum riffle_base { RIFFLE_BASE_ALL = 0, RIFFLE_BASE_TOPK = 1, RIFFLE_BASE_PSA = 2 } riffle_base;
 
 /* How tokenselect's heads agree: the sum of their softmaxes; of their logits; or of their own top tokens (one vote each). */
@@ -194,7 +195,7 @@ typedef enum riffle_vote { RIFFLE_VOTE_SOFT = 0, RIFFLE_VOTE_LOGITS = 1, RIFFLE_
 /* tokenselect: where tokens are in the eyes of the position encoding. TRUE: at their places in the text. LIST: at their
  * places in the list that is attended to, which is never longer than init_tokens + select_tokens + local_tokens (and 64
  * more while a selection is used again), so that a model can go on beyond its trained context; a prompt is then read
- * through the same selection. Changing between the two rounds the keys that are held once more. */
+ * through the same selection. Changing between the two rounds the keys that are held once more. LIST: device cpu or emu. */
 typedef enum riffle_positions { RIFFLE_POSITIONS_TRUE = 0, RIFFLE_POSITIONS_LIST = 1 } riffle_positions;
 
 typedef struct riffle_selection {

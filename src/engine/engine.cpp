@@ -117,7 +117,8 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
 // follows the selection as well.
 void Engine::require_state(Sequence& s) {
   if (options_.cuda) {
-    if (selector_->rule().by_share) backend_->residency().require_codes(s.kv);
+    if (selector_->rule().codes()) backend_->residency().require_codes(s.kv);
+    if (selector_->rule().by_vote) backend_->residency().require_votes(s.kv);
     return;
   }
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
@@ -151,11 +152,11 @@ void Engine::check_device(const Selector& selector) const {
     fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s looks at keys in host memory: it needs device cpu or emu",
-         selector.name());
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu", selector.name(),
+         selector.rule().host_only_why);
   const riffle_context_options& o = options_.options;
   const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
-  if (options_.cuda && selector.rule().by_share && hosted)
+  if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted)
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: not with residency host, no_pin, evict fifo "
          "or a pool per layer", selector.name());
 }

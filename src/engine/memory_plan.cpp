@@ -64,7 +64,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     r.cuda = cuda_usable(r.device_note);
     if (const auto selector = make_selector(o.selection); r.cuda && selector->rule().host_only) {
       r.cuda = false;
-      r.device_note = format("selector %s needs device cpu or emu", selector->name());
+      r.device_note = format("selector %s %s: it needs device cpu or emu", selector->name(), selector->rule().host_only_why);
     }
     if (r.cuda) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
     if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda) fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
@@ -101,7 +101,10 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.residency = o.residency;
   c.no_pin = o.no_pin;
   c.digest = digest_spec(o.selection);
-  c.codes = make_selector(o.selection)->rule().by_share;
+  const SelectionRule rule = make_selector(o.selection)->rule();
+  c.codes = rule.codes();
+  c.votes = rule.by_vote;
+  c.token_scores = rule.tokens();
   return c;
 }
 

@@ -38,6 +38,8 @@ class Residency {
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
   // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own (SelectorState).
   virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
+  // A GPU keeps what was last voted for, until the sequence is cut or prefilled.
+  virtual void require_votes(SequenceKv& sequence) { (void)sequence; }
 
   // ---- decode
   // Makes the newest block of these sequences writable at position n_tokens and leaves room for `spare` more blocks in

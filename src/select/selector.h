@@ -102,6 +102,7 @@ class RowPlan {
 // the forced ones, then either a fixed number of the best (one shot) or microbatches until the test passes.
 struct SelectionRule {
   bool host_only = false;   // these words do not tell it: it runs where the CPU attends
+  const char* host_only_why = "looks at keys in host memory";
   bool everything = false;  // no ranking: all blocks in token order
   int sink_blocks = 0, window_blocks = 0;
   riffle_digest digest = RIFFLE_DIGEST_CUBOID_MEAN;
@@ -113,6 +114,19 @@ struct SelectionRule {
   int microbatch = 0;
   bool by_share = false;    // not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight,
   float log_share = 0;      // as INT4 keys tell
+  // > 0: of the blocks that the words above choose only the tokens that hold this share of each head's weight, as INT4 keys
+  // tell, and forced ones; then a progressive test looks at masses that INT4 keys tell, too.
+  float top_p = 0;
+
+  // Nothing of the above: the select_tokens that all heads of a layer vote for by the keys themselves, between the first
+  // init_tokens and the last local_tokens.
+  bool by_vote = false;
+  int select_tokens = 0, init_tokens = 0, local_tokens = 0;
+  riffle_vote vote = RIFFLE_VOTE_SOFT;
+  float vote_scale = 1, cache_threshold = 2;
+
+  bool codes() const { return by_share || top_p > 0; }  // needs INT4 keys
+  bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
 };
 
 class Selector {

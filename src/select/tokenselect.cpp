@@ -145,7 +145,16 @@ class TokenSelect : public Selector {
   const char* name() const override { return "tokenselect"; }
   SelectionRule rule() const override {
     SelectionRule r;
-    r.host_only = true;
+    r.host_only = s_.positions == RIFFLE_POSITIONS_LIST;
+    r.host_only_why = "with positions list has no GPU kernels (positions true has)";
+    r.budget = 1;
+    r.by_vote = true;
+    r.select_tokens = s_.select_tokens;
+    r.init_tokens = s_.init_tokens;
+    r.local_tokens = s_.local_tokens;
+    r.vote = s_.vote;
+    r.vote_scale = s_.vote_scale;
+    r.cache_threshold = s_.cache_threshold;
     return r;
   }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {

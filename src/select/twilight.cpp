@@ -22,7 +22,26 @@ class Twilight : public Selector {
   const char* name() const override { return "twilight"; }
   SelectionRule rule() const override {
     SelectionRule r;
-    r.host_only = true;  // the device's kernels know neither codes nor tokens yet
+    if (psa_) {
+      r = psa_->rule();
+      // A GPU makes psa's test on estimated masses only, not on bounds of them.
+      r.host_only = s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO;
+      r.host_only_why = "with base psa and stop bound or veto has no GPU kernels (paper and window have)";
+    } else if (s_.base == RIFFLE_BASE_TOPK) {
+      r.sink_blocks = s_.sink_blocks;
+      r.window_blocks = s_.window_blocks;
+      r.digest = s_.digest;
+      r.gqa = s_.gqa;
+      r.budget = s_.base_budget;
+      if (s_.top_p >= 1) return r;  // topk
+    } else {
+      r.everything = s_.top_p >= 1;
+      r.sink_blocks = s_.sink_blocks;
+      r.window_blocks = s_.window_blocks;
+      r.budget = 1;
+      if (r.everything) return r;
+    }
+    r.top_p = s_.top_p;
     return r;
   }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {

@@ -2,6 +2,7 @@
 // host blocks (pinned), digests, page tables and a slot pool.
 #pragma once
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -47,6 +48,8 @@ struct SceneShape {
   std::vector<int> tokens = {1000};
   int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns with 3 and 2
   unsigned seed = 1;
+  std::function<float(int token, int dim, float x)> key;    // what becomes of a random key; none: nothing
+  std::function<float(int head, int dim, float x)> query;
 };
 
 inline cpu::DigestKind cpu_kind(cuda::DigestKind kind) { return static_cast<cpu::DigestKind>(kind); }
@@ -150,7 +153,10 @@ struct Scene {
       std::vector<float> direction(d);
       for (float& x : direction) x = normal(random);
       for (int i = 0; i < shape.g; ++i)
-        for (int j = 0; j < d; ++j) s.q[(size_t(h) * shape.g + i) * d + j] = 0.8f * direction[j] + 0.6f * normal(random);
+        for (int j = 0; j < d; ++j) {
+          const float x = 0.8f * direction[j] + 0.6f * normal(random);
+          s.q[(size_t(h) * shape.g + i) * d + j] = shape.query ? shape.query(h * shape.g + i, j, x) : x;
+        }
       for (int b = 0; b < s.n_blocks; ++b) {
         std::byte* to = s.blocks->data + (int64_t(h) * s.n_blocks + b) * layout.block_bytes;
         // One block in eight matters, by varying amounts.
@@ -158,7 +164,8 @@ struct Scene {
         for (int t = 0; t < B; ++t)
           for (int j = 0; j < d; ++j) {
             const bool held = b * B + t < n_tokens;
-            put(to, int64_t(t) * d + j, held ? normal(random) + pull * direction[j] : NAN);
+            const float x = held ? normal(random) + pull * direction[j] : NAN;
+            put(to, int64_t(t) * d + j, held && shape.key ? shape.key(b * B + t, j, x) : x);
             put(to, (int64_t(B) + t) * d + j, held ? normal(random) : NAN);
           }
         const int64_t e = entry(s, h, b);

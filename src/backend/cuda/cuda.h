@@ -24,6 +24,8 @@ struct CudaBackendOptions {
   bool no_pin = false;
   DigestSpec digest;          // what sessions will be created with
   bool codes = false;         // ... and whether they keep INT4 keys
+  bool votes = false;         // ... or the last selections by vote
+  bool token_scores = false;  // a step scores single tokens
 };
 
 // Whether a GPU can be used now; text: its name, or what is missing.

@@ -328,7 +328,7 @@ CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
   p.free = device->free;
   p.weights = cuda::device_bytes(model);
   p.activations = cuda::running_bytes(model, o);
-  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.codes, o.n_ctx);
+  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
   const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
   p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
   p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);

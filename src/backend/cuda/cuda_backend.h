@@ -69,7 +69,7 @@ class CudaBackend : public Backend {
   void prepare_step();
   void fetch_results(const float* logits);
   int64_t sampled_vocab() const;
-  int64_t index_bytes(const SelectionRule& rule, int n_blocks) const;
+  int64_t index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const;
   void report_step();
 
   const Model& model_;

@@ -32,6 +32,9 @@ static Ranked ranked_of(const SelectionRule& r) {
   out.microbatch = r.microbatch;
   out.by_share = r.by_share;
   out.log2_share = r.log_share * 1.44269504f;
+  out.top_p = r.top_p;
+  if (r.by_vote)
+    out.vote = {r.select_tokens, r.init_tokens, r.local_tokens, static_cast<VoteKind>(r.vote), r.vote_scale, r.cache_threshold};
   return out;
 }
 
@@ -70,7 +73,9 @@ void CudaBackend::prepare_step() {
     check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
   }
   grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
-  grow(scratch_, decode_scratch_bytes(decode_step(0, nullptr, nullptr)), "attention's scratch");
+  DecodeStep sparse = decode_step(0, nullptr, nullptr);
+  sparse.ranked = ranked_of(rule_);  // also where the first layers are dense
+  grow(scratch_, decode_scratch_bytes(sparse), "attention's scratch");
   if (arrivals_.size() < rows * sizeof(uint32_t)) {
     grow(arrivals_, rows * sizeof(uint32_t), "attention's scratch");
     check(cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_), "attention's scratch");
@@ -111,7 +116,7 @@ bool CudaBackend::begin_step(const Step& step) {
   samples_here_ = step.samples != nullptr && sampled_vocab() <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
-  if (rule_.by_share && residency_.hosted())
+  if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s", step.selector->name(),
          residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
   max_blocks_ = 0;
@@ -275,14 +280,27 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
-// What is read of a row's index: digests of its candidates, or INT4 keys of its full blocks.
-int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks) const {
-  const int d = config_.head_dim, full = n_blocks - 1;
+// What is read of a row's index: digests of its candidates, INT4 keys of its full blocks (of those that a budget allows), keys.
+int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const {
+  const int d = config_.head_dim, full = n_blocks - 1, block_size = options_.layout.block_size;
+  const int64_t code_bytes = int4_block_bytes(block_size, d);
   if (rule.everything) return 0;
-  if (rule.by_share) return full * int4_block_bytes(options_.layout.block_size, d);
-  const int candidates = std::max(0, full - rule.sink_blocks - rule.window_blocks);
+  if (rule.by_share) return full * code_bytes;
+  if (rule.by_vote) {  // the candidates' keys
+    const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
+    return left <= rule.select_tokens ? 0 : left * options_.layout.row_bytes();
+  }
+  const int sinks = std::min(rule.sink_blocks, full), window = std::min(rule.window_blocks, full - sinks);
+  const int candidates = full - sinks - window;
+  int64_t codes = 0;
+  if (rule.top_p > 0) {
+    const double tokens = rule.budget <= 1 ? rule.budget * double(n_tokens) : rule.budget;
+    const double blocks = rule.progressive ? n_blocks : std::min(std::ceil(tokens / block_size), double(n_blocks));
+    codes = std::max(static_cast<int>(blocks) - 1, sinks + window) * code_bytes;
+    if (!rule.progressive && rule.budget == 1) return codes;
+  }
   const bool mean_too = rule.progressive && rule.stop == RIFFLE_STOP_VETO;
-  return int64_t(candidates) * d * ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
+  return codes + int64_t(candidates) * d * ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
 void CudaBackend::report_step() {
@@ -314,7 +332,11 @@ void CudaBackend::report_step() {
       RowReport& to = reports_[r];
       to = RowReport();
       to.n_blocks = from.n_blocks, to.n_read = from.n_read;
-      to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks);
+      to.tokens_read = from.n_tokens;
+      to.selected = from.cached == 0;
+      if (to.selected)
+        to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks,
+                                     host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;

@@ -9,11 +9,13 @@ namespace riffle::cuda {
 
 static int64_t entries(const Config& c, int64_t max_blocks) { return int64_t(c.n_layers) * c.n_kv_heads * max_blocks; }
 
-uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, int64_t n_ctx) {
+uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
+                       int64_t n_ctx) {
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
+  const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
   return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         coded + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 7 * 256;
+         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 8 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
@@ -80,6 +82,7 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.vectors = s.spec.vectors();
   out.bound_factor = d.bound_factor.as<float>();
   out.codes = d.codes.as<std::byte>();
+  out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
   return out;
@@ -195,6 +198,7 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   flush_.wait("flushing KV");
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
   forget(s, block);
+  forget_votes(d);
   compute_->wait("forgetting blocks");
   store_->truncate(s, n_tokens);
   d.known_blocks = std::min(d.known_blocks, store_->layout().blocks(n_tokens));
@@ -336,6 +340,7 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
 LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   park(s);
+  if (layer == 0) forget_votes(on_device(s));
   const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
   const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
   // Two take turns where both fit what is planned for them; what an earlier prompt has left counts.
@@ -437,6 +442,19 @@ void CudaResidency::require_codes(SequenceKv& s) {
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
+}
+
+void CudaResidency::require_votes(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  if (d.votes.size() > 0) return;
+  const DeviceScope on(device_.ordinal);
+  d.votes = heap_->take(config_.n_layers * votes_bytes(d.max_blocks), "a session's last selections");
+  forget_votes(d);
+}
+
+// The next step of every layer selects anew.
+void CudaResidency::forget_votes(CudaSequence& d) {
+  if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
 }
 
 // After an error digests stay stale, and whoever needs them next comes back here.

@@ -18,6 +18,7 @@ struct CudaSequence : DeviceKv {
   int32_t table = 0;
   int64_t max_blocks = 0;
   Buffer page_table, host_table, digests, bound_factor, tails, expected;
+  Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
@@ -27,7 +28,8 @@ struct CudaSequence : DeviceKv {
 };
 
 // Device bytes of one session of n_ctx tokens.
-uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, bool codes, int64_t n_ctx);
+uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
+                       int64_t n_ctx);
 
 class CudaResidency : public Residency {
  public:
@@ -42,6 +44,7 @@ class CudaResidency : public Residency {
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void require_codes(SequenceKv& sequence) override;
+  void require_votes(SequenceKv& sequence) override;
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
@@ -81,6 +84,8 @@ class CudaResidency : public Residency {
   std::byte* head_room(const SequenceKv& s);
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
   int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
+  int64_t votes_bytes(int64_t max_blocks) const { return vote_bytes(int64_t(config_.n_heads) * layout_.head_dim, max_blocks); }
+  void forget_votes(CudaSequence& d);
   void reset_pool();
   void use_host_pool();
   void forget(SequenceKv& s, int64_t from_block);

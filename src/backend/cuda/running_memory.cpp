@@ -61,6 +61,7 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   add((c.mlp_bias ? 8 : 4) * std::max<int64_t>(n, kGemvMaxRows) * c.hidden_dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
+  step.ranked.top_p = o.token_scores ? 0.5 : 0;
   add(decode_scratch_bytes(step));
   add(4 * step_rows);                                // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
@@ -69,6 +70,7 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
   // ... driven by the host: one sequence at a time
   step.n = 1;
+  step.ranked = {};
   add(host_scratch_bytes(step));
   add(4 * c.n_kv_heads * blocks), add(4 * 2 * c.n_kv_heads), add(4 * (c.n_kv_heads + 1));
   add(victims_scratch_bytes());
