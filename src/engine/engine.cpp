@@ -14,9 +14,6 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
     : model_(model), options_(resolve_options(model.config, options)), rope_(rope_frequencies(model.config, n_ctx())) {
   riffle_plan plan;
   plan_memory(model, options_, plan);
-  if (model.config.sliding_window > 0 && n_ctx() > model.config.sliding_window)
-    fail(RIFFLE_UNSUPPORTED, "the model has a sliding window of %d tokens, which riffle does not have yet; n_ctx up to that works",
-         model.config.sliding_window);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   if (options_.cuda) {
     backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
@@ -25,7 +22,7 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
   }
   dense_ = make_dense();
   selector_ = make_selector(options_.options.selection);
-  check_device(*selector_);
+  check_device(*selector_, selection());
   act_ = std::make_unique<Activations>();
 }
 
@@ -75,7 +72,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
 
 void Engine::set_selection(const riffle_selection& selection) {
   std::unique_ptr<Selector> selector = make_selector(selection);
-  check_device(*selector);
+  check_device(*selector, selection);
   selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
@@ -101,8 +98,16 @@ void Engine::require_digests(Sequence& s) {
   backend_->residency().change_digests(s.kv, want);
 }
 
-bool Engine::list_positions() const {
-  return selection().selector == RIFFLE_SELECTOR_TOKENSELECT && selection().positions == RIFFLE_POSITIONS_LIST;
+static bool wants_list(const riffle_selection& s) {
+  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+}
+
+bool Engine::list_positions() const { return wants_list(selection()); }
+
+// A window that holds all of the context is none: there the selector chooses.
+int Engine::window(int layer) const {
+  const int w = model_.config.window(layer);
+  return n_ctx() > w ? w : 0;
 }
 
 int64_t Engine::rope_positions(int64_t n_tokens) const {
@@ -147,8 +152,12 @@ void Engine::require_state(Sequence& s) {
   threads_->parallel_for(s.kv.heads.size(), take_in);
 }
 
-void Engine::check_device(const Selector& selector) const {
-  if (list_positions() && rope_.scale != 1)
+void Engine::check_device(const Selector& selector, const riffle_selection& wanted) const {
+  const Config& c = model_.config;
+  if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with this model's sliding window: %d tokens in the layers from %d "
+         "on, and n_ctx is %lld", c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
+  if (wants_list(wanted) && rope_.scale != 1)
     fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)
