@@ -93,6 +93,11 @@ selector_bench attention_stats: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# The picture of RESULTS.md (tools/bench/results_chart.cpp says how): make results_chart
+results_chart: $(BUILD)/results_chart
+$(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
+
 deps: ; @third_party/setup.sh check >/dev/null 2>&1 || third_party/setup.sh install
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
@@ -109,4 +114,4 @@ clean:
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
-.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats fmt clean fuzz dist install
+.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats results_chart fmt clean fuzz dist install

@@ -4,12 +4,14 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "model/chat_template.h"
 #include "model/synthetic_model.h"
 #include "model/tokenizer.h"
+#include "select/selection_fields.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -20,6 +22,7 @@ using ErrorText = char[512];
 struct riffle_model {
   std::unique_ptr<Model> model;
   std::string weight_type, rope_scaling;
+  std::optional<ChatFormat> chat;  // nothing: a template that riffle does not know, or none
   std::mutex error_lock;  // threads may tokenise at once
   std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";
@@ -194,6 +197,22 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->bypass = 0.85f;
 }
 
+riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field) {
+  if (!field || field->struct_size != sizeof *field || index >= selection_fields().size()) return RIFFLE_BAD_ARGUMENT;
+  return guarded(nullptr, 0, [&] {
+    const SelectionField& f = selection_fields()[index];
+    field->name = f.name;
+    field->whole = f.whole;
+    field->low = f.low;
+    field->high = f.high;
+    field->above_low = f.above_low;
+    field->below_high = f.below_high;
+    snprintf(field->range, sizeof field->range, "%s", f.range().c_str());
+    field->selectors = f.selectors;
+    field->bases = f.bases;
+  });
+}
+
 void riffle_attention_trace_defaults(riffle_attention_trace* t) {
   if (!t) return;
   *t = {};
@@ -250,7 +269,16 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
         return o.progress(o.progress_user, &p);
       };
     auto m = std::make_unique<riffle_model>();
+    if (o.chat_template) m->chat = chat_format_named(o.chat_template);  // before the work of loading
     m->model = load_model(path, progress);
+    if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
+      if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
+      if (m->chat) {
+        std::vector<int>& ends = m->model->config.eos_ids;
+        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
+          if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+      }
+    }
     name_parts(*m);
     *model = m.release();
   });
@@ -300,6 +328,7 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->chat_template = m.chat_template.c_str();
   info->rope_scaling = model->rope_scaling.c_str();
   info->sliding_window = c.sliding_window;
+  info->chat_template_name = model->chat ? model->chat->family->name : "";
   return RIFFLE_OK;
 }
 
@@ -334,6 +363,10 @@ const char* riffle_token_piece(const riffle_model* model, int32_t token) {
   return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
 }
 
+const char* riffle_chat_template_name(size_t index) {
+  return index < chat_families().size() ? chat_families()[index].name : nullptr;
+}
+
 riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages, size_t n_messages,
                                  int32_t* tokens, size_t capacity, size_t* n_tokens) {
   return on_model(model, [&] {
@@ -345,7 +378,14 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
       require(messages[i].content, "a message's content");
       list.push_back({messages[i].role, messages[i].content});
     }
-    const auto ids = chat_tokens(tokenizer_of(*model), model->model->chat_template, list);
+    const Tokenizer& tokenizer = tokenizer_of(*model);
+    if (!model->chat) {
+      fail(RIFFLE_UNSUPPORTED, "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
+           model->model->chat_template.empty() ? "the model carries no chat template"
+                                               : "the model's chat template is none that riffle knows",
+           chat_format_names().c_str());
+    }
+    const auto ids = chat_tokens(tokenizer, *model->chat, list);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }
@@ -389,7 +429,9 @@ void riffle_context_free(riffle_context* context) { delete context; }
 const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
 
 const char* riffle_context_notice(const riffle_context* context) {
-  return context ? context->engine->backend().notice() : "";
+  const char* text = "";
+  if (context) guarded(nullptr, 0, [&] { text = context->engine->notice(); });
+  return text;
 }
 
 riffle_status riffle_set_selection(riffle_context* context, const riffle_selection* selection) {

@@ -96,12 +96,15 @@ typedef struct riffle_model_options {
   size_t struct_size;
   riffle_progress_fn progress; /* may be NULL */
   void *progress_user;
+  const char *chat_template; /* how conversations are written: a name of riffle_chat_template_name; NULL: as the
+                                template that the model carries does */
 } riffle_model_options;
 
 RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
 
-/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model). Weights are mapped, not
- * read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED. */
+/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
+ * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED;
+ * RIFFLE_BAD_ARGUMENT if there is no chat template of the name in options. */
 RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
                                            char *err, size_t err_size);
 
@@ -122,9 +125,10 @@ typedef struct riffle_model_info {
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
-  int32_t bos_id, eos_id;
+  int32_t bos_id, eos_id; /* -1: none. A model may have more end tokens; answers end with any of them */
   uint64_t n_params, weight_bytes;
   const char *chat_template; /* its text, or "" */
+  const char *chat_template_name; /* what it was recognised as, or what was asked for; "" if it is unknown */
   const char *rope_scaling;  /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
   int32_t sliding_window;    /* tokens that a query sees in some or all layers, its own included; 0: all */
 } riffle_model_info;
@@ -134,7 +138,7 @@ RIFFLE_API riffle_status riffle_model_get_info(const riffle_model *model, riffle
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 enum {
-  RIFFLE_TOKENIZE_BOS = 1,    /* put the model's beginning-of-sequence token first                         */
+  RIFFLE_TOKENIZE_BOS = 1,    /* put the beginning-of-sequence token first, if the model's texts have one  */
   RIFFLE_TOKENIZE_SPECIAL = 2 /* read control tokens written in the text (such as <s>) as those tokens     */
 };
 
@@ -154,8 +158,17 @@ typedef struct riffle_message {
   const char *content; /* NUL-terminated */
 } riffle_message;
 
-/* A conversation as tokens, ready for the model to answer, by the chat template the model carries.
- * RIFFLE_UNSUPPORTED if it carries none or one that riffle does not know. */
+/* Names of the ways to write conversations that riffle has, from index 0 on; NULL after the last. Static strings. */
+RIFFLE_API const char *riffle_chat_template_name(size_t index);
+
+/* A conversation ([system,] user, assistant, user, ..., user) as tokens, ready for the model to answer, as Hugging Face's
+ * apply_chat_template with a generation prompt gives it, but for templates that print today's date (Llama 3.2): they get the
+ * date that they fall back to. The template that the model carries is not run but recognised by what it would print,
+ * however it is spelled; riffle_model_options.chat_template overrules it. What looks like a control token in a message
+ * stays plain text. Where the format ends a turn with a token of its own (<|im_end|>, <|eot_id|>), that token ends answers
+ * as the end-of-sequence token does.
+ * RIFFLE_UNSUPPORTED if the model carries no template, one that riffle does not know, or not the tokens that it needs;
+ * RIFFLE_BAD_ARGUMENT if the roles are out of order, or for a system message where the format has none. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model *model, const riffle_message *messages, size_t n_messages,
                                             int32_t *tokens, size_t capacity, size_t *n_tokens);
 
@@ -205,7 +218,7 @@ typedef struct riffle_selection {
   riffle_gqa gqa;
   riffle_stop stop;       /* psa  */
   float epsilon;          /* psa: share of attention weight to cover, (0,1]; 1 reads everything            */
-  int32_t microbatch;     /* psa: blocks between two tests, >= 1                                           */
+  int32_t microbatch;     /* psa: blocks between two tests, 1 to 2^20                                      */
   float budget;           /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included  */
   int32_t sink_blocks;    /* always read: first blocks,                                                    */
   int32_t window_blocks;  /* ... and the last full blocks (the unfilled tail is always read)               */
@@ -215,7 +228,7 @@ typedef struct riffle_selection {
   float base_budget;      /* twilight, base topk: KV whose codes are looked at, as budget                  */
   float top_p;            /* twilight: share of the estimated weight to keep, (0,1]                        */
   float share;            /* riffle: share of a head's weight from which a block is read, [0,1)            */
-  int32_t select_tokens;  /* tokenselect: tokens that are voted for, >= 1                                  */
+  int32_t select_tokens;  /* tokenselect: tokens that are voted for, 1 to 2^28                             */
   int32_t init_tokens;    /* tokenselect: first tokens, always read                                        */
   int32_t local_tokens;   /* tokenselect: last tokens, always read, >= 1                                   */
   riffle_vote vote;       /* tokenselect                                                                   */
@@ -231,6 +244,21 @@ typedef struct riffle_selection {
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection *selection);
+
+/* One member of riffle_selection, for programs that take it from their users: the library checks by the same table. */
+typedef struct riffle_selection_field {
+  size_t struct_size;
+  const char *name;           /* the member's: "epsilon"                                                   */
+  bool whole;                 /* int32_t or an enum; else float                                            */
+  double low, high;           /* the least and the greatest value ...                                      */
+  bool above_low, below_high; /* ... which itself is not allowed                                           */
+  char range[96];             /* the same in words: "more than 0, at most 1"                               */
+  uint32_t selectors;         /* bit (1 << riffle_selector): which selectors read it                       */
+  uint32_t bases;             /* bit (1 << riffle_base): with which bases twilight reads it, if it does    */
+} riffle_selection_field;
+
+/* Members in order from index 0; RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong struct_size. */
+RIFFLE_API riffle_status riffle_selection_get_field(size_t index, riffle_selection_field *field);
 
 /* ---- context ----------------------------------------------------------------------------------------------------- */
 
@@ -294,6 +322,11 @@ typedef struct riffle_plan {
   size_t struct_size;
   uint64_t weights, activations, digests, prefill_kv, pool, total; /* total: the sum, what gpu_mem limits   */
   uint64_t host_kv;        /* the block store of one session of n_ctx tokens, in host memory                */
+  uint64_t selector_state; /* what the selector keeps beside the KV and the digests of such a session, in host memory and
+                              outside total. twilight, riffle: INT4 keys of all full blocks, d/2 + 4 bytes a token, layer
+                              and KV head, block_size times that a block (cuda: on the device, among digests). tokenselect:
+                              two lists of tokens and a query a layer, whatever the length. lfps: tables, 8.4 bytes a
+                              token, layer and KV head; candidates, 2 to 4 more by the text, are not in it. Others: 0 */
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */
@@ -313,8 +346,9 @@ RIFFLE_API riffle_status riffle_context_create(riffle_model *model, const riffle
                                                riffle_context **context, char *err, size_t err_size);
 RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
-/* What a user should know of how the context runs, such as host memory that could not be pinned; "" if nothing. Valid until
- * the next call on the context. */
+/* What a user should know of how the context runs with the selection in force, such as positions beyond the trained length or
+ * host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
+ * context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
 /* Change the selection for the steps that follow; KV already held stays valid. Where that needs other digests, each session
@@ -378,7 +412,7 @@ RIFFLE_API void riffle_sampling_defaults(riffle_sampling *sampling);
 
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
-  RIFFLE_FINISH_STOP = 1,    /* end-of-sequence token or a stop string                                     */
+  RIFFLE_FINISH_STOP = 1,    /* end-of-sequence token, a chat format's end of turn or a stop string        */
   RIFFLE_FINISH_LENGTH = 2,  /* max_tokens                                                                 */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full                                                        */
   RIFFLE_FINISH_ABORTED = 4
@@ -390,7 +424,7 @@ typedef struct riffle_generate_options {
   riffle_sampling sampling;
   const char *const *stop;  /* n_stop strings; the answer ends before the first found. May be NULL. */
   size_t n_stop;
-  bool ignore_eos;
+  bool ignore_eos;          /* go on after the model's end tokens */
   bool trim_start;          /* drop the white space an answer begins with (chat templates put it there) */
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults(riffle_generate_options *options);

@@ -19,10 +19,24 @@ struct GatherKernels {
   // order.
   void (*values)(const float* weight, int64_t stride, int g, int d, const void* const* values, int64_t n, KvType type,
                  float* out);
+
+  // Choosing the largest. How many of x[i] >= 0 have at least these bits (which order such floats; a NaN is beyond
+  // all).
+  int64_t (*count)(const float* x, int64_t n, uint32_t least);
+  // Those entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set move to the front, in order.
+  // Returns how many.
+  int64_t (*pack)(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
+  // The same for x; returns the sum of these.
+  float (*pack_sum)(const uint64_t* marks, int64_t n, float* x);
 };
 
 // The table of the best set up to isa that has one; isa must be available.
 const GatherKernels* gather_kernels(Isa isa);
+
+// For sets without compressing stores.
+int64_t count_scalar(const float* x, int64_t n, uint32_t least);
+int64_t pack_scalar(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
+float pack_sum_scalar(const uint64_t* marks, int64_t n, float* x);
 
 extern const GatherKernels kGatherScalar, kGatherAvx2, kGatherAvx512;
 

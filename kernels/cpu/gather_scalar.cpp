@@ -49,7 +49,35 @@ void gather_values(const float* weight, int64_t stride, int g, int d, const void
 
 }  // namespace
 
-const GatherKernels kGatherScalar = {gather_dot, softmax, combine, gather_values};
+int64_t count_scalar(const float* x, int64_t n, uint32_t least) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) count += __builtin_bit_cast(uint32_t, x[i]) >= least;
+  return count;
+}
+
+int64_t pack_scalar(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < n; i++) {  // no branch, since none could be foretold
+    ids[kept] = ids[i];
+    rows[kept] = rows[i];
+    kept += marks[i >> 6] >> (i & 63) & 1;
+  }
+  return kept;
+}
+
+float pack_sum_scalar(const uint64_t* marks, int64_t n, float* x) {
+  float sum = 0;
+  for (int64_t i = 0, kept = 0; i < n; i++) {
+    const bool keeps = marks[i >> 6] >> (i & 63) & 1;
+    x[kept] = x[i];
+    kept += keeps;
+    sum += keeps ? x[i] : 0.0f;
+  }
+  return sum;
+}
+
+const GatherKernels kGatherScalar = {gather_dot,   softmax,     combine,        gather_values,
+                                     count_scalar, pack_scalar, pack_sum_scalar};
 
 const GatherKernels* gather_kernels(Isa isa) {
 #if defined(__x86_64__)

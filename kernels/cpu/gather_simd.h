@@ -119,20 +119,25 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
   }
 }
 
-// H heads and the N vectors of dimensions at j (the last of n_tail values if that is not 0).
+// Tokens [t0, t1) for H heads and the N vectors of dimensions at j (the last of n_tail values if that is not 0), added
+// to out. ahead: while at it, the tokens that come so many later are fetched whole; 0: nothing is.
 template <class S, class KvT, int H, int N, bool kTail>
-void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values, int64_t n, int64_t j,
-                int n_tail, float* out) {
+void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values, int64_t n, int64_t t0,
+                int64_t t1, int64_t j, int n_tail, int64_t ahead, float* out) {
   using Vec = typename S::Vec;
-  constexpr int L = S::kLanes, kNext = 16;
+  constexpr int L = S::kLanes;
   Vec sum[H][N];
   for (int h = 0; h < H; h++)
-    for (int i = 0; i < N; i++) sum[h][i] = S::set1(0);
-  for (int64_t t = 0; t < n; t++) {
+    for (int i = 0; i < N; i++) {
+      const float* from = out + h * d + j + i * L;
+      sum[h][i] = kTail ? S::load_n(from, n_tail) : S::load(from);
+    }
+  for (int64_t t = t0; t < t1; t++) {
     const KvT* row = static_cast<const KvT*>(values[t]) + j;
-    const char* next =
-        reinterpret_cast<const char*>(static_cast<const KvT*>(values[t + kNext < n ? t + kNext : n - 1]) + j);
-    for (int i = 0; i < N * L * static_cast<int>(sizeof(KvT)); i += 64) __builtin_prefetch(next + i);
+    if (ahead > 0) {
+      const char* next = static_cast<const char*>(values[t + ahead < n ? t + ahead : n - 1]);
+      for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64) __builtin_prefetch(next + i);
+    }
     Vec value[N];
     for (int i = 0; i < N; i++) value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
     for (int h = 0; h < H; h++) {
@@ -147,13 +152,24 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
     }
 }
 
+// Some tokens at a time, so that all dimensions find a token's values in the L1 cache.
 template <class S, class KvT, int H>
 void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values, int64_t n, float* out) {
-  constexpr int L = S::kLanes, N = S::dim_vectors(H);
-  int64_t j = 0;
-  for (; j + N * L <= d; j += N * L) sum_values<S, KvT, H, N, false>(weight, stride, d, values, n, j, 0, out);
-  for (; j + L <= d; j += L) sum_values<S, KvT, H, 1, false>(weight, stride, d, values, n, j, 0, out);
-  if (j < d) sum_values<S, KvT, H, 1, true>(weight, stride, d, values, n, j, static_cast<int>(d - j), out);
+  constexpr int L = S::kLanes, N = S::dim_vectors(H), kRun = 32;
+  for (int64_t i = 0; i < H * d; i++) out[i] = 0;
+  for (int64_t t = 0; t < n && t < kRun; t++)
+    for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64)
+      __builtin_prefetch(static_cast<const char*>(values[t]) + i);
+  for (int64_t t0 = 0; t0 < n; t0 += kRun) {
+    const int64_t t1 = t0 + kRun < n ? t0 + kRun : n;
+    int64_t j = 0, ahead = kRun;
+    for (; j + N * L <= d; j += N * L, ahead = 0)
+      sum_values<S, KvT, H, N, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
+    for (; j + L <= d; j += L, ahead = 0)
+      sum_values<S, KvT, H, 1, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
+    if (j < d)
+      sum_values<S, KvT, H, 1, true>(weight, stride, d, values, n, t0, t1, j, static_cast<int>(d - j), ahead, out);
+  }
 }
 
 template <class S, class KvT>

@@ -107,7 +107,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;    // "cpu", "emu", "cuda"
   virtual const char* detail() const = 0;  // instruction set or device
-  virtual const char* notice() const { return ""; }  // of riffle_context_notice
+  virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
 
   virtual Buffer allocate(size_t bytes) = 0;
   // Waits for what was asked for so far and copies n floats to the host.
@@ -166,7 +166,6 @@ struct CpuBackendOptions {
   int64_t slots = 0;
   EvictPolicy evict = EvictPolicy::Lru;
   bool pool_per_layer = false;
-  std::string notice;  // Backend::notice
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);

@@ -2,7 +2,10 @@
 
 #include <charconv>
 #include <cmath>
+#include <iomanip>
 #include <sstream>
+
+#include "cli/selection_settings.h"
 
 namespace riffle::cli {
 namespace {
@@ -47,9 +50,9 @@ const char* name_of(const Names<T>& names, T value) {
 }
 
 template <typename T>
-std::string words(const Names<T>& names) {
+std::string words(const Names<T>& names, const char* separator = "|") {
   std::string s;
-  for (const auto& [name, v] : names) s += (s.empty() ? "" : "|") + std::string(name);
+  for (const auto& [name, v] : names) s += (s.empty() ? "" : separator) + std::string(name);
   return s;
 }
 
@@ -57,7 +60,7 @@ template <typename T>
 T value_of(const Names<T>& names, const std::string& flag, const std::string& word) {
   for (const auto& [name, v] : names)
     if (word == name) return v;
-  throw CLI::ValidationError(flag, "'" + word + "' is not one of " + words(names));
+  throw CLI::ValidationError(flag, "'" + word + "': expected one of " + words(names, ", "));
 }
 
 // Flags under one heading of the help.
@@ -85,9 +88,9 @@ void size_flag(Group g, const std::string& flag, T& target, const std::string& t
       .add_option_function<std::string>(
           flag,
           [&target, name, least](const std::string& s) {
-            const uint64_t v = parse_size(name, s);
-            if (v < least || v > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-              throw CLI::ValidationError(name, "'" + s + "' is out of range");
+            const uint64_t v = parse_size(name, s), most = static_cast<uint64_t>(std::numeric_limits<T>::max());
+            if (v < least || v > most)
+              throw CLI::ValidationError(name, "'" + s + "': expected " + std::to_string(least) + " to " + std::to_string(most));
             target = static_cast<T>(v);
           },
           text)
@@ -110,7 +113,7 @@ void number_flag(Group g, const std::string& flag, T& target, double low, double
         const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
         if (error != std::errc() || end != s.data() + s.size() || !(v >= low && v <= high)) {
           std::ostringstream e;
-          e << "'" << s << "' is not a number from " << low << " to " << high;
+          e << "'" << s << "': expected a number, " << std::setprecision(10) << low << " to " << high;
           return e.str();
         }
         return "";
@@ -136,58 +139,18 @@ void add_context_flags(CLI::App& app, riffle_context_options& c) {
   size_flag(g, "--prefill-chunk", c.prefill_chunk, "tokens per chunk of prefill; 0: default");
 }
 
-// A share or a count in one flag, as in the API: 0.1, 2048, 2K.
-void budget_flag(const Group& g, const char* flag, float& value, const char* text) {
-  std::ostringstream shown;
-  shown << value;
-  g.app
-      .add_option_function<std::string>(
-          flag,
-          [&value, flag](const std::string& word) {
-            float v = 0;
-            const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), v);
-            if (error != std::errc() || end != word.data() + word.size()) v = static_cast<float>(parse_size(flag, word));
-            if (!(v > 0 && v < 1e9F))
-              throw CLI::ValidationError(flag, "'" + word + "': expected more than 0 (a share up to 1, or tokens)");
-            value = v;
-          },
-          text)
-      ->group(g.heading)
-      ->type_name("X")
-      ->default_str(shown.str());
-}
-
 void add_selection_flags(CLI::App& app, riffle_selection& s) {
-  const Group g{app, "Selection of KV blocks in decode"};
-  choice(g, "--selector", s.selector, kSelectors, "dense: all; psa: best first until epsilon; topk: a budget; twilight, tokenselect, lfps, riffle: see README");
-  choice(g, "--digest", s.digest, kDigests, "summary by which blocks are ranked");
-  choice(g, "--gqa", s.gqa, kGqas, "how query heads of a group agree on a ranking");
-  choice(g, "--stop-mode", s.stop, kStops, "psa: how it decides to stop");
-  number_flag(g, "--epsilon", s.epsilon, 1e-6, 1, "psa: share of attention weight to cover; 1 reads everything");
-  budget_flag(g, "--budget", s.budget, "topk: up to 1 a share of the KV, above 1 a number of tokens");
-  number_flag(g, "--microbatch", s.microbatch, 1, kMaxInt, "psa: blocks between two tests");
-  number_flag(g, "--sink-blocks", s.sink_blocks, 0, kMaxInt, "first blocks that are always read");
-  number_flag(g, "--window-blocks", s.window_blocks, 0, kMaxInt, "last full blocks that are always read");
-  number_flag(g, "--dense-layers", s.dense_layers, 0, kMaxInt, "first layers that read everything");
-  choice(g, "--base", s.base, kBases, "twilight: what it starts from");
-  budget_flag(g, "--base-budget", s.base_budget, "twilight --base topk: KV whose INT4 keys are looked at");
-  number_flag(g, "--top-p-attn", s.top_p, 1e-6, 1, "twilight: share of the estimated attention weight to read");
-  number_flag(g, "--share", s.share, 0, 0.999999, "riffle: share of a head's attention weight from which a block is read");
-  number_flag(g, "--select-tokens", s.select_tokens, 1, kMaxInt, "tokenselect: tokens that the heads vote for");
-  number_flag(g, "--init-tokens", s.init_tokens, 0, kMaxInt, "tokenselect: first tokens that are always read");
-  number_flag(g, "--local-tokens", s.local_tokens, 1, kMaxInt, "tokenselect: last tokens that are always read");
-  choice(g, "--vote", s.vote, kVotes, "tokenselect: how heads agree");
-  number_flag(g, "--vote-scale", s.vote_scale, 1e-6, 1000, "tokenselect: factor of the vote's logits");
-  number_flag(g, "--cache-threshold", s.cache_threshold, -1, 2,
-              "tokenselect: cosine of queries from which a selection is used again; above 1: never");
-  choice(g, "--positions", s.positions, kPositions,
-         "tokenselect: positions in the text, or in the list that is read (goes beyond the trained context)");
-  budget_flag(g, "--top-tokens", s.top_tokens, "lfps: tokens read, up to 1 a share, above 1 a number");
-  number_flag(g, "--alpha", s.alpha, 0, 10, "lfps: larger, fewer candidates");
-  number_flag(g, "--rate", s.rate, 0, 1, "lfps: share of the tokens that become candidates; 0: by --alpha");
-  number_flag(g, "--decay", s.decay, 0, 0.9999, "lfps: of its tables, per step");
-  number_flag(g, "--bypass", s.bypass, 1e-6, 1, "lfps: weight of the first tokens from which no others are read; 1: never");
-  number_flag(g, "--lookahead", s.lookahead, 0, 8, "psa where the host fills the pool (emu, --residency host): microbatches loaded ahead");
+  for (const SelectionSetting& setting : selection_settings())
+    app.add_option_function<std::string>(
+           setting.flag,
+           [&s, &setting](const std::string& text) {
+             if (!setting.set(s, text))
+               throw CLI::ValidationError(setting.flag, "'" + text + "': expected " + setting.expected);
+           },
+           setting.help)
+        ->group("Selection of KV blocks in decode")
+        ->type_name(setting.type)
+        ->default_str(setting.text(s));
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
@@ -201,6 +164,20 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
       ->group(g.heading)
       ->type_name("N")
       ->capture_default_str();
+}
+
+void add_chat_flag(CLI::App& app, std::string& target) {
+  std::string names;
+  for (size_t i = 0; const char* name = riffle_chat_template_name(i); i++) names += (i ? "|" : "") + std::string(name);
+  app.add_option_function<std::string>(
+         "--chat-template",
+         [&target, names](const std::string& word) {
+           if (("|" + names + "|").find("|" + word + "|") == names.npos || word.find('|') != word.npos)
+             throw CLI::ValidationError("--chat-template", "'" + word + "' is not one of " + names);
+           target = word;
+         },
+         "how conversations are written, in place of the model's own template: " + names)
+      ->type_name("NAME");
 }
 
 }  // namespace
@@ -218,6 +195,7 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
                  ".gguf file or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
       ->type_name("PATH");
   app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
+  if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   if (groups & CONTEXT_FLAGS) add_context_flags(app, options.context);

@@ -29,6 +29,7 @@ struct CommonOptions {
   riffle_context_options context;  // holds .selection too
   riffle_sampling sampling;
   int32_t max_tokens;  // -n; -1: until the context is full
+  std::string chat_template;  // --chat-template; "": the model's own
   bool json = false;
   bool quiet = false;
 };
@@ -38,7 +39,8 @@ enum FlagGroups : unsigned {
   CONTEXT_FLAGS = 1,    // --device --threads -c --block --kv --isa --slots --gpu-mem --evict --pool --prefill-chunk
   SELECTION_FLAGS = 2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
   SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
-  JSON_FLAG = 8         // --json
+  JSON_FLAG = 8,        // --json
+  CHAT_FLAG = 16        // --chat-template
 };
 
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);

@@ -85,6 +85,7 @@ class Batch {
     model_name_ = model_info(model_.get()).name;
     o_.common.context.n_sessions = o_.parallel;
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
+    const std::string said = say_notice(context_.get(), o_.common.quiet);
     open_output();  // not before the model is known to be good: it empties the file
     InterruptGuard guard(context_.get());
     LineReader reader(in_ ? fileno(in_.get()) : STDIN_FILENO);
@@ -104,7 +105,7 @@ class Batch {
         answer(group);
     }
     answer(group);
-    say_notice(context_.get(), o_.common.quiet);
+    say_notice(context_.get(), o_.common.quiet, said);
     if (interrupted()) {
       notice(o_.common.quiet, "[stopped after %zu answers and %zu errors]", answered_, failed_);
       return EXIT_INTERRUPTED;
@@ -296,7 +297,7 @@ void add_batch(CLI::App& app, Command& chosen) {
       ->type_name("N")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Batch(*o).run(); }; });
 }
 

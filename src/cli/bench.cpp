@@ -57,6 +57,7 @@ class Bench {
                                       "--batch or --shape",
                                       human_bytes(host).c_str(), human_bytes(physical).c_str()));
     context_ = create_context(model_.get(), context, o_.common.quiet);
+    results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
     const int64_t n_ctx = results_.plan.n_ctx;
     if (longest > n_ctx)
@@ -81,7 +82,7 @@ class Bench {
     std::stable_sort(results_.decode.begin(), results_.decode.end(),
                      [](const auto& a, const auto& b) { return a.depth < b.depth; });
     results_.stats = context_stats(context_.get());
-    say_notice(context_.get(), o_.common.quiet);
+    results_.notice = say_notice(context_.get(), o_.common.quiet, results_.notice);
     if (o_.common.json) print_json(bench_json(o_, results_));
     else print_bench(o_, results_);
     return results_.interrupted ? EXIT_INTERRUPTED : EXIT_OK;

@@ -40,6 +40,7 @@ struct DecodeRow {
 
 struct BenchResults {
   riffle_plan plan{};
+  std::string notice;  // of the context
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
   riffle_stats stats{};  // at the end

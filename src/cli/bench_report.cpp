@@ -104,6 +104,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
           {"device_bytes", results.stats.device_bytes},
           {"peak_device_bytes", results.stats.peak_device_bytes},
           {"pinned_bytes", results.stats.pinned_bytes},
+          {"notice", results.notice.empty() ? Json(nullptr) : Json(results.notice)},
           {"options", context_json(o.common.context)},
           {"version", riffle_version()}};
 }

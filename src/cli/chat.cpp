@@ -31,6 +31,7 @@ class Chat {
     session_ = create_session(context_.get());
     clear();
     InterruptGuard guard(context_.get());
+    said_ = say_notice(context_.get(), quiet_);
     if (editor_.interactive() && !quiet_)
       notice(false, "%s, %d tokens of context. /help lists commands.", o_.common.model_path.c_str(), n_ctx());
     std::string line;
@@ -161,6 +162,7 @@ class Chat {
     check(riffle_generate(session_.get(), &g, Answer::on_token, &answer, &result), context_.get());
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
     write_out("\n");
+    said_ = say_notice(context_.get(), quiet_, said_);
     if (result.finish == RIFFLE_FINISH_CONTEXT) notice(quiet_, "[the context is full; /clear starts afresh]");
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty()) throw Exit(EXIT_INTERRUPTED, "");
@@ -187,6 +189,7 @@ class Chat {
   Context context_;
   Session session_;
   std::vector<Message> messages_;
+  std::string said_;      // of the context's notice
   std::string document_;  // loaded, waiting for its question
   int code_ = EXIT_OK;
 };
@@ -204,7 +207,7 @@ void add_chat(CLI::App& app, Command& chosen) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }
 

@@ -76,6 +76,7 @@ Model load_model(CommonOptions& options) {
   riffle_model_defaults(&o);
   o.progress = Progress::callback;
   o.progress_user = &progress;
+  if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
   riffle_model* model = nullptr;
   char err[1024] = "";
   const riffle_status status = riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
@@ -124,8 +125,11 @@ riffle_model_info model_info(const riffle_model* model) {
   return info;
 }
 
-void say_notice(const riffle_context* context, bool quiet) {
-  if (const char* text = riffle_context_notice(context); *text) notice(quiet, "%s", text);
+std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
+  const std::string text = riffle_context_notice(context);
+  const bool goes_on = !said.empty() && text.starts_with(said + "; ");
+  if (!text.empty() && text != said) notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
+  return text;
 }
 
 riffle_stats context_stats(const riffle_context* context) {

@@ -70,8 +70,9 @@ Session create_session(riffle_context* context);
 
 riffle_model_info model_info(const riffle_model* model);
 riffle_stats context_stats(const riffle_context* context);
-// riffle_context_notice to stderr, if there is one.
-void say_notice(const riffle_context* context, bool quiet);
+// What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells what the answer is worth, and
+// again behind it (memory is pinned while a prompt is read). Returns the whole notice.
+std::string say_notice(const riffle_context* context, bool quiet, const std::string& said = "");
 riffle_stats session_stats(const riffle_session* session);
 
 // ---- text and tokens ----

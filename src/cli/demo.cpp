@@ -85,6 +85,7 @@ int demo_main(DemoOptions& o) {
   Context context = create_context(model.get(), options, o.common.quiet);
   Session session = create_session(context.get());
   InterruptGuard guard(context.get());
+  say_notice(context.get(), o.common.quiet);
   notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, n_document, o.document.c_str());
   const auto first = chat_tokens(model.get(), {{"user", with_document(document, questions[0].text)}});
   {

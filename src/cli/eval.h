@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "cli/args.h"
+#include "cli/selection_settings.h"
 
 namespace riffle::cli {
 
 struct EvalOptions {
   CommonOptions common;
+  std::vector<const SelectionSetting*> selection_given;  // flags of common.context.selection that were given
   std::vector<std::string> text_paths;
   std::string lengths, tasks, sweep, out_path, records_path, reference_path;
   int questions = 100, questions_per_document = 10, nll_tokens = 128, windows = 2;

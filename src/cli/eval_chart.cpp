@@ -132,14 +132,14 @@ std::string escape_html(const std::string& text) {
 }
 
 std::string legend_svg(const LineStyle& style) {
-  return "<svg class=key width=44 height=14 viewBox=\"-22 -7 44 14\" aria-hidden=true><g class=\"" +
-         style_class(style) + "\"><path class=line d=\"M-22 0H22\"" + dash(style) + "/><path class=mark d=\"" +
+  return "<svg class=\"key\" width=\"44\" height=\"14\" viewBox=\"-22 -7 44 14\" aria-hidden=\"true\"><g class=\"" +
+         style_class(style) + "\"><path class=\"line\" d=\"M-22 0H22\"" + dash(style) + "/><path class=\"mark\" d=\"" +
          shape(style, false) + "\"/></g></svg>";
 }
 
 std::string star_svg() {
   return std::string(
-             "<svg class=key width=18 height=18 viewBox=\"-9 -9 18 18\" aria-hidden=true><path class=star d=\"") +
+             "<svg class=\"key\" width=\"18\" height=\"18\" viewBox=\"-9 -9 18 18\" aria-hidden=\"true\"><path class=\"star\" d=\"") +
          kStar + "\"/></svg>";
 }
 
@@ -153,10 +153,10 @@ std::string chart_svg(const Chart& chart) {
     }
   }
   std::string svg =
-      text_of("<svg class=chart viewBox=\"0 0 %.0f %.0f\" width=%.0f height=%.0f role=img aria-label=\"%s\">", kWidth,
+      text_of("<svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" role=\"img\" aria-label=\"%s\">", kWidth,
               kHeight, kWidth, kHeight, escape_html(chart.title + ": " + chart.y_title).c_str());
-  svg += text_of("<text class=head x=%.0f y=18>%s</text>", kLeft, escape_html(chart.title).c_str());
-  if (!(x_low <= x_high)) return svg + text_of("<text x=%.0f y=60>not measured</text></svg>", kLeft);
+  svg += text_of("<text class=\"head\" x=\"%.0f\" y=\"18\">%s</text>", kLeft, escape_html(chart.title).c_str());
+  if (!(x_low <= x_high)) return svg + text_of("<text x=\"%.0f\" y=\"60\">not measured</text></svg>", kLeft);
   for (double v : chart.x_too) x_low = std::min(x_low, v), x_high = std::max(x_high, v);
   for (double v : chart.y_too) y_low = std::min(y_low, v), y_high = std::max(y_high, v);
   for (double g : chart.guides) y_low = std::min(y_low, g), y_high = std::max(y_high, g);
@@ -169,21 +169,21 @@ std::string chart_svg(const Chart& chart) {
   const auto px_y = [&](double v) { return bottom - y.at(v) * (bottom - top); };
 
   for (double t : y.ticks) {
-    svg += "<path class=grid d=\"M" + px(left) + " " + px(px_y(t)) + "H" + px(right) +
-           "\"/><text class=tick text-anchor=end x=" + px(left - 6) + " y=" + px(px_y(t) + 4) + ">" +
+    svg += "<path class=\"grid\" d=\"M" + px(left) + " " + px(px_y(t)) + "H" + px(right) +
+           "\"/><text class=\"tick\" text-anchor=\"end\" x=\"" + px(left - 6) + "\" y=\"" + px(px_y(t) + 4) + "\">" +
            tick_label(t, y.step) + chart.y_unit + "</text>";
   }
   for (double t : x.ticks) {
-    svg += "<path class=grid d=\"M" + px(px_x(t)) + " " + px(top) + "V" + px(bottom) +
-           "\"/><text class=tick text-anchor=middle x=" + px(px_x(t)) + " y=" + px(bottom + 16) + ">" +
+    svg += "<path class=\"grid\" d=\"M" + px(px_x(t)) + " " + px(top) + "V" + px(bottom) +
+           "\"/><text class=\"tick\" text-anchor=\"middle\" x=\"" + px(px_x(t)) + "\" y=\"" + px(bottom + 16) + "\">" +
            tick_label(t, x.scale == Axis::Scale::LOG ? t : x.step) + "%</text>";
   }
   for (double g : chart.guides) {
-    svg += "<path class=guide d=\"M" + px(left) + " " + px(px_y(g)) + "H" + px(right) + "\"/>";
+    svg += "<path class=\"guide\" d=\"M" + px(left) + " " + px(px_y(g)) + "H" + px(right) + "\"/>";
   }
-  svg += text_of("<text class=axis text-anchor=middle x=%.0f y=%.0f>%s</text>", (left + right) / 2, kHeight - 8,
+  svg += text_of("<text class=\"axis\" text-anchor=\"middle\" x=\"%.0f\" y=\"%.0f\">%s</text>", (left + right) / 2, kHeight - 8,
                  escape_html(chart.x_title + (x.scale == Axis::Scale::LOG ? " (log)" : "")).c_str());
-  svg += text_of("<text class=axis text-anchor=middle transform=\"translate(13 %.0f) rotate(-90)\">%s</text>",
+  svg += text_of("<text class=\"axis\" text-anchor=\"middle\" transform=\"translate(13 %.0f) rotate(-90)\">%s</text>",
                  (top + bottom) / 2, escape_html(chart.y_title).c_str());
 
   std::string lines, marks, stars;
@@ -201,7 +201,7 @@ std::string chart_svg(const Chart& chart) {
                                   "\" transform=\"translate(" + px(px_x(p.x)) + " " + px(px_y(p.y)) + ")\" d=\"" +
                                   shape(line.style, p.star) + "\"><title>" + escape_html(p.hover) + "</title></path>";
     }
-    if (points.size() > 1) lines += group + "<path class=line d=\"" + path + "\"" + dash(line.style) + "/></g>";
+    if (points.size() > 1) lines += group + "<path class=\"line\" d=\"" + path + "\"" + dash(line.style) + "/></g>";
     marks += "</g>", stars += "</g>";
   }
   return svg + lines + marks + stars + "</svg>";

@@ -55,15 +55,16 @@ void add_eval(CLI::App& app, Command& chosen) {
       sub->add_option(
              "--compare", o->compare_spec,
              "one table of settings, and what each selector must read for the same accuracy; SPEC as --sweep's, "
-             "'*' behind a value marks a paper's default; without SPEC every selector at several settings; "
+             "'*' behind a value marks a paper's default; without SPEC every selector at several settings (flags change "
+             "what those leave open); "
              "measures coverage unless --no-coverage")
           ->type_name("[SPEC;...]")
           ->expected(0, 1)
           ->excludes(sweep)
           ->excludes(dense_only)
           ->group(heading);
-  sub->add_option("--report", o->report_path, "with --compare: curves, tables and heat maps as one HTML file")
-      ->type_name("FILE.html")
+  sub->add_option("--report", o->report_path, "with --compare: curves, tables and heat maps as one HTML file; FILE.svg: the curves of answers kept alone")
+      ->type_name("FILE")
       ->needs(compare)
       ->group(heading);
   sub->add_option("--heatmap", o->heat_maps,
@@ -73,7 +74,10 @@ void add_eval(CLI::App& app, Command& chosen) {
       ->take_all()
       ->needs(compare)
       ->group(heading);
-  sub->final_callback([o, compare, coverage, &chosen] {
+  sub->final_callback([o, sub, compare, coverage, &chosen] {
+    for (const SelectionSetting& s : selection_settings()) {
+      if (sub->count(s.flag) > 0) o->selection_given.push_back(&s);
+    }
     o->compare = compare->count() > 0;
     if (o->compare && coverage->count() == 0) o->coverage = true;
     chosen = [o] { return run_eval(*o); };

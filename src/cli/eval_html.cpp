@@ -19,13 +19,23 @@ constexpr size_t kMostHeatBytes = 4 << 20;
 
 // Colours: Okabe and Ito's (2008), which readers with each kind of colour blindness can tell apart, darkened for white
 // and lightened for black where they would be too faint.
-constexpr const char* kStyle = R"(
+constexpr const char* kColours = R"(
 :root{color-scheme:light dark;--page:#fff;--ink:#1c1e21;--soft:#5b6168;--grid:#e3e5e8;--guide:#8a9097;--stripe:#f5f6f8;
 --c0:#0072b2;--c1:#d55e00;--c2:#00805c;--c3:#b8578f;--c4:#a87400;--c5:#3a93c9;--c6:#6b4fa8;--c7:#33373c;
 --h1:#c6dbef;--h2:#7fb3d8;--h3:#3a80bd;--h4:#08428a;--none:#f1f2f4;--needle:#d55e00}
 @media(prefers-color-scheme:dark){:root{--page:#15171a;--ink:#e6e8ea;--soft:#a2a8af;--grid:#2c3035;--guide:#767c84;--stripe:#1c1f23;
 --c0:#4aa8e8;--c1:#ff8a3d;--c2:#2fc79a;--c3:#e39ac4;--c4:#eeb63a;--c5:#9bd3f5;--c6:#b49cf0;--c7:#d0d4d8;
 --h1:#183a5c;--h2:#25639a;--h3:#4f9dd8;--h4:#c4e4fb;--none:#202328;--needle:#ff8a3d}}
+)";
+constexpr const char* kChartStyle = R"(
+svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .head{font-weight:600;font-size:14px}
+svg .tick,svg .axis{fill:var(--soft)}.grid{stroke:var(--grid);fill:none}.guide{stroke:var(--guide);stroke-dasharray:1 3;fill:none}
+.line{fill:none;stroke:var(--k);stroke-width:1.8}.mark{fill:var(--k);stroke:var(--k);stroke-width:1.5}
+.hollow .mark{fill:var(--page)}.mark.full{fill:var(--k);stroke:var(--page);stroke-width:1}.mark:hover{stroke:var(--ink);stroke-width:2.5}
+.star{fill:var(--ink)}
+.k0{--k:var(--c0)}.k1{--k:var(--c1)}.k2{--k:var(--c2)}.k3{--k:var(--c3)}.k4{--k:var(--c4)}.k5{--k:var(--c5)}.k6{--k:var(--c6)}.k7{--k:var(--c7)}
+)";
+constexpr const char* kPageStyle = R"(
 body{margin:0 auto;padding:24px;max-width:1400px;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:24px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 4px}h3{font-size:15px;margin:20px 0 4px}p{margin:4px 0 10px;max-width:85ch}
 .soft{color:var(--soft)}.panels{display:flex;flex-wrap:wrap;gap:12px 20px}.scroll{overflow-x:auto}
@@ -35,16 +45,12 @@ table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;
 th,td{padding:3px 9px;text-align:right}th:first-child,td:first-child,.left{text-align:left}
 th{border-bottom:1px solid var(--guide);font-weight:600;vertical-align:bottom}tbody tr:nth-child(even){background:var(--stripe)}
 tr.first td{border-top:1px solid var(--guide)}tr.sub td:first-child{padding-left:26px}
-svg{max-width:100%;height:auto;overflow:visible}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .head{font-weight:600;font-size:14px}
-svg .tick,svg .axis{fill:var(--soft)}.grid{stroke:var(--grid);fill:none}.guide{stroke:var(--guide);stroke-dasharray:1 3;fill:none}
-.line{fill:none;stroke:var(--k);stroke-width:1.8}.mark{fill:var(--k);stroke:var(--k);stroke-width:1.5}
-.hollow .mark{fill:var(--page)}.mark.full{fill:var(--k);stroke:var(--page);stroke-width:1}.mark:hover{stroke:var(--ink);stroke-width:2.5}
-.star{fill:var(--ink)}svg.key{flex:none}
-.k0{--k:var(--c0)}.k1{--k:var(--c1)}.k2{--k:var(--c2)}.k3{--k:var(--c3)}.k4{--k:var(--c4)}.k5{--k:var(--c5)}.k6{--k:var(--c6)}.k7{--k:var(--c7)}
+svg{max-width:100%;height:auto;overflow:visible}
 .heat path{fill:none;stroke-width:1;shape-rendering:crispEdges}.heat rect.back{fill:var(--none)}
 .h1{stroke:var(--h1)}.h2{stroke:var(--h2)}.h3{stroke:var(--h3)}.h4{stroke:var(--h4)}.heat .needle{fill:var(--needle)}
 .swatch{width:14px;height:14px;display:inline-block}
 @media print{body{max-width:none}}
+svg.key{flex:none}
 )";
 
 // ---- curves ----
@@ -103,16 +109,55 @@ std::map<std::string, LineStyle> styles_of(const std::vector<Row>& rows) {
   return styles;
 }
 
+// Series in order of appearance, of all lengths.
+std::vector<std::string> series_names(const std::vector<Row>& rows) {
+  std::vector<std::string> names;
+  for (int length : lengths_of(rows)) {
+    for (const Series& s : series_of(rows, length)) {
+      if (std::find(names.begin(), names.end(), s.name) == names.end()) names.push_back(s.name);
+    }
+  }
+  return names;
+}
+
+// A chart for each length, all with the same axes; none where nothing was measured.
+std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
+                             const std::map<std::string, LineStyle>& styles) {
+  std::vector<double> all_x, all_y;
+  for (const Row& r : rows) {
+    if (r.setting.selection.selector == RIFFLE_SELECTOR_DENSE) continue;
+    const double x = read_pct(r, metric), y = metric.value(r);
+    if (std::isfinite(x) && std::isfinite(y)) all_x.push_back(x), all_y.push_back(y);
+  }
+  std::vector<Chart> charts;
+  if (all_x.empty()) return charts;
+  for (int length : lengths_of(rows)) {
+    Chart chart;
+    chart.title = text_of("%d tokens", length);
+    chart.x_title = metric.from_text ? "KV read, held-out text" : "KV read";
+    chart.y_title = metric.y_title;
+    chart.y_unit = metric.y_unit;
+    chart.y_most = metric.y_most;
+    chart.y_root = &metric == kMetrics;
+    chart.x_too = all_x, chart.y_too = all_y;
+    chart.guides = {metric.dense};
+    for (const Series& s : series_of(rows, length)) {
+      ChartLine line{styles.at(s.name), {}};
+      for (const Row* r : s.rows) {
+        line.points.push_back({read_pct(*r, metric), metric.value(*r), hover(*r), r->setting.paper_default});
+      }
+      chart.lines.push_back(line);
+    }
+    charts.push_back(std::move(chart));
+  }
+  return charts;
+}
+
 std::string curves(const std::vector<Row>& rows) {
   const std::map<std::string, LineStyle> styles = styles_of(rows);
   std::string legend = "<div class=legend>";
-  std::vector<std::string> named;
-  for (int length : lengths_of(rows)) {
-    for (const Series& s : series_of(rows, length)) {
-      if (std::find(named.begin(), named.end(), s.name) != named.end()) continue;
-      named.push_back(s.name);
-      legend += "<span>" + legend_svg(styles.at(s.name)) + escape_html(s.name) + "</span>";
-    }
+  for (const std::string& name : series_names(rows)) {
+    legend += "<span>" + legend_svg(styles.at(name)) + escape_html(name) + "</span>";
   }
   legend += "<span>" + star_svg() + "as its paper runs it</span></div>";
 
@@ -121,33 +166,10 @@ std::string curves(const std::vector<Row>& rows) {
       "point for its name and figures. Up and to the left is better, but for nll: down.</p>" +
       legend;
   for (const Metric& metric : kMetrics) {
-    std::vector<double> all_x, all_y;  // all lengths get the same axes
-    for (const Row& r : rows) {
-      if (r.setting.selection.selector == RIFFLE_SELECTOR_DENSE) continue;
-      const double x = read_pct(r, metric), y = metric.value(r);
-      if (std::isfinite(x) && std::isfinite(y)) all_x.push_back(x), all_y.push_back(y);
-    }
-    if (all_x.empty()) continue;
+    const std::vector<Chart> charts = charts_of(rows, metric, styles);
+    if (charts.empty()) continue;
     html += text_of("<h3>%s</h3><p class=soft>%s</p><div class=panels>", metric.title, metric.note);
-    for (int length : lengths_of(rows)) {
-      Chart chart;
-      chart.title = text_of("%d tokens", length);
-      chart.x_title = metric.from_text ? "KV read, held-out text" : "KV read";
-      chart.y_title = metric.y_title;
-      chart.y_unit = metric.y_unit;
-      chart.y_most = metric.y_most;
-      chart.y_root = &metric == kMetrics;
-      chart.x_too = all_x, chart.y_too = all_y;
-      chart.guides = {metric.dense};
-      for (const Series& s : series_of(rows, length)) {
-        ChartLine line{styles.at(s.name), {}};
-        for (const Row* r : s.rows) {
-          line.points.push_back({read_pct(*r, metric), metric.value(*r), hover(*r), r->setting.paper_default});
-        }
-        chart.lines.push_back(line);
-      }
-      html += chart_svg(chart);
-    }
+    for (const Chart& chart : charts) html += chart_svg(chart);
     html += "</div>";
   }
   return html;
@@ -325,12 +347,42 @@ std::vector<std::pair<std::string, std::string>> facts_of(const cli::EvalOptions
 
 }  // namespace
 
+std::string report_svg(const std::vector<Row>& rows) {
+  constexpr int kPanelWidth = 460, kPanelHeight = 312, kKeyWidth = 250, kKeyHeight = 22, kMargin = 16;
+  const std::map<std::string, LineStyle> styles = styles_of(rows);
+  const std::vector<Chart> charts = charts_of(rows, kMetrics[0], styles);
+  const int wide = std::max(1, static_cast<int>(charts.size())) * kPanelWidth + kMargin, columns = wide / kKeyWidth;
+  const std::vector<std::string> names = series_names(rows);
+  std::string legend;
+  int n = 0;
+  const auto key = [&](const std::string& svg, const std::string& name) {
+    const int x = kMargin + n % columns * kKeyWidth, y = kMargin + n / columns * kKeyHeight;
+    legend += text_of("<g transform=\"translate(%d %d)\">", x, y) + svg +
+              text_of("<text x=\"52\" y=\"11\">%s</text></g>\n", escape_html(name).c_str());
+    ++n;
+  };
+  for (const std::string& name : names) key(legend_svg(styles.at(name)), name);
+  const bool any_paper = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.setting.paper_default; });
+  if (any_paper) key("<g transform=\"translate(13 -2)\">" + star_svg() + "</g>", "as its paper runs it");
+  const int top = kMargin + (n + columns - 1) / columns * kKeyHeight + 8;
+  std::string svg = text_of("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n"
+                            "<title>Answers kept against KV read</title>\n<style>",
+                            wide, top + kPanelHeight, wide, top + kPanelHeight);
+  svg += std::string(kColours) + kChartStyle + "</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--page)\"/>\n" +
+         legend;
+  for (size_t i = 0; i < charts.size(); ++i) {
+    svg += text_of("<g transform=\"translate(%d %d)\">", kMargin + static_cast<int>(i) * kPanelWidth, top) +
+           chart_svg(charts[i]) + "</g>\n";
+  }
+  return svg + "</svg>\n";
+}
+
 std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
                         const cli::EvalOptions& options) {
   std::string html =
       "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
       "<title>riffle eval --compare</title><style>" +
-      std::string(kStyle) + "</style></head><body>\n<h1>Selectors compared</h1><dl class=facts>";
+      std::string(kColours) + kPageStyle + kChartStyle + "</style></head><body>\n<h1>Selectors compared</h1><dl class=facts>";
   for (const auto& [name, value] : facts_of(options)) {
     html += "<dt>" + escape_html(name) + "</dt><dd>" + escape_html(value) + "</dd>";
   }

@@ -1,9 +1,6 @@
 #include "cli/eval_settings.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
 
 #include "cli/args.h"
 #include "cli/common.h"
@@ -13,6 +10,7 @@ namespace {
 
 using cli::Exit;
 using cli::EXIT_USAGE;
+using cli::SelectionSetting;
 using cli::text_of;
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -32,96 +30,9 @@ std::vector<std::string> split(const std::string& text, char separator) {
   throw Exit(EXIT_USAGE, key + "=" + value + ": expected " + expected);
 }
 
-double parse_number(const std::string& key, const std::string& value) {
-  size_t used = 0;
-  double x = std::numeric_limits<double>::quiet_NaN();
-  try {
-    x = std::stod(value, &used);
-  } catch (const std::exception&) {
-  }
-  if (used != value.size() || value.empty() || !std::isfinite(x)) refuse(key, value, "a number");
-  return x;
-}
-
-// ---- the fields of riffle_selection that a spec may set ----
-
-void assign(float& to, const std::string& key, const std::string& value) {
-  to = static_cast<float>(parse_number(key, value));
-}
-
-void assign(int32_t& to, const std::string& key, const std::string& value) {
-  const double x = parse_number(key, value);
-  if (!(x >= 0 && x <= 1e9) || x != std::floor(x)) refuse(key, value, "a whole number");
-  to = static_cast<int32_t>(x);
-}
-
-// The enum value whose spelling is value; the library's enums count from 0, and spell gives "?" beyond their end.
-template <typename Enum>
-Enum parse_word(const std::string& key, const std::string& value, const char* (*spell)(Enum)) {
-  std::string known;
-  for (int i = 0; std::string(spell(static_cast<Enum>(i))) != "?"; ++i) {
-    if (value == spell(static_cast<Enum>(i))) return static_cast<Enum>(i);
-    known += (i ? ", " : "") + std::string(spell(static_cast<Enum>(i)));
-  }
-  refuse(key, value, "one of " + known);
-}
-
-struct Field {
-  std::string name;
-  bool is_number;
-  std::function<void(riffle_selection&, const std::string& value)> set;
-};
-
-template <typename T>
-Field number_field(const std::string& name, T riffle_selection::*member) {
-  return {name, true, [=](riffle_selection& s, const std::string& value) { assign(s.*member, name, value); }};
-}
-
-template <typename Enum>
-Field word_field(const std::string& name, Enum riffle_selection::*member, const char* (*spell)(Enum)) {
-  return {name, false,
-          [=](riffle_selection& s, const std::string& value) { s.*member = parse_word(name, value, spell); }};
-}
-
-// One line for each field; the help and the error texts list what stands here.
-const std::vector<Field>& fields() {
-  using S = riffle_selection;
-  static const std::vector<Field> all = {
-      number_field("epsilon", &S::epsilon),
-      number_field("budget", &S::budget),
-      number_field("microbatch", &S::microbatch),
-      number_field("sink_blocks", &S::sink_blocks),
-      number_field("window_blocks", &S::window_blocks),
-      number_field("dense_layers", &S::dense_layers),
-      number_field("lookahead", &S::lookahead),
-      word_field("digest", &S::digest, cli::digest_name),
-      word_field("gqa", &S::gqa, cli::gqa_name),
-      word_field("stop", &S::stop, cli::stop_name),
-      word_field("base", &S::base, cli::base_name),
-      number_field("base_budget", &S::base_budget),
-      number_field("top_p_attn", &S::top_p),
-      number_field("share", &S::share),
-      number_field("select_tokens", &S::select_tokens),
-      number_field("init_tokens", &S::init_tokens),
-      number_field("local_tokens", &S::local_tokens),
-      word_field("vote", &S::vote, cli::vote_name),
-      number_field("vote_scale", &S::vote_scale),
-      number_field("cache_threshold", &S::cache_threshold),
-      number_field("top_tokens", &S::top_tokens),
-      number_field("alpha", &S::alpha),
-      number_field("rate", &S::rate),
-      number_field("decay", &S::decay),
-      number_field("bypass", &S::bypass),
-  };
-  return all;
-}
-
-const Field& field_named(std::string key) {
-  std::replace(key.begin(), key.end(), '-', '_');
-  if (key == "stop_mode") key = "stop";  // as the flag is called
-  for (const Field& f : fields()) {
-    if (f.name == key) return f;
-  }
+const SelectionSetting& field_named(const std::string& key) {
+  const SelectionSetting* field = cli::selection_setting(key);
+  if (field && field->name != "selector") return *field;
   std::string known = sweep_fields();
   for (size_t at = 0; (at = known.find(' ', at)) != std::string::npos; at += 2) known.replace(at, 1, ", ");
   throw Exit(EXIT_USAGE, text_of("unknown field '%s'; known: %s", key.c_str(), known.c_str()));
@@ -141,7 +52,7 @@ Value value_of(std::string text) {
 }
 
 struct List {
-  const Field* field;
+  const SelectionSetting* field;
   std::vector<Value> values;
   bool starred() const {
     return std::any_of(values.begin(), values.end(), [](const Value& v) { return v.starred; });
@@ -174,13 +85,36 @@ size_t curve_of(const std::vector<List>& lists) {
   return best;
 }
 
-std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base) {
+// What a spec says that none of its settings looks at would be read as if it had been tried.
+void check_fields(const std::vector<List>& lists, const std::vector<Setting>& settings) {
+  const riffle_selector selector = settings[0].selection.selector;
+  for (const List& list : lists) {
+    const SelectionSetting& f = *list.field;
+    const bool read = std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return f.read_by(s.selection); });
+    if (!f.known_to(selector))
+      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.name.c_str(), cli::selector_name(selector),
+                                     f.selectors().c_str()));
+    if (!read)
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.name.c_str(), cli::selector_name(selector),
+                                     f.bases().c_str()));
+  }
+}
+
+// What is known of a flag beside a list of specs.
+struct Given {
+  const SelectionSetting* flag;
+  bool read = false, used = false;  // some setting looks at it; and takes it from the flag
+};
+
+std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base, bool is_standard,
+                                std::vector<Given>& given) {
   const size_t colon = spec.find(':');
   const std::string selector = split(spec.substr(0, colon), ':')[0];
   Setting first;
   first.label = first.series = selector;
   first.selection = base;
-  first.selection.selector = parse_word("selector", selector, cli::selector_name);
+  const SelectionSetting& selectors = *cli::selection_setting("selector");
+  if (!selectors.set(first.selection, selector)) refuse("selector", selector, selectors.expected);
   std::vector<List> lists;
   if (colon != std::string::npos) lists = parse_lists(spec.substr(colon + 1));
   first.paper_default = std::any_of(lists.begin(), lists.end(), [](const List& l) { return l.starred(); });
@@ -194,7 +128,7 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
         grown.push_back(s);
         Setting& g = grown.back();
         const std::string pair = list.field->name + "=" + value.text;
-        list.field->set(g.selection, value.text);
+        if (!list.field->set(g.selection, value.text)) refuse(list.field->name, value.text, list.field->expected);
         g.label += " " + pair;
         if (i == curve) g.point = pair;
         if (i != curve) g.series += " " + pair;
@@ -203,7 +137,50 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
     }
     settings = std::move(grown);
   }
+  check_fields(lists, settings);
+  riffle_selection defaults;
+  riffle_selection_defaults(&defaults);
+  for (Given& g : given) {
+    const bool own = std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
+    for (Setting& s : settings) {
+      if (!g.flag->read_by(s.selection)) continue;
+      g.read = true;
+      if (own) continue;
+      g.used = true;
+      // The standard list's stars are for the papers' runs, which this is not any more.
+      if (is_standard && g.flag->text(s.selection) != g.flag->text(defaults)) s.paper_default = false;
+    }
+  }
   return settings;
+}
+
+std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& flags, const std::string& flag,
+                                 bool is_standard) {
+  std::vector<Setting> all;
+  std::vector<Given> given;
+  for (const SelectionSetting* f : flags.given) given.push_back({f});
+  try {
+    for (const std::string& spec : split(text, ';')) {
+      if (spec.empty()) continue;  // a trailing ';'
+      const std::vector<Setting> settings = parse_spec(spec, flags.selection, is_standard, given);
+      all.insert(all.end(), settings.begin(), settings.end());
+    }
+  } catch (const Exit& e) {
+    throw Exit(e.code(), flag + ": " + e.what());
+  }
+  if (all.empty()) throw Exit(EXIT_USAGE, flag + ": no setting given");
+  for (const Given& g : given) {
+    const char* list = is_standard ? "--compare's own list" : flag.c_str();
+    if (g.flag->name == "selector")
+      throw Exit(EXIT_USAGE, text_of("--selector: beside %s, whose settings name their selectors, it would change nothing", list));
+    if (!g.read)
+      throw Exit(EXIT_USAGE, text_of("%s: no setting of %s looks at it, it is for %s", g.flag->flag.c_str(), list,
+                                     g.flag->selectors().c_str()));
+    if (!g.used)
+      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s", g.flag->flag.c_str(),
+                                     list, g.flag->name.c_str(), is_standard ? ": give --compare a SPEC" : ""));
+  }
+  return all;
 }
 
 }  // namespace
@@ -213,6 +190,7 @@ Setting dense_setting(const riffle_selection& base) {
   s.label = s.series = "dense";
   s.selection = base;
   s.selection.selector = RIFFLE_SELECTOR_DENSE;
+  s.selection.positions = RIFFLE_POSITIONS_TRUE;  // tokenselect's alone
   return s;
 }
 
@@ -226,22 +204,11 @@ Setting flag_setting(const riffle_selection& base) {
   return s;
 }
 
-std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base, const std::string& flag) {
-  std::vector<Setting> all;
-  try {
-    for (const std::string& spec : split(text, ';')) {
-      if (spec.empty()) continue;  // a trailing ';'
-      const std::vector<Setting> settings = parse_spec(spec, base);
-      all.insert(all.end(), settings.begin(), settings.end());
-    }
-  } catch (const Exit& e) {
-    throw Exit(e.code(), flag + ": " + e.what());
-  }
-  if (all.empty()) throw Exit(EXIT_USAGE, flag + ": no setting given");
-  return all;
+std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags, const std::string& flag) {
+  return parse_specs(text, flags, flag, false);
 }
 
-std::vector<Setting> default_comparison() {
+std::vector<Setting> default_comparison(const SelectionFlags& flags) {
   constexpr const char* kSpecs =
       // PSA, section 6: epsilon 0.95 with ArkVale's cuboid-mean.
       "psa:epsilon=0.1,0.3,0.5,0.7,0.9,0.95*;"
@@ -259,14 +226,14 @@ std::vector<Setting> default_comparison() {
       "lfps:alpha=0.1,0.2*,0.3*,0.4;"
       "lfps:top_tokens=0.05,0.1,0.2;"
       "riffle:share=0.05,0.02,0.01,0.005,0.002";
-  riffle_selection base;
-  riffle_selection_defaults(&base);
-  return parse_sweep(kSpecs, base, "--compare");
+  return parse_specs(kSpecs, flags, "--compare", true);
 }
 
 std::string sweep_fields() {
   std::string names;
-  for (const Field& f : fields()) names += (names.empty() ? "" : " ") + f.name;
+  for (const SelectionSetting& f : cli::selection_settings()) {
+    if (f.name != "selector") names += (names.empty() ? "" : " ") + f.name;
+  }
   return names;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/selection_settings.h"
 #include "riffle.h"
 
 namespace riffle::eval {
@@ -20,16 +21,23 @@ Setting dense_setting(const riffle_selection& base);
 // The one setting that the shared flags describe.
 Setting flag_setting(const riffle_selection& base);
 
-// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and pairs of a field of
-// riffle_selection and its values; a word without '=' is one more value of the field before it. Several lists in one
-// spec give all combinations. What a spec does not say is taken from base. A '*' behind values marks the settings that
-// have them as the paper's defaults ("epsilon=0.9,0.95*"). Throws cli::Exit(EXIT_USAGE), whose text names flag.
-std::vector<Setting> parse_sweep(const std::string& text, const riffle_selection& base,
+// What the shared flags say, and which of them were given.
+struct SelectionFlags {
+  riffle_selection selection;
+  std::vector<const cli::SelectionSetting*> given;
+};
+
+// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and pairs of one of its fields
+// and its values; a word without '=' is one more value of the field before it. Several lists in one spec give all
+// combinations. What a spec does not say is taken from flags. A '*' behind values marks the settings that have them as the
+// paper's defaults ("epsilon=0.9,0.95*"). Throws cli::Exit(EXIT_USAGE), whose text names flag; also for a field that the
+// selector does not look at, and for a flag given that no setting takes up.
+std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags,
                                  const std::string& flag = "--sweep");
 
-// What --compare runs if it is given no spec: every selector at several settings, its paper's defaults among them.
-// Starts from the library's defaults, not from flags: a paper's setting is what it is.
-std::vector<Setting> default_comparison();
+// What --compare runs if it is given no spec: every selector at several settings, its paper's defaults among them (no longer
+// marked so where a flag changes them).
+std::vector<Setting> default_comparison(const SelectionFlags& flags);
 
 // "epsilon budget ..." and "psa topk ...": what a spec may say, for the help.
 std::string sweep_fields();

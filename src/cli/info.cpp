@@ -33,7 +33,8 @@ Json info_json(const riffle_model_info& i) {
           {"tied_output", i.tied_output},
           {"bos_id", i.bos_id},
           {"eos_id", i.eos_id},
-          {"chat_template", i.chat_template}};
+          {"chat_template", i.chat_template},
+          {"chat_template_name", *i.chat_template_name ? Json(i.chat_template_name) : Json(nullptr)}};
 }
 
 Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
@@ -50,6 +51,7 @@ Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
           {"pool", p.pool},
           {"total", p.total},
           {"host_kv", p.host_kv},
+          {"selector_state", p.selector_state},
           {"slots", p.slots},
           {"min_slots", p.min_slots},
           {"slot_bytes", p.slot_bytes},
@@ -73,7 +75,7 @@ void print_info(const riffle_model_info& i, const std::string& path) {
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
   if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
-  t.add({"chat template", *i.chat_template ? "yes" : "none"});
+  t.add({"chat template", *i.chat_template_name ? i.chat_template_name : *i.chat_template ? "unknown" : "none"});
   t.print_left();
 }
 
@@ -92,6 +94,7 @@ void print_plan(const riffle_plan& p) {
                          : "none"});
   t.add({"total", bytes(p.total) + (p.min_gpu_mem ? ", smallest --gpu-mem " + bytes(p.min_gpu_mem) : "")});
   t.add({"host KV", bytes(p.host_kv) + " for a full session"});
+  t.add({"selector state", p.selector_state ? bytes(p.selector_state) + " in host memory for a full session" : "none"});
   t.print_left();
 }
 

@@ -60,6 +60,7 @@ int run_main(RunOptions& o) {
   if (o.common.json) riffle_plan_memory(model.get(), &o.common.context, &plan, nullptr, 0);
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
+  std::string said = say_notice(context.get(), o.common.quiet);
   const auto ready = std::chrono::steady_clock::now();
   InterruptGuard guard(context.get());
   bool read = false;
@@ -87,6 +88,9 @@ int run_main(RunOptions& o) {
   const auto end = std::chrono::steady_clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
+  if (read && is_terminal(STDOUT_FILENO) && !o.common.json && (answer.text.empty() || answer.text.back() != '\n'))
+    write_out("\n");  // a pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own
+  said = say_notice(context.get(), o.common.quiet, said);
   if (o.common.json) {
     print_json({{"text", answer.text},
                 {"tokens", answer.tokens},
@@ -100,14 +104,12 @@ int run_main(RunOptions& o) {
                 {"stats", stats_json(stats)},
                 {"device", plan.device ? Json(plan.device) : Json(nullptr)},
                 {"device_note", plan.device_note},
+                {"notice", said.empty() ? Json(nullptr) : Json(said)},
                 {"options", context_json(o.common.context)},
                 {"seed", o.common.sampling.seed},
                 {"model", o.common.model_path},
                 {"version", riffle_version()}});
   } else {
-    // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own.
-    if (read && is_terminal(STDOUT_FILENO) && (answer.text.empty() || answer.text.back() != '\n')) write_out("\n");
-    say_notice(context.get(), o.common.quiet);
     if (read) notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
     else notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
@@ -130,7 +132,7 @@ void add_run(CLI::App& app, Command& chosen) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }
 

@@ -77,7 +77,7 @@ void add_tokenize(CLI::App& app, Command& chosen) {
   sub->add_flag("--chat", o->chat, "wrap the text in the model's chat template");
   o->decode_given =
       sub->add_option("--decode", o->decode, "the text of these ids")->type_name("ID ...")->expected(1, 1 << 30);
-  add_common_flags(*sub, o->common, JSON_FLAG);
+  add_common_flags(*sub, o->common, JSON_FLAG | CHAT_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
 }
 

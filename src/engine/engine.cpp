@@ -34,12 +34,6 @@ void Engine::make_host_backend() {
   b.slots = options_.slots;
   b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   b.pool_per_layer = options_.options.pool_per_layer;
-  if (n_ctx() > model_.config.n_ctx && !list_positions())
-    b.notice = format("the context holds %lld tokens, but the model was trained with %d: what lies beyond confuses it, unless "
-                      "positions are those in a list (selector tokenselect, positions list)",
-                      static_cast<long long>(n_ctx()), model_.config.n_ctx);
-  if (selection().positions == RIFFLE_POSITIONS_LIST && !list_positions())
-    b.notice = "positions list is selector tokenselect's: the selector in force takes positions from the text";
   backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 
@@ -110,6 +104,37 @@ int Engine::window(int layer) const {
   return n_ctx() > w ? w : 0;
 }
 
+// Made-up attention looks at no positions.
+const char* Engine::notice() {
+  const riffle_selection& s = selection();
+  const int64_t trained = model_.config.n_ctx, list = longest_list();
+  notice_.clear();
+  const auto say = [&](const std::string& text) { notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text; };
+  if (n_ctx() > trained && !options_.trace) {
+    if (!list_positions())
+      say(format("the context holds %lld tokens, but the model was trained with %lld: what lies beyond confuses it, unless "
+                 "positions are those in a list (selector tokenselect, positions list)",
+                 static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
+    else if (s.dense_layers > 0)
+      say(format("the first %d layers read everything at its place in the text, up to token %lld, but the model was trained "
+                 "with %lld: positions list needs dense_layers 0 to go beyond",
+                 s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
+    else if (list > trained)
+      say(format("lists of positions reach %lld tokens (init_tokens + select_tokens + local_tokens, and %lld while a selection "
+                 "is used again), but the model was trained with %lld: what lies beyond confuses it",
+                 static_cast<long long>(list), static_cast<long long>(kMaxReuse), static_cast<long long>(trained)));
+  }
+  if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
+    say("positions list is selector tokenselect's: the selector in force takes positions from the text");
+  say(backend_->notice());
+  return notice_.c_str();
+}
+
+int64_t Engine::longest_list() const {
+  const riffle_selection& s = selection();
+  return std::min(n_ctx(), int64_t(s.init_tokens) + s.select_tokens + s.local_tokens + kMaxReuse);
+}
+
 int64_t Engine::rope_positions(int64_t n_tokens) const {
   const riffle_selection& s = selection();
   const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
@@ -141,14 +166,7 @@ void Engine::require_state(Sequence& s) {
     for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i) take_in(i, 0);
     return;
   }
-  StateShape shape;
-  shape.n_layers = model_.config.n_layers;
-  shape.n_kv_heads = model_.config.n_kv_heads;
-  shape.g = model_.config.n_heads / model_.config.n_kv_heads;
-  shape.layout = options_.layout;
-  shape.n_ctx = n_ctx();
-  shape.kernels = cpu::kernels(options_.isa);
-  s.kv.selection = selector_->make_state(shape);
+  s.kv.selection = selector_->make_state(state_shape(model_.config, options_));
   threads_->parallel_for(s.kv.heads.size(), take_in);
 }
 

@@ -69,6 +69,7 @@ class Engine {
   int64_t n_ctx() const { return options_.options.n_ctx; }
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
+  const char* notice();  // of riffle_context_notice
   riffle_stats stats() const;
   riffle_stats stats(const Sequence& sequence) const;
   void reset_stats();
@@ -82,6 +83,7 @@ class Engine {
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
   int window(int layer) const;  // tokens that a query of the layer sees; 0: all
+  int64_t longest_list() const;  // that such a sequence attends to
   // Positions that may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
@@ -113,6 +115,7 @@ class Engine {
   uint64_t program_ = 0;  // counts changes of what a step does
   std::vector<uint32_t> free_ids_;
   uint32_t next_id_ = 0;
+  std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;
   ResidencyCounters counted_;  // the residency's counters at the last reset

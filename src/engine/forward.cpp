@@ -264,6 +264,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     backend_->end_step(a.logits.as<float>(), a.host_logits.data(), sampled);
   } catch (...) {
     backend_->abandon_step();
+    for (Sequence* s : sequences)  // some layers may have taken the step in
+      if (s->kv.selection) s->kv.selection->truncate(s->kv.n_tokens);
     throw;
   }
 

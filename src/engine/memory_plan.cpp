@@ -61,8 +61,13 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.slots = o.slots;
 
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
+    const auto selector = make_selector(o.selection);
+    // Said before anyone looks for a GPU: none would do.
+    if (o.device == RIFFLE_DEVICE_CUDA && selector->rule().host_only)
+      fail(RIFFLE_UNSUPPORTED, "selection.selector is %s, which %s: device is cuda, expected cpu or emu", selector->name(),
+           selector->rule().host_only_why);
     r.cuda = cuda_usable(r.device_note);
-    if (const auto selector = make_selector(o.selection); r.cuda && selector->rule().host_only) {
+    if (r.cuda && selector->rule().host_only) {
       r.cuda = false;
       r.device_note = format("selector %s %s: it needs device cpu or emu", selector->name(), selector->rule().host_only_why);
     }
@@ -108,6 +113,17 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   return c;
 }
 
+StateShape state_shape(const Config& config, const ResolvedOptions& r) {
+  StateShape shape;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  shape.g = config.n_heads / config.n_kv_heads;
+  shape.layout = r.layout;
+  shape.n_ctx = r.options.n_ctx;
+  shape.kernels = cpu::kernels(r.isa);
+  return shape;
+}
+
 int64_t row_slots(const riffle_selection& s) {
   if (s.selector != RIFFLE_SELECTOR_PSA) return 1;
   return int64_t(s.sink_blocks) + s.window_blocks + int64_t(s.lookahead + 1) * s.microbatch;
@@ -146,6 +162,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   plan.digests = sessions * heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
   plan.slot_bytes = r.layout.bytes();
   plan.host_kv = heads * blocks * plan.slot_bytes;
+  if (!r.cuda) plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
   uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem, device_free = 0;
   if (r.cuda) {
     const CudaPlan cuda = plan_cuda(model, cuda_options(r));

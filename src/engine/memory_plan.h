@@ -33,6 +33,9 @@ int64_t row_slots(const riffle_selection& selection);
 // How many sequences can step together in a pool: their tails are all held, and one row iterates.
 int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots, bool per_layer);
 
+// What a selector's state is made for.
+StateShape state_shape(const Config& config, const ResolvedOptions& resolved);
+
 // What the CUDA backend is made with.
 CudaBackendOptions cuda_options(const ResolvedOptions& resolved);
 

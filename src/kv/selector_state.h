@@ -23,6 +23,7 @@ struct PromptEnd {
   int64_t stride = 0;
   int n = 0;
   int64_t pos0 = 0;                          // position of the first of them; the last is the last token held
+  int64_t begin = 0;                         // and of the prompt's first token: what the sequence held before it
   const std::byte* const* blocks = nullptr;  // of this head, in token order: keys and values of all positions
 };
 
@@ -36,7 +37,8 @@ class SelectorState {
   }
   // A prompt has been read as far as this layer.
   virtual void end_prompt(const PromptEnd& end) { (void)end; }
-  // The sequence keeps its first n_tokens.
+  // The sequence keeps its first n_tokens. Called as well after a prefill or a step that failed: what the state took in from
+  // beyond them is to be forgotten.
   virtual void truncate(int64_t n_tokens) { (void)n_tokens; }
   virtual uint64_t bytes() const = 0;  // of memory in use
 };

@@ -1,7 +1,6 @@
 #include "model/chat_template.h"
 
 #include <algorithm>
-#include <set>
 
 #include "model/tokenizer.h"
 #include "util/error.h"
@@ -9,192 +8,145 @@
 namespace riffle {
 namespace {
 
-constexpr const char* kKnownKinds =
-    "riffle knows Llama 2 ([INST] with <<SYS>>), plain [INST] and ChatML (<|im_start|>)";
-constexpr size_t kMaxTemplateBytes = 1 << 20;
+// Conversations by which a template is compared with a family: up to so many user messages, with a system message and
+// without. A template that tells longer ones apart needs a number at least that large; one that mentions such numbers
+// (TemplateReader::numbers) is not recognised.
+constexpr size_t kMaxUserMessages = 8;
+constexpr int64_t kMaxNumbers = 12;
 
-enum class Kind {
-  INST,    // <s>[INST] {user} [/INST] {assistant}</s>, contents as they are, no system message
-  LLAMA2,  // <s>[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST] {assistant} </s>, contents stripped
-  CHATML   // <|im_start|>{role}\n{content}<|im_end|>\n
+// One conversation's shape, and what the template makes of it.
+struct Shape {
+  bool system;
+  size_t n_user;
+  TemplateReader::Outcome outcome;
+  TextPieces text;
 };
 
-// What a Jinja template says, spelled one way: outside of quotes no spaces, in quotes \n for a line break, quotes
-// single, x['y'] for x.y, 'ab' for 'a'+'b'. Templates are told apart by what they print.
-struct Outline {
-  std::string statements;         // the insides of all {% %}
-  std::set<std::string> outputs;  // the insides of all {{ }}, but for raise_exception(...)
-  std::string literal;            // what stands outside of any tag and would be printed as it is
-};
-
-void replace_all(std::string* text, std::string_view from, std::string_view to) {
-  for (size_t pos = 0; (pos = text->find(from, pos)) != std::string::npos; pos += to.size()) {
-    text->replace(pos, from.size(), to);
+std::vector<std::string> roles_of(bool system, size_t n_user) {
+  std::vector<std::string> roles;
+  if (system) roles.push_back("system");
+  for (size_t i = 0; i < n_user; i++) {
+    if (i > 0) roles.push_back("assistant");
+    roles.push_back("user");
   }
+  return roles;
 }
 
-std::string canonical(std::string_view code) {
-  std::string out;
-  char quote = 0;
-  for (size_t i = 0; i < code.size(); i++) {
-    const char c = code[i];
-    if (quote == 0) {
-      if (c == '\'' || c == '"') quote = c;
-      if (c != ' ' && c != '\t' && c != '\n' && c != '\r') out += quote ? '\'' : c;
-    } else if (c == quote) {
-      quote = 0;
-      out += '\'';
-    } else if (c == '\\' && i + 1 < code.size()) {
-      out += c;
-      out += code[++i];
-    } else {
-      c == '\n' ? out += "\\n" : out += c;
-    }
+// The text with {bos} and {eos} spelled out, as a template prints them.
+TextPieces spelled(const TextPieces& text, const std::string& bos, const std::string& eos) {
+  TextPieces out;
+  for (const TextPiece& piece : text) {
+    if (piece.kind == TextPiece::BOS) append_literal(&out, bos);
+    else if (piece.kind == TextPiece::EOS) append_literal(&out, eos);
+    else append(&out, {piece});
   }
-  replace_all(&out, "'+'", "");
-  replace_all(&out, "message.content", "message['content']");
-  replace_all(&out, "message.role", "message['role']");
-  replace_all(&out, "|trim", ".strip()");
   return out;
 }
 
-// Position of the tag's closing "%}" or "}}", text inside quotes skipped; npos if there is none.
-size_t tag_end(std::string_view text, size_t pos, std::string_view close) {
-  char quote = 0;
-  for (; pos < text.size(); pos++) {
-    const char c = text[pos];
-    if (quote != 0) {
-      if (c == '\\') pos++;
-      else if (c == quote) quote = 0;
-    } else if (c == '\'' || c == '"') {
-      quote = c;
-    } else if (text.substr(pos).starts_with(close)) {
-      return pos;
-    }
-  }
-  return std::string_view::npos;
+bool mentions(const TextPieces& text, TextPiece::Kind kind) {
+  return std::any_of(text.begin(), text.end(), [&](const TextPiece& piece) { return piece.kind == kind; });
 }
 
-// What stands beside a piece of literal text.
-struct Beside {
-  bool begin = false, end = false;                       // the template's begin, end
-  bool statement_left = false, statement_right = false;  // a {% %} or {# #}
-  bool dash_left = false, dash_right = false;            // a tag with a '-' on the text's side
+// True if format prints what the template printed, or refuses with an error where the template refuses.
+bool same_text(const ChatFormat& format, const std::vector<Shape>& shapes, const std::string& bos,
+               const std::string& eos) {
+  for (const Shape& shape : shapes) {
+    // Without system messages the family has an error for them, whatever the template does.
+    if (shape.system && format.family->system_place == ChatFamily::NONE) continue;
+    const TextPieces text = chat_pieces(format, shape.system, shape.n_user);
+    if ((bos.empty() && mentions(text, TextPiece::BOS)) || (eos.empty() && mentions(text, TextPiece::EOS)))
+      return false;
+    if (shape.outcome != TemplateReader::Outcome::PRINTED || shape.text != spelled(text, bos, eos)) return false;
+  }
+  return true;
+}
+
+// The template's own default system message, if it has one and is otherwise like the format: what stands in its text
+// for one user message where the format's default would. Only a candidate, to be compared.
+std::optional<std::string> default_system(const ChatFormat& format, const Shape& one, const std::string& bos,
+                                          const std::string& eos) {
+  if (format.family->system_place != ChatFamily::OWN) return {};
+  const TextPieces text = spelled(chat_pieces_with_default(format, 1), bos, eos);
+  const auto is_sought = [](const TextPiece& piece) {
+    const TextPiece& inner = piece.kind == TextPiece::TRIMMED ? piece.inside[0] : piece;
+    return inner.kind == TextPiece::CONTENT && inner.message == kDefaultSystem;
+  };
+  const auto at = std::find_if(text.begin(), text.end(), is_sought);
+  if (at == text.end() || one.text.empty() || one.text[0].kind != TextPiece::LITERAL) return {};
+  const std::string before = at == text.begin() ? "" : text.begin()->text;
+  const std::string after = at + 1 == text.end() || (at + 1)->kind != TextPiece::LITERAL ? "" : (at + 1)->text;
+  const std::string& whole = one.text[0].text;
+  if (whole.size() < before.size() + after.size() || !whole.starts_with(before) || !whole.ends_with(after)) return {};
+  return whole.substr(before.size(), whole.size() - before.size() - after.size());
+}
+
+// Runs of text: the format's own, with control pieces in it, or what somebody wrote.
+struct Run {
+  enum Kind { FORMAT, WRITTEN, BOS, EOS } kind;
+  std::string text;
 };
 
-// Literal text as Hugging Face has Jinja print it: the template's last line break goes, trim_blocks drops the line
-// break after a statement, lstrip_blocks the indentation before one, a '-' all white space on its side.
-std::string_view literal_text(std::string_view text, const Beside& beside) {
-  constexpr const char* kSpace = " \t\r\n";
-  if (beside.end && text.ends_with('\n')) text.remove_suffix(text.ends_with("\r\n") ? 2 : 1);
-  bool line_start = beside.begin;
-  if (beside.statement_left && (text.starts_with('\n') || text.starts_with("\r\n"))) {
-    text.remove_prefix(text.front() == '\n' ? 1 : 2);
-    line_start = true;
-  }
-  if (beside.statement_right) {
-    const size_t keep = text.find_last_not_of(" \t") + 1;  // npos + 1 is 0
-    if (keep == 0 ? line_start : text[keep - 1] == '\n') text = text.substr(0, keep);
-  }
-  if (beside.dash_left) text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
-  if (beside.dash_right) text = text.substr(0, text.find_last_not_of(kSpace) + 1);
-  return text;
-}
-
-// Position of the next "{%", "{{" or "{#"; npos if there is none.
-size_t tag_begin(std::string_view text, size_t pos) {
-  for (; (pos = text.find('{', pos)) != std::string_view::npos; pos++) {
-    if (pos + 1 < text.size() && (text[pos + 1] == '%' || text[pos + 1] == '{' || text[pos + 1] == '#')) break;
-  }
-  return pos;
-}
-
-// False if a tag does not close.
-bool outline(std::string_view text, Outline* out) {
-  Beside beside;
-  beside.begin = true;
-  for (size_t pos = 0;;) {
-    const size_t open = tag_begin(text, pos);
-    beside.end = open == std::string_view::npos;
-    const char type = beside.end ? 0 : text[open + 1];
-    beside.statement_right = type == '%' || type == '#';
-    beside.dash_right = !beside.end && text.substr(open + 2).starts_with('-');
-    out->literal += literal_text(text.substr(pos, open - pos), beside);
-    if (beside.end) return true;
-
-    const size_t first = open + 2 + beside.dash_right;
-    const size_t last = type == '#'   ? text.find("#}", first)
-                        : type == '%' ? tag_end(text, first, "%}")
-                                      : tag_end(text, first, "}}");
-    if (last == std::string_view::npos) return false;
-    std::string_view code = text.substr(first, last - first);
-    beside = Beside();
-    beside.statement_left = type != '{';
-    beside.dash_left = code.ends_with('-');
-    if (beside.dash_left) code.remove_suffix(1);
-    const std::string inside = canonical(code);
-    if (type == '%') out->statements += inside + ";";
-    if (type == '{' && !inside.starts_with("raise_exception(")) out->outputs.insert(inside);
-    pos = last + 2;
-  }
-}
-
-// True, with *kind and *bos_first, if text is one of the known templates.
-bool recognise(std::string_view text, Kind* kind, bool* bos_first) {
-  Outline template_;
-  if (text.size() > kMaxTemplateBytes || !outline(text, &template_) || !template_.literal.empty()) return false;
-  const std::set<std::string>& outputs = template_.outputs;
-  const auto states = [&](const char* part) { return template_.statements.find(part) != std::string::npos; };
-  *bos_first = false;
-  if (outputs ==
-      std::set<std::string>{"bos_token+'[INST] '+message['content']+' [/INST]'", "' '+message['content']+eos_token"}) {
-    *kind = Kind::INST;
-    return !states("set") && !states("'system'");
-  }
-  if (outputs ==
-      std::set<std::string>{"bos_token+'[INST] '+content.strip()+' [/INST]'", "' '+content.strip()+' '+eos_token"}) {
-    *kind = Kind::LLAMA2;  // but not the variant that makes up a system message where there is none
-    return states("setcontent='<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message['content']") &&
-           !states("setsystem_message='") && !states("DEFAULT_SYSTEM");
-  }
-  std::set<std::string> rest = outputs;
-  *bos_first = rest.erase("bos_token") > 0;
-  *kind = Kind::CHATML;  // likewise: a made-up system message would be one more output
-  return !states("'system'") && !states("setmessages") &&
-         rest == std::set<std::string>{"'<|im_start|>'+message['role']+'\\n'+message['content']+'<|im_end|>\\n'",
-                                       "'<|im_start|>assistant\\n'"};
-}
-
-// Python's str.strip(): all that Unicode calls white space, and the separators 1C to 1F.
-std::string_view stripped(std::string_view text) {
-  const auto space_at = [&](size_t pos) -> size_t {
-    const uint8_t c = static_cast<uint8_t>(text[pos]);
-    if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F)) return 1;
-    const std::string_view two = text.substr(pos, 2), three = text.substr(pos, 3);
-    if (two == "\xC2\x85" || two == "\xC2\xA0") return 2;
-    if (three == "\xE1\x9A\x80" || three == "\xE2\x80\xA8" || three == "\xE2\x80\xA9" || three == "\xE2\x80\xAF" ||
-        three == "\xE2\x81\x9F" || three == "\xE3\x80\x80") {
-      return 3;
-    }
-    return three.size() == 3 && three.starts_with("\xE2\x80") && three >= "\xE2\x80\x80" && three <= "\xE2\x80\x8A" ? 3
-                                                                                                                    : 0;
-  };
-  while (!text.empty()) {
-    const size_t n = space_at(0);
-    if (n == 0) break;
-    text.remove_prefix(n);
-  }
-  for (bool again = true; again;) {
-    again = false;
-    for (size_t n = 1; n <= 3 && n <= text.size(); n++) {
-      if (space_at(text.size() - n) == n) {
-        text.remove_suffix(n);
-        again = true;
+void flatten(const TextPieces& pieces, const std::vector<ChatMessage>& messages, std::vector<Run>* runs) {
+  for (const TextPiece& piece : pieces) {
+    switch (piece.kind) {
+      case TextPiece::LITERAL: runs->push_back({Run::FORMAT, piece.text}); break;
+      case TextPiece::CONTENT:
+        runs->push_back({Run::WRITTEN, messages[static_cast<size_t>(piece.message)].content});
+        break;
+      case TextPiece::BOS: runs->push_back({Run::BOS, ""}); break;
+      case TextPiece::EOS: runs->push_back({Run::EOS, ""}); break;
+      case TextPiece::TRIMMED: {
+        std::vector<Run> inside;
+        flatten(piece.inside, messages, &inside);
+        size_t first = 0, last = inside.size();
+        for (; first < last; first++) {
+          inside[first].text = strip_left(inside[first].text);
+          if (!inside[first].text.empty()) break;
+        }
+        for (; last > first; last--) {
+          inside[last - 1].text = strip_right(inside[last - 1].text);
+          if (!inside[last - 1].text.empty()) break;
+        }
+        for (; first < last; first++) runs->push_back(std::move(inside[first]));
         break;
       }
     }
   }
-  return text;
+}
+
+std::vector<Run> chat_runs(const ChatFormat& format, const std::vector<ChatMessage>& messages) {
+  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
+  const bool system = messages[0].role == "system";
+  if (system && format.family->system_place == ChatFamily::NONE) {
+    fail(RIFFLE_BAD_ARGUMENT, "message 0 has role 'system', but this model's chat template has no system messages");
+  }
+  for (size_t i = 0; i < messages.size(); i++) {
+    if (utf8_error(messages[i].role) >= 0) fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
+    if (const int64_t bad = utf8_error(messages[i].content); bad >= 0) {
+      fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i, static_cast<long long>(bad));
+    }
+    if (i == 0 && system) continue;
+    const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";
+    if (messages[i].role != expected) {
+      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i, messages[i].role.c_str(), expected);
+    }
+  }
+  if (messages.back().role != "user") {
+    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'", messages.back().role.c_str());
+  }
+  std::vector<Run> runs;
+  flatten(chat_pieces(format, system, (messages.size() - system + 1) / 2), messages, &runs);
+  return runs;
+}
+
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    out.emplace_back(text.substr(0, space));
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return out;
 }
 
 // Collects plain text and control tokens in turn. Plain text is only encoded when a control token or the end comes, so
@@ -203,18 +155,56 @@ std::string_view stripped(std::string_view text) {
 // them in any text, and the ids could not be its own if that were prevented.
 class TokenWriter {
  public:
-  explicit TokenWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-  void text(std::string_view text) { plain_ += text; }
-  void control(int32_t id) {
-    flush();
-    ids_.push_back(id);
+  TokenWriter(const Tokenizer& tokenizer, const ChatFormat& format) : tokenizer_(tokenizer) {
+    const ChatFamily& family = *format.family;
+    for (const std::string& piece : words(family.required)) {
+      const int32_t id = tokenizer.control_id(piece);
+      if (id < 0) {
+        fail(RIFFLE_UNSUPPORTED, "the chat template is of the kind %s, but the vocabulary has no control piece %s",
+             family.name, piece.c_str());
+      }
+      markers_.emplace_back(piece, id);
+    }
+    for (const std::string& piece : words(family.markers)) {
+      if (const int32_t id = tokenizer.control_id(piece); id >= 0) markers_.emplace_back(piece, id);
+    }
+    for (const int32_t id : {tokenizer.bos_id(), tokenizer.eos_id()}) {
+      if (id >= 0 && *tokenizer.piece(id)) markers_.emplace_back(tokenizer.piece(id), id);
+    }
   }
+
+  void put(const Run& run) {
+    switch (run.kind) {
+      case Run::WRITTEN: plain_ += run.text; return;
+      case Run::BOS: return control(tokenizer_.bos_id(), "beginning");
+      case Run::EOS: return control(tokenizer_.eos_id(), "end");
+      case Run::FORMAT: break;
+    }
+    for (size_t pos = 0; pos < run.text.size();) {
+      const std::pair<std::string, int32_t>* longest = nullptr;
+      for (const auto& marker : markers_) {
+        if (run.text.compare(pos, marker.first.size(), marker.first) == 0 &&
+            (!longest || marker.first.size() > longest->first.size())) {
+          longest = &marker;
+        }
+      }
+      if (longest) control(longest->second, "");
+      else plain_ += run.text[pos];
+      pos += longest ? longest->first.size() : 1;
+    }
+  }
+
   std::vector<int32_t> take() {
     flush();
     return std::move(ids_);
   }
 
  private:
+  void control(int32_t id, const char* which) {
+    if (id < 0) fail(RIFFLE_UNSUPPORTED, "the chat template needs the %s-of-sequence token, the model has none", which);
+    flush();
+    ids_.push_back(id);
+  }
   void flush() {
     const std::vector<int32_t> more = tokenizer_.encode(plain_, false, false);
     ids_.insert(ids_.end(), more.begin(), more.end());
@@ -222,106 +212,98 @@ class TokenWriter {
   }
 
   const Tokenizer& tokenizer_;
+  std::vector<std::pair<std::string, int32_t>> markers_;
   std::string plain_;
   std::vector<int32_t> ids_;
 };
 
-// [system,] user, assistant, user, ..., user
-void check_roles(const std::vector<ChatMessage>& messages, Kind kind) {
-  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
-  const bool system_first = messages[0].role == "system";
-  if (system_first && kind == Kind::INST) {
-    fail(RIFFLE_BAD_ARGUMENT, "message 0 has role 'system', but this model's chat template has no system messages");
-  }
-  for (size_t i = 0; i < messages.size(); i++) {
-    if (utf8_error(messages[i].role) >= 0) fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
-    if (const int64_t bad = utf8_error(messages[i].content); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i, static_cast<long long>(bad));
-    }
-    if (i == 0 && system_first) continue;
-    const char* expected = (i - system_first) % 2 == 0 ? "user" : "assistant";
-    if (messages[i].role != expected) {
-      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i, messages[i].role.c_str(), expected);
-    }
-  }
-  if (messages.back().role != "user") {
-    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'", messages.back().role.c_str());
-  }
-}
-
-int32_t need_control(const Tokenizer& tokenizer, const char* piece) {
-  const int32_t id = tokenizer.control_id(piece);
-  if (id < 0) {
-    fail(RIFFLE_UNSUPPORTED, "the chat template is ChatML, but the vocabulary has no control piece %s", piece);
-  }
-  return id;
-}
-
-void need_bos_eos(const Tokenizer& tokenizer) {
-  if (tokenizer.bos_id() < 0 || tokenizer.eos_id() < 0) {
-    fail(RIFFLE_UNSUPPORTED, "the chat template needs beginning- and end-of-sequence tokens, the model has none");
-  }
-}
-
-std::vector<int32_t> chatml_tokens(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
-                                   bool bos_first) {
-  const int32_t start = need_control(tokenizer, "<|im_start|>"), end = need_control(tokenizer, "<|im_end|>");
-  TokenWriter out(tokenizer);
-  if (bos_first) {
-    if (tokenizer.bos_id() < 0) fail(RIFFLE_UNSUPPORTED, "the chat template begins with bos_token, the model has none");
-    out.control(tokenizer.bos_id());
-  }
-  for (const ChatMessage& message : messages) {
-    out.control(start);
-    out.text(message.role + "\n" + message.content);
-    out.control(end);
-    out.text("\n");
-  }
-  out.control(start);
-  out.text("assistant\n");
-  return out.take();
-}
-
-std::vector<int32_t> inst_tokens(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages, bool llama2) {
-  need_bos_eos(tokenizer);
-  TokenWriter out(tokenizer);
-  std::string system;
-  for (const ChatMessage& message : messages) {
-    if (message.role == "system") {
-      system = "<<SYS>>\n" + message.content + "\n<</SYS>>\n\n";
-      continue;
-    }
-    const std::string whole = system + message.content;
-    const std::string_view content = llama2 ? stripped(whole) : std::string_view(whole);
-    if (message.role == "user") {
-      out.control(tokenizer.bos_id());
-      out.text("[INST] ");
-      out.text(content);
-      out.text(" [/INST]");
-    } else {
-      out.text(" ");
-      out.text(content);
-      if (llama2) out.text(" ");
-      out.control(tokenizer.eos_id());
-    }
-    system.clear();
-  }
-  return out.take();
+std::string spelling(const Tokenizer& tokenizer, int32_t id) {
+  const char* piece = id < 0 ? nullptr : tokenizer.piece(id);
+  return piece ? piece : "";
 }
 
 }  // namespace
 
-std::vector<int32_t> chat_tokens(const Tokenizer& tokenizer, std::string_view template_text,
-                                 const std::vector<ChatMessage>& messages) {
-  if (template_text.empty()) fail(RIFFLE_UNSUPPORTED, "the model carries no chat template; %s", kKnownKinds);
-  Kind kind;
-  bool bos_first;
-  if (!recognise(template_text, &kind, &bos_first)) {
-    fail(RIFFLE_UNSUPPORTED, "the model's chat template is none that riffle knows; %s", kKnownKinds);
+std::string chat_format_names() {
+  std::string names;
+  for (const ChatFamily& family : chat_families()) names += (names.empty() ? "" : ", ") + std::string(family.name);
+  return names;
+}
+
+ChatFormat chat_format_named(std::string_view name) {
+  for (const ChatFamily& family : chat_families()) {
+    if (name == family.name) return chat_format_of(family);
   }
-  check_roles(messages, kind);
-  if (kind == Kind::CHATML) return chatml_tokens(tokenizer, messages, bos_first);
-  return inst_tokens(tokenizer, messages, kind == Kind::LLAMA2);
+  fail(RIFFLE_BAD_ARGUMENT, "there is no chat template '%.40s'; riffle has %s", std::string(name).c_str(),
+       chat_format_names().c_str());
+}
+
+std::optional<ChatFormat> recognise_chat_template(std::string_view template_text, const std::string& bos,
+                                                  const std::string& eos) {
+  TemplateReader reader(template_text, bos, eos);
+  std::vector<Shape> shapes;
+  for (size_t n = 1; n <= kMaxUserMessages; n++) {
+    for (const bool system : {false, true}) {
+      Shape shape{system, n, {}, {}};
+      shape.outcome = reader.read(roles_of(system, n), &shape.text);
+      // Every family takes conversations without a system message.
+      if (!system && shape.outcome != TemplateReader::Outcome::PRINTED) return {};
+      shapes.push_back(std::move(shape));
+    }
+  }
+  if (reader.numbers() > kMaxNumbers) return {};
+  // Families as they are come first, so that a format that has a name gets it.
+  for (const bool as_is : {true, false}) {
+    for (const ChatFamily& family : chat_families()) {
+      ChatFormat format = chat_format_of(family);
+      if (as_is) {
+        if (same_text(format, shapes, bos, eos)) return format;
+        continue;
+      }
+      for (const bool bos_first : {family.bos_first, !family.bos_first}) {
+        format.bos_first = bos_first;
+        format.has_default_system = false;
+        format.default_system.clear();
+        if (same_text(format, shapes, bos, eos)) return format;
+        const std::optional<std::string> text = default_system(format, shapes[0], bos, eos);
+        if (!text) continue;
+        format.has_default_system = true;
+        format.default_system = *text;
+        if (same_text(format, shapes, bos, eos)) return format;
+      }
+    }
+  }
+  return {};
+}
+
+std::optional<ChatFormat> recognise_chat_template(std::string_view template_text, const Tokenizer& tokenizer) {
+  return recognise_chat_template(template_text, spelling(tokenizer, tokenizer.bos_id()),
+                                 spelling(tokenizer, tokenizer.eos_id()));
+}
+
+std::string chat_text(const ChatFormat& format, const std::string& bos, const std::string& eos,
+                      const std::vector<ChatMessage>& messages) {
+  std::string out;
+  for (const Run& run : chat_runs(format, messages)) {
+    out += run.kind == Run::BOS ? bos : run.kind == Run::EOS ? eos : run.text;
+  }
+  return out;
+}
+
+std::vector<int32_t> chat_tokens(const Tokenizer& tokenizer, const ChatFormat& format,
+                                 const std::vector<ChatMessage>& messages) {
+  const std::vector<Run> runs = chat_runs(format, messages);
+  TokenWriter out(tokenizer, format);
+  for (const Run& run : runs) out.put(run);
+  return out.take();
+}
+
+std::vector<int32_t> chat_end_ids(const Tokenizer& tokenizer, const ChatFormat& format) {
+  std::vector<int32_t> ids;
+  for (const std::string& piece : words(format.family->turn_end)) {
+    if (const int32_t id = tokenizer.control_id(piece); id >= 0) ids.push_back(id);
+  }
+  return ids;
 }
 
 }  // namespace riffle

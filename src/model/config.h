@@ -6,12 +6,15 @@
 
 namespace riffle {
 
-// name, bos_id, eos_id and tied_output are filled too (tied: the file has no output tensor).
+// name, bos_id, eos_id, eos_ids and tied_output are filled too (tied: the file has no output tensor).
 // Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 Config config_from_gguf(const GgufFile& gguf);
 
 // file: config.json of a Hugging Face folder (transformers' LlamaConfig, its defaults included). name stays empty;
 // bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 Config config_from_json(const FileView& file);
+
+// file: generation_config.json. Adds the tokens that it ends answers with to eos_ids. Throws RIFFLE_BAD_MODEL.
+void add_generation_config(const FileView& file, Config* config);
 
 }  // namespace riffle

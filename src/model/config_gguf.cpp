@@ -160,6 +160,7 @@ Config config_from_gguf(const GgufFile& gguf) {
   c.tied_output = gguf.tensors.find(kGgufNames.output) == gguf.tensors.end();
   c.bos_id = vocab.bos_id;
   c.eos_id = vocab.eos_id;
+  c.eos_ids = vocab.eos_ids;
   c.rope_interleaved = a == "llama";
   c.sliding_window = static_cast<int>(std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));
   read_rope_scaling(gguf, fields, a, &c);

@@ -212,16 +212,31 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   }
 }
 
-// A number, or a list of which the first counts.
-int token_id(const std::string& file, const json& config, const char* key, int vocab_size) {
+// A number, or a list of them. None of them, or -1: empty.
+std::vector<int> token_ids(const std::string& file, const json& config, const char* key, int vocab_size) {
+  constexpr size_t kMaxIds = 256;
+  std::vector<int> ids;
   const json* value = find(config, key);
-  if (value && value->is_array() && !value->empty()) value = &value->front();
-  if (!value || *value == -1) return -1;
-  if (!value->is_number_unsigned() || value->get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
-    bad_model(file, key, shown(*value), "an id below vocab_size = " + std::to_string(vocab_size));
+  if (!value) return ids;
+  const auto add = [&](const json& id) {
+    if (id == -1) return;
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
+      bad_model(file, key, shown(id), "an id below vocab_size = " + std::to_string(vocab_size));
+    }
+    if (std::find(ids.begin(), ids.end(), id.get<int>()) == ids.end()) ids.push_back(id.get<int>());
+  };
+  if (!value->is_array()) {
+    add(*value);
+    return ids;
   }
-  return value->get<int>();
+  if (value->size() > kMaxIds) {
+    bad_model(file, key, std::to_string(value->size()) + " ids", "at most " + std::to_string(kMaxIds));
+  }
+  for (const json& id : *value) add(id);
+  return ids;
 }
+
+int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.front(); }
 
 }  // namespace
 
@@ -252,10 +267,21 @@ Config config_from_json(const FileView& file) {
     c.mlp_bias = fields.boolean("mlp_bias").value_or(false);
   }
   c.tied_output = fields.boolean("tie_word_embeddings").value_or(false);
-  c.bos_id = token_id(file.name, config, "bos_token_id", c.vocab_size);
-  c.eos_id = token_id(file.name, config, "eos_token_id", c.vocab_size);
+  c.bos_id = first_or_none(token_ids(file.name, config, "bos_token_id", c.vocab_size));
+  c.eos_ids = token_ids(file.name, config, "eos_token_id", c.vocab_size);
+  c.eos_id = first_or_none(c.eos_ids);
   c.rope_interleaved = false;
   return c;
+}
+
+void add_generation_config(const FileView& file, Config* config) {
+  const json root = parse_json_object(file);
+  for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size)) {
+    if (std::find(config->eos_ids.begin(), config->eos_ids.end(), id) == config->eos_ids.end()) {
+      config->eos_ids.push_back(id);
+    }
+  }
+  if (config->eos_id < 0) config->eos_id = first_or_none(config->eos_ids);
 }
 
 }  // namespace riffle

@@ -394,15 +394,36 @@ int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPie
   return -1;
 }
 
+// Every token that ends an answer: those that the file names, and control pieces that instruct models end their turns with
+// but that files do not always name.
+std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pieces, int eos_id) {
+  std::vector<int> ids;
+  const auto add = [&](int id) {
+    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  add(eos_id);
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (gguf.has(key)) add(special_id(gguf, key, pieces, VocabPiece::CONTROL, ""));
+  }
+  for (const std::string_view spelled : {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"}) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].type == VocabPiece::CONTROL && pieces[i].text == spelled) add(static_cast<int>(i));
+    }
+  }
+  return ids;
+}
+
 }  // namespace
 
 std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) {
   constexpr uint64_t kMaxPieces = 1 << 22;
   const std::string& name = gguf.file.name;
   const auto model = gguf.string("tokenizer.ggml.model");
-  if (!model) bad_model(name, "tokenizer.ggml.model", "none", "\"llama\"");
-  if (*model != "llama") {
-    unsupported(name, "tokenizer.ggml.model", "\"" + std::string(*model) + "\"", "\"llama\" (sentencepiece)");
+  if (!model) bad_model(name, "tokenizer.ggml.model", "none", "\"llama\" or \"gpt2\"");
+  options->byte_level = *model == "gpt2";
+  if (*model != "llama" && !options->byte_level) {
+    unsupported(name, "tokenizer.ggml.model", "\"" + std::string(*model) + "\"",
+                "\"llama\" (sentencepiece) or \"gpt2\" (byte-level BPE)");
   }
   if (gguf.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false)) {
     unsupported(name, "tokenizer.ggml.remove_extra_whitespaces", "true", "false");
@@ -417,7 +438,7 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
   const std::string n = std::to_string(tokens->size());
   if (tokens->empty() || tokens->size() > kMaxPieces) bad_model(name, "tokenizer.ggml.tokens", n, "1 to 2^22 pieces");
   const auto length = [](const auto& list) { return list ? std::to_string(list->size()) : std::string("none"); };
-  if (!scores || scores->size() != tokens->size()) {
+  if ((scores || !options->byte_level) && (!scores || scores->size() != tokens->size())) {
     bad_model(name, "tokenizer.ggml.scores", length(scores), n + ", as many as tokens");
   }
   if (!types || types->size() != tokens->size()) {
@@ -426,7 +447,7 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
   std::vector<VocabPiece> pieces(tokens->size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto at = [&](const char* key) { return std::string(key) + "[" + std::to_string(i) + "]"; };
-    const float score = (*scores)[i];
+    const float score = scores ? (*scores)[i] : 0;
     const int64_t type = (*types)[i];
     if (!std::isfinite(score)) bad_model(name, at("tokenizer.ggml.scores"), format("%g", score), "a finite number");
     if (type < VocabPiece::NORMAL || type > VocabPiece::BYTE) {
@@ -435,10 +456,12 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
     pieces[i] = {std::string((*tokens)[i]), score, static_cast<int>(type)};
   }
   options->add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  options->add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
   options->bpe = true;
   options->bos_id = special_id(gguf, "tokenizer.ggml.bos_token_id", pieces, VocabPiece::CONTROL, "<s>");
   options->eos_id = special_id(gguf, "tokenizer.ggml.eos_token_id", pieces, VocabPiece::CONTROL, "</s>");
   options->unk_id = special_id(gguf, "tokenizer.ggml.unknown_token_id", pieces, VocabPiece::UNKNOWN, "");
+  options->eos_ids = end_ids(gguf, pieces, options->eos_id);
   return pieces;
 }
 

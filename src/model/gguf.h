@@ -45,8 +45,9 @@ struct GgufFile {
 // Tensor types that riffle lacks are listed, not refused.
 GgufFile parse_gguf(const FileView& file);
 
-// tokenizer.ggml.*: pieces and options for tokenizer_from_pieces. Throws RIFFLE_UNSUPPORTED if it is not
-// sentencepiece's.
+// tokenizer.ggml.*: pieces and options, of sentencepiece's kind (model "llama", for tokenizer_from_pieces) or of byte-level
+// BPE's ("gpt2", options->byte_level, for bpe_from_gguf, which reads the rest). Throws RIFFLE_BAD_MODEL;
+// RIFFLE_UNSUPPORTED for another kind.
 std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options);
 
 }  // namespace riffle

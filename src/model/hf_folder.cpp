@@ -95,7 +95,13 @@ TokenizerConfig parse_tokenizer_config(const FileView& file) {
   const json root = parse_json_object(file);
   TokenizerConfig out;
   if (const json* value = find(root, "chat_template")) out.chat_template = pick_template(file, *value);
+  out.bos_token = token_text(find(root, "bos_token"));
+  out.eos_token = token_text(find(root, "eos_token"));
   out.pad_token = token_text(find(root, "pad_token"));
+  if (const json* add_bos = find(root, "add_bos_token")) {
+    if (!add_bos->is_boolean()) bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
+    out.add_bos = add_bos->get<bool>();
+  }
   if (const json* added = find(root, "added_tokens_decoder")) {
     if (!added->is_object()) bad_model(file.name, "added_tokens_decoder", added->type_name(), "an object");
     for (const auto& [key, token] : added->items()) {

@@ -1,6 +1,8 @@
-// A Hugging Face folder: config.json, *.safetensors in one or several files, tokenizer.model, tokenizer_config.json.
+// A Hugging Face folder: config.json, *.safetensors in one or several files, tokenizer.model or
+// tokenizer.json, tokenizer_config.json.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,8 @@ struct TokenizerConfig {
     std::string text;
   };
   std::vector<AddedToken> added_tokens;
-  std::string pad_token;
+  std::string bos_token, eos_token, pad_token;  // empty: none
+  std::optional<bool> add_bos;                  // add_bos_token
 };
 // Throws RIFFLE_BAD_MODEL.
 TokenizerConfig parse_tokenizer_config(const FileView& file);

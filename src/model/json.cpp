@@ -1,7 +1,7 @@
 #include "model/json.h"
 
-#include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace riffle {
@@ -15,7 +15,7 @@ constexpr size_t kMaxValues = 2'000'000;  // bounds the memory that the parsed t
 
 nlohmann::json parse_json_object(const FileView& file, std::string_view text, const char* field) {
   using nlohmann::json;
-  std::vector<std::set<std::string>> keys;  // of each object or array that is open
+  std::vector<std::unordered_set<std::string>> keys;  // of each object or array that is open
   size_t n_values = 0;
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {
     switch (event) {

@@ -1,8 +1,12 @@
 #include "model/load_model.h"
 
+#include <algorithm>
+
+#include "model/bpe.h"
+#include "model/config.h"
 #include "model/hf_folder.h"
 #include "model/mapped_file.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer_json.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -29,45 +33,74 @@ std::unique_ptr<Model> load_gguf(const std::string& path, const LoadProgress& pr
   auto model = model_from_gguf(gguf, progress);
   model->files.push_back(file);
   if (model->config.name.empty()) model->config.name = file_stem(path);
-  VocabOptions options;
-  const std::vector<VocabPiece> pieces = gguf_vocab(gguf, &options);
-  model->tokenizer = tokenizer_from_pieces(pieces, options, path);
+  model->tokenizer = tokenizer_from_gguf(gguf);
   check_vocab(*model, path);
   return model;
 }
 
-// Tokens added after training have no piece; sentencepiece would never produce their ids.
-void refuse_added_tokens(const TokenizerConfig& config, const Tokenizer& tokenizer, const std::string& where) {
-  for (const auto& token : config.added_tokens) {
-    if (token.id < static_cast<uint64_t>(tokenizer.vocab_size()) || token.text == config.pad_token) continue;
-    unsupported(where, "added_tokens_decoder", "token \"" + token.text + "\" with id " + std::to_string(token.id),
-                "only the " + std::to_string(tokenizer.vocab_size()) + " pieces of tokenizer.model");
-  }
+void add_eos(int id, Config* config) {
+  auto& ids = config->eos_ids;
+  if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
 
-std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress& progress) {
-  constexpr uint64_t kMaxTokenizerBytes = 256 << 20;
-  auto model = read_hf_folder(folder, progress);
-  const std::string path = folder + "/tokenizer.model";
-  if (!file_exists(path) && file_exists(folder + "/tokenizer.json")) {
-    unsupported(folder, "tokenizer", "tokenizer.json alone", "tokenizer.model (sentencepiece)");
-  }
-  const auto file = MappedFile::open(path);
+constexpr uint64_t kMaxTokenizerBytes = 256 << 20;
+
+std::shared_ptr<MappedFile> open_tokenizer(const std::string& path) {
+  auto file = MappedFile::open(path);
   if (file->view().size > kMaxTokenizerBytes) {
     bad_model(path, "file size", std::to_string(file->view().size) + " bytes", "at most 256 MiB");
   }
-  model->tokenizer = tokenizer_from_model(file->view().text(), path);
-  check_vocab(*model, folder);
+  return file;
+}
+
+// A token added after training, which has no piece in tokenizer.model; nullptr if there is none but the padding token.
+const TokenizerConfig::AddedToken* token_beyond(const TokenizerConfig& config, const Tokenizer& tokenizer) {
+  for (const auto& token : config.added_tokens) {
+    if (token.id >= static_cast<uint64_t>(tokenizer.vocab_size()) && token.text != config.pad_token) return &token;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder, const TokenizerConfig& config,
+                                               const Config& model) {
+  const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
+  if (file_exists(sentencepiece) || !file_exists(json)) {
+    const auto file = open_tokenizer(sentencepiece);
+    auto tokenizer = tokenizer_from_model(file->view().text(), sentencepiece, config.add_bos.value_or(true));
+    const auto* beyond = token_beyond(config, *tokenizer);
+    if (!beyond) return tokenizer;
+    // sentencepiece would never produce its id.
+    if (!file_exists(json)) {
+      unsupported(folder + "/tokenizer_config.json", "added_tokens_decoder",
+                  "token \"" + beyond->text + "\" with id " + std::to_string(beyond->id),
+                  "only the " + std::to_string(tokenizer->vocab_size()) + " pieces of tokenizer.model");
+    }
+  }
+  TokenizerJsonOptions options;
+  options.bos_token = config.bos_token;
+  options.eos_token = config.eos_token;
+  options.pad_token = config.pad_token;
+  options.add_bos = config.add_bos;
+  options.bos_id = model.bos_id;
+  options.eos_id = model.eos_id;
+  options.max_vocab = model.vocab_size;
+  return tokenizer_from_bpe(parse_tokenizer_json(open_tokenizer(json)->view(), options));
+}
+
+std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress& progress) {
+  auto model = read_hf_folder(folder, progress);
   Config& c = model->config;
+  TokenizerConfig settings;
+  const std::string path = folder + "/tokenizer_config.json";
+  if (file_exists(path)) settings = parse_tokenizer_config(MappedFile::open(path)->view());
+  model->tokenizer = tokenizer_of_folder(folder, settings, c);
+  check_vocab(*model, folder);
   if (c.bos_id < 0) c.bos_id = model->tokenizer->bos_id();
   if (c.eos_id < 0) c.eos_id = model->tokenizer->eos_id();
-
-  const std::string settings = folder + "/tokenizer_config.json";
-  if (file_exists(settings)) {
-    const TokenizerConfig config = parse_tokenizer_config(MappedFile::open(settings)->view());
-    refuse_added_tokens(config, *model->tokenizer, settings);
-    model->chat_template = config.chat_template;
-  }
+  add_eos(model->tokenizer->eos_id(), &c);
+  const std::string generation = folder + "/generation_config.json";
+  if (file_exists(generation)) add_generation_config(MappedFile::open(generation)->view(), &c);
+  model->chat_template = settings.chat_template;
   // Where newer versions of transformers keep the template; they prefer it.
   const std::string jinja = folder + "/chat_template.jinja";
   if (file_exists(jinja)) model->chat_template = MappedFile::open(jinja)->view().text();
@@ -75,6 +108,13 @@ std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress
 }
 
 }  // namespace
+
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf) {
+  VocabOptions options;
+  const std::vector<VocabPiece> pieces = gguf_vocab(gguf, &options);
+  if (options.byte_level) return tokenizer_from_bpe(bpe_from_gguf(gguf));
+  return tokenizer_from_pieces(pieces, options, gguf.file.name);
+}
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress) {
   if (path.find('\0') != std::string::npos) throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");

@@ -60,6 +60,7 @@ struct Config {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
+  std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
   // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face pairs (i, i+head_dim/2).
   // The forward pass undoes it when it rotates, so that q and k look alike from there on.
   bool rope_interleaved = false;

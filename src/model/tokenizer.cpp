@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "model/added_tokens.h"
 #include "model/sentencepiece_model.h"
 #include "util/error.h"
 
@@ -14,7 +15,6 @@ namespace riffle {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 // The library counts positions of normalised text (up to 3 bytes for each of ours) in int.
 constexpr size_t kMaxTextBytes = 256 << 20;
@@ -23,49 +23,11 @@ constexpr size_t kMaxTextBytes = 256 << 20;
 // and take some 100 bytes for each byte of text. So text is handed over in parts of about so many bytes.
 constexpr size_t kPartBytes = 32 << 10;
 
-// Length of the character at text[pos], or 0 if none is there; then *subpart is the length of the maximal subpart
-// (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at least 1 byte), and *cut tells
-// whether it is only the text's end that cut the character short.
-size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) {
-  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = at(pos);
-  *subpart = 1;
-  *cut = false;
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range excludes overlong forms, surrogates and what is beyond U+10FFFF; the others are 80..BF.
-  uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  for (size_t i = 1; i < length; i++) {
-    *subpart = i;
-    *cut = pos + i == text.size();
-    if (*cut || at(pos + i) < low || at(pos + i) > high) return 0;
-    low = 0x80;
-    high = 0xBF;
-  }
-  return length;
-}
-
-// Appends text to *out, each maximal subpart of what is no character as U+FFFD. Returns how many bytes it used: all,
-// or, with keep_cut, all but a character's beginning at the end.
-size_t append_valid(std::string_view text, bool keep_cut, std::string* out) {
-  for (size_t pos = 0; pos < text.size();) {
-    size_t subpart;
-    bool cut;
-    const size_t length = utf8_char(text, pos, &subpart, &cut);
-    if (length == 0 && cut && keep_cut) return pos;
-    out->append(length ? text.substr(pos, length) : kReplacement);
-    pos += length ? length : subpart;
-  }
-  return text.size();
-}
-
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   // bos_id, eos_id: -2 takes what the library says of the model's bos_piece and eos_piece.
-  SentencePieceTokenizer(SentencePieceModel model, int bos_id, int eos_id, const std::string& where)
-      : model_(std::move(model)) {
+  SentencePieceTokenizer(SentencePieceModel model, int bos_id, int eos_id, bool add_bos, const std::string& where)
+      : model_(std::move(model)), add_bos_(add_bos) {
     check_sentencepiece_model(model_, where);
     try {
       const auto status = processor_.LoadFromSerializedProto(serialize_sentencepiece_model(model_));
@@ -82,9 +44,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     bos_id_ = bos_id == -2 ? processor_.bos_id() : bos_id;
     eos_id_ = eos_id == -2 ? processor_.eos_id() : eos_id;
     for (int id = 0; id < vocab_size(); id++) {
-      if (model_.pieces[id].type == VocabPiece::CONTROL) controls_.emplace_back(model_.pieces[id].text, id);
+      if (model_.pieces[id].type == VocabPiece::CONTROL) controls_.add(model_.pieces[id].text, id);
     }
-    std::sort(controls_.begin(), controls_.end());
+    controls_.sort();
     find_cuts();
   }
 
@@ -101,14 +63,14 @@ class SentencePieceTokenizer final : public Tokenizer {
       fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld", static_cast<long long>(bad));
     }
     std::vector<int32_t> ids;
-    if (add_bos) {
+    if (add_bos && add_bos_) {
       if (bos_id_ < 0) fail(RIFFLE_UNSUPPORTED, "the model has no beginning-of-sequence token");
       ids.push_back(bos_id_);
     }
     size_t start = 0;
     if (parse_special) {
       for (size_t pos = 0; pos < text.size();) {
-        const auto* control = control_at(text.substr(pos));
+        const auto* control = controls_.longest_at(text.substr(pos));
         if (control == nullptr) {
           pos++;
           continue;
@@ -128,7 +90,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (size_t i = 0; i < n; i++) {
       std::string more = bytes(ids[i]);
       if (more.empty()) {
-        append_valid(run, false, &out);
+        append_valid_utf8(run, false, &out);
         run.clear();
         continue;
       }
@@ -143,7 +105,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       }
       run += more;
     }
-    append_valid(run, false, &out);
+    append_valid_utf8(run, false, &out);
     return out;
   }
 
@@ -172,16 +134,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     return out;
   }
 
-  int32_t control_id(std::string_view piece) const override {
-    const auto it =
-        std::lower_bound(controls_.begin(), controls_.end(), piece,
-                         [](const Control& control, std::string_view text) { return control.first < text; });
-    return it != controls_.end() && it->first == piece ? it->second : -1;
-  }
+  int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
-  using Control = std::pair<std::string, int32_t>;
-
   // Nothing here or in loading makes the library log: it only does so for models and calls that are refused before.
   void encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
     std::vector<int> part;
@@ -223,23 +178,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text.size();
   }
 
-  // The longest control piece that text begins with, or nullptr. Narrows the sorted list byte by byte.
-  const Control* control_at(std::string_view text) const {
-    const Control* longest = nullptr;
-    auto first = controls_.begin(), last = controls_.end();
-    for (size_t k = 0; k < text.size() && first != last; k++) {
-      const uint8_t want = static_cast<uint8_t>(text[k]);
-      const auto byte = [k](const Control& control) { return static_cast<uint8_t>(control.first[k]); };
-      first = std::partition_point(first, last, [&](const Control& control) { return byte(control) < want; });
-      last = std::partition_point(first, last, [&](const Control& control) { return byte(control) == want; });
-      if (first != last && first->first.size() == k + 1) longest = &*first++;  // the shortest sorts first
-    }
-    return longest;
-  }
-
   SentencePieceModel model_;
   sentencepiece::SentencePieceProcessor processor_;
-  std::vector<Control> controls_;  // sorted by spelling
+  Spellings controls_;
+  bool add_bos_;
   int bos_id_ = -1, eos_id_ = -1;
   bool may_cut_ = false;
   std::bitset<256> before_space_;  // bytes that stand before a space inside some piece
@@ -247,8 +189,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized, const std::string& where) {
-  return std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(serialized, where), -2, -2, where);
+std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized, const std::string& where, bool add_bos) {
+  return std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(serialized, where), -2, -2, add_bos, where);
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces, const VocabOptions& options,
@@ -272,42 +214,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& 
     fail(RIFFLE_BAD_MODEL, "%s: the unknown token is %d, whose type is %d, expected %d", where.c_str(), options.unk_id,
          pieces[options.unk_id].type, VocabPiece::UNKNOWN);
   }
-  return std::make_unique<SentencePieceTokenizer>(std::move(model), options.bos_id, options.eos_id, where);
-}
-
-std::string StreamDecoder::put(int32_t id) {
-  std::string more = tokenizer_->bytes(id);
-  if (more.empty()) return finish();  // a control piece ends a character that is not complete
-  if (at_start_) {
-    // Whether the text's first space goes is the tokenizer's to say, so ask decode() rather than know: it drops the
-    // space of this piece alone, and of a second such piece only if the vocabulary removes extra spaces.
-    const int32_t twice[2] = {id, id};
-    const bool drop = more[0] == ' ' && tokenizer_->decode(twice, 1).size() < more.size();
-    if (drop) more.erase(0, 1);
-    at_start_ = drop && more.empty() && tokenizer_->decode(twice, 2).empty();
-  }
-  pending_ += more;
-  std::string out;
-  pending_.erase(0, append_valid(pending_, true, &out));
-  return out;
-}
-
-std::string StreamDecoder::finish() {
-  std::string out;
-  append_valid(pending_, false, &out);
-  pending_.clear();
-  return out;
-}
-
-int64_t utf8_error(std::string_view text) {
-  for (size_t pos = 0; pos < text.size();) {
-    size_t subpart;
-    bool cut;
-    const size_t length = utf8_char(text, pos, &subpart, &cut);
-    if (length == 0) return static_cast<int64_t>(pos);
-    pos += length;
-  }
-  return -1;
+  return std::make_unique<SentencePieceTokenizer>(std::move(model), options.bos_id, options.eos_id, options.add_bos,
+                                                  where);
 }
 
 }  // namespace riffle

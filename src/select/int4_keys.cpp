@@ -4,11 +4,15 @@
 
 namespace riffle {
 
+static int64_t block_bytes_of(const BlockLayout& layout) {
+  return layout.block_size / cpu::kInt4Group * cpu::int4_group_bytes(layout.head_dim);
+}
+
 Int4Keys::Int4Keys(const StateShape& shape)
     : layout_(shape.layout),
       kernels_(shape.kernels),
       n_kv_heads_(shape.n_kv_heads),
-      block_bytes_(shape.layout.block_size / cpu::kInt4Group * cpu::int4_group_bytes(shape.layout.head_dim)),
+      block_bytes_(block_bytes_of(shape.layout)),
       heads_(size_t(shape.n_layers) * shape.n_kv_heads) {}
 
 void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) {
@@ -36,6 +40,11 @@ uint64_t Int4Keys::bytes() const {
   uint64_t segments = 0;
   for (const Head& h : heads_) segments += h.segments.size();
   return segments * kSegmentBlocks * block_bytes_;
+}
+
+uint64_t Int4Keys::bytes_for(const StateShape& shape, int64_t n_tokens) {
+  const int64_t full = n_tokens / shape.layout.block_size, segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
+  return uint64_t(shape.n_layers) * shape.n_kv_heads * segments * kSegmentBlocks * block_bytes_of(shape.layout);
 }
 
 void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out, int64_t ldo,

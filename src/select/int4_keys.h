@@ -15,6 +15,7 @@ class Int4Keys : public SelectorState {
   void add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) override;
   void truncate(int64_t n_tokens) override;
   uint64_t bytes() const override;
+  static uint64_t bytes_for(const StateShape& shape, int64_t n_tokens);  // bytes() with so many tokens held
 
   int blocks(int layer, int head) const { return heads_[layer * n_kv_heads_ + head].n; }  // that it has codes of
   int64_t block_bytes() const { return block_bytes_; }

@@ -12,6 +12,8 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <new>
 
 #include "kernels/cpu/gather.h"
 #include "select/lfps_tables.h"
@@ -24,18 +26,41 @@ constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
 constexpr int kLocal = 5;           // [P] "e.g.": last tokens that (5)'s local mass is taken over
 constexpr int kPromptQueries = 32;  // [I] R_w; the paper's value is lost
 
-// What is kept of a KV head.
-struct Head {
+// What is learnt of a KV head.
+struct Learnt {
+  explicit Learnt(cpu::Isa isa) : tables(isa) {}
+
   LfpsTables tables;
   bool started = false;
   std::vector<float> mean_key, mean_value;  // [d], of all tokens but the sinks
   std::vector<float> rho;                   // [g]: Var(q.k) / |q|^2; the scale of q cancels as long as it is the same
   int64_t mean_of = 0;                      // tokens held when they were taken
+};
+
+struct Head : Learnt {
+  explicit Head(cpu::Isa isa) : Learnt(isa) {}
+
   std::vector<int32_t> candidates;  // for a step at position candidates_for: ascending, without the recent window
   int64_t candidates_for = -1;
-  std::vector<const void*> rows;  // scratch: keys of sinks and candidates, then values of what was kept
-  std::vector<int32_t> from;      // scratch: where among the candidates a kept one was
-  std::vector<uint64_t> ranks;    // scratch: of candidates near the last rank kept
+  float alpha = 0, rate = 0;       // that they were made with
+  std::unique_ptr<Learnt> before;  // until the first step after a follow-up prompt: as it was without that,
+  int64_t before_tokens = 0;       // with so many tokens held
+};
+
+// What a row's step needs while it runs.
+struct Scratch {
+  LfpsTables::Scratch tables;
+  std::vector<int32_t> ids;
+  std::vector<const void*> rows;  // keys of sinks and candidates, then values of what was kept
+  std::vector<uint64_t> marks;    // bits of the candidates that are kept
+  std::vector<float> scores, sums;
+
+  uint64_t bytes() const {
+    return (tables.touched.capacity() + tables.above.capacity() + tables.marked.capacity() + marks.capacity() +
+            rows.capacity()) *
+               8 +
+           (ids.capacity() + scores.capacity() + sums.capacity()) * 4;
+  }
 };
 
 // Keys and values by position.
@@ -50,6 +75,14 @@ struct Keys {
     return (b < n_full ? blocks[b] : tail) + (i & ((int64_t(1) << shift) - 1)) * row_bytes;
   }
   int64_t value_offset() const { return row_bytes << shift; }
+  // The keys of n ascending positions.
+  void rows_of(const int32_t* ids, int64_t n, const void** rows) const {
+    const std::byte* const* block = blocks;
+    const int64_t bytes = row_bytes, mask = (int64_t(1) << shift) - 1, full = int64_t(n_full) << shift;
+    const int by = shift;
+    while (n > 0 && ids[n - 1] >= full) --n, rows[n] = key(ids[n]);
+    for (int64_t i = 0; i < n; ++i) rows[i] = block[ids[i] >> by] + (ids[i] & mask) * bytes;
+  }
 };
 
 Keys keys_of(const Row& row) {
@@ -58,9 +91,11 @@ Keys keys_of(const Row& row) {
 
 class State : public SelectorState {
  public:
-  State(const StateShape& shape, double decay)
-      : shape_(shape), decay_(decay), heads_(size_t(shape.n_layers) * shape.n_kv_heads) {
-    for (Head& head : heads_) {
+  State(const StateShape& shape, double decay) : shape_(shape), decay_(decay) {
+    const size_t n = size_t(shape.n_layers) * shape.n_kv_heads;
+    heads_.reserve(n);
+    for (size_t i = 0; i < n; ++i) {
+      Head& head = heads_.emplace_back(shape.kernels->isa);
       head.tables.reserve(shape.n_ctx);
       head.mean_key.resize(shape.layout.head_dim);
       head.mean_value.resize(shape.layout.head_dim);
@@ -68,17 +103,50 @@ class State : public SelectorState {
     }
   }
 
+  // Scratch that no other row is using; the last used first, since it is in the cache.
+  class Loan {
+   public:
+    explicit Loan(State& state) : state_(state) {
+      const std::lock_guard lock(state_.mutex_);
+      state_.idle_.reserve(state_.n_scratch_ + 1);  // so that giving back cannot fail
+      if (state_.idle_.empty()) {
+        scratch_ = std::make_unique<Scratch>();
+        ++state_.n_scratch_;
+      } else {
+        scratch_ = std::move(state_.idle_.back());
+        state_.idle_.pop_back();
+      }
+    }
+    ~Loan() {
+      const std::lock_guard lock(state_.mutex_);
+      state_.idle_.push_back(std::move(scratch_));
+    }
+    Scratch& operator*() const { return *scratch_; }
+
+   private:
+    State& state_;
+    std::unique_ptr<Scratch> scratch_;
+  };
+
   double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
-  // (4), and the kept means of the head: from the prompt's last queries.
+  // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows on others adds to
+  // what their queries and the steps left, and outweighs it the more, the longer it is.
   void end_prompt(const PromptEnd& end) override {
     Head& head = this->head(end.layer, end.head);
     const int g = shape_.g, d = shape_.layout.head_dim;
     const int64_t n = end.pos0 + end.n;
-    head.started = false;
+    head.before.reset();
     head.candidates_for = -1;
-    if (n <= kSinks) return;
+    if (n <= kSinks) {
+      head.started = false;
+      return;
+    }
+    const double keep = head.started ? std::pow(decay_, static_cast<double>(n - end.begin)) : 0;
+    head.before = std::make_unique<Learnt>(head);
+    head.before_tokens = end.begin;
+    head.started = false;
     const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
     const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
     const auto full = static_cast<int>(shape_.layout.blocks(n));
@@ -88,7 +156,8 @@ class State : public SelectorState {
     for (int64_t i = kSinks; i < n; ++i) rows[i - kSinks] = keys.key(i);
     const float scale = 1.0f / std::sqrt(static_cast<float>(d));
     std::vector<float> q(size_t(g) * d), scores(size_t(g) * rows.size()), weight(g);
-    head.tables.start(n);
+    if (keep > 1e-12) head.tables.resume(n, keep, queries, decay_);
+    else head.tables.start(n);
     for (int r = end.n - queries; r < end.n; ++r) {
       const int64_t at = end.pos0 + r, seen = at + 1 - kSinks;
       for (int j = 0; j < g * d; ++j) q[j] = end.q[r * end.stride + j] * scale;
@@ -136,8 +205,17 @@ class State : public SelectorState {
 
   void truncate(int64_t n_tokens) override {
     for (Head& head : heads_) {
-      head.tables.truncate(n_tokens);
       head.candidates_for = -1;
+      if (head.before && n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or is taken back
+        static_cast<Learnt&>(head) = std::move(*head.before);
+        head.before.reset();
+      }
+      try {
+        head.tables.truncate(n_tokens);
+      } catch (const std::bad_alloc&) {  // no memory to list what is left: from the beginning
+        head.tables.clear();
+        head.started = false;
+      }
       if (n_tokens < head.mean_of) head.mean_of = 0;  // means of what is gone: taken anew
       if (n_tokens <= kSinks) head.started = false;
     }
@@ -145,11 +223,14 @@ class State : public SelectorState {
 
   uint64_t bytes() const override {
     uint64_t sum = sizeof *this;
+    const auto learnt = [](const Learnt& x) {
+      return x.tables.bytes() + (x.mean_key.size() + x.mean_value.size() + x.rho.size()) * sizeof(float);
+    };
     for (const Head& head : heads_)
-      sum += sizeof head + head.tables.bytes() + head.candidates.size() * sizeof(int32_t) +
-             head.rows.size() * sizeof(void*) + head.from.size() * sizeof(int32_t) +
-             head.ranks.size() * sizeof(uint64_t) +
-             (head.mean_key.size() + head.mean_value.size() + head.rho.size()) * sizeof(float);
+      sum += sizeof head + learnt(head) + head.candidates.capacity() * sizeof(int32_t) +
+             (head.before ? sizeof(Learnt) + learnt(*head.before) : 0);
+    const std::lock_guard lock(mutex_);
+    for (const auto& scratch : idle_) sum += sizeof *scratch + scratch->bytes();
     return sum;
   }
 
@@ -157,6 +238,9 @@ class State : public SelectorState {
   StateShape shape_;
   double decay_;
   std::vector<Head> heads_;
+  mutable std::mutex mutex_;  // of the scratch
+  std::vector<std::unique_ptr<Scratch>> idle_;
+  size_t n_scratch_ = 0;  // in all
 };
 
 class Lfps : public Selector {
@@ -178,95 +262,105 @@ class Lfps : public Selector {
     return mine && mine->decay() == s_.decay;
   }
 
+  // The tables; what candidates add depends on the text.
+  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
+    const size_t means = size_t(2) * shape.layout.head_dim + shape.g;
+    return sizeof(State) + uint64_t(shape.n_layers) * shape.n_kv_heads *
+                               (sizeof(Head) + LfpsTables::table_bytes(n_tokens) + means * sizeof(float));
+  }
+
   void begin(const Row& row, RowPlan& plan) const override {
     State& state = *static_cast<State*>(row.state);
     Head& head = state.head(row.layer, row.head);
     const int64_t n = row.n_tokens, t = n - 1;
     if (n <= kSinks) return plan.everything(row);
+    const State::Loan loan(state);
+    Scratch& scratch = *loan;
     const Keys keys = keys_of(row);
     const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
+    head.before.reset();
     head.tables.grow(n);
     const auto first_recent = static_cast<int32_t>(std::max<int64_t>(kSinks, n - kRecent));
 
-    if (!head.started || n >= 2 * head.mean_of) take_means(row, keys, gather, state, head, plan);
-    else if (s_.bypass < 1 && sinks_hold(row, keys, gather, head, plan)) return bypass(row, head, first_recent, plan);
+    if (!head.started || n >= 2 * head.mean_of) take_means(row, keys, gather, state, head, scratch);
+    else if (s_.bypass < 1 && sinks_hold(row, keys, gather, head, scratch))
+      return bypass(row, head, first_recent, scratch, plan);
 
     // [P] Candidates, which need nothing of this step's query; then exact scores inside them.
-    std::vector<int32_t>& ids = plan.ids;
+    std::vector<int32_t>& ids = scratch.ids;
     if (!head.started) {
       ids.resize(n - kSinks);
       for (int64_t i = kSinks; i < n; ++i) ids[i - kSinks] = static_cast<int32_t>(i);
     } else {
-      if (head.candidates_for != t) head.tables.prepare(t, s_.alpha, s_.rate, head.candidates);
+      prepare(head, t, scratch);
       ids.assign(head.candidates.begin(), head.candidates.end());
       for (auto i = first_recent; i < n; ++i) ids.push_back(i);
     }
     const auto n_candidates = static_cast<int64_t>(ids.size());
-    score(row, keys, gather, head, plan, std::min(n_candidates, top_tokens(n)), first_recent);
+    score(row, keys, gather, scratch, std::min(n_candidates, top_tokens(n)), first_recent);
     const auto kept = static_cast<int>(ids.size());
-    const float* weights = plan.scores.data() + size_t(row.g) * (kSinks + n_candidates);
+    const float* weights = scratch.scores.data() + size_t(row.g) * (kSinks + n_candidates);
     for (int i = 0; i < kSinks + kept; ++i)
-      head.rows[i] = static_cast<const std::byte*>(head.rows[i]) + keys.value_offset();
+      scratch.rows[i] = static_cast<const std::byte*>(scratch.rows[i]) + keys.value_offset();
     if (!head.started) start(head, n, ids, weights);
     else head.tables.update(s_.decay, t, ids.data(), weights, kept);
-    head.tables.prepare(t + 1, s_.alpha, s_.rate, head.candidates);
-    head.candidates_for = t + 1;
+    prepare(head, t + 1, scratch);
 
     int32_t sinks[kSinks];
     for (int i = 0; i < kSinks; ++i) sinks[i] = i;
     ids.insert(ids.begin(), sinks, sinks + kSinks);
     plan.tokens(row, ids.data(), static_cast<int>(ids.size()));
     plan.index_bytes = (n_candidates - kept) * row.row_bytes();  // keys that were only scored
-    if (kept + kSinks < n) attend(row, gather, head, plan, n_candidates, kept);
+    if (kept + kSinks < n) attend(row, gather, scratch, plan, n_candidates, kept);
   }
 
  private:
+  // Candidates of a step at position t, unless they are there already.
+  void prepare(Head& head, int64_t t, Scratch& scratch) const {
+    if (head.candidates_for == t && head.alpha == s_.alpha && head.rate == s_.rate) return;
+    head.candidates_for = -1;
+    head.tables.prepare(t, s_.alpha, s_.rate, scratch.tables, head.candidates);
+    head.candidates_for = t;
+    head.alpha = s_.alpha;
+    head.rate = s_.rate;
+  }
+
   int64_t top_tokens(int64_t n) const {
     const double k = s_.top_tokens <= 1 ? std::ceil(double(s_.top_tokens) * double(n)) : double(s_.top_tokens);
     return std::max<int64_t>(1, static_cast<int64_t>(std::min(k, double(n))));
   }
 
-  // Scores the sinks and plan.ids, and keeps there (ascending) the `keep` best of the latter and those from
-  // first_recent on. plan.scores, with n = kSinks + candidates: for each head at h * n the sinks' scores, then e^(score
+  // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and those from
+  // first_recent on. scores, with n = kSinks + candidates: for each head at h * n the sinks' scores, then e^(score
   // - top) of the tokens kept; behind all heads the kept tokens' weights: softmax over them, mean of the heads.
-  // plan.scratch: for each head top, sum. head.rows: the sinks' keys, the kept tokens' keys.
-  static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, Head& head, RowPlan& plan,
-                    int64_t keep, int32_t first_recent) {
+  // sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
+  static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, Scratch& scratch, int64_t keep,
+                    int32_t first_recent) {
     const int g = row.g;
-    std::vector<int32_t>& ids = plan.ids;
+    std::vector<int32_t>& ids = scratch.ids;
     const auto n = static_cast<int64_t>(ids.size()), stride = kSinks + n;
-    plan.scores.resize(size_t(g) * stride + n);
-    plan.scratch.resize(3 * g);
-    head.rows.resize(stride);
-    const void** rows = head.rows.data();
+    scratch.scores.resize(size_t(g) * stride + n);
+    scratch.sums.resize(3 * g);
+    scratch.rows.resize(stride);
+    const void** rows = scratch.rows.data();
     for (int i = 0; i < kSinks; ++i) rows[i] = keys.key(i);
-    for (int64_t i = 0; i < n; ++i) rows[kSinks + i] = keys.key(ids[i]);
-    float *scores = plan.scores.data() + kSinks, *mean = plan.scores.data() + g * stride;
-    float *top = plan.scratch.data(), *sum = top + g, *weight = sum + g;
-    gather.dot(row.q, g, row.d, rows, stride, row.type, 0, plan.scores.data(), stride);
+    rows += kSinks;
+    keys.rows_of(ids.data(), n, rows);
+    float *scores = scratch.scores.data() + kSinks, *mean = scratch.scores.data() + g * stride;
+    float *top = scratch.sums.data(), *sum = top + g, *weight = sum + g;
+    gather.dot(row.q, g, row.d, scratch.rows.data(), stride, row.type, 0, scratch.scores.data(), stride);
     for (int h = 0; h < g; ++h) {
       top[h] = gather.softmax(scores + h * stride, n, &sum[h]);
       weight[h] = 1.0f / sum[h];
     }
     if (keep < n) {
       gather.combine(scores, stride, weight, g, n, mean);
-      const uint64_t last = nth_largest(mean, n, keep, head.ranks);
-      int64_t kept = 0;
-      head.from.resize(n);
-      int32_t* from = head.from.data();
-      for (int64_t i = 0; i < n; ++i) {  // no branch, since none could be foretold
-        const bool keeps = (rank_key(mean[i], i) <= last) | (ids[i] >= first_recent);
-        rows[kSinks + kept] = rows[kSinks + i];
-        ids[kept] = ids[i];
-        from[kept] = static_cast<int32_t>(i);
-        kept += keeps;
-      }
-      for (int h = 0; h < g; ++h) {
-        float* s = scores + h * stride;
-        float total = 0;
-        for (int64_t i = 0; i < kept; ++i) total += s[i] = s[from[i]];
-        sum[h] = total;
-      }
+      scratch.marks.assign(n / 64 + 1, 0);
+      uint64_t* marks = scratch.marks.data();
+      mark_largest(row.kernels->select, gather, mean, n, keep, marks);
+      for (int64_t i = n; i-- > 0 && ids[i] >= first_recent;) marks[i >> 6] |= uint64_t(1) << (i & 63);
+      const int64_t kept = gather.pack(marks, n, ids.data(), rows);
+      for (int h = 0; h < g; ++h) sum[h] = gather.pack_sum(marks, n, scores + h * stride);
       ids.resize(kept);
     }
     for (int h = 0; h < g; ++h) weight[h] = 1.0f / (sum[h] * static_cast<float>(g));
@@ -275,22 +369,22 @@ class Lfps : public Selector {
 
   // The attention itself: scores are there already, so what is left are the values. Sinks apart, since they may
   // outweigh all else.
-  static void attend(const Row& row, const cpu::GatherKernels& gather, const Head& head, RowPlan& plan,
+  static void attend(const Row& row, const cpu::GatherKernels& gather, Scratch& scratch, RowPlan& plan,
                      int64_t n_candidates, int kept) {
     const int g = row.g, d = row.d;
     const int64_t stride = kSinks + n_candidates;
-    const float *top = plan.scratch.data(), *sum = top + g;
+    const float *top = scratch.sums.data(), *sum = top + g;
     plan.stand_in.resize(size_t(2) * g * d);
     plan.stand_in_l.resize(g);
     float *out = plan.stand_in.data(), *sinks = out + size_t(g) * d;
-    gather.values(plan.scores.data() + kSinks, stride, g, d, head.rows.data() + kSinks, kept, row.type, out);
+    gather.values(scratch.scores.data() + kSinks, stride, g, d, scratch.rows.data() + kSinks, kept, row.type, out);
     std::vector<float>& l = plan.stand_in_l;
     for (int h = 0; h < g; ++h)
-      l[h] = gather.softmax(plan.scores.data() + h * stride, kSinks, &plan.scratch[2 * g + h]);
-    gather.values(plan.scores.data(), stride, g, d, head.rows.data(), kSinks, row.type, sinks);
+      l[h] = gather.softmax(scratch.scores.data() + h * stride, kSinks, &scratch.sums[2 * g + h]);
+    gather.values(scratch.scores.data(), stride, g, d, scratch.rows.data(), kSinks, row.type, sinks);
     for (int h = 0; h < g; ++h) {
       const float m = std::max(top[h], l[h]), a = std::exp(top[h] - m), b = std::exp(l[h] - m);
-      const float total = sum[h] * a + plan.scratch[2 * g + h] * b;
+      const float total = sum[h] * a + scratch.sums[2 * g + h] * b;
       for (int j = 0; j < d; ++j) out[h * d + j] = (out[h * d + j] * a + sinks[h * d + j] * b) / total;
       l[h] = m + std::log(total);
     }
@@ -298,40 +392,34 @@ class Lfps : public Selector {
     plan.attended = true;
   }
 
-  // Larger score (not negative) first, then the lower index.
-  static uint64_t rank_key(float score, int64_t i) {
-    return uint64_t(~std::bit_cast<uint32_t>(score)) << 32 | static_cast<uint32_t>(i);
-  }
-  // The key of the token at rank `keep`: those kept have no larger one.
-  static uint64_t nth_largest(const float* score, int64_t n, int64_t keep, std::vector<uint64_t>& ranks) {
-    // By the float's leading bits first: exponent and three bits more.
-    constexpr int kShift = 20, kBuckets = 1 << 11;
-    uint32_t count[kBuckets] = {};
-    const auto bucket_of = [](float x) {  // a NaN, too, has one
-      return std::min<uint32_t>(std::bit_cast<uint32_t>(x) >> kShift, kBuckets - 1);
-    };
-    for (int64_t i = 0; i < n; ++i) ++count[bucket_of(score[i])];
-    int bucket = kBuckets - 1;
-    int64_t above = 0;
-    while (bucket > 0 && above + count[bucket] < keep) above += count[bucket--];
-    ranks.clear();
-    for (int64_t i = 0; i < n; ++i)
-      if (static_cast<int>(bucket_of(score[i])) == bucket)
-        ranks.push_back(rank_key(score[i], i));
-    const auto nth = ranks.begin() + (keep - above - 1);
-    std::nth_element(ranks.begin(), nth, ranks.end());
-    return *nth;
+  // Marks the `keep` largest of n scores (none negative); of equal ones those of lower index.
+  static void mark_largest(const cpu::SelectKernels& select, const cpu::GatherKernels& gather, const float* score,
+                           int64_t n, int64_t keep, uint64_t* marks) {
+    // The largest bits that enough of them have, by bisection: as floats go, so do their bits.
+    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (a NaN has it, but nothing helps then)
+    for (int64_t count = n; count != keep && high - low > 1;) {
+      const uint32_t middle = low + (high - low) / 2;
+      const int64_t these = gather.count(score, n, middle);
+      if (these >= keep) low = middle, count = these;
+      else high = middle;
+    }
+    const auto pivot = std::bit_cast<float>(low);
+    select.mark(score, n, pivot, marks);
+    int64_t over = -keep;
+    for (int64_t k = 0; k <= n / 64; ++k) over += std::popcount(marks[k]);
+    for (int64_t i = n; over > 0 && i-- > 0;)
+      if (score[i] == pivot) marks[i >> 6] &= ~(uint64_t(1) << (i & 63)), --over;
   }
 
   // Without a prompt's end: the means of all tokens held, and this query's variance.
   static void take_means(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const State& state,
-                         Head& head, RowPlan& plan) {
+                         Head& head, Scratch& scratch) {
     const int64_t n = row.n_tokens - kSinks;
     std::vector<const void*> rows(n);
     for (int64_t i = 0; i < n; ++i) rows[i] = keys.key(i + kSinks);
-    plan.scores.resize(size_t(row.g) * n);
-    gather.dot(row.q, row.g, row.d, rows.data(), n, row.type, 0, plan.scores.data(), n);
-    state.keep_means(head, keys, row.n_tokens, row.q, plan.scores.data());
+    scratch.scores.resize(size_t(row.g) * n);
+    gather.dot(row.q, row.g, row.d, rows.data(), n, row.type, 0, scratch.scores.data(), n);
+    state.keep_means(head, keys, row.n_tokens, row.q, scratch.scores.data());
   }
 
   void start(Head& head, int64_t n, const std::vector<int32_t>& ids, const float* weights) const {
@@ -355,18 +443,18 @@ class Lfps : public Selector {
 
   // (5), (6): whether the sinks hold more than the bypass share for every head of the group.
   bool sinks_hold(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const Head& head,
-                  RowPlan& plan) const {
+                  Scratch& scratch) const {
     const int64_t n = row.n_tokens;
     const int local = static_cast<int>(std::min<int64_t>(kLocal, n - kSinks));
     const void* rows[kSinks + kLocal];
     for (int i = 0; i < kSinks; ++i) rows[i] = keys.key(i);
     for (int i = 0; i < local; ++i) rows[kSinks + i] = keys.key(n - local + i);
     constexpr int kStride = kSinks + kLocal;
-    plan.scores.resize(size_t(row.g) * kStride);
-    gather.dot(row.q, row.g, row.d, rows, kSinks + local, row.type, 0, plan.scores.data(), kStride);
+    scratch.scores.resize(size_t(row.g) * kStride);
+    gather.dot(row.q, row.g, row.d, rows, kSinks + local, row.type, 0, scratch.scores.data(), kStride);
     bool all = true;
     for (int h = 0; h < row.g; ++h) {
-      const float* s = plan.scores.data() + h * kStride;
+      const float* s = scratch.scores.data() + h * kStride;
       const float sink = log_sum_exp(s, kSinks), near = log_sum_exp(s + kSinks, local);
       all &= LfpsTables::sink_share(sink, global_mass(row, head, h, n - kSinks), near) > s_.bypass;
     }
@@ -381,8 +469,8 @@ class Lfps : public Selector {
 
   // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all between [P: sinks and
   // mean value; I: the window]. Tables stay as they are.
-  static void bypass(const Row& row, const Head& head, int32_t first_recent, RowPlan& plan) {
-    std::vector<int32_t>& ids = plan.ids;
+  static void bypass(const Row& row, const Head& head, int32_t first_recent, Scratch& scratch, RowPlan& plan) {
+    std::vector<int32_t>& ids = scratch.ids;
     ids.clear();
     for (int32_t i = 0; i < kSinks; ++i) ids.push_back(i);
     for (auto i = first_recent; i < row.n_tokens; ++i) ids.push_back(i);

@@ -21,50 +21,67 @@ void LfpsTables::Table::count() {
   power[0] = p1, power[1] = p2, power[2] = p3, power[3] = p4;
 }
 
-void LfpsTables::Table::list(double least) {
-  live.clear();
-  lifted.clear();
-  floor = static_cast<float>(least);
-  for (size_t i = 0; i < stored.size(); ++i)
-    if (stored[i] > floor) live.push_back({static_cast<int32_t>(i), stored[i]});
+void LfpsTables::Table::make_room(int64_t n) {
+  n += 16;  // kernels write whole vectors
+  if (static_cast<int64_t>(index.size()) >= n) return;
+  index.resize(n + n / 4);
+  value.resize(index.size());
 }
 
-void LfpsTables::Table::lift(int32_t index, float by) {
-  const float before = stored[index], after = before + by;
-  stored[index] = after;
-  if (after > floor) lifted.push_back({index, after});
-  const double a = before, b = after, a2 = a * a, b2 = b * b;
-  power[0] += b - a;
-  power[1] += b2 - a2;
-  power[2] += b2 * b - a2 * a;
-  power[3] += b2 * b2 - a2 * a2;
+void LfpsTables::Table::list(double least) {
+  floor = static_cast<float>(least);
+  n_live = n_lifted = 0;
+  const auto n = std::count_if(stored.begin(), stored.end(), [&](float x) { return x > floor; });
+  make_room(n);
+  for (size_t i = 0; i < stored.size(); ++i)
+    if (stored[i] > floor) {
+      index[n_live] = static_cast<int32_t>(i);
+      value[n_live++] = stored[i];
+    }
+}
+
+void LfpsTables::Table::clear() {
+  stored.clear();
+  n_live = n_lifted = 0;
+  std::fill_n(power, 4, 0.0);
+  floor = 0;
 }
 
 void LfpsTables::reserve(int64_t n_ctx) {
   v_.stored.reserve(n_ctx);
   s_.stored.reserve(n_ctx);
-  bits_.reserve(n_ctx / 64 + 2);
-  above_.reserve(n_ctx / 64 + 2);
-  touched_.reserve(n_ctx / 64 + 2);
 }
 
 void LfpsTables::clear() {
-  for (Table* table : {&v_, &s_}) {
-    table->stored.clear();
-    table->live.clear();
-    table->lifted.clear();
-    std::fill_n(table->power, 4, 0.0);
-    table->floor = 0;
-  }
+  v_.clear();
+  s_.clear();
   n_ = 0;
   c_ = 1;
   updated_at_ = -1;
+  undo_.t = -1;
 }
 
 void LfpsTables::start(int64_t n) {
   clear();
   grow(n);
   queries_ = 0;
+  keep_ = 0;
+}
+
+void LfpsTables::resume(int64_t n, double keep, int queries, double decay) {
+  grow(n);
+  queries_ = 0;
+  keep_ = keep;
+  const double before = c_ * keep / start_scale(queries, decay);  // begin() multiplies all alike
+  for (Table* table : {&v_, &s_})
+    for (float& x : table->stored) x = static_cast<float>(x * before);
+  c_ = 1;
+  updated_at_ = undo_.t = -1;
+}
+
+// C = 1 / (2 (1 - gamma) R_w): each table starts at the sum that (10) holds it at, as (15) has it.
+double LfpsTables::start_scale(int queries, double decay) const {
+  return (1 - keep_) / (2 * (1 - decay) * std::max(queries, 1));
 }
 
 void LfpsTables::add(const float* weights, int64_t at) {
@@ -76,8 +93,7 @@ void LfpsTables::add(const float* weights, int64_t at) {
 }
 
 void LfpsTables::begin(double decay) {
-  // C = 1 / (2 (1 - gamma) R_w): each table starts at the sum that (10) holds it at, as (15) has it.
-  const float scale = static_cast<float>(1 / (2 * (1 - decay) * std::max(queries_, 1)));
+  const auto scale = static_cast<float>(start_scale(queries_, decay));
   for (Table* table : {&v_, &s_}) {
     for (float& x : table->stored) x = x * scale < kLeastStored ? 0 : x * scale;
     table->count();
@@ -89,18 +105,15 @@ void LfpsTables::grow(int64_t n) {
   if (n <= n_) return;
   v_.stored.resize(n, 0.f);
   s_.stored.resize(n, 0.f);
-  const size_t words = n / 64 + 2;  // a step may prepare for the position after the last
-  bits_.resize(words, 0);
-  above_.resize(words, 0);
-  touched_.resize(words, 0);
   n_ = n;
 }
 
 void LfpsTables::truncate(int64_t n) {
   if (n >= n_) return;
   if (n <= kSinks) return clear();
+  if (undo_.t == n && n_ == n + 1) undo();
+  undo_.t = updated_at_ = -1;
   n_ = n;
-  updated_at_ = -1;
   for (Table* table : {&v_, &s_}) {
     table->stored.resize(n);
     table->count();
@@ -118,43 +131,73 @@ void LfpsTables::rescale() {
     table->list(kSlack * moments(*table, n_).mean);
   }
   c_ = 1;
+}
+
+// Marks the positions of the last update.
+void LfpsTables::touch(Scratch& scratch) const {
+  scratch.touched.assign(n_ / 64 + kPadding + 2, 0);
+  uint64_t* touched = scratch.touched.data() + kPadding;
+  for (const int32_t i : undo_.ids) touched[i >> 6] |= uint64_t(1) << (i & 63);
+}
+
+void LfpsTables::settle(const Scratch& scratch) {
+  for (Table* table : {&v_, &s_}) {
+    const cpu::TableAt at{table->by_distance, updated_at_};
+    const uint64_t* touched = scratch.touched.data() + kPadding;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < table->n_live + table->n_lifted; ++i) {
+      const int64_t position = at(table->index[i]);
+      table->index[kept] = table->index[i];
+      table->value[kept] = table->value[i];
+      kept += i >= table->n_live || !(touched[position >> 6] >> (position & 63) & 1);
+    }
+    table->n_live = kept;
+    table->n_lifted = 0;
+  }
   updated_at_ = -1;
 }
 
-static bool has(const std::vector<uint64_t>& bits, int64_t position) {
-  return bits[position >> 6] >> (position & 63) & 1;
-}
-
-void LfpsTables::settle(Table& table, int64_t last_step) {
-  Entry* end = table.live.data();
-  for (const Entry& e : table.live) {
-    const int64_t position = &table == &v_ ? e.index : last_step - e.index;
-    *end = e;
-    end += !has(touched_, position);
-  }
-  table.live.resize(end - table.live.data());
-  table.live.insert(table.live.end(), table.lifted.begin(), table.lifted.end());
-  table.lifted.clear();
-}
-
 void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float* w, int n) {
-  c_ *= decay;
-  if (c_ < kLeastFactor) rescale();
-  if (updated_at_ >= 0)  // no pass since the last one
-    for (Table* table : {&v_, &s_}) settle(*table, updated_at_);
-  updated_at_ = t;
-  std::fill(touched_.begin(), touched_.end(), 0);
-  for (int i = 0; i < n; ++i) touched_[ids[i] >> 6] |= uint64_t(1) << (ids[i] & 63);
-  const auto half = static_cast<float>(0.5 / c_);
-  constexpr int kAhead = 24;  // entries are scattered over memory
-  for (int i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      __builtin_prefetch(&v_.stored[ids[i + kAhead]], 1);
-      __builtin_prefetch(&s_.stored[t - ids[i + kAhead]], 1);
-    }
-    v_.lift(ids[i], w[i] * half);
-    s_.lift(static_cast<int32_t>(t - ids[i]), w[i] * half);
+  for (Table* table : {&v_, &s_}) table->make_room(table->n_live + table->n_lifted + n);
+  if (updated_at_ >= 0) {  // no pass since the last one
+    Scratch scratch;
+    touch(scratch);
+    settle(scratch);
   }
+  undo_.t = -1;
+  undo_.ids.assign(ids, ids + n);
+  undo_.before.resize(2 * size_t(n));
+  undo_.v = undo_.s = {};
+  undo_.c = c_;
+  if (c_ * decay < kLeastFactor) {
+    undo_.v = v_.stored, undo_.s = s_.stored;
+    undo_.t = t;
+    c_ *= decay;
+    rescale();
+    for (Table* table : {&v_, &s_}) table->make_room(table->n_live + n);
+  } else c_ *= decay;
+  undo_.t = updated_at_ = t;
+  const auto half = static_cast<float>(0.5 / c_);
+  for (Table* table : {&v_, &s_})
+    table->n_lifted =
+        kernels_->lift(table->stored.data(), {table->by_distance, t}, ids, w, half, n, table->floor,
+                       undo_.before.data() + (table->by_distance ? n : 0), table->index.data() + table->n_live,
+                       table->value.data() + table->n_live, table->power);
+}
+
+// Leaves sums and lists to be made anew.
+void LfpsTables::undo() {
+  if (!undo_.v.empty()) {
+    v_.stored.swap(undo_.v), s_.stored.swap(undo_.s);
+  } else {
+    const auto n = static_cast<int64_t>(undo_.ids.size());
+    for (Table* table : {&v_, &s_}) {
+      const cpu::TableAt at{table->by_distance, undo_.t};
+      const float* before = undo_.before.data() + (table->by_distance ? n : 0);
+      for (int64_t i = 0; i < n; ++i) table->stored[at(undo_.ids[i])] = before[i];
+    }
+  }
+  c_ = undo_.c;
 }
 
 LfpsTables::Moments LfpsTables::moments(const Table& table, int64_t tokens) const {
@@ -181,54 +224,40 @@ LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
 }
 
 // Drops what is out of date or has faded, takes in what was lifted, and marks positions as seen from step t: those
-// above `least` in above_, those above `most` in bits_.
-template <bool kSlash>
-void LfpsTables::scan(Table& table, int64_t t, float least, float most) {
-  const float floor = table.floor;
-  // Written ahead of what is read: at most as many as there are.
-  const size_t n = table.live.size(), more = table.lifted.size();
-  table.live.resize(n + more);
-  if (found_.size() < n + more) found_.resize(n + more);
-  Entry* end = table.live.data();
-  int32_t* found = found_.data();
-  uint64_t* above = above_.data();
-  const uint64_t* touched = touched_.data();
-  const int64_t last_step = updated_at_;
-  const auto mark = [&](const Entry& e, bool keep) {
-    const int64_t i = kSlash ? t - e.index : e.index;
-    *end = e;
-    end += keep;
-    above[i >> 6] |= uint64_t(keep & (e.value > least)) << (i & 63);
-    *found = static_cast<int32_t>(i);
-    found += keep & (e.value > most);
-  };
-  const Entry* entry = table.live.data();
-  if (last_step >= 0) {
-    for (const Entry* stop = entry + n; entry != stop; ++entry) {
-      const int64_t was = kSlash ? last_step - entry->index : entry->index;
-      mark(*entry, (entry->value > floor) & !(touched[was >> 6] >> (was & 63) & 1));
-    }
-    for (const Entry& e : table.lifted) mark(e, e.value > floor);
-  } else {
-    for (const Entry* stop = entry + n; entry != stop; ++entry) mark(*entry, entry->value > floor);
+// above `most` in scratch.marked, of the others those above `least` in scratch.above.
+void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const {
+  cpu::Sift sift{table.floor,
+                 least,
+                 most,
+                 nullptr,
+                 {},
+                 {table.by_distance, t},
+                 scratch.above.data() + kPadding,
+                 scratch.marked.data() + kPadding};
+  if (updated_at_ >= 0) {
+    sift.touched = scratch.touched.data() + kPadding;
+    sift.touched_at = {table.by_distance, updated_at_};
   }
-  table.live.resize(end - table.live.data());
-  table.lifted.clear();
-  for (const int32_t* i = found_.data(); i != found; ++i) bits_[*i >> 6] |= uint64_t(1) << (*i & 63);
+  int32_t* index = table.index.data();
+  float* value = table.value.data();
+  int64_t kept = kernels_->sift(index, value, table.n_live, index, value, sift);
+  sift.touched = nullptr;
+  kept += kernels_->sift(index + table.n_live, value + table.n_live, table.n_lifted, index + kept, value + kept, sift);
+  table.n_live = kept;
+  table.n_lifted = 0;
 }
 
-void LfpsTables::prepare(int64_t t, double alpha, double rate, std::vector<int32_t>& out) {
+void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch, std::vector<int32_t>& out) {
   out.clear();
   const int64_t last = t - kRecent;
   if (last < kSinks) return;
   const Thresholds th = thresholds(t, alpha);
   const double mean[2] = {th.v_mean / c_, th.s_mean / c_}, limit[2] = {th.v / c_, th.s / c_};
-  std::fill(bits_.begin(), bits_.end(), 0);
-  std::fill(above_.begin(), above_.end(), 0);
-  if (updated_at_ >= 0 && (mean[0] < v_.floor || mean[1] < s_.floor)) {
-    for (Table* table : {&v_, &s_}) settle(*table, updated_at_);
-    updated_at_ = -1;
-  }
+  const size_t all_words = n_ / 64 + kPadding + 2;  // a step may prepare for the position after the last
+  scratch.marked.assign(all_words, 0);
+  scratch.above.assign(all_words, 0);
+  if (updated_at_ >= 0) touch(scratch);
+  if (updated_at_ >= 0 && (mean[0] < v_.floor || mean[1] < s_.floor)) settle(scratch);
   for (int which = 0; which < 2; ++which) {
     Table& table = which ? s_ : v_;
     if (mean[which] < table.floor) table.list(kSlack * mean[which]);
@@ -237,31 +266,21 @@ void LfpsTables::prepare(int64_t t, double alpha, double rate, std::vector<int32
     const float most = limit[which] < double(std::numeric_limits<float>::max())
                            ? static_cast<float>(limit[which])
                            : std::numeric_limits<float>::infinity();
-    if (which) scan<true>(table, t, least, most);
-    else scan<false>(table, t, least, most);
+    scan(table, t, least, most, scratch);
   }
   updated_at_ = -1;
-  if (rate > 0) return rated(t, static_cast<int64_t>(std::ceil(rate * static_cast<double>(t + 1 - kSinks))), out);
+  if (rate > 0)
+    return rated(t, static_cast<int64_t>(std::ceil(rate * static_cast<double>(t + 1 - kSinks))), scratch, out);
   // (9): o in {-1, 0, 1, 2}, kept where either table is above its mean; o = 0 always [I].
-  uint64_t before = 0;  // the word before, as it was
+  uint64_t* above = scratch.above.data() + kPadding;
   const int64_t words = last / 64 + 1;
-  int64_t count = 0;
-  for (int64_t k = 0; k < words; ++k) {
-    const uint64_t x = bits_[k];
-    const uint64_t near = x << 1 | before >> 63 | x << 2 | before >> 62 | x >> 1 | bits_[k + 1] << 63;
-    before = x;
-    above_[k] = x | (near & above_[k]);
-    if (k == 0) above_[k] &= ~uint64_t(0) << kSinks;
-    if (k == words - 1) above_[k] &= ~uint64_t(0) >> (63 - (last & 63));
-    count += std::popcount(above_[k]);
-  }
-  out.resize(count);
-  int32_t* to = out.data();
-  for (int64_t k = 0; k < words; ++k)
-    for (uint64_t x = above_[k]; x != 0; x &= x - 1) *to++ = static_cast<int32_t>(k * 64 + std::countr_zero(x));
+  out.resize(kernels_->expand(scratch.marked.data() + kPadding, above, words) + 16);
+  above[0] &= ~uint64_t(0) << kSinks;
+  above[words - 1] &= ~uint64_t(0) >> (63 - (last & 63));
+  out.resize(kernels_->positions(above, words, out.data()));
 }
 
-void LfpsTables::rated(int64_t t, int64_t want, std::vector<int32_t>& out) {
+void LfpsTables::rated(int64_t t, int64_t want, const Scratch& scratch, std::vector<int32_t>& out) {
   const int64_t last = t - kRecent;
   want = std::min(want, last + 1 - kSinks);
   keys_.clear();
@@ -272,9 +291,9 @@ void LfpsTables::rated(int64_t t, int64_t want, std::vector<int32_t>& out) {
   };
   // Positions above either table's mean outrank all others only if both means are passed by both: the larger one
   // decides.
-  for (size_t k = 0; k < bits_.size(); ++k)
-    for (uint64_t x = above_[k]; x != 0; x &= x - 1) {
-      const int64_t i = static_cast<int64_t>(k) * 64 + std::countr_zero(x);
+  for (size_t k = 0; k < scratch.above.size(); ++k)
+    for (uint64_t x = scratch.above[k] | scratch.marked[k]; x != 0; x &= x - 1) {
+      const int64_t i = (static_cast<int64_t>(k) - kPadding) * 64 + std::countr_zero(x);
       if (i >= kSinks && i <= last) consider(i);
     }
   const double mean = std::max(v_.power[0], s_.power[0]) / static_cast<double>(t + 1 - kSinks);
@@ -296,10 +315,16 @@ float LfpsTables::sink_share(float sinks, float global, float local) {
   return 1.0f / (1.0f + std::exp(std::max(global, local) - sinks));
 }
 
+uint64_t LfpsTables::table_bytes(int64_t n_tokens) {
+  return 2 * n_tokens * sizeof(float) + 3 * (n_tokens / 64 + 2) * sizeof(uint64_t);
+}
+
 uint64_t LfpsTables::bytes() const {
-  return (v_.stored.size() + s_.stored.size()) * sizeof(float) + (v_.live.size() + s_.live.size()) * sizeof(Entry) +
-         (v_.lifted.capacity() + s_.lifted.capacity()) * sizeof(Entry) + found_.size() * sizeof(int32_t) +
-         (bits_.size() + above_.size() + touched_.size() + keys_.capacity()) * sizeof(uint64_t);
+  uint64_t sum = keys_.capacity() * sizeof(uint64_t) + undo_.ids.capacity() * sizeof(int32_t) +
+                 undo_.before.capacity() * sizeof(float);
+  for (const Table* table : {&v_, &s_})
+    sum += (table->stored.size() + table->value.size()) * sizeof(float) + table->index.size() * sizeof(int32_t);
+  return sum;
 }
 
 }  // namespace riffle

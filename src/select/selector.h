@@ -147,6 +147,8 @@ class Selector {
   // What it keeps of a sequence; null: nothing. fits: whether a state (of any selector, or null) will do.
   virtual std::unique_ptr<SelectorState> make_state(const StateShape& shape) const { return (void)shape, nullptr; }
   virtual bool fits(const SelectorState* state) const { return (void)state, true; }
+  // What SelectorState::bytes comes to with n_tokens held, foretold from the shape alone (for the memory plan).
+  virtual uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const { return (void)shape, (void)n_tokens, 0; }
   // Queries at the end of a prompt that SelectorState::end_prompt is to see, at least (if the prompt's last chunk has them).
   virtual int prompt_queries() const { return 0; }
 

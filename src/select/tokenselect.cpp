@@ -132,7 +132,7 @@ void TokenSelectState::truncate(int64_t) {
 uint64_t TokenSelectState::bytes() const {
   uint64_t sum = 0;
   for (const TokenSelection& l : layers)
-    sum += (l.selected.size() + l.list.size()) * sizeof(int32_t) + l.query.size() * sizeof(float);
+    sum += (l.selected.capacity() + l.list.capacity()) * sizeof(int32_t) + l.query.capacity() * sizeof(float);
   return sum;
 }
 
@@ -160,14 +160,17 @@ class TokenSelect : public Selector {
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     auto state = std::make_unique<TokenSelectState>();
     state->layers.resize(shape.n_layers);
-    const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);
-    const int64_t list = std::min<int64_t>(int64_t(s_.init_tokens) + k + s_.local_tokens + kMaxReuse, shape.n_ctx);
+    const Sizes sizes = sizes_for(shape);
     for (TokenSelection& layer : state->layers) {
-      layer.selected.reserve(k);
-      layer.list.reserve(list);
-      layer.query.reserve(size_t(shape.n_kv_heads) * shape.g * shape.layout.head_dim);
+      layer.selected.reserve(sizes.selected);
+      layer.list.reserve(sizes.list);
+      layer.query.reserve(sizes.query);
     }
     return state;
+  }
+  uint64_t state_bytes(const StateShape& shape, int64_t) const override {
+    const Sizes sizes = sizes_for(shape);
+    return shape.n_layers * ((sizes.selected + sizes.list) * sizeof(int32_t) + sizes.query * sizeof(float));
   }
   bool fits(const SelectorState* state) const override { return dynamic_cast<const TokenSelectState*>(state); }
 
@@ -201,6 +204,15 @@ class TokenSelect : public Selector {
   }
 
  private:
+  struct Sizes {
+    size_t selected, list, query;  // of a layer
+  };
+  Sizes sizes_for(const StateShape& shape) const {
+    const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);
+    const int64_t list = std::min<int64_t>(int64_t(s_.init_tokens) + k + s_.local_tokens + kMaxReuse, shape.n_ctx);
+    return {size_t(k), size_t(list), size_t(shape.n_kv_heads) * shape.g * shape.layout.head_dim};
+  }
+
   void select(std::span<const Row> rows, TokenSelection& layer, ThreadPool& threads) const {
     const Row& row = rows[0];
     layer.valid = false;

@@ -48,6 +48,9 @@ class Twilight : public Selector {
     return std::make_unique<Int4Keys>(shape);
   }
   bool fits(const SelectorState* state) const override { return dynamic_cast<const Int4Keys*>(state) != nullptr; }
+  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
+    return Int4Keys::bytes_for(shape, n_tokens);
+  }
 
   void begin(const Row& row, RowPlan& plan) const override {
     if (s_.top_p >= 1 && s_.base != RIFFLE_BASE_TOPK && !psa_) return plan.everything(row);

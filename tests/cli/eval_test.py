@@ -4,6 +4,7 @@ import html.parser
 import random
 import re
 import time
+import xml.etree.ElementTree
 
 from harness import *
 
@@ -58,7 +59,20 @@ def refusals(folder):
         "report of no comparison": (["--report", "x.html"], "--compare"),
         "heat map of no setting": (["--compare", "psa:epsilon=0.5", "--heatmap", "psa:epsilon=0.6", "--length", "1024"],
                                    "known: none, 'psa epsilon=0.5'"),
-        "epsilon 7": (["--sweep", "psa:epsilon=7", "--length", "1024"], "epsilon"),
+        "epsilon 7": (["--sweep", "psa:epsilon=7"], "epsilon=7: expected a number, more than 0, at most 1"),
+        "a selector in a spec": (["--sweep", "psa:selector=topk"], "unknown field 'selector'"),
+        "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of riffle"),
+        "another selector's field, of several": (["--compare", "lfps:sink_blocks=2"],
+                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, riffle"),
+        "a field that twilight's base leaves out": (["--sweep", "twilight:epsilon=0.5"],
+                                                    "epsilon is a field of twilight with base psa alone"),
+        "positions nowhere": (["--sweep", "tokenselect:positions=here"], "positions=here: expected one of true, list"),
+        "a base that is itself": (["--sweep", "twilight:base=twilight"], "expected one of all, topk, psa"),
+        "a flag that the list sets": (["--compare", "--epsilon", "0.5"], "--epsilon: all settings of --compare's own list"),
+        "a flag that the specs set": (["--sweep", "topk:budget=0.1", "--budget", "0.2"], "--budget: all settings of --sweep"),
+        "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
+                                 "--share: no setting of --compare looks at it, it is for riffle"),
+        "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000"),
         "length beyond the context": (["--length", "1024", "-c", "512"], "--length 1024"),
         "length too small": (["--length", "9"], "--length 9"),
@@ -290,6 +304,39 @@ def comparison(folder):
           "a comparison's table", r)
 
 
+def pictures(folder):
+    svg = os.path.join(folder, "kept.svg")
+    r = riffle(*RUN, "--text", prose(folder), "--length", "700,1024", "--questions", "4", "--nll", "0", "--tasks", "thing",
+               "--no-coverage", "--compare", "psa:epsilon=0.5,0.95*;topk:budget=0.1,0.3", "--report", svg, "--json")
+    if not check(r.code == 0, "eval writes its curves as SVG", r):
+        return
+    root = xml.etree.ElementTree.parse(svg).getroot()
+    name = "{http://www.w3.org/2000/svg}"
+    marks = [e for e in root.iter(name + "path") if "mark" in (e.get("class") or "").split()]
+    titles = [e.text for e in root.iter(name + "title")]
+    check(root.tag == name + "svg" and len(marks) == 2 * 4 + 2, "it is XML with a mark per setting and the legend's", len(marks))
+    check(sum("psa epsilon=0.95 (as its paper runs it)" in t for t in titles) == 2, "its points have names", titles)
+    check([o["type"] for o in objects(r.out) if o["type"] == "heatmap"] == [], "it needs no heat maps")
+
+
+def positions(folder):
+    r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--nll", "0", "--tasks", "thing", "--sweep",
+               "tokenselect:positions=true,list,select_tokens=64,init_tokens=16,local_tokens=64", "--json")
+    found = rows(r.out) if r.code == 0 else []
+    tail = " select_tokens=64 init_tokens=16 local_tokens=64"
+    check([o["setting"] for o in found] == ["dense", "tokenselect positions=true" + tail, "tokenselect positions=list" + tail]
+          and [o["selection"]["positions"] for o in found] == ["true", "true", "list"], "positions is a field of specs", r)
+    start = [o for o in objects(r.out) if o["type"] == "run"]
+    check(start and start[0]["notices"] == {}, "no notices where there is nothing to say", start)
+    r = riffle("eval", "--threads", "2", "--text", prose(folder), "--length", "700", "--questions", "1", "--nll", "0", "--tasks",
+               "thing", "-c", "40000", "--device", "cpu", "--sweep",
+               "psa:epsilon=0.5;tokenselect:positions=list,select_tokens=64,init_tokens=16,local_tokens=64", "--json")
+    start = [o for o in objects(r.out) if o["type"] == "run"]
+    check(r.code == 0 and start and set(start[0]["notices"]) == {"dense", "psa epsilon=0.5"}
+          and all("trained with 32768" in t for t in start[0]["notices"].values())
+          and r.err.count(b"trained with 32768") == 1, "eval says which settings go beyond the trained length", r)
+
+
 def default_comparison(folder):
     r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
                "--no-coverage", "--compare", "--json")
@@ -297,10 +344,21 @@ def default_comparison(folder):
     paper = {o["selection"]["selector"] for o in found if o["paper_default"]}
     check({"psa", "topk"} <= paper and len({o["setting"] for o in found}) == len(found) > 10,
           "--compare alone runs every selector, as its paper does too", r)
+    check("tokenselect" in paper, "its papers' runs are marked", paper)
     # Every selector that a flag accepts is in the list. (riffle's own has no paper.)
     known = riffle("eval", "-q", "--sweep", "none:epsilon=1").err.decode().split("expected one of")[-1]
     missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found}
     check(not missing, "the list of --compare has all selectors", missing)
+
+    # Flags change what the list leaves open, for the selectors that look at them; a paper's run it is then no more.
+    r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
+               "--no-coverage", "--compare", "--init-tokens", "64", "--window-blocks", "2", "--json")
+    changed = {o["setting"]: o for o in rows(r.out)} if r.code == 0 else {}
+    check(set(changed) == {o["setting"] for o in found} and
+          all(o["selection"]["init_tokens"] == 64 for o in changed.values()
+              if o["selection"]["selector"] == "tokenselect"), "flags reach the list of --compare", r)
+    papers = {o["selection"]["selector"] for o in changed.values() if o["paper_default"]}
+    check(papers == paper - {"tokenselect"}, "a flag takes the paper's mark away, its default does not", papers)
 
 
 def interrupted(folder):
@@ -317,4 +375,4 @@ def interrupted(folder):
           (p.returncode, out[-300:], err))
 
 
-main(refusals, figures, tables, comparison, default_comparison, interrupted)
+main(refusals, figures, tables, comparison, pictures, positions, default_comparison, interrupted)

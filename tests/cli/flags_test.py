@@ -46,6 +46,77 @@ def usage_errors(_):
         check(one_line_error(r, 2), f"usage error: {name}", r)
 
 
+def selection_ranges(_):
+    """Each flag that is out of range is refused with its name, what was found and what may be: as the library has it."""
+    above_0 = "more than 0, at most 1"
+    budget = "more than 0, at most 1000000000"
+    blocks, tokens = "0 to 1048576", "0 to 268435456"
+    some_blocks, some_tokens = "1 to 1048576", "1 to 268435456"
+    cases = {
+        "--epsilon": (["0", "-0.1", "1.0001", "nan", "x", "1e-60"], above_0),
+        "--top-p-attn": (["0", "1.5", "inf"], above_0),
+        "--bypass": (["0", "1.1"], above_0),
+        "--share": (["-0.1", "1", "0.99999999"], "at least 0, less than 1"),
+        "--budget": (["0", "-1", "2e9", "4G"], budget),
+        "--base-budget": (["0", "2e9"], budget),
+        "--top-tokens": (["0", "-3"], budget),
+        "--microbatch": (["0", "1.5", "1048577"], some_blocks),
+        "--sink-blocks": (["-1", "1048577", "2.5"], blocks),
+        "--window-blocks": (["-1", "1048577", "99999999999999999999"], blocks),
+        "--dense-layers": (["-1", "1048577"], blocks),
+        "--lookahead": (["-1", "9"], "0 to 8"),
+        "--select-tokens": (["0", "268435457"], some_tokens),
+        "--local-tokens": (["0", "-1"], some_tokens),
+        "--init-tokens": (["-1", "268435457"], tokens),
+        "--vote-scale": (["0", "1001"], "more than 0, at most 1000"),
+        "--cache-threshold": (["-1.01", "2.01", "nan"], "-1 to 2 (above 1: never)"),
+        "--alpha": (["-1", "10.1"], "0 to 10"),
+        "--rate": (["-0.1", "1.1"], "0 to 1"),
+        "--decay": (["-0.1", "1"], "0 to 0.9999"),
+        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, riffle"),
+        "--digest": (["cuboid"], "mean, quest, cuboid-mean"),
+        "--gqa": (["max"], "mean, soft-sum, union"),
+        "--stop-mode": (["never"], "paper, window, bound, veto"),
+        "--base": (["twilight", "dense"], "all, topk, psa"),
+        "--vote": (["loud"], "soft, logits, hard"),
+        "--positions": (["0"], "true, list"),
+    }
+    shown = riffle("run", "--help").out.decode().split("Selection of KV blocks")[1].split("\n\n")[0]
+    flags = {word for word in shown.split() if word.startswith("--") and word in cases or word.strip(",") in cases}
+    check(flags >= set(cases) - {"--base"}, "the help names every one of these flags", set(cases) - flags)
+    for flag, (values, range_) in cases.items():
+        for value in values:
+            r = riffle("run", "-p", "x", f"{flag}={value}")
+            check(one_line_error(r, 2, flag, f"'{value}'", range_), f"{flag} {value} is refused with its range", r)
+    for args in (["--cache-threshold", "-1"], ["--select-tokens", "2K"], ["--budget", "1K"], ["--share", "0"],
+                 ["--window-blocks", "1048576"], ["--epsilon", "1"]):
+        r = riffle("run", "-p", "x", "-n", "1", "-q", "-c", "64", *args)
+        check(r.code == 0, f"{' '.join(args)} is taken", r)
+    r = riffle("run", "-p", "x", "-q", "--stop-mode", "bound", "--digest", "mean")
+    check(one_line_error(r, 2, "stop is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
+    for selector in ("lfps", "tokenselect", "twilight"):
+        r = riffle("run", "-p", "x", "-q", "--selector", selector, "--device", "cuda")
+        check(one_line_error(r, 1, f"selector is {selector}", "device is cuda", "cpu or emu"),
+              f"{selector} needs keys in host memory", r)
+
+
+def notices(_):
+    args = ["run", "-p", "The rain", "-n", "4", "-c", "40000", "--device", "cpu", *GREEDY]
+    beyond = b"trained with 32768"
+    p = subprocess.run([BIN, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                       env=environment(), timeout=120)
+    answer = riffle(*args, "-q").out
+    check(0 <= p.stdout.find(beyond) < p.stdout.find(answer) and p.stdout.count(beyond) == 1 and answer,
+          "what lies beyond the trained length is said before the answer, once", p.stdout)
+    j = json.loads(riffle(*args, "-q", "--json").out)
+    check(beyond.decode() in (j["notice"] or ""), "... and in --json", j["notice"])
+    long_list = ["--selector", "tokenselect", "--positions", "list", "--select-tokens", "33K"]
+    j = json.loads(riffle(*args, *long_list, "-q", "--json").out)
+    check("lists of positions reach" in (j["notice"] or ""), "a list longer than the trained length", j["notice"])
+    j = json.loads(riffle("run", "-p", "The rain", "-n", "2", *SMALL, "-q", "--json").out)
+    check(j["notice"] is None, "no notice where there is nothing to say", j["notice"])
+
+
 def devices(_):
     j = json.loads(riffle("info", "--plan", "--json").out)
     plan = j["plan"]
@@ -170,6 +241,12 @@ def other_commands(_):
     j = json.loads(r.out)
     check(r.code == 0 and j["n_layers"] > 0 and j["plan"]["fits"] and 0 < j["plan"]["total"] <= 200 << 20,
           "info --plan --json", r)
+    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36), ("riffle", 36)):
+        plan = ["info", "--plan", "--device", "cpu", "-c", "32768", "--selector", selector, "-q"]
+        state, text = json.loads(riffle(*plan, "--json").out)["plan"]["selector_state"], riffle(*plan).out
+        check(state == 32768 * 16 * per_token, f"the plan has {selector}'s state: d/2 + 4 bytes a token and head", state)
+        line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
+        check(len(line) == 1 and ("none" if per_token == 0 else "18.0 MiB") in line[0], f"... and prints it: {selector}", line)
     r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "1M", "-q")
     j = json.loads(r.out)
     check(r.code == 4 and not j["plan"]["fits"] and j["plan"]["min_gpu_mem"] > 1 << 20, "a plan that does not fit", r)
@@ -208,5 +285,5 @@ def full_disk(_):
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 
 
-main(help_and_version, usage_errors, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+main(help_and_version, usage_errors, selection_ranges, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
      full_disk)

@@ -26,8 +26,7 @@ bool available(riffle_isa isa) {
 constexpr double kBound = 1e-3;
 
 void check_exact(const riffle_context_options& o, const TinyCheckpoint& c, const std::string& path) {
-  Runtime r(o, path);
-  const TinyDifference d = compare(r, c);
+  const TinyDifference d = compare(o, c, path);
   INFO(d.where);
   CHECK(d.relative <= kBound);
   CHECK(d.same_best);
@@ -113,8 +112,7 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
-      Runtime r(tiny_options(c, options(), RIFFLE_KV_F16), tiny_folder(c, temp));
-      const TinyDifference d = compare(r, c);
+      const TinyDifference d = compare(tiny_options(c, options(), RIFFLE_KV_F16), c, tiny_folder(c, temp));
       INFO(d.where);
       CHECK(d.relative <= 5e-3);
     }

@@ -257,6 +257,34 @@ inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
   return worst;
 }
 
+// Dynamic scaling follows from the length of the context here, where transformers takes that of each forward: they agree
+// where a forward fills the context.
+inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoint& c, const std::string& path) {
+  const std::vector<int32_t> ids = tiny_tokens();
+  TinyDifference worst;
+  for (size_t i = 0; i < c.positions.size(); ++i) {
+    const auto [first, position] = c.positions[i];
+    if (first != 0 && first != position + 1) continue;
+    o.n_ctx = position + 1;
+    Runtime r(o, path);
+    for (const int steps : {0, 1, std::min(position, 20)}) {
+      riffle_session* s = r.session();
+      const int begin = position + 1 - steps;
+      if (begin > 0) r.check(riffle_prefill(s, ids.data(), static_cast<size_t>(begin), nullptr, nullptr));
+      for (int at = begin; at <= position; ++at) r.check(riffle_step(r.context, &s, &ids[at], 1));
+      worst += tiny_difference(r.logits(s), c.logits[i], std::to_string(steps) + " steps to " + std::to_string(position));
+    }
+  }
+  return worst;
+}
+
+inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpoint& c, const std::string& path) {
+  const std::string text = c.config.dump();
+  if (text.find("\"dynamic\"") != std::string::npos) return compare_full(o, c, path);
+  Runtime r(o, path);
+  return compare(r, c);
+}
+
 // Dense selection, and room for every position.
 inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o, riffle_kv_type kv) {
   o.n_ctx = c.n_tokens() + 16;

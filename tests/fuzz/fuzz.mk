@@ -4,10 +4,12 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := gguf safetensors config
-# What reads hostile headers; the tokenizer library is not ours to fuzz.
-FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder) \
+FUZZ_TARGETS := gguf safetensors config tokenizer_json
+# What reads hostile files; the sentencepiece library is not ours to fuzz.
+FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model json safetensors config hf_folder \
+                split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf tokenizer_json tokenizer_text) \
                 src/util/buffer src/util/error
+FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)
 
@@ -15,9 +17,9 @@ $(BUILD)/fuzz/%.o: %.cpp | fuzz-tools
 	@mkdir -p $(@D)
 	$(FUZZ_CXX) $(FUZZ_FLAGS) -c $< -o $@
 $(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ)
-	$(FUZZ_CXX) -fsanitize=fuzzer,address,undefined $^ -o $@
+	$(FUZZ_CXX) -fsanitize=fuzzer,address,undefined $^ $(FUZZ_LIBS) -o $@
 $(BUILD)/fuzz/make_seeds: $(BUILD)/fuzz/tests/fuzz/make_seeds.o $(FUZZ_OBJ)
-	$(FUZZ_CXX) -fsanitize=address,undefined $^ -o $@
+	$(FUZZ_CXX) -fsanitize=address,undefined $^ $(FUZZ_LIBS) -o $@
 
 fuzz-tools:
 	@echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' | \

@@ -9,7 +9,8 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "safetensors", "config"}) std::filesystem::create_directories(root + "/" + target);
+  for (const char* target : {"gguf", "safetensors", "config", "tokenizer_json"})
+    std::filesystem::create_directories(root + "/" + target);
 
   // A Llama of four values wide, with a vocabulary of eight.
   TinyModel tiny = tiny_model(1, true, 1);
@@ -42,5 +43,35 @@ int main(int argc, char** argv) {
   write_file(root + "/config/tokenizer",
              "{\"chat_template\": [{\"name\": \"default\", \"template\": \"T\"}], \"pad_token\": \"<pad>\", "
              "\"added_tokens_decoder\": {\"8\": {\"content\": \"<pad>\"}}}");
+
+  // Tokenizers of both kinds with a few merges.
+  const std::string model = "\"model\": {\"type\": \"BPE\", \"ignore_merges\": true, \"vocab\": {";
+  const std::string added =
+      "\"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true, \"lstrip\": true, "
+      "\"rstrip\": true, \"single_word\": false, \"normalized\": false}], ";
+  write_file(
+      root + "/tokenizer_json/byte_level",
+      "{" + added +
+          "\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"Sequence\", "
+          "\"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, {\"type\": \"Split\", \"pattern\": "
+          "{\"Regex\": \"(?i:'s)| ?[^\\\\s\\\\p{L}]+|\\\\p{N}{1,3}|\\\\s+(?!\\\\S)\"}, \"behavior\": \"Isolated\", "
+          "\"invert\": "
+          "false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true}]}, \"post_processor\": "
+          "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": "
+          "{\"id\": "
+          "\"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [5]}}}, \"decoder\": {\"type\": \"ByteLevel\"}, " +
+          model + "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u0120\": 4}, \"merges\": [\"l o\", \"l lo\"]}}");
+  write_file(
+      root + "/tokenizer_json/sentencepiece",
+      "{" + added +
+          "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": "
+          "\"\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\u2581\"}]}, "
+          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\u2581\", \"prepend_scheme\": \"first\", "
+          "\"split\": true}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": "
+          "{\"String\": \"\u2581\"}, \"content\": \" \"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", \"content\": \" "
+          "\", \"start\": 1, \"stop\": 0}]}, " +
+          model +
+          "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
+          "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
   return 0;
 }

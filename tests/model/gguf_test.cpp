@@ -287,8 +287,8 @@ TEST_CASE("gguf: the vocabulary is checked", "[gguf]") {
              {"tokenizer.ggml.token_type", "array of F32"});
   expect_bad(with_key("tokenizer.ggml.tokens", [](GgufWriter& w) { w.strings("tokenizer.ggml.tokens", {}); }),
              {"tokenizer.ggml.tokens", "found 0"});
-  expect_bad(with_key("tokenizer.ggml.model", [](GgufWriter& w) { w.text("tokenizer.ggml.model", "gpt2"); }),
-             {"tokenizer.ggml.model", "gpt2"}, RIFFLE_UNSUPPORTED);
+  expect_bad(with_key("tokenizer.ggml.model", [](GgufWriter& w) { w.text("tokenizer.ggml.model", "bert"); }),
+             {"tokenizer.ggml.model", "bert"}, RIFFLE_UNSUPPORTED);
 }
 
 TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {

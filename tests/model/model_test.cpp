@@ -245,7 +245,7 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
   std::filesystem::remove(folder + "/tokenizer.model");
   fails(RIFFLE_IO, {"tokenizer.model"});
   write_file(folder + "/tokenizer.json", "{}");
-  fails(RIFFLE_UNSUPPORTED, {"tokenizer.json alone"});
+  fails(RIFFLE_BAD_MODEL, {"tokenizer.json: model", "none"});
   fresh(0);
   write_file(folder + "/tokenizer.model", "this is no protobuf");
   fails(RIFFLE_BAD_MODEL, {"tokenizer.model"});

@@ -1,13 +1,16 @@
 // LFPS against brute force in float64: properties 1 and 13 of algorithms.md 8.
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include "../engine/steps.h"
 #include "kernels/cpu/gather.h"
+#include "kernels/cpu/score_table.h"
 #include "select/lfps_tables.h"
 #include "select/selector.h"
 
@@ -78,6 +81,7 @@ struct Eager {
 struct Pair {
   std::mt19937 random;
   LfpsTables tables;
+  LfpsTables::Scratch scratch;
   Eager eager;
   int n;
 
@@ -135,7 +139,7 @@ struct Pair {
   }
   void check_candidates(int t, double alpha) {
     std::vector<int32_t> got;
-    tables.prepare(t, alpha, 0, got);
+    tables.prepare(t, alpha, 0, scratch, got);
     CHECK(std::is_sorted(got.begin(), got.end()));
     std::set<int> init, near, want = eager.candidates(t, alpha, &init, &near), have(got.begin(), got.end());
     CHECK(have.size() == got.size());
@@ -192,9 +196,9 @@ TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rat
   for (int i = 0; i < 60; ++i) pair.step(0.95, true);
   const int t = pair.n;
   std::vector<int32_t> before, got;
-  pair.tables.prepare(t, 0, 0, before);
+  pair.tables.prepare(t, 0, 0, pair.scratch, before);
   for (const double alpha : {0.05, 0.1, 0.2, 0.3, 0.4, 1.0, 10.0}) {
-    pair.tables.prepare(t, alpha, 0, got);
+    pair.tables.prepare(t, alpha, 0, pair.scratch, got);
     CHECK(got.size() <= before.size());
     CHECK(std::includes(before.begin(), before.end(), got.begin(), got.end()));
     before = got;
@@ -205,7 +209,7 @@ TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rat
     ranked.push_back({-std::max(pair.eager.at_v(i), pair.eager.at_s(t - i)), i});
   std::sort(ranked.begin(), ranked.end());
   for (const double rate : {0.001, 0.02, 0.1, 0.3, 0.9, 1.0}) {
-    pair.tables.prepare(t, 0.2, rate, got);
+    pair.tables.prepare(t, 0.2, rate, pair.scratch, got);
     const auto want = std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(rate * (t + 1 - kSinks))));
     REQUIRE(got.size() == want);
     CHECK(std::is_sorted(got.begin(), got.end()));
@@ -237,7 +241,7 @@ struct Scene {
   std::vector<float> q;
   std::vector<double> drift = std::vector<double>(size_t(kG) * kD, 0.0);
   int n = 0;
-  float sink_gain = 0;
+  float sink_gain = 0, steady = 0;  // steady: of a look that never changes
   Row row;
 
   float* key(int i) { return reinterpret_cast<float*>(blocks[i / kB]) + i % kB * kD; }
@@ -255,6 +259,7 @@ struct Scene {
     q.resize(drift.size());
     for (size_t j = 0; j < drift.size(); ++j)
       q[j] = static_cast<float>(drift[j] = 0.97 * drift[j] + 0.2 * double(normal(random)));
+    for (size_t j = 0; j < q.size(); ++j) q[j] += steady * std::cos(1.7f * static_cast<float>(j));
     for (int h = 0; h < kG; ++h) q[h * kD] = sink_gain;
   }
   const Row& view(SelectorState* state) {
@@ -533,6 +538,281 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
   CHECK(!test::same_bits(all, some));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 3)));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_EMU, 2)));
+}
+
+TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
+  // At a decay of 0 every step takes all entries anew, at 0.6 some do: undone all the same.
+  for (const double decay : {0.95, 0.6, 0.0}) {
+    INFO("decay " << decay);
+    Scene scene;
+    riffle_selection s = settings(0.05, 0.2, 1);
+    s.decay = static_cast<float>(decay);
+    const std::unique_ptr<Selector> lfps = make_lfps(s);
+    const std::unique_ptr<SelectorState> one = lfps->make_state(scene.shape()), other = lfps->make_state(scene.shape());
+    prompt(scene, *one, 400, 32, nullptr, decay);
+    Scene twin;  // the same tokens again
+    prompt(twin, *other, 400, 32, nullptr, decay);
+    RowPlan plan, plan_other;
+    int harmed = 0;
+    for (int step = 0; step < 300; ++step) {
+      scene.token();
+      if (step % 3 == 1) {  // first for a query that looks elsewhere
+        std::vector<float> wanted = scene.q;
+        for (float& x : scene.q) x = -3 * x;
+        lfps->begin(scene.view(one.get()), plan);
+        if (step % 2) one->truncate(scene.n - 1);
+        else lfps->begin(scene.view(other.get()), plan_other), other->truncate(scene.n - 1), one->truncate(scene.n - 1);
+        scene.q = wanted;
+      }
+      lfps->begin(scene.view(one.get()), plan);
+      lfps->begin(scene.view(other.get()), plan_other);
+      harmed += tokens_of(scene.row, plan) != tokens_of(scene.row, plan_other);
+    }
+    CHECK(harmed == 0);
+  }
+}
+
+TEST_CASE("lfps: candidates made ahead are not used with other settings", "[select][lfps]") {
+  // Two states see the same steps; one is asked with other settings from the middle on, after its candidates are made.
+  for (const auto& [alpha, rate] : {std::pair{0.8, 0.0}, {0.2, 0.3}, {0.0, 0.0}}) {
+    INFO("alpha " << alpha << " rate " << rate);
+    Scene scene;
+    const std::unique_ptr<Selector> first = make_lfps(settings(12, 0.2, 1)),
+                                    then = make_lfps(settings(12, alpha, 1, rate));
+    const std::unique_ptr<SelectorState> state = first->make_state(scene.shape());
+    prompt(scene, *state, 400, 32, nullptr, 0.95);
+    RowPlan plan;
+    for (int i = 0; i < 20; ++i) {
+      scene.token();
+      first->begin(scene.view(state.get()), plan);
+    }
+    CHECK(then->fits(state.get()));
+    scene.token();
+    // What was scored follows from the candidates: all but sinks, recent and (at most) those kept.
+    const int64_t key = Scene::kD * 4;
+    const std::unique_ptr<SelectorState> same = then->make_state(scene.shape());
+    Scene again;
+    prompt(again, *same, 400, 32, nullptr, 0.95);
+    RowPlan plan_same;
+    for (int i = 0; i < 20; ++i) {
+      again.token();
+      first->begin(again.view(same.get()), plan_same);
+    }
+    same->truncate(again.n + 1);  // candidates are dropped, nothing else
+    again.token();
+    then->begin(again.view(same.get()), plan_same);
+    then->begin(scene.view(state.get()), plan);
+    CHECK(plan.index_bytes == plan_same.index_bytes);
+    CHECK(tokens_of(scene.row, plan) == tokens_of(again.row, plan_same));
+    const auto scored = plan.index_bytes / key + static_cast<int64_t>(tokens_of(scene.row, plan).size());
+    if (rate > 0) CHECK(scored == static_cast<int64_t>(std::ceil(rate * (scene.n - kSinks))) + kSinks + kRecent);
+  }
+}
+
+TEST_CASE("lfps tables: a prompt that follows adds to them, the more the longer it is", "[select][lfps]") {
+  for (const int tokens : {1, 5, 32, 200}) {
+    INFO(tokens << " tokens");
+    constexpr double kDecay = 0.95;
+    Pair pair(500, 21, kDecay);
+    for (int i = 0; i < 30; ++i) pair.step(kDecay, true);
+    const double keep = std::pow(kDecay, tokens);
+    const int queries = std::min(tokens, 32);
+    const Eager before = pair.eager;
+    pair.n += tokens;
+    pair.eager.grow(pair.n);
+    for (double& x : pair.eager.v) x *= keep;
+    for (double& x : pair.eager.s) x *= keep;
+    pair.tables.resume(pair.n, keep, queries, kDecay);
+    for (int r = 0; r < queries; ++r) {
+      const int at = pair.n - queries + r;
+      std::vector<double> w = pair.weights(at + 1 - kSinks);
+      const std::vector<float> f(w.begin(), w.end());
+      w.assign(f.begin(), f.end());
+      pair.tables.add(f.data(), at);
+      pair.eager.add(w, at, (1 - keep) / (2 * (1 - kDecay) * queries));
+    }
+    pair.tables.begin(kDecay);
+    pair.compare(0.2);
+    CHECK(std::fabs(pair.tables.sum_vertical() - 10) <= 1e-4);
+    CHECK(std::fabs(pair.tables.sum_slash() - 10) <= 1e-4);
+    double held = 0;  // of what there was
+    for (int i = kSinks; i < pair.n - tokens; ++i) held += std::min(before.v[i], pair.tables.vertical(i));
+    if (tokens == 5) CHECK(held >= 7);
+    for (int i = 0; i < 20; ++i) pair.step(kDecay, true);
+    pair.compare(0.2);
+  }
+}
+
+TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails changes nothing", "[select][lfps]") {
+  const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
+  Scene scene;
+  scene.steady = 1;
+  // One state sees the follow-up as a prompt, one as steps, one (`fresh`) nothing of what was before it.
+  const auto make = [&] { return lfps->make_state(scene.shape()); };
+  const std::unique_ptr<SelectorState> state = make(), steps = make(), fresh = make(), twin = make();
+  prompt(scene, *state, 600, 32, nullptr, 0.95);
+  PromptEnd end;
+  end.stride = Scene::kG * Scene::kD;
+  const float up = std::sqrt(float(Scene::kD));
+  const auto replay = [&](SelectorState& to) {  // the prompt's tables, from a scene of its own
+    Scene own;
+    own.steady = 1;
+    prompt(own, to, 600, 32, nullptr, 0.95);
+  };
+  replay(*steps), replay(*twin);
+  std::vector<float> queries;
+  RowPlan plan;
+  for (int i = 0; i < 3; ++i) {  // queries that look at what no other does
+    scene.token();
+    for (float& x : scene.q) x = -x;
+    for (float x : scene.q) queries.push_back(x * up);
+    lfps->begin(scene.view(steps.get()), plan);
+  }
+  end.n = 3;
+  end.begin = end.pos0 = 600;
+  end.blocks = scene.blocks.data();
+  std::vector<float> wrong = queries;  // a first try, which fails
+  for (float& x : wrong) x = -3 * x;
+  end.q = wrong.data();
+  state->end_prompt(end);
+  state->truncate(600);
+  end.q = queries.data();
+  for (SelectorState* to : {state.get(), twin.get(), fresh.get()}) to->end_prompt(end);
+  RowPlan plan_twin;
+  double held = 0, held_steps = 0, held_fresh = 0;  // shares of the weight
+  for (int i = 0; i < 5; ++i) {
+    scene.token();
+    const auto share = [&](SelectorState& of) {
+      lfps->begin(scene.view(&of), plan_twin);
+      double some = 0, all = 0;
+      for (int32_t k : tokens_of(scene.row, plan_twin)) some += std::exp(scene.score(0, k));
+      for (int k = 0; k < scene.n; ++k) all += std::exp(scene.score(0, k));
+      return some / all;
+    };
+    lfps->begin(scene.view(state.get()), plan);
+    held += share(*twin);
+    CHECK(tokens_of(scene.row, plan) == tokens_of(scene.row, plan_twin));
+    held_steps += share(*steps);
+    held_fresh += share(*fresh);
+  }
+  INFO(held << ", as steps " << held_steps << ", without what was before " << held_fresh);
+  CHECK(held >= 0.9 * held_steps);
+  CHECK(held >= 1.3 * held_fresh);
+}
+
+static void fail_in_layer_1(void*, const riffle_trace* trace) {
+  if (trace->layer == 1) throw std::runtime_error("made to fail");
+}
+
+TEST_CASE("lfps through the engine: a step that fails can be made again", "[select][lfps][engine]") {
+  const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(30, 6);
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = settings(0.05, 0.2, 0.85);
+  test::Runtime straight(o), broken(o);
+  const auto want = test::run(straight, straight.session(), prompt, steps);
+  riffle_session* s = broken.session();
+  broken.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (i % 4 == 2) {
+      broken.check(riffle_set_trace(broken.context, fail_in_layer_1, nullptr, false));
+      const int32_t other = prompt[i];
+      CHECK(riffle_step(broken.context, &s, &other, 1) == RIFFLE_INTERNAL);
+      broken.check(riffle_set_trace(broken.context, nullptr, nullptr, false));
+    }
+    broken.check(riffle_step(broken.context, &s, &steps[i], 1));
+    CHECK(test::same_bits({broken.logits(s)}, {want[i + 1]}));
+  }
+}
+
+TEST_CASE("score tables and choosing: every instruction set gives what plain C++ gives", "[select][lfps][kernels]") {
+  std::mt19937 random(9);
+  const auto uniform = [&] { return static_cast<float>(random() % 1000003) / 1000003.0f; };
+  for (const cpu::Isa isa : {cpu::Isa::Avx2, cpu::Isa::Avx512, cpu::Isa::Amx}) {
+    if (!cpu::isa_available(isa)) continue;
+    const cpu::ScoreTableKernels &a = *cpu::score_table_kernels(isa), &b = cpu::kScoreTableScalar;
+    for (const int n : {1, 15, 16, 17, 100, 513, 3000}) {
+      INFO("isa " << int(isa) << " n " << n);
+      const int64_t t = 4 * n + 70, words = t / 64 + 2;
+      for (const bool by_distance : {false, true}) {
+        std::vector<int32_t> ids;
+        for (int64_t i = 0; i < t && static_cast<int>(ids.size()) < n; i += 1 + random() % 5) ids.push_back(i);
+        const auto count = static_cast<int64_t>(ids.size());
+        std::vector<float> w(count), table(t + 1), twin, before(count), before_twin(count);
+        for (float& x : w) x = uniform();
+        for (float& x : table) x = uniform();
+        twin = table;
+        std::vector<int32_t> index(count + 16), index_twin(index);
+        std::vector<float> value(count + 16), value_twin(value);
+        double power[4] = {}, power_twin[4] = {};
+        const cpu::TableAt at{by_distance, t};
+        const int64_t live = a.lift(table.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f, before.data(),
+                                    index.data(), value.data(), power);
+        REQUIRE(live == b.lift(twin.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f, before_twin.data(),
+                               index_twin.data(), value_twin.data(), power_twin));
+        CHECK(table == twin);
+        CHECK(before == before_twin);
+        for (int k = 0; k < 4; ++k) CHECK(std::fabs(power[k] - power_twin[k]) <= 1e-9 * std::fabs(power_twin[k]));
+        index.resize(live), index_twin.resize(live), value.resize(live), value_twin.resize(live);
+        CHECK(index == index_twin);
+        CHECK(value == value_twin);
+        for (const bool with_touched : {false, true}) {
+          std::vector<uint64_t> touched(words), bits[4];
+          for (uint64_t& x : touched) x = uint64_t(random()) << 32 | random();
+          for (auto& x : bits) x.assign(words + 2, 0);
+          const auto sift = [&](const cpu::ScoreTableKernels& k, std::vector<int32_t> i, std::vector<float> v,
+                                int which) {
+            cpu::Sift s{0.7f,
+                        0.8f,
+                        1.1f,
+                        with_touched ? touched.data() : nullptr,
+                        at,
+                        {by_distance, t + 1},
+                        bits[which].data() + 1,
+                        bits[which + 1].data() + 1};
+            const int64_t kept = k.sift(i.data(), v.data(), live, i.data(), v.data(), s);
+            i.resize(kept), v.resize(kept);
+            return std::pair{i, v};
+          };
+          CHECK(sift(a, index, value, 0) == sift(b, index, value, 2));
+          CHECK(bits[0] == bits[2]);
+          CHECK(bits[1] == bits[3]);
+          CHECK(a.expand(bits[1].data() + 1, bits[0].data() + 1, words) ==
+                b.expand(bits[3].data() + 1, bits[2].data() + 1, words));
+          CHECK(bits[0] == bits[2]);
+          std::vector<int32_t> out(words * 64 + 16), out_twin(out);
+          const int64_t set = a.positions(bits[0].data() + 1, words, out.data());
+          REQUIRE(set == b.positions(bits[0].data() + 1, words, out_twin.data()));
+          out.resize(set), out_twin.resize(set);
+          CHECK(out == out_twin);
+        }
+      }
+      const cpu::GatherKernels &g = *cpu::gather_kernels(isa), &h = cpu::kGatherScalar;
+      std::vector<float> x(n);
+      for (float& y : x) y = uniform();
+      for (const float least : {0.0f, 0.3f, x[0], 2.0f})
+        CHECK(g.count(x.data(), n, std::bit_cast<uint32_t>(least)) ==
+              h.count(x.data(), n, std::bit_cast<uint32_t>(least)));
+      std::vector<uint64_t> marks(n / 64 + 1);
+      for (uint64_t& y : marks) y = uint64_t(random()) << 32 | random();
+      std::vector<int32_t> ids(n), ids_twin;
+      std::iota(ids.begin(), ids.end(), 0);
+      ids_twin = ids;
+      std::vector<const void*> rows, rows_twin;
+      for (int i = 0; i < n; ++i) rows.push_back(&ids[i]);
+      rows_twin = rows;
+      const int64_t kept = g.pack(marks.data(), n, ids.data(), rows.data());
+      REQUIRE(kept == h.pack(marks.data(), n, ids_twin.data(), rows_twin.data()));
+      ids.resize(kept), ids_twin.resize(kept), rows.resize(kept), rows_twin.resize(kept);
+      CHECK(ids == ids_twin);
+      CHECK(rows == rows_twin);
+      std::vector<float> twin = x;
+      const float sum = g.pack_sum(marks.data(), n, x.data()), want = h.pack_sum(marks.data(), n, twin.data());
+      CHECK(std::fabs(sum - want) <= 1e-5f * want);
+      x.resize(kept), twin.resize(kept);
+      CHECK(x == twin);
+    }
+  }
 }
 
 TEST_CASE("gathered keys and values: every instruction set agrees with float64", "[select][lfps][kernels]") {

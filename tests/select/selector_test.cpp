@@ -2,10 +2,13 @@
 #include <catch2/catch.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <set>
 
+#include "select/selection_fields.h"
 #include "select/selector.h"
 #include "util/error.h"
 
@@ -327,4 +330,79 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.decay = 1; }, "decay");
   refused([](auto& s) { s.bypass = 0; }, "bypass");
   refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
+}
+
+// What is refused and what is not lies on either side of the ends that the table names, for the library as for the C interface.
+TEST_CASE("each setting is taken up to the ends of its range, and refused beyond by name, value and range", "[select]") {
+  riffle_selection_field f{};
+  f.struct_size = sizeof f;
+  int fields = 0;
+  for (; riffle_selection_get_field(fields, &f) == RIFFLE_OK; ++fields) {
+    INFO(f.name << ": " << f.range);
+    const SelectionField* field = nullptr;
+    for (const SelectionField& x : selection_fields())
+      if (std::string(x.name) == f.name) field = &x;
+    REQUIRE(field);
+    const auto check = [&](double v) {
+      riffle_selection s;
+      riffle_selection_defaults(&s);
+      char* at = reinterpret_cast<char*>(&s) + field->offset;
+      const auto i = static_cast<int32_t>(v);
+      const auto x = static_cast<float>(v);
+      std::memcpy(at, f.whole ? static_cast<const void*>(&i) : &x, 4);
+      if (v == v) CHECK(field->value(s) == (f.whole ? double(i) : double(x)));
+      try {
+        check_selection(s);
+      } catch (const Error& e) {
+        return std::string(e.what());
+      }
+      return std::string();
+    };
+    const auto next = [&](double v, int way) {
+      return f.whole ? v + way : double(std::nextafter(static_cast<float>(v), way * 3e38f));
+    };
+    const auto refused = [&](double v) {
+      const std::string text = check(v);
+      CHECK(text.find(std::string("selection.") + f.name + " is ") == 0);
+      CHECK(text.find(std::string("expected ") + f.range) != std::string::npos);
+    };
+    CHECK(f.low < f.high);
+    refused(next(f.low, -1));
+    refused(next(f.high, 1));
+    if (f.above_low) refused(f.low);
+    CHECK(check(f.above_low ? next(f.low, 1) : f.low).empty());
+    if (f.below_high) refused(f.high);
+    CHECK(check(f.below_high || !f.whole ? next(f.high, -1) : f.high).empty());
+    if (!f.whole) refused(std::nan(""));
+    CHECK(f.selectors != 0);
+    CHECK((f.bases != 0) == ((f.selectors >> RIFFLE_SELECTOR_TWILIGHT & 1) != 0));
+  }
+  CHECK(fields == static_cast<int>(selection_fields().size()));
+  // Every member is in the table, each at its place: they are of 4 bytes each, behind struct_size.
+  CHECK(sizeof(riffle_selection) - sizeof(size_t) - 4 * size_t(fields) < sizeof(size_t));
+  std::set<size_t> offsets;
+  for (const SelectionField& x : selection_fields()) offsets.insert(x.offset);
+  CHECK(offsets.size() == size_t(fields));
+  f.struct_size = 8;
+  CHECK(riffle_selection_get_field(0, &f) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_selection_get_field(0, nullptr) == RIFFLE_BAD_ARGUMENT);
+}
+
+TEST_CASE("settings that the table keeps from a selector change nothing of its plan", "[select]") {
+  const Scene scene(4, 900, 3, {});
+  for (const riffle_selector kind : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+    riffle_selection s = settings(kind);
+    const std::vector<int> want = read_blocks(*make_selector(s), scene);
+    for (const SelectionField& f : selection_fields()) {
+      if (f.selectors >> kind & 1 || f.offset == offsetof(riffle_selection, digest)) continue;
+      INFO(selection_fields()[0].name << " " << kind << ", " << f.name);
+      riffle_selection other = s;
+      char* at = reinterpret_cast<char*>(&other) + f.offset;
+      const double v = f.value(s) == f.low ? f.low + 1 : (f.low + f.value(s)) / 2;
+      const auto i = static_cast<int32_t>(f.whole ? std::max(f.low, std::floor(v)) : 0);
+      const auto x = static_cast<float>(v);
+      std::memcpy(at, f.whole ? static_cast<const void*>(&i) : &x, 4);
+      CHECK(read_blocks(*make_selector(other), scene) == want);
+    }
+  }
 }

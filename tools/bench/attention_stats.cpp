@@ -4,24 +4,31 @@
 //
 // Prefills the text's first tokens and goes on through the text. The program brings its own dense selector, which reads
 // all blocks as that of the library does (whose object the linker then leaves in its archive) and looks at the weights
-// as well.
+// as well; what it sees it keeps as its state of the sequence.
 #include "attention_stats.h"
 
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
 
+#include "engine/engine.h"
 #include "kernels/cpu/gather.h"
-#include "riffle.h"
+#include "model/tokenizer.h"
 #include "select/selector.h"
 
 namespace {
 
 using namespace riffle;
 
-std::vector<bench::StatsOf> g_stats(1024);  // [layer * 16 + KV head]
+struct Recorded : SelectorState {
+  std::vector<bench::StatsOf> heads;  // [layer][KV head]
+  int n_kv_heads = 0;
+  bench::StatsOf& at(int layer, int head) { return heads[size_t(layer) * n_kv_heads + head]; }
+  uint64_t bytes() const override { return heads.size() * sizeof heads[0]; }
+};
 
 class Recorder : public Selector {
  public:
@@ -31,6 +38,13 @@ class Recorder : public Selector {
     r.everything = true;
     return r;
   }
+  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
+    auto state = std::make_unique<Recorded>();
+    state->heads.resize(size_t(shape.n_layers) * shape.n_kv_heads);
+    state->n_kv_heads = shape.n_kv_heads;
+    return state;
+  }
+  bool fits(const SelectorState* state) const override { return dynamic_cast<const Recorded*>(state) != nullptr; }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.everything(row);
     std::vector<const void*> keys(row.n_tokens);
@@ -45,7 +59,7 @@ class Recorder : public Selector {
       weights.emplace_back(s, s + row.n_tokens);
       for (float& w : weights.back()) w /= sum;
     }
-    g_stats[row.layer * 16 + row.head].step(weights);
+    static_cast<Recorded*>(row.state)->at(row.layer, row.head).step(weights);
   }
 };
 
@@ -55,43 +69,41 @@ namespace riffle {
 std::unique_ptr<Selector> make_dense() { return std::make_unique<Recorder>(); }
 }  // namespace riffle
 
-int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: attention_stats MODEL TEXT [tokens [steps]]\n"), 2;
-  const int n_tokens = argc > 3 ? std::atoi(argv[3]) : 30000, steps = argc > 4 ? std::atoi(argv[4]) : 64;
-  char err[512];
-  const auto must = [&](riffle_status status) {
-    if (status == RIFFLE_OK) return;
-    std::fprintf(stderr, "%s\n", err);
-    std::exit(1);
-  };
-  riffle_model* model = nullptr;
-  must(riffle_model_load(argv[1], nullptr, &model, err, sizeof err));
+static int run(const char* model_path, const char* text_path, int n_tokens, int steps) {
+  const std::unique_ptr<Model> model = load_model(model_path, nullptr);
   riffle_context_options options;
   riffle_context_defaults(&options);
   options.device = RIFFLE_DEVICE_CPU;
   options.selection.selector = RIFFLE_SELECTOR_DENSE;
-  riffle_context* context = nullptr;
-  must(riffle_context_create(model, &options, &context, err, sizeof err));
-  riffle_session* session = nullptr;
-  must(riffle_session_create(context, &session));
-  std::ifstream file(argv[2]);
+  Engine engine(*model, options);
+  std::ifstream file(text_path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  std::vector<int32_t> tokens(text.size() + 16);
-  size_t n = 0;
-  must(riffle_tokenize(model, text.data(), text.size(), RIFFLE_TOKENIZE_BOS, tokens.data(), tokens.size(), &n));
-  if (static_cast<int>(n) < n_tokens + steps) return std::fprintf(stderr, "the text has only %zu tokens\n", n), 1;
-  must(riffle_prefill(session, tokens.data(), n_tokens, nullptr, nullptr));
-  for (int i = 0; i < steps; ++i) must(riffle_step(context, &session, &tokens[n_tokens + i], 1));
-  riffle_model_info info{};
-  info.struct_size = sizeof info;
-  riffle_model_get_info(model, &info);
+  const std::vector<int32_t> tokens = model->tokenizer->encode(text, true, false);
+  if (static_cast<int>(tokens.size()) < n_tokens + steps)
+    return std::fprintf(stderr, "the text has only %zu tokens\n", tokens.size()), 1;
+  const std::unique_ptr<Sequence> sequence = engine.create();
+  Sequence* const one = sequence.get();
+  engine.prefill(*one, {tokens.data(), size_t(n_tokens)}, nullptr, {});
+  for (int i = 0; i < steps; ++i) engine.step({&one, 1}, {&tokens[n_tokens + i], 1});
+  auto& recorded = static_cast<Recorded&>(*one->kv.selection);
   bench::print_header();
   std::vector<bench::AttentionStats> all;
-  for (int layer = 0; layer < info.n_layers; ++layer)
-    for (int h = 0; h < info.n_kv_heads; ++h) {
-      all.push_back(g_stats[layer * 16 + h].mean());
+  for (int layer = 0; layer < model->config.n_layers; ++layer)
+    for (int h = 0; h < model->config.n_kv_heads; ++h) {
+      all.push_back(recorded.at(layer, h).mean());
       bench::print(("layer " + std::to_string(layer) + " head " + std::to_string(h)).c_str(), all.back());
     }
   bench::print("mean", bench::mean_of(all));
+  engine.destroy(*one);
   return 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc < 3) return std::fprintf(stderr, "usage: attention_stats MODEL TEXT [tokens [steps]]\n"), 2;
+  try {
+    return run(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 30000, argc > 4 ? std::atoi(argv[4]) : 64);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
 }

@@ -16,8 +16,7 @@ static DType wtype(const Tensor& t) { return t.type; }
 
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
     : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()),
-      notice_(options.notice) {
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
   residency_ = options.emulate
                    ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
                    : make_in_place(&store_);
@@ -271,6 +270,7 @@ void CpuBackend::attend_prefill(const PrefillAttention& a) {
     end.stride = a.ldq;
     end.n = static_cast<int>(a.n);
     end.pos0 = a.pos0;
+    end.begin = a.sequence->n_tokens;
     end.blocks = a.kv.blocks + h * a.kv.n_blocks;
     a.sequence->selection->end_prompt(end);
   });

@@ -14,7 +14,6 @@ class CpuBackend : public Backend {
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }
-  const char* notice() const override { return notice_.c_str(); }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
@@ -115,7 +114,6 @@ class CpuBackend : public Backend {
   std::vector<ActiveRow*> active_;
   std::vector<Work> work_;
 
-  std::string notice_;
   Buffer list_q_, list_votes_, list_kv_;
   std::vector<Buffer> list_blocks_;  // of each thread: one block, rotated
   std::vector<int32_t> list_ids_;

@@ -1,0 +1,279 @@
+#include "cli/eval_examiner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+using eval::Document;
+using eval::Question;
+using eval::Row;
+using eval::Setting;
+using eval::Usage;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// What the logits say of one wanted token.
+struct Prediction {
+  int32_t argmax;  // lowest id among equals
+  double logprob;  // of the wanted token, natural log
+};
+
+Prediction predict(const float* logits, int n_vocab, int32_t wanted) {
+  if (!logits) throw Exit(EXIT_RUN, "no logits after a decode step");
+  int32_t best = 0;
+  for (int32_t i = 1; i < n_vocab; ++i) {
+    if (logits[i] > logits[best]) best = i;
+  }
+  const double top = static_cast<double>(logits[best]);
+  double sum = 0;
+  for (int32_t i = 0; i < n_vocab; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
+  const Prediction p{best, static_cast<double>(logits[wanted]) - top - std::log(sum)};
+  if (!std::isfinite(p.logprob)) throw Exit(EXIT_RUN, "logits are not finite");
+  return p;
+}
+
+bool reads_itself(const riffle_selection& s) {
+  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+}
+
+}  // namespace
+
+Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
+                   std::vector<Setting> settings, std::vector<bool> mapped)
+    : o_(options), model_(model), context_(context), info_(model_info(model)), n_ctx_(n_ctx),
+      has_pool_(context_stats(context).pool_slots > 0), settings_(std::move(settings)), mapped_(std::move(mapped)) {
+  for (const Setting& s : settings_) {
+    const bool own = reads_itself(s.selection);
+    session_of_.push_back(own ? sessions_.size() : 0);
+    if (own || sessions_.empty()) sessions_.push_back(create_session(context_));
+  }
+  current_ = sessions_[0].get();
+}
+
+const float* Examiner::step(int32_t token) {
+  riffle_session* session = current_;
+  check(riffle_step(context_, &session, &token, 1), context_);
+  return riffle_logits(session);
+}
+
+// The session that a setting answers from, and the selection that reads its prompts.
+void Examiner::use(size_t setting) {
+  current_ = sessions_[session_of_[setting]].get();
+  check(riffle_set_selection(context_, &settings_[session_of_[setting] ? setting : 0].selection), context_);
+}
+
+void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
+  if (n == 0) return;
+  check(riffle_prefill(current_, tokens, n, progress ? Progress::callback : nullptr, progress), context_);
+}
+
+void Examiner::on_trace(void* user, const riffle_trace* trace) {
+  Examiner& self = *static_cast<Examiner*>(user);
+  self.usage_.add(*trace);
+  if (self.map_) self.map_->add(*trace);
+}
+
+std::vector<riffle_score> Examiner::score(const std::vector<int32_t>& tokens, Progress& progress) {
+  std::vector<riffle_score> scores(tokens.size());
+  use(0);
+  truncate(0);
+  check(riffle_prefill_scored(current_, tokens.data(), tokens.size(), scores.data(), Progress::callback, &progress),
+        context_);
+  return scores;
+}
+
+void Examiner::begin(const Setting& setting) {
+  usage_ = Usage();
+  reread_bytes_ = 0;
+  check(riffle_set_selection(context_, &setting.selection), context_);
+  selector_ = setting.selection.selector;
+  const bool coverage = o_.coverage && setting.selection.selector != RIFFLE_SELECTOR_DENSE;
+  check(riffle_set_trace(context_, on_trace, this, coverage), context_);
+  riffle_reset_stats(context_);
+}
+
+Usage Examiner::end() {
+  riffle_stats stats = context_stats(context_);
+  stats.loaded_bytes -= reread_bytes_;
+  usage_.add(stats);
+  check(riffle_set_trace(context_, nullptr, nullptr, false), context_);
+  return std::move(usage_);
+}
+
+// Back to the first n tokens of the prompt. What a selector has learnt since (candidates, a cached selection) must not
+// reach the next answer, and what it learns from the queries at a prompt's end it must learn from this one's: so the
+// end is read again under the setting in force. Dense reading gives the same KV however it is cut (on a GPU to within
+// rounding).
+void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
+  constexpr size_t kReread = 64;
+  const bool remembers = selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
+  const size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
+  truncate(keep);
+  // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
+  const uint64_t before = context_stats(context_).loaded_bytes;
+  prefill(prompt.data() + keep, n - keep, nullptr);
+  reread_bytes_ += context_stats(context_).loaded_bytes - before;
+}
+
+std::string Examiner::generate(size_t limit) {
+  rewind(prompt_, prompt_.size() - 1);
+  std::vector<int32_t> ids;
+  const float* logits = step(prompt_.back());
+  while (ids.size() < limit) {
+    const int32_t id = predict(logits, info_.vocab_size, 0).argmax;
+    if (id == info_.eos_id) return detokenize(model_, ids);
+    ids.push_back(id);
+    if (riffle_session_length(current_) >= static_cast<size_t>(n_ctx_)) break;
+    logits = step(id);
+  }
+  return detokenize(model_, ids) + " [unfinished]";  // never a right answer
+}
+
+EvalAnswer Examiner::answer(const Question& q) {
+  EvalAnswer a;
+  rewind(prompt_, prompt_.size() - 1);
+  a.in_order = true;
+  const float* logits = step(prompt_.back());
+  for (size_t i = 0; i < q.answer.size(); ++i) {
+    const Prediction p = predict(logits, info_.vocab_size, q.answer[i]);
+    a.nll -= p.logprob;
+    a.in_order &= p.argmax == q.answer[i];
+    if (i + 1 < q.answer.size()) logits = step(q.answer[i]);
+  }
+  if (map_) maps_.push_back(std::move(*map_));
+  map_.reset();          // before anything is generated over the same positions
+  a.right = a.in_order;  // what greedy decoding would have written, token by token
+  if (!a.right && !q.values.empty()) {
+    a.text = generate(2 * q.answer.size() + 16);
+    a.right = eval::answer_right(q, a.text);
+  }
+  return a;
+}
+
+void Examiner::describe(eval::HeatMap& map, const Setting& setting, const Question& question, const EvalAnswer& answer) const {
+  map.setting = setting.label;
+  map.is_paper = setting.paper_default;
+  map.length = length_;
+  map.question = question.question_text;
+  map.answer = question.answer_text;
+  map.depth = question.depth;
+  map.right = answer.right;
+}
+
+std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress& progress, std::vector<Row>& rows) {
+  const size_t n_questions = doc.questions.size(), n_settings = settings_.size();
+  std::vector<std::vector<EvalAnswer>> answers(n_questions, std::vector<EvalAnswer>(n_settings));
+  std::vector<size_t> prepared(sessions_.size(), n_questions);  // the question whose tail a session holds
+  for (size_t k = 0; k < n_questions * n_settings; ++k) {
+    // With a pool, all questions by one setting before the next one, or every setting would find in the pool what
+    // dense reading left there.
+    const size_t q = has_pool_ ? k % n_questions : k / n_settings;
+    const size_t s = has_pool_ ? k / n_questions : k % n_settings;
+    const Question& question = doc.questions[q];
+    const Clock::time_point start = Clock::now();
+    use(s);
+    if (std::exchange(prepared[session_of_[s]], q) != q) {
+      truncate(doc.tokens.size());
+      prefill(question.tail.data(), question.tail.size() - 1, nullptr);
+    }
+    prompt_ = doc.tokens;
+    prompt_.insert(prompt_.end(), question.tail.begin(), question.tail.end());
+    begin(settings_[s]);
+    const bool is_mapped = mapped_[s] && is_first_ && q == 0;
+    if (is_mapped) map_ = std::make_unique<eval::HeatMap>();
+    EvalAnswer& a = answers[q][s];
+    a = answer(question);
+    const Usage usage = end();
+    if (is_mapped) describe(maps_.back(), settings_[s], question, a);
+    a.read_pct = usage.read_pct();
+    const EvalAnswer& dense = answers[q][0];
+    Row& row = rows[s];
+    row.answers.add(usage);
+    eval::Marks m;
+    m.n = 1;
+    m.dense = dense.right;
+    m.sparse = a.right;
+    m.both = dense.right && a.right;
+    m.dense_in_order = dense.in_order;
+    m.tokens = question.answer.size();
+    m.nll_dense = dense.nll;
+    m.nll_sparse = a.nll;
+    row.tasks[static_cast<int>(question.task)].add(m);
+    row.seconds += seconds_since(start);
+    progress.update(static_cast<double>(k + 1), static_cast<double>(n_questions * n_settings));
+  }
+  return answers;
+}
+
+// Held-out nll on the end of the document, whose facts are not counted: the session must hold all but the last
+// nll_tokens + 1 tokens. Leaves it so.
+void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Row>& rows) {
+  const size_t n = doc.tokens.size(), begin_at = n - static_cast<size_t>(o_.nll_tokens);
+  std::vector<double> dense(n, 0);
+  for (size_t s = 0; s < settings_.size(); ++s) {
+    const Clock::time_point start = Clock::now();
+    use(s);
+    begin(settings_[s]);
+    rewind(doc.tokens, begin_at - 1);
+    Row& row = rows[s];
+    double sum = 0, dense_sum = 0;
+    uint64_t counted = 0;
+    for (size_t i = begin_at; i < n; ++i) {
+      const double nll = -predict(step(doc.tokens[i - 1]), info_.vocab_size, doc.tokens[i]).logprob;
+      if (s == 0) dense[i] = nll;
+      if (!doc.is_text[i]) continue;
+      sum += nll;
+      dense_sum += dense[i];
+      ++counted;
+      progress.update(static_cast<double>(s * (n - begin_at) + i - begin_at),
+                      static_cast<double>(settings_.size() * (n - begin_at)));
+    }
+    const Usage usage = end();
+    // Only now, so that an interrupted pass counts for nothing.
+    row.text_nll_sparse += sum;
+    row.text_nll_dense += dense_sum;
+    row.text_tokens += counted;
+    row.text.add(usage);
+    row.seconds += seconds_since(start);
+  }
+  for (const Session& session : sessions_) {
+    current_ = session.get();
+    truncate(begin_at - 1);
+  }
+}
+
+std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const std::string& label, int length, bool is_first,
+                                                   std::vector<Row>& rows) {
+  length_ = length;
+  is_first_ = is_first;
+  size_t held = 0;
+  // What has been read so far, by all sessions, goes on to `end`.
+  const auto read_to = [&](size_t end) {
+    for (size_t s = 0; s < settings_.size(); ++s) {
+      if (s > 0 && session_of_[s] == 0) continue;
+      use(s);
+      if (held == 0) truncate(0);
+      Progress progress(label + ", prefill" + (s ? " by " + settings_[s].label : ""), o_.common.quiet);
+      prefill(doc.tokens.data() + held, end - held, &progress);
+    }
+    held = end;
+  };
+  // A register's end is no held-out text.
+  if (o_.nll_tokens > 0 && !doc.is_register && !o_.dense_only) {
+    read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);
+    Progress progress(label + ", held-out text", o_.common.quiet);
+    read_text(doc, progress, rows);
+  }
+  read_to(doc.tokens.size());
+  Progress progress(label + ", questions", o_.common.quiet);
+  return ask(doc, progress, rows);
+}
+
+}  // namespace riffle::cli

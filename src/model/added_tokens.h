@@ -1,0 +1,58 @@
+// Tokens that are spelled out in text and read as a whole.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace riffle {
+
+// Finds which of some spellings a text begins with.
+class Spellings {
+ public:
+  using Entry = std::pair<std::string, int32_t>;
+  void add(std::string text, int32_t id) { entries_.emplace_back(std::move(text), id); }
+  void sort();  // after the last add()
+  bool empty() const { return entries_.empty(); }
+  // The longest that text begins with, or nullptr.
+  const Entry* longest_at(std::string_view text) const;
+  // The id spelled so, or -1.
+  int32_t id_of(std::string_view text) const;
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+  bool first_bytes_[256] = {};
+};
+
+// As tokenizer.json has them (added_tokens).
+struct AddedToken {
+  int32_t id = -1;
+  std::string text;
+  bool special = false;      // a control token: plain text unless control tokens are asked for
+  bool single_word = false;  // only where no letter, digit or the like touches it
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // takes the white space after it
+  bool normalized = false;   // looked for in normalised text, itself normalised
+};
+
+// Cuts text at such tokens, the leftmost and of those the longest first, as Hugging Face's tokenizers do.
+class AddedTokens {
+ public:
+  void add(const AddedToken& token, std::string spelling);  // spelling: what is looked for in the text
+  void sort() { spellings_.sort(); }
+  bool empty() const { return tokens_.empty(); }
+  struct Part {
+    int32_t id;  // -1: text between tokens
+    size_t begin, end;
+  };
+  // parse_special: control tokens too; else they are text (but nothing inside of one is another token).
+  void cut(std::string_view text, bool parse_special, std::vector<Part>* parts) const;
+
+ private:
+  Spellings spellings_;  // ids are indices in tokens_
+  std::vector<AddedToken> tokens_;
+};
+
+}  // namespace riffle

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "model/bpe.h"
+#include "model/checked.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr size_t kMaxAddedBytes = 1 << 10;
+
+// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files.
+struct Family {
+  std::string_view pre;
+  bool nfc;
+  bool each_digit;  // a step of its own before the pattern
+  std::string_view pattern;
+  bool ignore_merges, add_bos;
+};
+constexpr Family kFamilies[] = {
+    {"llama-bpe", false, false, kLlama3Pattern, true, true}, {"llama3", false, false, kLlama3Pattern, true, true},
+    {"llama-v3", false, false, kLlama3Pattern, true, true},  {"qwen2", true, false, kQwen2Pattern, false, false},
+    {"smollm", false, true, kGpt2Pattern, false, false},     {"gpt-2", false, false, kGpt2Pattern, false, false},
+    {"default", false, false, kGpt2Pattern, false, false},
+};
+
+const Family& family_of(const GgufFile& gguf) {
+  const auto pre = gguf.string("tokenizer.ggml.pre");
+  const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                               [&](const Family& family) { return pre && *pre == family.pre; });
+  if (it == std::end(kFamilies)) {
+    unsupported(gguf.file.name, "tokenizer.ggml.pre", pre ? "\"" + std::string(*pre) + "\"" : "none",
+                "llama-bpe, llama3, llama-v3, qwen2, smollm, gpt-2 or default");
+  }
+  return *it;
+}
+
+}  // namespace
+
+BpeSpec bpe_from_gguf(const GgufFile& gguf) {
+  const std::string& file = gguf.file.name;
+  const Family& family = family_of(gguf);
+  if (gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(false)) {
+    unsupported(file, "tokenizer.ggml.add_space_prefix", "true", "false for model \"gpt2\"");
+  }
+  BpeSpec spec;
+  spec.where = file;
+  VocabOptions options;
+  spec.pieces = gguf_vocab(gguf, &options);
+  spec.byte_level = true;
+  spec.ignore_merges = family.ignore_merges;
+  spec.bos_id = options.bos_id;
+  spec.eos_id = options.eos_id;
+  spec.add_bos = options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(family.add_bos);
+  if (family.nfc) spec.normalizer.push_back({NormalizerStep::NFC, "", ""});
+  const auto step = [&](SplitStep::Kind kind, std::string_view pattern) {
+    spec.splits.emplace_back();
+    spec.splits.back().kind = kind;
+    spec.splits.back().pattern.emplace(pattern, file, "tokenizer.ggml.pre");
+  };
+  if (family.each_digit) step(SplitStep::PATTERN, kDigitPattern);
+  step(SplitStep::BYTE_LEVEL, family.pattern);
+
+  for (size_t id = 0; id < spec.pieces.size(); id++) {
+    VocabPiece& piece = spec.pieces[id];
+    if (piece.type == VocabPiece::UNKNOWN) piece.type = VocabPiece::CONTROL;
+    const bool control = piece.type == VocabPiece::CONTROL, added = control || piece.type == VocabPiece::USER_DEFINED;
+    spec.in_model.push_back(piece.type == VocabPiece::NORMAL || piece.type == VocabPiece::USER_DEFINED);
+    if (!added || piece.text.empty()) continue;
+    if (piece.text.size() > kMaxAddedBytes) {
+      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", std::to_string(piece.text.size()) + " bytes",
+                "at most " + std::to_string(kMaxAddedBytes) + " for a control token or a user-defined one");
+    }
+    AddedToken token;
+    token.id = static_cast<int32_t>(id);
+    token.text = piece.text;
+    token.special = control;
+    spec.added.push_back(std::move(token));
+  }
+
+  const auto merges = gguf.strings("tokenizer.ggml.merges");
+  if (!merges) bad_model(file, "tokenizer.ggml.merges", "none", "an array of STRING");
+  const PieceIds ids(spec.pieces, spec.in_model);
+  spec.merges.reserve(merges->size());
+  for (size_t i = 0; i < merges->size(); i++) {
+    const std::string_view text = (*merges)[i];
+    const size_t space = text.find(' ');
+    if (space == 0 || space >= text.size() - 1 || text.find(' ', space + 1) != text.npos) {
+      bad_model(file, "tokenizer.ggml.merges[" + std::to_string(i) + "]", "\"" + std::string(text.substr(0, 80)) + "\"",
+                "two pieces with a space between them");
+    }
+    spec.merges.push_back(
+        make_merge(ids, text.substr(0, space), text.substr(space + 1), i, file, "tokenizer.ggml.merges"));
+  }
+  return spec;
+}
+
+}  // namespace riffle

@@ -1,0 +1,53 @@
+// An answer ends with any of a model's end tokens.
+#include "tests/engine/test_model.h"
+#include "tests/model/test_files.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// What a greedy answer to a fixed prompt is.
+riffle_result answer(const std::string& folder, bool ignore_eos, std::vector<int32_t>* tokens) {
+  riffle_context_options options;
+  riffle_context_defaults(&options);
+  Runtime run(options, folder);
+  riffle_session* session = run.session();
+  const std::vector<int32_t> prompt = {1, 270, 290, 266};
+  run.check(riffle_prefill(session, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = 12;
+  g.sampling.temperature = 0;
+  g.ignore_eos = ignore_eos;
+  tokens->clear();
+  const auto take = [](void* user, size_t, int32_t token, const char*, size_t) {
+    if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+    return true;
+  };
+  riffle_result result{};
+  run.check(riffle_generate(session, &g, take, tokens, &result));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("an answer ends with any of the model's end tokens", "[engine]") {
+  const TempDir dir;
+  const std::string folder = dir / "hf";
+  write_tiny_folder(folder, tiny_model(3), riffle::DType::F16);
+  std::vector<int32_t> free, ended;
+  answer(folder, true, &free);
+  REQUIRE(free.size() == 12);
+  // The last token that appears for the first time.
+  size_t at = 0;
+  for (size_t i = 0; i < free.size(); i++) {
+    if (std::find(free.begin(), free.begin() + i, free[i]) == free.begin() + i) at = i;
+  }
+  write_file(folder + "/generation_config.json", "{\"eos_token_id\": [0, " + std::to_string(free[at]) + "]}");
+  const riffle_result result = answer(folder, false, &ended);
+  CHECK(result.finish == RIFFLE_FINISH_STOP);
+  CHECK(result.n_tokens == static_cast<int>(at) + 1);
+  CHECK(ended == std::vector<int32_t>(free.begin(), free.begin() + at));
+  CHECK(answer(folder, true, &ended).finish == RIFFLE_FINISH_LENGTH);
+  CHECK(ended == free);
+}

@@ -1,0 +1,59 @@
+// What the memory plan says that a selector keeps of a sequence, against what it keeps when the sequence is there.
+#include "test_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_plan plan_of(const Runtime& r, const riffle_context_options& o) {
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  r.check(riffle_plan_memory(r.model, &o, &plan, nullptr, 0));
+  return plan;
+}
+
+// riffle_stats.index_bytes of a full session, less the digests of its full blocks.
+uint64_t kept(const riffle_context_options& o) {
+  Runtime r(o);
+  riffle_session* s = r.session();
+  const auto tokens = some_tokens(o.n_ctx - 24, 3), steps = some_tokens(24, 4);
+  r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
+  for (int32_t t : steps) r.check(riffle_step(r.context, &s, &t, 1));
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+  const uint64_t heads = 8 * 2, blocks = o.n_ctx / o.block_size;  // of the shipped model; head_dim 64
+  return stats.index_bytes - heads * blocks * (2 * 64 * 2 + 4);
+}
+
+}  // namespace
+
+TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+    for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_RIFFLE; ++selector)
+      for (const int n_ctx : {1024, 3088}) {
+        riffle_context_options o = options();
+        o.device = device;
+        o.n_ctx = n_ctx;
+        o.selection.selector = static_cast<riffle_selector>(selector);
+        o.selection.select_tokens = 300;
+        const Runtime r(o);
+        const riffle_plan plan = plan_of(r, o);
+        const uint64_t have = kept(o), said = plan.selector_state;
+        INFO("selector " << selector << ", " << n_ctx << " tokens: planned " << said << ", kept " << have);
+        if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
+          CHECK(said <= have);
+          CHECK(have <= 2 * said);
+        } else {
+          CHECK(said == have);
+        }
+        const bool keeps = selector >= RIFFLE_SELECTOR_TWILIGHT;
+        CHECK((said > 0) == keeps);
+        if (selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_RIFFLE) {
+          const uint64_t per_token = uint64_t(8) * 2 * (64 / 2 + 4);  // layers, KV heads, d/2 + 4
+          const uint64_t blocks = n_ctx / 16, whole_runs = (blocks + 63) / 64 * 64;  // memory comes for 64 blocks at once
+          CHECK(said == per_token * 16 * whole_runs);
+        }
+        CHECK(plan.total == plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
+      }
+}

@@ -1,0 +1,230 @@
+// TokenSelect through the engine, on the shipped model: dense where all is read, the same bits whatever runs it, and sessions
+// that change between the two kinds of positions.
+#include <catch2/catch.hpp>
+#include <algorithm>
+#include <cmath>
+
+#include "../engine/steps.h"
+#include "tokenselect_settings.h"
+
+using namespace riffle;
+using test::tokenselect_settings;
+
+namespace {
+
+using test::Runtime;
+
+double difference(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j) worst = std::max(worst, std::abs(double(a[i][j]) - b[i][j]));
+  return worst;
+}
+
+std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_selection& s, int n_threads = 2) {
+  o.selection = s;
+  o.n_threads = n_threads;
+  Runtime r(o);
+  return test::run(r, r.session(), test::some_tokens(700, 4), test::some_tokens(12, 8));
+}
+
+}  // namespace
+
+TEST_CASE("tokenselect with a list that holds everything is dense", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  riffle_selection dense;
+  riffle_selection_defaults(&dense);
+  dense.selector = RIFFLE_SELECTOR_DENSE;
+  const auto want = run_with(o, dense);
+  riffle_selection s = tokenselect_settings(400, 100, 300);
+  CHECK(test::same_bits(want, run_with(o, s)));
+  s.positions = RIFFLE_POSITIONS_LIST;  // keys are rounded before they are rotated, not after
+  CHECK(difference(want, run_with(o, s)) <= 0.03);
+  o.kv_type = RIFFLE_KV_F32;
+  CHECK(difference(run_with(o, dense), run_with(o, s)) <= 1e-3);
+}
+
+TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model]") {
+  for (const riffle_positions positions : {RIFFLE_POSITIONS_TRUE, RIFFLE_POSITIONS_LIST}) {
+    riffle_selection s = tokenselect_settings(100, 20, 64);
+    s.positions = positions;
+    riffle_context_options o = test::options();
+    o.n_ctx = 1024;
+    const auto want = run_with(o, s, 1);
+    CHECK(test::same_bits(want, run_with(o, s, 3)));
+    o.device = RIFFLE_DEVICE_EMU;
+    o.slots = 40;
+    CHECK(test::same_bits(want, run_with(o, s)));
+    o.device = RIFFLE_DEVICE_CPU;
+    o.slots = 0;
+    o.prefill_chunk = positions == RIFFLE_POSITIONS_TRUE ? 100 : 500;  // LIST: chunks are the window's 64 anyway
+    CHECK(test::same_bits(want, run_with(o, s)));
+  }
+}
+
+TEST_CASE("list positions: sessions that step together, dense layers and coverage", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.dense_layers = 1;
+  Runtime r(o);
+  std::vector<riffle_session*> together{r.session(), r.session()}, alone{r.session(), r.session()};
+  for (int i = 0; i < 2; ++i) {
+    const auto prompt = test::some_tokens(600 + 57 * i, 4 + i);
+    for (riffle_session* s : {together[i], alone[i]})
+      r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  }
+  for (const auto t : test::some_tokens(10, 8)) {
+    const int32_t tokens[2] = {t, t + 1};
+    r.check(riffle_step(r.context, together.data(), tokens, 2));
+    for (int i = 0; i < 2; ++i) {
+      r.check(riffle_step(r.context, &alone[i], &tokens[i], 1));
+      CHECK(r.logits(together[i]) == r.logits(alone[i]));
+    }
+  }
+
+  struct Seen {
+    double least[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    bool wrong = false;
+  } seen;
+  const auto on_trace = [](void* user, const riffle_trace* t) {
+    Seen& s = *static_cast<Seen*>(user);
+    for (int i = 0; i < t->n_group; ++i) {
+      s.wrong |= !(t->coverage[i] >= 0 && t->coverage[i] <= 1);
+      s.least[t->layer] = std::min(s.least[t->layer], double(t->coverage[i]));
+    }
+    s.wrong |= t->layer > 0 && t->n_tokens_read != 184;
+  };
+  r.check(riffle_set_trace(r.context, on_trace, &seen, true));
+  const int32_t t = 500;
+  o.selection.cache_threshold = 2;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  r.check(riffle_step(r.context, &alone[0], &t, 1));
+  r.check(riffle_set_trace(r.context, nullptr, nullptr, false));
+  CHECK(!seen.wrong);
+  CHECK(seen.least[0] >= 0.999);  // everything is read there
+  for (int layer = 1; layer < 8; ++layer) CHECK(seen.least[layer] < 0.999);
+
+  riffle_selection dense = o.selection;
+  dense.selector = RIFFLE_SELECTOR_DENSE;
+  o.selection.dense_layers = 8;
+  CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 0.03);
+}
+
+TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  Runtime r(o);
+  riffle_session *a = r.session(), *b = r.session();
+  const auto prompt = test::some_tokens(700, 4);
+  std::vector<riffle_score> scores(prompt.size());
+  r.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+  r.check(riffle_prefill_scored(b, prompt.data(), prompt.size(), scores.data(), nullptr, nullptr));
+  CHECK(r.logits(a) == r.logits(b));
+}
+
+TEST_CASE("a session follows the selection from one convention to the other", "[tokenselect][model]") {
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    riffle_context_options o = test::options();
+    o.n_ctx = 1024;
+    o.device = device;
+    if (device == RIFFLE_DEVICE_EMU) o.slots = 40;
+    riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300), psa = o.selection;
+    dense.selector = RIFFLE_SELECTOR_DENSE;
+    psa.epsilon = 1;
+    list.positions = RIFFLE_POSITIONS_LIST;
+    o.selection = dense;
+    Runtime r(o), plain(o);
+    riffle_session *s = r.session(), *t = plain.session();
+    const auto prompt = test::some_tokens(500, 6), tail = test::some_tokens(150, 9);
+    std::vector<std::vector<float>> have, want;
+    const auto both = [&](const riffle_selection& selection, const std::vector<int32_t>& tokens, bool steps) {
+      r.check(riffle_set_selection(r.context, &selection));
+      for (size_t i = 0; i < (steps ? tokens.size() : 1); ++i) {
+        if (steps) {
+          r.check(riffle_step(r.context, &s, &tokens[i], 1));
+          plain.check(riffle_step(plain.context, &t, &tokens[i], 1));
+        } else {
+          r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
+          plain.check(riffle_prefill(t, tokens.data(), tokens.size(), nullptr, nullptr));
+        }
+        have.push_back(r.logits(s));
+        want.push_back(plain.logits(t));
+      }
+    };
+    both(dense, prompt, false);
+    both(list, test::some_tokens(20, 3), true);
+    both(psa, test::some_tokens(20, 5), true);
+    both(list, tail, false);
+    both(list, test::some_tokens(5, 2), true);
+    r.check(riffle_session_truncate(s, 600));
+    plain.check(riffle_session_truncate(t, 600));
+    both(dense, test::some_tokens(30, 1), false);
+    both(dense, test::some_tokens(5, 1), true);
+    CHECK(difference(have, want) <= 0.04);  // some hundreds of keys, rounded up to five times
+  }
+}
+
+TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  o.selection = tokenselect_settings(100, 20, 64);
+  for (const float threshold : {2.0f, -1.0f}) {
+    o.selection.cache_threshold = threshold;
+    Runtime r(o);
+    riffle_session* s = r.session();
+    test::run(r, s, test::some_tokens(700, 4), test::some_tokens(12, 8));
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+    CHECK(stats.selections == 12 * 8);
+    CHECK(stats.cached_selections == (threshold > 1 ? 0 : 11 * 8));
+    CHECK(stats.kv_tokens_read == (threshold > 1 ? uint64_t(184) * 12 * 16 : (uint64_t(184) * 12 + 66) * 16));
+    CHECK(stats.kv_bytes_read == stats.kv_tokens_read * 2 * 128);
+  }
+}
+
+TEST_CASE("a context beyond the trained length says so, but for list positions", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 40000;  // trained with 32768
+  o.selection = tokenselect_settings(32, 16, 64);
+  const auto notice = [&] { return std::string(riffle_context_notice(Runtime(o).context)); };
+  CHECK(notice().find("32768") != std::string::npos);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  CHECK(notice().empty());
+  // A list may itself be too long: 16 + 64 + 64 while it is used again, and the selected tokens.
+  o.selection.select_tokens = 32768 - 144;
+  CHECK(notice().empty());
+  o.selection.select_tokens = 32768 - 143;
+  CHECK(notice().find("lists of positions reach 32769 tokens") != std::string::npos);
+  o.n_ctx = 32768;  // then no list can be
+  CHECK(notice().empty());
+  o.n_ctx = 40000;
+  o.selection = tokenselect_settings(32, 16, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  o.selection.dense_layers = 2;  // these take positions from the text
+  CHECK(notice().find("first 2 layers") != std::string::npos);
+  o.n_ctx = 32768;
+  o.selection.dense_layers = 0;
+  o.selection.positions = RIFFLE_POSITIONS_TRUE;
+  CHECK(notice().empty());
+}
+
+TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
+  riffle_context_options o = test::options();
+  o.n_ctx = 40000;
+  o.selection = tokenselect_settings(32, 16, 64);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  Runtime r(o);
+  CHECK(std::string(riffle_context_notice(r.context)).empty());
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  const std::string text = riffle_context_notice(r.context);
+  CHECK(text.find("32768") != std::string::npos);
+  CHECK(text.find("positions list is selector tokenselect's") != std::string::npos);
+}
