@@ -225,7 +225,7 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
     std::mt19937 random(2);
     double worst = 0, worst_l = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
-      for (const int d : {2, 34, 64, 80, 128, 256}) {
+      for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
         for (const int g : {1, 2, 3, 4, 7, 8, 16}) {
           const int block_size = 16 << random() % 3;
           const int n_tokens = 2 * block_size + 1 + static_cast<int>(random() % block_size);  // the third block: a tail
@@ -361,7 +361,7 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
 TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut into calls", "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(6);
-    for (const int d : {64, 80, 128}) {
+    for (const int d : {64, 80, 96, 128, 256}) {
       for (const int g : {1, 3, 4}) {
         const int block_size = 16 << random() % 3, pos0 = static_cast<int>(random() % 100), n_q = 150;
         const Cache cache(random, block_size, d, KvType::F16, pos0 + n_q);
@@ -440,7 +440,7 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
     const AttentionKernels& scalar = kernels(Isa::Scalar)->attention;
     std::mt19937 random(9);
     for (int round = 0; round < 120; round++) {
-      const int d = std::vector<int>{2, 34, 64, 80, 128, 256}[random() % 6], block_size = 16 << random() % 3;
+      const int d = std::vector<int>{2, 34, 64, 80, 96, 128, 256}[random() % 7], block_size = 16 << random() % 3;
       const KvType type = random() % 4 == 0 ? KvType::F32 : KvType::F16;
       const float scale = std::vector<float>{1e-6f, 0.01f, 1, 100}[random() % 4];
       std::vector<float> keys = normal_vector(random, static_cast<size_t>(block_size) * d, scale);
@@ -528,7 +528,7 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
 TEST_CASE("digest_score equals float64, whatever the stride and the split", "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(10);
-    for (const int d : {2, 34, 64, 80, 128, 256}) {
+    for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
       const int n = 53;
       const int64_t stride = (d % 4 ? 3 : 2) * d;
       const std::vector<float> values = normal_vector(random, static_cast<size_t>(n) * stride, 1);
