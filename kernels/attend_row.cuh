@@ -205,21 +205,15 @@ struct RowWarp {
     uint4* k = ring + stage * stage_chunks();
     uint4* v = k + block_size * Shape::kChunks;
     const std::byte* base_v = base + a.step.layout.value_offset;
-    if (halves()) {
-      request_rows(k, base, n_valid);
-    } else if (n_valid == block_size && a.step.layout.head_dim == D) {
+    if (n_valid == block_size && a.step.layout.head_dim == D) {
       request<true>(k, base, n_valid);
-      request<true>(v, base_v, n_valid);
+      if (!halves()) request<true>(v, base_v, n_valid);
     } else {
       request<false>(k, base, n_valid);
-      request<false>(v, base_v, n_valid);
+      if (!halves()) request<false>(v, base_v, n_valid);
     }
     commit_async();
     ++issued;
-  }
-  __device__ void request_rows(uint4* to, const std::byte* base, int n_valid) {
-    if (n_valid == a.step.layout.block_size && a.step.layout.head_dim == D) request<true>(to, base, n_valid);
-    else request<false>(to, base, n_valid);
   }
   // Requests what the ring has room for, up to position `limit` (claimed as far); misses only below `sure`.
   __device__ void fill(int known, int limit, int sure) {
@@ -276,7 +270,7 @@ struct RowWarp {
       if (to >= 0) keep_rows(to, 0, ring);
     }
     __syncwarp();
-    request_rows(ring, base + a.step.layout.value_offset, valid_tokens(what.x));
+    request<false>(ring, base + a.step.layout.value_offset, valid_tokens(what.x));  // one copy of the code is enough
     commit_async();
     wait_async(0);
     __syncwarp();
