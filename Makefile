@@ -93,6 +93,11 @@ selector_bench attention_stats: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# A large model file to try (tools/fixtures/synthetic_gguf.cpp says how): make synthetic_gguf
+synthetic_gguf: $(BUILD)/synthetic_gguf
+$(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 # The picture of RESULTS.md (tools/bench/results_chart.cpp says how): make results_chart
 results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
@@ -114,4 +119,4 @@ clean:
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
-.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats results_chart fmt clean fuzz dist install
+.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf results_chart fmt clean fuzz dist install

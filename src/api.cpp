@@ -1,5 +1,6 @@
 // riffle.h over the engine: the border that no exception crosses.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "model/chat_template.h"
+#include "model/quantize_model.h"
 #include "model/synthetic_model.h"
 #include "model/tokenizer.h"
 #include "select/selection_fields.h"
@@ -127,10 +129,10 @@ riffle_context_options or_defaults(const riffle_context_options* options) {
   return o;
 }
 
-Engine::Progress prefill_progress(riffle_progress_fn progress, void* user) {
+std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress, void* user) {
   if (!progress) return {};
   return [=](double done, double total) {
-    const riffle_progress p{RIFFLE_PHASE_PREFILL, done, total};
+    const riffle_progress p{phase, done, total};
     return progress(user, &p);
   };
 }
@@ -262,15 +264,12 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
       require_size(*options, "model options");
       o = *options;
     }
-    LoadProgress progress;
-    if (o.progress)
-      progress = [&o](double done, double total) {
-        const riffle_progress p{RIFFLE_PHASE_LOAD, done, total};
-        return o.progress(o.progress_user, &p);
-      };
     auto m = std::make_unique<riffle_model>();
-    if (o.chat_template) m->chat = chat_format_named(o.chat_template);  // before the work of loading
-    m->model = load_model(path, progress);
+    // Bad names are found before the work of loading.
+    if (o.chat_template) m->chat = chat_format_named(o.chat_template);
+    const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
+    m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user));
+    if (mix) quantize_weights(*m->model, *mix, o.n_threads, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
     if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
       if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
       if (m->chat) {
@@ -295,6 +294,40 @@ riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
     m->model = synthetic_model(shape, weight_type_of(weight_type));
     name_parts(*m);
     *model = m.release();
+  });
+}
+
+const char* riffle_weight_type_name(size_t index) {
+  return index < weight_mixes().size() ? weight_mixes()[index].name : nullptr;
+}
+
+void riffle_quantize_defaults(riffle_quantize_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
+riffle_status riffle_quantize(const char* path, const char* out, const riffle_quantize_options* options,
+                              riffle_quantize_result* result, char* err, size_t err_size) {
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    require(out, "out");
+    riffle_quantize_options o;
+    riffle_quantize_defaults(&o);
+    if (options) {
+      require_size(*options, "quantize options");
+      o = *options;
+    }
+    if (result) require_size(*result, "quantize result");
+    const QuantizedFile q = quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads, o.overwrite,
+                                          progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
+    if (!result) return;
+    result->n_params = q.n_params;
+    result->weight_bytes_in = q.weight_bytes_in;
+    result->weight_bytes_out = q.weight_bytes_out;
+    result->file_bytes = q.file_bytes;
+    result->n_fallback = q.sums.n_fallback;
+    result->relative_error = q.sums.norm > 0 ? std::sqrt(q.sums.error / q.sums.norm) : 0;
   });
 }
 
@@ -481,7 +514,7 @@ riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens, siz
                              riffle_progress_fn progress, void* user) {
   return on_session(session, [&] {
     require(tokens || !n_tokens, "tokens");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, nullptr, prefill_progress(progress, user));
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, nullptr, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 
@@ -501,7 +534,7 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     if (same == n_tokens && (same < s.tokens.size() || s.logits.empty())) --same;  // logits come from running a token
     engine.truncate(s, static_cast<int64_t>(same));
     if (same < n_tokens)
-      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr, prefill_progress(progress, user));
+      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 
@@ -510,7 +543,7 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
   return on_session(session, [&] {
     require(tokens || !n_tokens, "tokens");
     require(scores, "scores");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores, prefill_progress(progress, user));
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 

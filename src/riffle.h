@@ -80,11 +80,16 @@ RIFFLE_API const char *riffle_status_name(riffle_status status);
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-typedef enum riffle_phase { RIFFLE_PHASE_LOAD = 0, RIFFLE_PHASE_PREFILL = 1 } riffle_phase;
+typedef enum riffle_phase {
+  RIFFLE_PHASE_LOAD = 0,     /* a model's files are mapped: bytes                                          */
+  RIFFLE_PHASE_PREFILL = 1,  /* token-layers                                                               */
+  RIFFLE_PHASE_QUANTIZE = 2, /* weights are converted: bytes of the source                                 */
+  RIFFLE_PHASE_UPLOAD = 3    /* weights go to the GPU: bytes                                               */
+} riffle_phase;
 
 typedef struct riffle_progress {
   riffle_phase phase;
-  double done, total; /* bytes when loading; token-layers when prefilling */
+  double done, total;
 } riffle_progress;
 
 /* Called now and then from the calling thread; return false to stop (RIFFLE_ABORTED). */
@@ -98,13 +103,18 @@ typedef struct riffle_model_options {
   void *progress_user;
   const char *chat_template; /* how conversations are written: a name of riffle_chat_template_name; NULL: as the
                                 template that the model carries does */
+  const char *weights; /* NULL: weights stay as the file has them, mapped. Else a name of riffle_weight_type_name: matrices
+                          that take more bits a weight are converted at load, in memory of the process, which takes
+                          seconds to minutes (riffle_quantize keeps the result in a file); the rest stays mapped */
+  int32_t n_threads;   /* for that; 0: one per core */
 } riffle_model_options;
 
 RIFFLE_API void riffle_model_defaults(riffle_model_options *options);
 
-/* path: a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
- * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED;
- * RIFFLE_BAD_ARGUMENT if there is no chat template of the name in options. */
+/* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it), or a Hugging Face folder
+ * (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL,
+ * RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if there is no chat template or type of
+ * weights of the name in options. */
 RIFFLE_API riffle_status riffle_model_load(const char *path, const riffle_model_options *options, riffle_model **model,
                                            char *err, size_t err_size);
 
@@ -134,6 +144,42 @@ typedef struct riffle_model_info {
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model *model, riffle_model_info *info);
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* What weights can be converted to, from index 0; NULL beyond the last: "q8_0", "q6_k", "q5_k", "q5_k_m", "q4_k", "q4_k_m",
+ * "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32". Upper case will do, and "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4"
+ * (q4_k).
+ * All matrices get the type; norms and biases are F32. A type with _m is a mix: the output matrix (the embedding where it is the
+ * output too), and attention's v and the FFN's down matrix in layers 0, 2, 4, ... and the last, get Q6_K. Where rows are not
+ * blocks of 256 values, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0; where they are not blocks of 32 either, F16. */
+RIFFLE_API const char *riffle_weight_type_name(size_t index);
+
+typedef struct riffle_quantize_options {
+  size_t struct_size;
+  const char *type;            /* a name of riffle_weight_type_name; NULL: "q4_k_m"                        */
+  int32_t n_threads;           /* 0: one per core                                                          */
+  bool overwrite;              /* `out` may exist                                                          */
+  riffle_progress_fn progress; /* may be NULL                                                              */
+  void *progress_user;
+} riffle_quantize_options;
+RIFFLE_API void riffle_quantize_defaults(riffle_quantize_options *options);
+
+typedef struct riffle_quantize_result {
+  size_t struct_size;
+  uint64_t n_params;
+  uint64_t weight_bytes_in, weight_bytes_out, file_bytes;
+  uint64_t n_fallback;   /* matrices whose rows do not fit the type's blocks: they have another            */
+  double relative_error; /* of the matrices converted: root of sum (w' - w)^2 / sum w^2, w the source's values */
+} riffle_quantize_result;
+
+/* Writes the model at `path` (as in riffle_model_load) to `out`, a GGUF file with all of its metadata, vocabulary and chat
+ * template, weights converted. Matrices that have their type already are copied. The file appears under its name when it is
+ * complete; an error leaves nothing. RIFFLE_BAD_ARGUMENT: `out` exists and overwrite is false, or is one of the model's own
+ * files; RIFFLE_UNSUPPORTED: what GGUF cannot say (dynamic RoPE scaling, a sliding window in some layers only, a tokenizer.json
+ * of an unknown family); RIFFLE_IO: disk full; the errors of riffle_model_load. result may be NULL. */
+RIFFLE_API riffle_status riffle_quantize(const char *path, const char *out, const riffle_quantize_options *options,
+                                         riffle_quantize_result *result, char *err, size_t err_size);
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
@@ -313,6 +359,8 @@ typedef struct riffle_context_options {
   bool no_pin;            /* cuda: leave host memory pageable (slower; the host then decides residency)     */
   int32_t n_sessions;     /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1                             */
   const riffle_attention_trace *attention_trace; /* NULL: none. Copied when the context is created          */
+  riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL           */
+  void *progress_user;
 } riffle_context_options;
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options *options);

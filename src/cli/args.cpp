@@ -1,5 +1,6 @@
 #include "cli/args.h"
 
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iomanip>
@@ -180,7 +181,27 @@ void add_chat_flag(CLI::App& app, std::string& target) {
       ->type_name("NAME");
 }
 
+void add_weights_flag(CLI::App& app, std::string& target) {
+  app.add_option("--weights", target,
+                 "convert matrices that take more bits to this type while loading; riffle quantize keeps the result in a file")
+      ->type_name("q8|q6|q5|q4|" + weight_type_words())
+      ->check(weight_type_error);
+}
+
 }  // namespace
+
+std::string weight_type_words() {
+  std::string words;
+  for (size_t i = 0; const char* name = riffle_weight_type_name(i); ++i) words += (i ? "|" : "") + std::string(name);
+  return words;
+}
+
+std::string weight_type_error(const std::string& word) {
+  std::string lower = word;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower.find('|') == lower.npos && ("|q8|q6|q5|q4|" + weight_type_words() + "|").find("|" + lower + "|") != lower.npos) return "";
+  return "'" + word + "' is not one of q8, q6, q5, q4, " + weight_type_words();
+}
 
 CommonOptions::CommonOptions() {
   riffle_context_defaults(&context);
@@ -196,6 +217,7 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
       ->type_name("PATH");
   app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
   if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
+  if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.weights);
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   if (groups & CONTEXT_FLAGS) add_context_flags(app, options.context);

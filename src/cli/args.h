@@ -30,6 +30,7 @@ struct CommonOptions {
   riffle_sampling sampling;
   int32_t max_tokens;  // -n; -1: until the context is full
   std::string chat_template;  // --chat-template; "": the model's own
+  std::string weights;        // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
 };
@@ -40,8 +41,13 @@ enum FlagGroups : unsigned {
   SELECTION_FLAGS = 2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
   SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
   JSON_FLAG = 8,        // --json
-  CHAT_FLAG = 16        // --chat-template
+  CHAT_FLAG = 16,       // --chat-template
+  WEIGHTS_FLAG = 32     // --weights
 };
+
+// A check for options whose value is a type of weights; "q8|q4|..." for their help.
+std::string weight_type_error(const std::string& word);
+std::string weight_type_words();
 
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
 
@@ -75,6 +81,7 @@ void add_info(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_demo(CLI::App& app, Command& chosen);
 void add_eval(CLI::App& app, Command& chosen);  // eval.cpp
+void add_quantize(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 
 }  // namespace riffle::cli

@@ -297,7 +297,7 @@ void add_batch(CLI::App& app, Command& chosen) {
       ->type_name("N")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Batch(*o).run(); }; });
 }
 

@@ -32,7 +32,7 @@ class Bench {
     }
     std::erase(lengths, 0);
     if (o_.traced) lengths.clear();  // prompts are filled in, which is no prefill
-    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights);
+    model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights());
     info_ = model_info(model_.get());
     int64_t longest = std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
@@ -255,8 +255,9 @@ void add_bench(CLI::App& app, Command& chosen) {
       "same threads reach reading a buffer of that size over and over (a GPU: copying, read + write); share: how near\n"
       "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host waited for the GPU. spread:\n"
       "slowest less fastest, as a share of the median. --shape: llama-3.1-8b, llama-3.2-1b,\n"
-      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.\n"
+      "--weights is their type then (default q8_0).");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
   CLI::Option* prefill =
       sub->add_option("--prefill", o->prefill, "prompt lengths")->type_name("N,N")->capture_default_str();
   sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
@@ -276,14 +277,10 @@ void add_bench(CLI::App& app, Command& chosen) {
   sub->add_option("--batch", o->batch, "sequences that step together")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  CLI::Option* shape = sub->add_option("--shape", o->shape, "synthetic weights of this shape in place of a model")
-                           ->type_name("NAME")
-                           ->excludes("--model")
-                           ->excludes(text);
-  sub->add_option("--weights", o->weights, "their type: q8_0|bf16|f16|f32")
-      ->type_name("TYPE")
-      ->needs(shape)
-      ->capture_default_str();
+  sub->add_option("--shape", o->shape, "synthetic weights of this shape in place of a model")
+      ->type_name("NAME")
+      ->excludes("--model")
+      ->excludes(text);
   const std::string heading = "Synthetic attention";
   CLI::Option* trace = sub->add_flag("--attention-trace", o->traced,
                                      "q, k and v of known sparsity in place of the model's; prompts are filled in")

@@ -11,7 +11,8 @@ namespace riffle::cli {
 struct BenchOptions {
   CommonOptions common;
   std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,psa", text;
-  std::string shape, weights = "q8_0";  // shape "": a model file
+  std::string shape;                    // "": a model file
+  std::string weights() const { return common.weights.empty() ? "q8_0" : common.weights; }  // with shape
   bool traced = false;                  // --attention-trace
   riffle_attention_trace trace;
   int steps = 32, reps = 3, batch = 1;

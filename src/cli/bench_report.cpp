@@ -39,7 +39,7 @@ Json timing_json(const riffle_timing& t) {
           {"link_gb_per_second", number(known(t.link_bandwidth))}};
 }
 
-std::string subject(const BenchOptions& o) { return o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights; }
+std::string subject(const BenchOptions& o) { return o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights(); }
 std::string tokens_from(const BenchOptions& o) { return o.text.empty() ? "random tokens" : o.text; }
 
 }  // namespace
@@ -88,7 +88,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
              {"seed", o.trace.seed}};
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
-          {"weights", o.shape.empty() ? Json(nullptr) : Json(o.weights)},
+          {"weights", !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
           {"attention_trace", trace},
           {"device", results.plan.device ? results.plan.device : ""},
           {"isa", results.plan.isa ? results.plan.isa : ""},

@@ -207,7 +207,7 @@ void add_chat(CLI::App& app, Command& chosen) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }
 

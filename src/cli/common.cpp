@@ -77,6 +77,8 @@ Model load_model(CommonOptions& options) {
   o.progress = Progress::callback;
   o.progress_user = &progress;
   if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
+  if (!options.weights.empty()) o.weights = options.weights.c_str();
+  o.n_threads = options.context.n_threads;
   riffle_model* model = nullptr;
   char err[1024] = "";
   const riffle_status status = riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
@@ -99,9 +101,13 @@ Context create_context(riffle_model* model, const riffle_context_options& option
     notice(quiet, "running on the CPU%s: %s",
            std::strcmp(plan.device, "emu") == 0 ? ", with a GPU's slot pool emulated (--device cpu is faster)" : "",
            plan.device_note);
-  // A GPU takes seconds for its weights, in which nobody looks; but the exit code is Ctrl-C's.
   InterruptGuard guard(nullptr);
-  const riffle_status status = riffle_context_create(model, &options, &context, err, sizeof err);
+  Progress progress("uploading weights", quiet);
+  riffle_context_options o = options;
+  o.progress = Progress::callback;
+  o.progress_user = &progress;
+  const riffle_status status = riffle_context_create(model, &o, &context, err, sizeof err);
+  progress.finish();
   // What is refused here came from flags.
   if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   Context owner(context);

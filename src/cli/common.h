@@ -138,6 +138,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // Loading, converting and uploading weights say which they are; others have the label given.
   static bool callback(void* self, const riffle_progress* p);
   void update(double done, double total);  // for work counted here, e.g. questions of an eval
   void finish();
@@ -149,6 +150,7 @@ class Progress {
   Mode mode_;
   Clock::time_point start_, last_;
   size_t drawn_ = 0;  // columns on the line now
+  bool converting_ = false;
 };
 
 // A table with aligned columns: first row is the header, first column is left-aligned, the others right-aligned.

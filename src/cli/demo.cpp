@@ -154,7 +154,7 @@ void add_demo(CLI::App& app, Command& chosen) {
   sub->add_option("--document", o->document, "text to read (default: demo.txt beside the model)")->type_name("FILE");
   sub->add_option("--questions", o->questions, "lines of QUESTION<tab>ANSWER (default: demo-questions.txt beside it)")
       ->type_name("FILE");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return demo_main(*o); }; });
 }
 

@@ -9,7 +9,7 @@ namespace riffle::cli {
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
   CLI::App* sub = app.add_subcommand("eval", "facts hidden in long text: answers dense and sparse, KV read, nll");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
   sub->get_option("--json")->description("a JSON line per row on stdout in place of tables");
   const auto count = CLI::Range(0, 1 << 24);
   const auto some = CLI::Range(1, 1 << 24);

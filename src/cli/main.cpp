@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   add_bench(app, chosen);
   add_demo(app, chosen);
   add_eval(app, chosen);
+  add_quantize(app, chosen);
   add_tokenize(app, chosen);
   try {
     app.parse(argc, argv);

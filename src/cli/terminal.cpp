@@ -87,7 +87,14 @@ Progress::Progress(std::string label, bool quiet) : label_(std::move(label)), st
 }
 
 bool Progress::callback(void* self, const riffle_progress* p) {
-  static_cast<Progress*>(self)->update(p->done, p->total);
+  auto& progress = *static_cast<Progress*>(self);
+  if (p->phase == RIFFLE_PHASE_QUANTIZE && !progress.converting_) {
+    // A phase of its own, with its own clock.
+    progress.label_ = "converting weights";
+    progress.start_ = progress.last_ = Clock::now();
+    progress.converting_ = true;
+  }
+  progress.update(p->done, p->total);
   return !interrupted();
 }
 

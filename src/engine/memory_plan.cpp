@@ -110,6 +110,11 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.codes = rule.codes();
   c.votes = rule.by_vote;
   c.token_scores = rule.tokens();
+  if (o.progress)
+    c.progress = [progress = o.progress, user = o.progress_user](double done, double total) {
+      const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
+      return progress(user, &p);
+    };
   return c;
 }
 

@@ -66,6 +66,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 // tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a pre-tokenizer
 // (tokenizer.ggml.pre) too that riffle does not know.
 BpeSpec bpe_from_gguf(const GgufFile& gguf);
+// The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if there is none.
+std::string_view gguf_pre(const BpeSpec& spec);
 
 // The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws RIFFLE_BAD_MODEL if one of the
 // three pieces is missing. index: of the merge in the list, for the error text.

@@ -39,6 +39,28 @@ const Family& family_of(const GgufFile& gguf) {
 
 }  // namespace
 
+std::string_view gguf_pre(const BpeSpec& spec) {
+  const auto refuse = [&](const char* field, const char* found) {
+    unsupported(spec.where, field, found, "what one of the families llama-bpe, qwen2, smollm and gpt-2 has, to write it as GGUF");
+  };
+  const bool nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::NFC;
+  if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "other steps than NFC");
+  std::vector<std::string_view> patterns;
+  for (const SplitStep& step : spec.splits) {
+    if (step.kind == SplitStep::METASPACE || step.add_prefix_space || step.invert || step.behavior != SplitStep::ISOLATED)
+      refuse("pre_tokenizer", "a step of another kind");
+    if (step.pattern) patterns.push_back(step.pattern->text());
+  }
+  for (const Family& family : kFamilies) {
+    std::vector<std::string_view> own;
+    if (family.each_digit) own.push_back(kDigitPattern);
+    own.push_back(family.pattern);
+    if (patterns == own && family.nfc == nfc && family.ignore_merges == spec.ignore_merges) return family.pre;
+  }
+  unsupported(spec.where, "pre_tokenizer", "other patterns",
+              "those of llama-bpe, qwen2, smollm or gpt-2, to write it as GGUF");
+}
+
 BpeSpec bpe_from_gguf(const GgufFile& gguf) {
   const std::string& file = gguf.file.name;
   const Family& family = family_of(gguf);

@@ -62,8 +62,6 @@ void refuse_gguf_options(const GgufFile& gguf, const std::string& a, const Keys&
   if (!gguf.boolean(a + ".attention.causal").value_or(true)) {
     unsupported(file, a + ".attention.causal", "false", "true");
   }
-  if (gguf.integer("split.count").value_or(0) > 1)
-    unsupported(file, "split.count", std::to_string(*gguf.integer("split.count")), "1");
   // One number for all layers; some models give one for each.
   for (const std::string& key : {keys.n_heads, keys.n_kv_heads, keys.hidden_dim}) {
     const auto it = gguf.metadata.find(key);

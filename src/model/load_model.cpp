@@ -4,6 +4,7 @@
 
 #include "model/bpe.h"
 #include "model/config.h"
+#include "model/gguf_split.h"
 #include "model/hf_folder.h"
 #include "model/mapped_file.h"
 #include "model/tokenizer_json.h"
@@ -28,10 +29,10 @@ std::string file_stem(const std::string& path) {
 }
 
 std::unique_ptr<Model> load_gguf(const std::string& path, const LoadProgress& progress) {
-  const auto file = MappedFile::open(path);
-  const GgufFile gguf = parse_gguf(file->view());
+  GgufParts parts = open_gguf(path);
+  const GgufFile& gguf = parts.gguf;
   auto model = model_from_gguf(gguf, progress);
-  model->files.push_back(file);
+  model->files = std::move(parts.files);
   if (model->config.name.empty()) model->config.name = file_stem(path);
   model->tokenizer = tokenizer_from_gguf(gguf);
   check_vocab(*model, path);
@@ -61,20 +62,29 @@ const TokenizerConfig::AddedToken* token_beyond(const TokenizerConfig& config, c
   return nullptr;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder, const TokenizerConfig& config,
-                                               const Config& model) {
+TokenizerConfig tokenizer_settings(const std::string& folder) {
+  const std::string path = folder + "/tokenizer_config.json";
+  return file_exists(path) ? parse_tokenizer_config(MappedFile::open(path)->view()) : TokenizerConfig();
+}
+
+// tokenizer: set where the files come to nothing but tokenizer.model's, which had to be made to know.
+FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config, const Config& model,
+                       std::unique_ptr<Tokenizer>* tokenizer) {
   const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
+  FolderVocab vocab;
+  vocab.add_bos = config.add_bos.value_or(true);
   if (file_exists(sentencepiece) || !file_exists(json)) {
-    const auto file = open_tokenizer(sentencepiece);
-    auto tokenizer = tokenizer_from_model(file->view().text(), sentencepiece, config.add_bos.value_or(true));
-    const auto* beyond = token_beyond(config, *tokenizer);
-    if (!beyond) return tokenizer;
+    vocab.sentencepiece = open_tokenizer(sentencepiece);
+    *tokenizer = tokenizer_from_model(vocab.sentencepiece->view().text(), sentencepiece, vocab.add_bos);
+    const auto* beyond = token_beyond(config, **tokenizer);
+    if (!beyond) return vocab;
     // sentencepiece would never produce its id.
     if (!file_exists(json)) {
       unsupported(folder + "/tokenizer_config.json", "added_tokens_decoder",
                   "token \"" + beyond->text + "\" with id " + std::to_string(beyond->id),
-                  "only the " + std::to_string(tokenizer->vocab_size()) + " pieces of tokenizer.model");
+                  "only the " + std::to_string((*tokenizer)->vocab_size()) + " pieces of tokenizer.model");
     }
+    tokenizer->reset();
   }
   TokenizerJsonOptions options;
   options.bos_token = config.bos_token;
@@ -84,15 +94,21 @@ std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder, const 
   options.bos_id = model.bos_id;
   options.eos_id = model.eos_id;
   options.max_vocab = model.vocab_size;
-  return tokenizer_from_bpe(parse_tokenizer_json(open_tokenizer(json)->view(), options));
+  vocab.bpe = parse_tokenizer_json(open_tokenizer(json)->view(), options);
+  return vocab;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder, const TokenizerConfig& config,
+                                               const Config& model) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  FolderVocab vocab = read_vocab(folder, config, model, &tokenizer);
+  return tokenizer ? std::move(tokenizer) : tokenizer_from_bpe(std::move(*vocab.bpe));
 }
 
 std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress& progress) {
   auto model = read_hf_folder(folder, progress);
   Config& c = model->config;
-  TokenizerConfig settings;
-  const std::string path = folder + "/tokenizer_config.json";
-  if (file_exists(path)) settings = parse_tokenizer_config(MappedFile::open(path)->view());
+  const TokenizerConfig settings = tokenizer_settings(folder);
   model->tokenizer = tokenizer_of_folder(folder, settings, c);
   check_vocab(*model, folder);
   if (c.bos_id < 0) c.bos_id = model->tokenizer->bos_id();
@@ -108,6 +124,11 @@ std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress
 }
 
 }  // namespace
+
+FolderVocab vocab_of_folder(const std::string& folder, const Config& config) {
+  std::unique_ptr<Tokenizer> ignored;
+  return read_vocab(folder, tokenizer_settings(folder), config, &ignored);
+}
 
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf) {
   VocabOptions options;

@@ -2,7 +2,9 @@
 #pragma once
 #include <memory>
 
+#include "model/bpe.h"
 #include "model/gguf.h"
+#include "model/mapped_file.h"
 #include "model/model.h"
 
 namespace riffle {
@@ -12,5 +14,13 @@ std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress&
 
 // Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf);
+
+// The vocabulary of a Hugging Face folder, as its files have it.
+struct FolderVocab {
+  std::shared_ptr<MappedFile> sentencepiece;  // tokenizer.model; null: none
+  std::optional<BpeSpec> bpe;  // of tokenizer.json, where there is no tokenizer.model or where that lacks added tokens
+  bool add_bos = true;         // with sentencepiece alone
+};
+FolderVocab vocab_of_folder(const std::string& folder, const Config& config);
 
 }  // namespace riffle

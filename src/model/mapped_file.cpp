@@ -44,11 +44,27 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   if (data == MAP_FAILED) io_error(path, "cannot map", errno);
   mapped->view_.data = static_cast<const uint8_t*>(data);
   mapped->view_.size = info.st_size;
+  mapped->device_ = info.st_dev;
+  mapped->inode_ = info.st_ino;
   return mapped;
 }
 
 MappedFile::~MappedFile() {
   if (view_.data) ::munmap(const_cast<uint8_t*>(view_.data), view_.size);
+}
+
+void MappedFile::drop(const void* data, uint64_t bytes) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(data), first = reinterpret_cast<uintptr_t>(view_.data);
+  if (at < first || !inside(at - first, bytes, view_.size)) return;
+  // Whole pages only: what shares a page with the neighbours stays.
+  const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+bool MappedFile::is_same_file(const std::string& path) const {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
 void will_need(const void* data, uint64_t bytes) {

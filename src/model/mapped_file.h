@@ -17,10 +17,15 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   const FileView& view() const { return view_; }
+  // Lets go of the memory that these bytes take in this process, if they are this file's; reading them fetches them anew.
+  void drop(const void* data, uint64_t bytes) const;
+  // Whether path names this file, under any name.
+  bool is_same_file(const std::string& path) const;
 
  private:
   MappedFile() = default;
   FileView view_;
+  uint64_t device_ = 0, inode_ = 0;
 };
 
 // Asks the system to read these bytes ahead; only a hint. Any readable memory will do.

@@ -332,6 +332,7 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, co
                                                 kDigitsPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
   code_ = compile(Translator(pattern, file, field).run(), known, file, field);
+  text_ = pattern;
 }
 
 SplitPattern SplitPattern::literal(std::string_view text, const std::string& file, const std::string& field) {

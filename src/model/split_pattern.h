@@ -13,6 +13,8 @@ class SplitPattern {
   SplitPattern(std::string_view pattern, const std::string& file, const std::string& field);
   // The text itself, without any meaning as an expression.
   static SplitPattern literal(std::string_view text, const std::string& file, const std::string& field);
+  // The pattern as given; empty for literal().
+  const std::string& text() const { return text_; }
 
   class Matches;
 
@@ -51,6 +53,7 @@ class SplitPattern {
   static std::shared_ptr<const Code> compile(const std::string& translated, bool known, const std::string& file,
                                              const std::string& field);
   std::shared_ptr<const Code> code_;
+  std::string text_;
 };
 
 // Patterns of model families, as their tokenizer files write them. Matching these takes time in proportion to the text,

@@ -363,6 +363,7 @@ class Reading {
     if (e.text == "default" && e.operands.size() == 2) {
       return of.kind == Value::UNDEFINED ? evaluate(e.operands[1]) : of;
     }
+    if (of.kind == Value::LIST && (e.text == "selectattr" || e.text == "rejectattr")) return select(e, of);
     if (of.kind != Value::LIST || e.operands.size() != 1) return Value();
     if (e.text == "length" || e.text == "count") return value_of(Value::INTEGER, static_cast<int64_t>(of.items.size()));
     if (e.text == "list") return of;
@@ -370,6 +371,29 @@ class Reading {
       return e.text == "first" ? of.items.front() : of.items.back();
     }
     return Value();
+  }
+
+  // Messages with or without an attribute, or one of some value: list | selectattr("role", "equalto", "user").
+  Value select(const Expression& e, const Value& list) {
+    std::string name, test;
+    if (e.operands.size() < 3 || !known(evaluate(e.operands[1]), &name) || !known(evaluate(e.operands[2]), &test)) {
+      return Value();
+    }
+    const bool equal = (test == "equalto" || test == "eq" || test == "==") && e.operands.size() == 4;
+    const bool defined = test == "defined" && e.operands.size() == 3;
+    if (!equal && !defined && !(test == "undefined" && e.operands.size() == 3)) return Value();
+    const Value wanted = equal ? evaluate(e.operands[3]) : Value();
+    Value out = value_of(Value::LIST);
+    for (const Value& item : list.items) {
+      if (item.kind != Value::MESSAGE) return Value();
+      const Value v = member(item, name);
+      const Value holds = equal                      ? compare("==", v, wanted)
+                          : v.kind == Value::UNKNOWN ? Value()
+                                                     : boolean((v.kind != Value::UNDEFINED) == defined);
+      if (holds.kind != Value::BOOL) return Value();
+      if (holds.flag == (e.text == "selectattr")) out.items.push_back(item);
+    }
+    return out;
   }
 
   Value test(const Expression& e) {

@@ -1,5 +1,6 @@
 // Writes what the fuzzers begin with: good files, as small as can be. usage: make_seeds FOLDER
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "tests/model/test_files.h"
 
@@ -9,7 +10,7 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "safetensors", "config", "tokenizer_json"})
+  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template"})
     std::filesystem::create_directories(root + "/" + target);
 
   // A Llama of four values wide, with a vocabulary of eight.
@@ -36,6 +37,25 @@ int main(int argc, char** argv) {
     write_file(root + "/safetensors/" + name, w.bytes());
   }
   write_file(root + "/gguf/Q8_0", tiny_gguf(tiny_model(2, true, 1), DType::Q8_0));
+  // Two parts: all but one tensor, and that one.
+  std::string parts[2];
+  for (int i = 0; i < 2; ++i) {
+    GgufWriter w;
+    if (i == 0) add_tiny_keys(w, tiny);
+    w.scalar<uint16_t>("split.no", 2, static_cast<uint16_t>(i));
+    w.scalar<uint16_t>("split.count", 2, 2);
+    w.scalar<int32_t>("split.tensors.count", 5, static_cast<int32_t>(tiny.tensors.size()));
+    if (i == 0) {
+      add_tiny_tensors(w, tiny, DType::F32, "output_norm.weight");
+    } else {
+      const TinyModel::Matrix& m = tiny.tensors.at("model.norm.weight");
+      w.tensor("output_norm.weight", m.shape, 0, encode(DType::F32, m.values));
+    }
+    parts[i] = w.bytes();
+  }
+  std::string split;
+  put<uint32_t>(split, static_cast<uint32_t>(parts[0].size()));
+  write_file(root + "/gguf_split/two", split + parts[0] + parts[1]);
   write_file(root + "/config/config", tiny_config_json(tiny, ", \"rope_theta\": 10000.0, \"rope_scaling\": null"));
   write_file(root + "/config/rope",
              tiny_config_json(tiny, ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}"));
@@ -73,5 +93,9 @@ int main(int argc, char** argv) {
           model +
           "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
           "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
+  const auto templates = nlohmann::json::parse(std::ifstream("tests/golden/chat_templates.json"));
+  for (const auto& family : templates["families"]) {
+    write_file(root + "/chat_template/" + std::string(family["name"]), std::string(family["templates"][0]));
+  }
   return 0;
 }

@@ -309,7 +309,6 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   refused("llama.attention.head_count_kv", [](GgufWriter& w) {
     w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2});
   });
-  refused("split.count", [](GgufWriter& w) { w.scalar<uint16_t>("split.count", 2, 3); });
 
   // Said, but with the meaning of not being there.
   const std::string neutral = with_key("", [](GgufWriter& w) {

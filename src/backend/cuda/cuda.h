@@ -26,6 +26,7 @@ struct CudaBackendOptions {
   bool codes = false;         // ... and whether they keep INT4 keys
   bool votes = false;         // ... or the last selections by vote
   bool token_scores = false;  // a step scores single tokens
+  LoadProgress progress;      // of the weights' upload
 };
 
 // Whether a GPU can be used now; text: its name, or what is missing.

@@ -20,7 +20,7 @@ static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN && int(Gq
 CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
                          const DeviceInfo& device)
     : model_(model), config_(model.config), options_(options), threads_(threads), host_kernels_(cpu::kernels(options.isa)),
-      device_(device), overlap_(device.limits.compute >= 90), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads),
+      device_(device), overlap_(device.limits.compute >= 90), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads, options.progress),
       slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false),

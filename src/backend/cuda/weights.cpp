@@ -33,13 +33,23 @@ uint64_t device_bytes(const Model& model) {
   return sum;
 }
 
-DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads)
+DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
+                             const LoadProgress& progress)
     : heap_(heap), stream_(stream), threads_(threads) {
   for (int i = 0; i < 2; ++i) {
     staging_[i] = pinned(kStagingBytes, "staging for the weights");
     copied_[i] = std::make_unique<Event>();
   }
-  for_each_weight(model.weights, [&](const Tensor& t) { add(t); });
+  double done = 0;
+  const double total = static_cast<double>(device_bytes(model));
+  for_each_weight(model.weights, [&](const Tensor& t) {
+    add(t);
+    done += static_cast<double>(device_bytes(t));
+    if (progress && !progress(done, total)) {
+      stream_.wait("uploading the weights");
+      fail(RIFFLE_ABORTED, "uploading the weights was cancelled");
+    }
+  });
   stream_.wait("uploading the weights");
   for (Buffer& b : staging_) b = Buffer();
 }

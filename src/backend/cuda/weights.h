@@ -19,7 +19,8 @@ uint64_t device_bytes(const Model& model);
 class DeviceWeights {
  public:
   // Uploads through pinned staging, Q8_0 split into quants and scales on the way; synthetic tensors are made on the device.
-  DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads);
+  DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
+                const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
   const float* vector(const Tensor& tensor) const { return static_cast<const float*>(matrix(tensor).data); }

@@ -1,0 +1,155 @@
+// Chat templates through the C interface: by content, by name, and the token that ends a turn.
+#include <catch2/catch.hpp>
+
+#include "riffle.h"
+#include "tests/model/test_files.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+const char* const kChatML =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\\n' }}";
+
+struct Loaded {
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  riffle_status status;
+  Loaded(const std::string& path, const char* chat_template) {
+    riffle_model_options options;
+    riffle_model_defaults(&options);
+    options.chat_template = chat_template;
+    status = riffle_model_load(path.c_str(), &options, &model, err, sizeof err);
+  }
+  ~Loaded() { riffle_model_free(model); }
+  Loaded(const Loaded&) = delete;
+  Loaded& operator=(const Loaded&) = delete;
+
+  std::string name() const {
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
+    return info.chat_template_name;
+  }
+  std::vector<int32_t> chat(riffle_status expected = RIFFLE_OK) {
+    const riffle_message message{"user", "the"};
+    std::vector<int32_t> ids(256);
+    size_t n = 0;
+    const riffle_status got = riffle_chat_tokens(model, &message, 1, ids.data(), ids.size(), &n);
+    INFO(riffle_model_error(model));
+    REQUIRE(got == expected);
+    ids.resize(got == RIFFLE_OK ? n : 0);
+    return ids;
+  }
+  // Greedy tokens after <s>; the result says how it ended.
+  std::vector<int32_t> generate(bool ignore_eos, riffle_result* result) {
+    riffle_context_options options;
+    riffle_context_defaults(&options);
+    options.device = RIFFLE_DEVICE_CPU;
+    options.n_threads = 1;
+    riffle_context* context = nullptr;
+    REQUIRE(riffle_context_create(model, &options, &context, err, sizeof err) == RIFFLE_OK);
+    riffle_session* session = nullptr;
+    REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
+    const int32_t bos = 1;
+    REQUIRE(riffle_prefill(session, &bos, 1, nullptr, nullptr) == RIFFLE_OK);
+    riffle_generate_options g;
+    riffle_generate_defaults(&g);
+    g.sampling.temperature = 0;
+    g.max_tokens = 3;
+    g.ignore_eos = ignore_eos;
+    std::vector<int32_t> out;
+    const auto keep = [](void* user, size_t, int32_t token, const char*, size_t) {
+      if (token >= 0) static_cast<std::vector<int32_t>*>(user)->push_back(token);
+      return true;
+    };
+    REQUIRE(riffle_generate(session, &g, keep, &out, result) == RIFFLE_OK);
+    riffle_session_free(session);
+    riffle_context_free(context);
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a model's chat template is its own or the one that is set by name", "[chat]") {
+  TempDir dir;
+  const std::string path = dir.path() + "/model.gguf";
+  TinyModel tiny = tiny_model(1);  // its template prints the first message alone, and never the others
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  {
+    Loaded own(path, nullptr);
+    REQUIRE(own.status == RIFFLE_OK);
+    CHECK(own.name().empty());
+    own.chat(RIFFLE_UNSUPPORTED);
+    const std::string said = riffle_model_error(own.model);
+    INFO(said);
+    CHECK(said.find("--chat-template") != std::string::npos);
+    size_t names = 0;
+    for (; const char* name = riffle_chat_template_name(names); names++) {
+      CHECK(said.find(name) != std::string::npos);
+      Loaded set(path, name);
+      REQUIRE(set.status == RIFFLE_OK);
+      CHECK(set.name() == name);
+    }
+    CHECK(names >= 10);
+    CHECK(riffle_chat_template_name(names + 1000) == nullptr);
+    Loaded set(path, "inst");
+    CHECK(set.chat()[0] == 1);
+    Loaded bad(path, "llama9");
+    CHECK(bad.status == RIFFLE_BAD_ARGUMENT);
+    CHECK(bad.model == nullptr);
+    CHECK(std::string(bad.err).find("llama3.1") != std::string::npos);
+  }
+  tiny.chat_template = "";
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  Loaded none(path, nullptr);
+  REQUIRE(none.status == RIFFLE_OK);
+  none.chat(RIFFLE_UNSUPPORTED);
+  CHECK(std::string(riffle_model_error(none.model)).find("carries no chat template") != std::string::npos);
+}
+
+TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]") {
+  TempDir dir;
+  const std::string path = dir.path() + "/model.gguf";
+  // A model whose likeliest token is one that can become another piece.
+  for (uint32_t seed = 1;; seed++) {
+    REQUIRE(seed < 100);
+    TinyModel tiny = tiny_model(seed);
+    tiny.chat_template = kChatML;
+    const size_t last = tiny.pieces.size() - 1;
+    REQUIRE(tiny.pieces[last].type == VocabPiece::UNUSED);
+    tiny.pieces[last] = {"<|im_start|>", 0, VocabPiece::CONTROL};
+    write_file(path, tiny_gguf(tiny, DType::F32));
+    int32_t first;
+    {
+      Loaded plain(path, nullptr);
+      REQUIRE(plain.status == RIFFLE_OK);
+      CHECK(plain.name() == "chatml");
+      plain.chat(RIFFLE_UNSUPPORTED);  // there is no <|im_end|>
+      riffle_result result{};
+      const std::vector<int32_t> tokens = plain.generate(false, &result);
+      if (tokens.size() != 3) continue;
+      first = tokens[0];
+    }
+    if (tiny.pieces[static_cast<size_t>(first)].type != VocabPiece::UNUSED) continue;
+    tiny.pieces[static_cast<size_t>(first)] = {"<|im_end|>", 0, VocabPiece::CONTROL};
+    write_file(path, tiny_gguf(tiny, DType::F32));
+    Loaded chatml(path, nullptr);
+    REQUIRE(chatml.status == RIFFLE_OK);
+    const std::vector<int32_t> ids = chatml.chat();
+    CHECK(std::count(ids.begin(), ids.end(), first) == 1);
+    riffle_result result{};
+    CHECK(chatml.generate(false, &result).empty());
+    CHECK(result.finish == RIFFLE_FINISH_STOP);
+    CHECK(result.n_tokens == 1);
+    CHECK(chatml.generate(true, &result).size() == 3);
+    CHECK(result.finish == RIFFLE_FINISH_LENGTH);
+    Loaded inst(path, "inst");  // another format: that token ends nothing
+    REQUIRE(inst.status == RIFFLE_OK);
+    CHECK(inst.generate(false, &result).size() == 3);
+    return;
+  }
+}
