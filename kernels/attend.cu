@@ -13,13 +13,12 @@ Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream
 }
 
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits) {
-  int n_stages;
-  size_t bytes;
+  RingSize ring;
   switch (padded_dim(layout.head_dim)) {
-    case 32: return ring_of<__half, 32, kMaxGroup>(layout, limits, n_stages, bytes);
-    case 64: return ring_of<__half, 64, kMaxGroup>(layout, limits, n_stages, bytes);
-    case 128: return ring_of<__half, 128, kMaxGroup>(layout, limits, n_stages, bytes);
-    default: return ring_of<__half, 256, kMaxGroup>(layout, limits, n_stages, bytes);
+    case 32: return ring_of<__half, 32, kMaxGroup>(layout, limits, ring);
+    case 64: return ring_of<__half, 64, kMaxGroup>(layout, limits, ring);
+    case 128: return ring_of<__half, 128, kMaxGroup>(layout, limits, ring);
+    default: return ring_of<__half, 256, kMaxGroup>(layout, limits, ring);
   }
 }
 

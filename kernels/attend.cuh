@@ -81,7 +81,7 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
                                   AttendMemory<T, D, G>& memory) {
   constexpr int kStride = D + 8;  // of a head in shared memory: spreads a warp's stores over the banks
   const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas, g = a.group, fours = g * D / 4;
-  const int warp_floats = w.stage_chunks() * 4 * a.n_stages;
+  const int warp_floats = w.ring_chunks(a) * 4;
   w.block_.store(reinterpret_cast<float*>(ring) + w.warp * warp_floats, kStride, g);
   if (w.block_.leads()) {
     memory.m[w.warp][w.block_.head()] = w.block_.m;
@@ -202,7 +202,7 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
   const RowGeometry& r = memory.geometry[warp];
   const int cta = blockIdx.x % kRowCtas, n_total = r.n_total;
   const bool host = a.host_driven, tests = a.tests && !host, bounds = needs_bounds(ranked.stop);
-  RowWarp<T, D, G> w(a, sequence, r, memory, ring + warp * a.n_stages * RowWarp<T, D, G>::stage_chunks(a), row);
+  RowWarp<T, D, G> w(a, sequence, r, memory, ring + warp * RowWarp<T, D, G>::ring_chunks(a), row);
   uint32_t* counters = a.scratch.counters + int64_t(row) * kCounterStride;
   RankState state{};
   int begin = 0, end = n_total, ahead = n_total, known = n_total, expected = 0;
@@ -332,18 +332,27 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   }
 }
 
-// How many blocks of a ring each warp gets, and the ring's bytes. cudaErrorNotSupported: not one.
+// How many blocks of a ring each warp gets, or half of one, and the bytes of all rings.
+struct RingSize {
+  int n_stages = 1;
+  bool halves = false;
+  size_t bytes = 0;
+};
+// cudaErrorNotSupported: not even half a block fits.
 template <class T, int D, int G>
-Status ring_of(const KvLayout& layout, const DeviceLimits& limits, int& n_stages, size_t& bytes) {
+Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& ring) {
+  using Warp = RowWarp<T, D, G>;
   cudaFuncAttributes attributes;
   if (Status status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(attend_kernel<T, D, G>));
       status != cudaSuccess)
     return status;
-  const int64_t stage = 2 * int64_t(layout.block_size) * D * sizeof(T) * kCtaWarps;
   const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
-  n_stages = static_cast<int>(room < stage ? 0 : room / stage < 3 ? room / stage : 3);
-  bytes = static_cast<size_t>(stage) * n_stages;
-  return n_stages < 1 ? cudaErrorNotSupported : cudaSuccess;
+  const auto bytes = [&] { return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, ring.n_stages, ring.halves); };
+  ring = {};
+  while (ring.n_stages < 3 && bytes() / ring.n_stages * (ring.n_stages + 1) <= room) ++ring.n_stages;
+  if (bytes() > room) ring.halves = Warp::kMayHalve;
+  ring.bytes = static_cast<size_t>(bytes());
+  return bytes() > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
 // Grid: as many row groups as can run together (they wait for each other), at most one a row.
@@ -351,8 +360,11 @@ template <class T, int D, int G>
 Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stream) {
   const auto kernel = attend_kernel<T, D, G>;
   const void* function = reinterpret_cast<const void*>(kernel);
-  size_t ring = 0;
-  if (Status status = ring_of<T, D, G>(a.step.layout, limits, a.n_stages, ring); status != cudaSuccess) return status;
+  RingSize size;
+  if (Status status = ring_of<T, D, G>(a.step.layout, limits, size); status != cudaSuccess) return status;
+  const size_t ring = size.bytes;
+  a.n_stages = size.n_stages;
+  a.halves = size.halves;
   if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(ring));
       status != cudaSuccess)
     return status;

@@ -20,10 +20,9 @@ Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream
 
 template <int D>
 static Status fits(const KvLayout& layout, int group, const DeviceLimits& limits) {
-  int n_stages;
-  size_t bytes;
-  return group <= 4 ? ring_of<float, D, 4>(layout, limits, n_stages, bytes)
-                    : ring_of<float, D, 8>(layout, limits, n_stages, bytes);
+  RingSize ring;
+  return group <= 4 ? ring_of<float, D, 4>(layout, limits, ring)
+                    : ring_of<float, D, 8>(layout, limits, ring);
 }
 
 Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits) {

@@ -87,8 +87,18 @@ struct RowWarp {
   __device__ int own(int i) const { return first + kRowWarps * i; }
   __device__ unsigned long long key(int b) const { return device_pool_key(sequence.table, entry0 + b); }
   __device__ const std::byte* tail() const { return sequence.tail + head_index() * a.step.layout.block_bytes; }
-  __device__ static int stage_chunks(const AttendArgs& args) { return 2 * args.step.layout.block_size * Shape::kChunks; }
-  __device__ int stage_chunks() const { return stage_chunks(a); }
+  // Where whole blocks may not fit (kernels with none of this lose nothing).
+  static constexpr bool kMayHalve = D * sizeof(T) > 256;
+  __device__ bool halves() const { return kMayHalve && a.halves; }
+  __device__ int stage_chunks() const { return 2 * a.step.layout.block_size * Shape::kChunks; }
+  // Of a warp's ring. At the end it holds the warp's result, too, which is a little more than half a small block.
+  __host__ __device__ static int64_t ring_chunks(int block_size, int n_stages, bool halved) {
+    const int64_t half = int64_t(block_size) * Shape::kChunks, result = kMaxGroup * (D + 8) / 4;
+    return !kMayHalve || !halved ? 2 * half * n_stages : half > result ? half : result;
+  }
+  __device__ static int ring_chunks(const AttendArgs& args) {
+    return static_cast<int>(ring_chunks(args.step.layout.block_size, args.n_stages, args.halves));
+  }
   __device__ int valid_tokens(int b) const {
     return min(r.n_tokens - b * a.step.layout.block_size, a.step.layout.block_size);
   }
@@ -97,7 +107,7 @@ struct RowWarp {
   __device__ void look_up(int known) {
     const int p = own(looked + lane);
     if (block >= 0 || p >= known) return;
-    block = a.step.ranked.everything ? p : __ldcg(order + p);
+    block = a.step.ranked.everything ? r.first_block + p : __ldcg(order + p);
     slot = -1;
     source = kNone;
     if (block == r.n_blocks - 1) {
@@ -197,10 +207,10 @@ struct RowWarp {
     const std::byte* base_v = base + a.step.layout.value_offset;
     if (n_valid == block_size && a.step.layout.head_dim == D) {
       request<true>(k, base, n_valid);
-      request<true>(v, base_v, n_valid);
+      if (!halves()) request<true>(v, base_v, n_valid);
     } else {
       request<false>(k, base, n_valid);
-      request<false>(v, base_v, n_valid);
+      if (!halves()) request<false>(v, base_v, n_valid);
     }
     commit_async();
     ++issued;
@@ -227,6 +237,8 @@ struct RowWarp {
     const int stage = used % a.n_stages;
     const int b = memory.stages[warp][stage].x;
     uint64_t mask = ~uint64_t(0) >> (64 - valid_tokens(b));
+    const int unseen = r.first_seen - b * a.step.layout.block_size;
+    if (unseen > 0) mask = mask >> unseen << unseen;  // fewer than the block holds
     if (a.step.masks != nullptr) {
       static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
       mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) + int64_t(row) * a.step.max_blocks + b);
@@ -237,6 +249,7 @@ struct RowWarp {
     const int stage = used % a.n_stages;
     const int2 what = memory.stages[warp][stage];
     uint4* k = ring + stage * stage_chunks();
+    if (halves()) return values_in_place_of_keys(what);
     block_.values(k + a.step.layout.block_size * Shape::kChunks, a.step.layout.block_size, memory.block);
     if (what.y == kMiss) {
       ++misses;
@@ -244,6 +257,30 @@ struct RowWarp {
     }
     last = what;
     __syncwarp();  // before the stage is written again
+    ++used;
+  }
+  // The same where half a block has room: its keys have been used.
+  __device__ void values_in_place_of_keys(int2 what) {
+    const auto base = reinterpret_cast<const std::byte*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), used - looked));
+    int to = -1;
+    if (what.y == kMiss) {
+      ++misses;
+      if (page_table != nullptr) to = slot_for(what.x);
+      if (to >= 0) keep_rows(to, 0, ring);
+    }
+    __syncwarp();
+    request<false>(ring, base + a.step.layout.value_offset, valid_tokens(what.x));  // one copy of the code is enough
+    commit_async();
+    wait_async(0);
+    __syncwarp();
+    block_.values(ring, a.step.layout.block_size, memory.block);
+    if (to >= 0) {
+      keep_rows(to, a.step.layout.value_offset, ring);
+      if (lane == 0) page_table[entry0 + what.x] = to;
+    }
+    last = what;
+    __syncwarp();
     ++used;
   }
   // The last block's result counts, at position p.
@@ -261,11 +298,23 @@ struct RowWarp {
   __device__ void count_waste() {
     lookups += __popc(__ballot_sync(kAllLanes, source == kFetched && looked + lane >= used));
   }
-  // A miss, from its stage into a victim's slot, if there is one.
-  __device__ void keep(int b, const uint4* stage) {
+  __device__ int slot_for(int b) {
     int to = 0;
     if (lane == 0) to = take_victim(a.step.pool, key(b), now);
-    to = __shfl_sync(kAllLanes, to, 0);
+    return __shfl_sync(kAllLanes, to, 0);
+  }
+  // Keys, or values, in the ring: into a slot, offset bytes from its beginning.
+  __device__ void keep_rows(int to, int64_t offset, const uint4* rows) {
+    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes + offset;
+    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
+    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
+    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
+      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens)
+        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = rows[stage_chunk<Shape::kChunks>(t, c)];
+  }
+  // A miss, from its stage into a victim's slot, if there is one.
+  __device__ void keep(int b, const uint4* stage) {
+    const int to = slot_for(b);
     if (to < 0) return;
     std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes;
     const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;

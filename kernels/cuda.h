@@ -213,7 +213,7 @@ Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
 // Positions of a row's order: forced blocks first (sinks, window, tail, in token order), then the candidates (the full blocks
 // between sinks and window), most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all
-// blocks, in token order, are forced.
+// blocks that hold a token which the query sees, in token order, are forced.
 //
 // A row has kRowWarps warps whatever the device; position p belongs to warp p % kRowWarps, which keeps one online-softmax
 // state for all its positions; the states are merged in warp order at the end. So the result depends on the order alone.
@@ -229,6 +229,7 @@ struct VoteRule {
 
 struct Ranked {
   bool everything = false;    // dense: no ranking at all
+  int window = 0;             // with everything: so many of the last tokens are what the query sees; 0: all
   int sink_blocks = 1, window_blocks = 2;
   bool progressive = false;   // psa: test after each microbatch; else one shot (topk)
   double budget = 0;          // one shot: <= 1 a share of the tokens, > 1 tokens; as select/topk.cpp computes blocks
@@ -288,7 +289,7 @@ struct DeviceLimits {
 };
 
 // cudaErrorNotSupported for a head_dim, group or block size that the kernels do not have, or not on a device of these limits
-// (which must be the current one): each of a CTA's warps has a block in shared memory.
+// (which must be the current one): each of a CTA's warps has a block in shared memory, or its keys and then its values.
 Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& limits);
 // For step.n, max_blocks and any Ranked, but for top_p and vote: those take 4 more bytes a token and query head.
 size_t decode_scratch_bytes(const DecodeStep& step);
@@ -351,12 +352,12 @@ Status seal_tails(const Seal& args, cudaStream_t stream);
 
 // ---- prefill: flash_prefill.cu -------------------------------------------------------------------------------------------
 
-// Causal attention of n queries at positions pos0.. over blocks [n_kv_heads][n_blocks] (contiguous, block_bytes apart) that
+// Causal attention of n queries at positions pos0.., each over the last `window` keys up to its own (0: over all), in blocks [n_kv_heads][n_blocks] (contiguous, block_bytes apart) that
 // hold the keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of out_type. KvType F16:
 // tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType F32: f32 throughout.
 struct FlashPrefill {
   const float* q = nullptr;
-  int64_t n = 0, ldq = 0, pos0 = 0;
+  int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
   int n_heads = 0, n_kv_heads = 0;
   const std::byte* blocks = nullptr;
   int64_t n_blocks = 0;

@@ -15,6 +15,8 @@ inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 struct RowGeometry {
   int n_tokens, n_blocks, n_full;
   int sinks, window, n_forced;
+  int first_seen;           // token; above 0 where Ranked::window leaves some out
+  int first_block;          // of those that hold a token that is seen
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
   int n_total;              // positions the row may read
 };
@@ -24,10 +26,13 @@ __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, i
   r.n_tokens = n_tokens;
   r.n_blocks = (n_tokens + block_size - 1) / block_size;
   r.n_full = r.n_blocks - 1;
+  r.first_seen = r.first_block = 0;
   if (ranked.everything) {
-    r.sinks = r.n_blocks;
+    if (ranked.window > 0) r.first_seen = max(0, n_tokens - ranked.window);
+    r.first_block = r.first_seen / block_size;
+    r.sinks = r.n_forced = r.n_total = r.n_blocks - r.first_block;
     r.window = 0;
-    r.n_forced = r.first = r.n_total = r.n_blocks;
+    r.first = r.n_blocks;
     r.n_candidates = 0;
     return r;
   }
@@ -48,7 +53,7 @@ __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, i
 
 // The forced block at a position below n_forced.
 __device__ inline int forced_block(const RowGeometry& r, int position) {
-  return position < r.sinks ? position : r.n_full - r.window + position - r.sinks;
+  return position < r.sinks ? r.first_block + position : r.n_full - r.window + position - r.sinks;
 }
 
 // ---- ranking keys --------------------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ struct AttendArgs {
   const int32_t* order;     // [rows][max_blocks]
   int group;                // g
   int n_stages;             // blocks of the ring that each warp has in shared memory
+  bool halves;              // there is room for half a block only: its keys, then its values in their place
   float scale;              // log2(e) / sqrt(d)
   bool tests;               // progressive: tests between microbatches
   uint32_t* arrived;        // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before and after

@@ -2,8 +2,9 @@
 //
 // Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that order, whichever
 // chunk or query tile the row lies in. A tile that lies after the row adds exact zeros: its probabilities are 2^-inf =
-// 0, its maximum changes nothing, the running sums are multiplied by 2^0 = 1. The sign of a zero is all that this may
-// change, so results are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
+// 0, its maximum changes nothing, the running sums are multiplied by 2^0 = 1. A tile that lies before the row's window adds
+// nothing to nothing: the maximum stays -inf, sums and results 0. The sign of a zero is all that this may change, so
+// results are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda.h"
@@ -18,6 +19,7 @@ struct Params {
   void* out;
   int64_t ldq, ldo, n_blocks, block_bytes, value_offset;
   int n, pos0;
+  int window;       // a query sees so many keys, its own included
   int group;        // heads of a KV head
   int block_shift;  // log2(block_size)
   float scale;      // log2(e) / sqrt(d): scores are powers of two
@@ -27,6 +29,12 @@ struct Params {
 // Query tiles with the most keys start first, so that the last CTAs to run are short ones. Heads are the fast index:
 // those of a group run side by side and find each other's keys in L2.
 __device__ __forceinline__ int query_tile() { return static_cast<int>(gridDim.y - 1 - blockIdx.y); }
+
+// Position of the first key that a query at `position` sees, or below 0.
+__device__ __forceinline__ int window_begin(const Params& p, int position) { return position - p.window + 1; }
+
+// Maximum of a row to reckon with: that of a row that has seen no key yet must not meet itself.
+__device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
 
 // Columns c and c + 1 of a row of out, at `row` values from its beginning.
 __device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, float x, float y) {
@@ -175,10 +183,11 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   const std::byte* kv = p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
   const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1;  // position of the CTA's last query
-  const int n_tiles = last / T::kKeys + 1;
+  const int n_tiles = last / T::kKeys + 1, first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
   const uint32_t q_shared = shared_address(shared), kv_shared = q_shared + T::kQBytes;
 
-  load_tile<kD, kBlock>(kv, 0, total, kv_shared, kv_shared + T::kTileBytes);
+  const uint32_t begin_shared = kv_shared + (first_tile & 1) * (2 * T::kTileBytes);
+  load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, begin_shared, begin_shared + T::kTileBytes);
   cp_async_commit();
   load_queries<kD>(p, first, head, shared);
 
@@ -194,7 +203,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
 #pragma unroll
   for (int m = 0; m < kM; m++) row_max[m][0] = row_max[m][1] = -INFINITY;
 
-  for (int tile = 0; tile < n_tiles; tile++) {
+  for (int tile = first_tile; tile < n_tiles; tile++) {
     const uint32_t k_shared = kv_shared + (tile & 1) * (2 * T::kTileBytes), v_shared = k_shared + T::kTileBytes;
     const int tile_first = tile * T::kKeys;
     cp_async_wait<0>();
@@ -204,7 +213,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       load_tile<kD, kBlock>(kv, tile_first + T::kKeys, total, next, next + T::kTileBytes);
     }
     cp_async_commit();
-    if (tile_first > warp_last) continue;  // exact: see the top
+    const int seen_first = window_begin(p, warp_first), seen_last = window_begin(p, warp_last);  // where windows begin
+    if (tile_first > warp_last || tile_first + T::kKeys <= seen_first) continue;  // exact: see the top
 
     // s = q k^T
     float s[kM][kNk][4] = {};
@@ -242,7 +252,21 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       }
     }
 
-    // Online softmax. Key 0 is visible to every query, so after tile 0 the maximum is finite.
+    if (tile_first < seen_last) {  // on the window's edge: some key lies before some query's window
+#pragma unroll
+      for (int m = 0; m < kM; m++) {
+        const int limit = seen_first - tile_first + 16 * m + lane / 4;
+#pragma unroll
+        for (int j = 0; j < kNk; j++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            if (8 * j + 2 * (lane & 3) + (e & 1) < limit + 8 * (e >> 1)) s[m][j][e] = -INFINITY;
+          }
+        }
+      }
+    }
+
+    // Online softmax. A row's maximum is finite once its window has begun.
     float keep[kM][2];
     bool moved = false;
 #pragma unroll
@@ -254,7 +278,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         for (int j = 0; j < kNk; j++) top = fmaxf(top, fmaxf(s[m][j][2 * r], s[m][j][2 * r + 1]));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        keep[m][r] = exp2_approx(row_max[m][r] - top);
+        keep[m][r] = exp2_approx(row_max[m][r] - reference(top));
         row_max[m][r] = top;
         row_sum[m][r] *= keep[m][r];
         moved |= keep[m][r] != 1.0f;
@@ -276,11 +300,12 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
     for (int m = 0; m < kM; m++) {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
+        const float top = reference(row_max[m][r]);
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < kNk; j++) {
-          const float x = exp2_approx(s[m][j][2 * r] - row_max[m][r]);
-          const float y = exp2_approx(s[m][j][2 * r + 1] - row_max[m][r]);
+          const float x = exp2_approx(s[m][j][2 * r] - top);
+          const float y = exp2_approx(s[m][j][2 * r + 1] - top);
           sum += x + y;
           prob[m][j][r] = pack_f16(x, y);
         }
@@ -365,6 +390,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   const std::byte* kv = p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
   const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1, n_tiles = last / T::kKeys + 1;
+  const int first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
 
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kD; i += T::kThreads) {
     const int row = i / kD, c = i % kD;
@@ -376,7 +402,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 #pragma unroll
   for (int m = 0; m < kM; m++) row_max[m] = -INFINITY;
 
-  for (int tile = 0; tile < n_tiles; tile++) {
+  for (int tile = first_tile; tile < n_tiles; tile++) {
     const int tile_first = tile * T::kKeys;
     __syncthreads();  // the values of the tile before have been used
     load_rows<kD, E>(p, kv, tile_first, total, kv_shared);
@@ -403,20 +429,21 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 
 #pragma unroll
     for (int m = 0; m < kM; m++) {
-      const int limit = p.pos0 + first + kM * y + m - tile_first;  // key i of the tile is visible if i <= limit
+      const int limit = p.pos0 + first + kM * y + m - tile_first;  // key i of the tile is visible if begin <= i <= limit
+      const int begin = window_begin(p, limit);
       float top = row_max[m];
 #pragma unroll
       for (int j = 0; j < kNk; j++) {
-        if (x + 8 * j > limit) s[m][j] = -INFINITY;
+        if (x + 8 * j > limit || x + 8 * j < begin) s[m][j] = -INFINITY;
         top = fmaxf(top, s[m][j]);
       }
       for (int i = 1; i < 8; i *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-      const float keep = exp2f(row_max[m] - top);
+      const float finite = reference(top), keep = exp2f(row_max[m] - finite);
       row_max[m] = top;
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < kNk; j++) {
-        const float prob = exp2f(s[m][j] - top);
+        const float prob = exp2f(s[m][j] - finite);
         sum += prob;
         p_shared[(kM * y + m) * (T::kKeys + 1) + x + 8 * j] = prob;
       }
@@ -491,7 +518,7 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   const int64_t bytes = static_cast<int64_t>(size) * d * (a.layout.type == KvType::F16 ? 2 : 4);  // of keys
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 || a.n_heads <= 0 ||
-      a.n_heads % a.n_kv_heads != 0 || a.out_type == WType::Q8_0 || a.n_blocks * size < a.pos0 + a.n ||
+      a.window < 0 || a.n_heads % a.n_kv_heads != 0 || a.out_type == WType::Q8_0 || a.n_blocks * size < a.pos0 + a.n ||
       a.layout.value_offset != bytes || a.layout.block_bytes != 2 * bytes) {
     return cudaErrorInvalidValue;
   }
@@ -499,6 +526,8 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   p.q = a.q, p.blocks = a.blocks, p.out = a.out;
   p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo, p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;
+  // Positions stay below 2^31 - 2^29, so that none is before this one, and differences are ints.
+  p.window = a.window > 0 && a.window < (3 << 29) ? static_cast<int>(a.window) : 3 << 29;
   p.group = a.n_heads / a.n_kv_heads;
   p.block_shift = size == 16 ? 4 : size == 32 ? 5 : 6;
   p.scale = static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(d)));

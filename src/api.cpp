@@ -646,7 +646,7 @@ riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, v
     context->engine->set_trace(
         [=](const riffle_session* session, const Sequence& s, int layer, int kv_head, const RowReport& r) {
           const riffle_trace t{session, static_cast<int32_t>(s.kv.n_tokens), layer, kv_head, r.n_blocks, r.n_read,
-                               s.kv.n_tokens + 1, r.tokens_read, r.index_bytes, group, r.coverage, r.blocks};
+                               r.n_tokens, r.tokens_read, r.index_bytes, group, r.coverage, r.blocks};
           trace(user, &t);
         },
         with_coverage);

@@ -505,7 +505,8 @@ typedef struct riffle_stats {
   size_t struct_size;
   uint64_t prefill_tokens, decode_tokens, decode_steps;
   double prefill_seconds, decode_seconds;
-  uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: held and attended    */
+  uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: what the query sees
+                                               (all, or a layer's sliding window), and attended                 */
   uint64_t kv_tokens_total, kv_tokens_read; /* the same in tokens: selectors may read parts of blocks              */
   uint64_t kv_bytes_read;                   /* of K and V that were attended to, decode                            */
   uint64_t index_bytes_read;                /* to choose them: digests, codes, keys that were only scored; decode  */
@@ -554,7 +555,7 @@ typedef struct riffle_trace {
   const riffle_session *session;
   int32_t position, layer, kv_head;
   int32_t n_blocks, n_read;     /* blocks held; blocks attended (selectors may read parts of them) */
-  int64_t n_tokens, n_tokens_read;
+  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
   int64_t index_bytes;          /* read to choose them */
   int32_t n_group;              /* query heads of the group */
   const float *coverage;        /* n_group values in [0,1]; NULL without with_coverage */

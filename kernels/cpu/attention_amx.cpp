@@ -272,29 +272,37 @@ inline void split_weights(Vec even, Vec odd, uint16_t* hi, uint16_t* lo) {
   _mm512_store_si512(lo, _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_lo, 16), odd_lo));
 }
 
-// What 16 rows need for their weights against one key tile. seen: the row sees keys 0..seen of it.
+// Where a tile of keys lies: key 0, less pos0; and so that key t is in the window of rows whose last[] <= edge + t.
+struct KeyTile {
+  int first, edge;
+};
+
+// What 16 rows need for their weights against one key tile. The row sees keys from..to of it.
 struct Softmax {
-  __m512i seen;
+  __m512i from, to;
   Vec reference, sum_even, sum_odd;
 };
 
-template <bool kDiagonal>
+template <bool kMasked>
 inline __mmask16 sees(const Softmax& x, int t) {
-  return kDiagonal ? _mm512_cmpge_epi32_mask(x.seen, _mm512_set1_epi32(t)) : 0xffff;
+  if (!kMasked) return 0xffff;
+  const __m512i key = _mm512_set1_epi32(t);
+  return _mm512_mask_cmpge_epi32_mask(_mm512_cmpge_epi32_mask(x.to, key), key, x.from);
 }
 
 // Raises the exponent reference where the scores ask for it, and rescales what was summed up against the old one.
-template <bool kDiagonal>
-inline Softmax softmax_begin(const float* score, int first, const int32_t* last, float* m, float* s, float* o,
+template <bool kMasked>
+inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int32_t* last, float* m, float* s, float* o,
                              int d_padded) {
   Softmax x;
-  x.seen = _mm512_sub_epi32(_mm512_load_si512(last), _mm512_set1_epi32(first));
+  x.to = _mm512_sub_epi32(_mm512_load_si512(last), _mm512_set1_epi32(keys.first));
+  x.from = _mm512_sub_epi32(_mm512_load_si512(last), _mm512_set1_epi32(keys.edge));
   x.sum_even = x.sum_odd = _mm512_setzero_ps();
   Vec largest[4];
   for (int i = 0; i < 4; i++) largest[i] = _mm512_set1_ps(kNegInf);
   for (int t = 0; t < kKeyTile; t += 4)
     for (int i = 0; i < 4; i++)
-      largest[i] = _mm512_mask_max_ps(largest[i], sees<kDiagonal>(x, t + i), largest[i],
+      largest[i] = _mm512_mask_max_ps(largest[i], sees<kMasked>(x, t + i), largest[i],
                                       _mm512_load_ps(score + (t + i) * kTile));
   const Vec top = _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
 
@@ -310,14 +318,14 @@ inline Softmax softmax_begin(const float* score, int first, const int32_t* last,
 }
 
 // Weights of the keys [t, t + n).
-template <bool kDiagonal>
+template <bool kMasked>
 inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t* p_hi, uint16_t* p_lo) {
   for (const int end = t + n; t < end; t += 2) {
     Vec even = exp2_fast(_mm512_load_ps(score + t * kTile) - x.reference);
     Vec odd = exp2_fast(_mm512_load_ps(score + (t + 1) * kTile) - x.reference);
-    if (kDiagonal) {
-      even = _mm512_maskz_mov_ps(sees<kDiagonal>(x, t), even);
-      odd = _mm512_maskz_mov_ps(sees<kDiagonal>(x, t + 1), odd);
+    if (kMasked) {
+      even = _mm512_maskz_mov_ps(sees<kMasked>(x, t), even);
+      odd = _mm512_maskz_mov_ps(sees<kMasked>(x, t + 1), odd);
     }
     x.sum_even = x.sum_even + even;
     x.sum_odd = x.sum_odd + odd;
@@ -326,16 +334,16 @@ inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t*
 }
 
 // The weights of one group, while the tile unit multiplies for its neighbours: scores of the group at next, values of
-// the group at previous (a.rows and negative: none). Their instructions are dealt out between slices of the softmax,
+// the group at previous (negative: none). Their instructions are dealt out between slices of the softmax,
 // near enough for the processor to run both at once.
-template <bool kDiagonal>
-inline void group_step(const Scratch& a, int row, int first, int previous, int next) {
+template <bool kMasked>
+inline void group_step(const Scratch& a, int row, const KeyTile& keys, int previous, int next) {
   constexpr int kSlice = 16, kSlices = 2 * kKeyTile / kSlice;
   const int parity = row / kGroup & 1;
   const float* score = a.score + parity * kKeyTile * kGroup;
   float* score_next = a.score + (1 - parity) * kKeyTile * kGroup;
   const int64_t p_at = parity * kKeyTile * kGroup, p_previous = (1 - parity) * kKeyTile * kGroup;
-  const int n_scores = next < a.rows ? kKeySteps * a.d_steps : 0, n_values = previous >= 0 ? kKeySteps * a.d_steps : 0;
+  const int n_scores = next >= 0 ? kKeySteps * a.d_steps : 0, n_values = previous >= 0 ? kKeySteps * a.d_steps : 0;
   const int n_steps = n_values + n_scores;
   int done = 0;
   Softmax x[2];
@@ -348,9 +356,9 @@ inline void group_step(const Scratch& a, int row, int first, int previous, int n
     const float* score_u = score + u * kKeyTile * kTile;
     const int64_t p_u = p_at + u * kKeyTile * kTile;
     if (t == 0)
-      x[u] = softmax_begin<kDiagonal>(score_u, first, a.last + r, a.m + r, a.s + r,
+      x[u] = softmax_begin<kMasked>(score_u, keys, a.last + r, a.m + r, a.s + r,
                                       a.o + static_cast<int64_t>(r) * a.d_padded, a.d_padded);
-    softmax_keys<kDiagonal>(x[u], score_u, t, kSlice, a.p_hi + p_u, a.p_lo + p_u);
+    softmax_keys<kMasked>(x[u], score_u, t, kSlice, a.p_hi + p_u, a.p_lo + p_u);
     if (t + kSlice == kKeyTile) _mm512_store_ps(a.s + r, _mm512_load_ps(a.s + r) + (x[u].sum_even + x[u].sum_odd));
   }
   stores_before_tile_loads();
@@ -390,8 +398,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, const void* const* blocks,
-                    int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
+                    const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   const TileConfig config;
@@ -407,7 +415,8 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   __builtin_memset(a.o, 0, sizeof(float) * static_cast<size_t>(a.rows) * a.d_padded);
 
   const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
-  for (int64_t t0 = 0; t0 < n_keys; t0 += kKeyTile) {
+  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const char *key[kKeyTile], *value[kKeyTile];
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int t = 0; t < n; t++) {
@@ -419,18 +428,22 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     pack_values(value, n, type, d, a);
     int begin = 0;  // the first group with a row that sees this tile
     while (t0 > pos0 + a.last[begin + kGroup - 1]) begin += kGroup;
+    // Wherever the window ends, it is small enough for 32 bits there; without one, nothing is before it.
+    const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
+    const KeyTile keys{static_cast<int>(t0 - pos0), static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};
+    int end = begin + kGroup;  // and behind the last one
+    while (end < a.rows && a.last[end] <= edge + kKeyTile - 1) end += kGroup;
     stores_before_tile_loads();
-    const int64_t begin_p = begin / kGroup & 1, end_p = (a.rows / kGroup - 1) & 1;
+    const int64_t begin_p = begin / kGroup & 1, end_p = (end / kGroup - 1) & 1;
     const int n_steps = kKeySteps * a.d_steps;
     for (int i = 0; i < n_steps; i++) score_step(a, begin, a.score + begin_p * kKeyTile * kGroup, i);
-    for (int row = begin; row < a.rows; row += kGroup) {
-      const int previous = row == begin ? -1 : row - kGroup;
-      if (t0 + kKeyTile - 1 > pos0 + a.last[row])
-        group_step<true>(a, row, static_cast<int>(t0 - pos0), previous, row + kGroup);
-      else group_step<false>(a, row, 0, previous, row + kGroup);
+    for (int row = begin; row < end; row += kGroup) {
+      const int previous = row == begin ? -1 : row - kGroup, next = row + kGroup < end ? row + kGroup : -1;
+      if (t0 + kKeyTile - 1 > pos0 + a.last[row] || a.last[row + kGroup - 1] > edge) group_step<true>(a, row, keys, previous, next);
+      else group_step<false>(a, row, keys, previous, next);
     }
     const int64_t p_at = end_p * kKeyTile * kGroup;
-    for (int i = 0; i < n_steps; i++) value_step(a, a.rows - kGroup, a.p_hi + p_at, a.p_lo + p_at, i);
+    for (int i = 0; i < n_steps; i++) value_step(a, end - kGroup, a.p_hi + p_at, a.p_lo + p_at, i);
   }
   _tile_release();
   write_outputs(a, n_rows, g, d, out, ldo);

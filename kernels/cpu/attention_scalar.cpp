@@ -68,8 +68,8 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
   return sizeof(float) * (2 * static_cast<size_t>(block_size) * d + 2 * static_cast<size_t>(n_q) * g);
 }
 
-void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, const void* const* blocks,
-                    int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
+                    const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
   const int64_t n_keys = pos0 + n_q;
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
@@ -78,19 +78,22 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     std::memset(out + i * ldo, 0, sizeof(float) * g * d);
     for (int h = 0; h < g; h++) m[i * g + h] = -INFINITY, s[i * g + h] = 0;
   }
-  for (int64_t t0 = 0; t0 < n_keys; t0 += block_size) {
+  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  for (int64_t t0 = seen_from / block_size * block_size; t0 < n_keys; t0 += block_size) {
     for (int64_t j = 0; j < static_cast<int64_t>(block_size) * d; j++) {
       k[j] = kv_at(blocks[t0 / block_size], type, j);
       v[j] = kv_at(blocks[t0 / block_size], type, static_cast<int64_t>(block_size) * d + j);
     }
     for (int row = 0; row < n_q * g; row++) {
       const int i = row / g, h = row % g;
-      const int n = static_cast<int>(std::fmin(block_size, pos0 + i - t0 + 1));  // keys of this block the row may see
-      if (n <= 0) continue;
+      // Of this block the row sees keys [begin, n).
+      const int n = static_cast<int>(std::fmin(block_size, pos0 + i - t0 + 1));
+      const int begin = window > 0 ? static_cast<int>(std::fmax(0, pos0 + i - window + 1 - t0)) : 0;
+      if (n <= begin) continue;
       const float* q_row = q + i * ldq + h * d;
       float* o = out + i * ldo + h * d;
       float score[64], largest = m[row];
-      for (int t = 0; t < n; t++) {
+      for (int t = begin; t < n; t++) {
         score[t] = 0;
         for (int j = 0; j < d; j++) score[t] += q_row[j] * scale * k[t * d + j];
         largest = std::fmax(largest, score[t]);
@@ -98,7 +101,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
       const float w = weight(m[row], largest);
       for (int j = 0; j < d; j++) o[j] *= w;
       s[row] *= w;
-      for (int t = 0; t < n; t++) {
+      for (int t = begin; t < n; t++) {
         const float p = weight(score[t], largest);
         s[row] += p;
         for (int j = 0; j < d; j++) o[j] += p * v[t * d + j];

@@ -63,11 +63,17 @@ inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, 
   for (; i < n; i++) multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
 }
 
-// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. Key t is seen by the rows
-// whose last[] >= first + t.
+// Which keys of a tile a row sees: diagonal: key t only if last[row] >= first + t; edge: only if last[row] <= edge_first + t.
+// The numbers are small, thus exact, where they are looked at.
+struct Seen {
+  bool diagonal, edge;
+  float first, edge_first;
+};
+
+// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. A row that has seen no key yet
+// stays empty.
 template <class S>
-inline void softmax_tile(float* p, int n, bool diagonal, float first, const float* last, float* m, float* s, float* o,
-                         int d) {
+inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, float* m, float* s, float* o, int d) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, kGroup = 2 * L;
   for (int u = 0; u < kGroup; u += L) {
@@ -75,10 +81,9 @@ inline void softmax_tile(float* p, int n, bool diagonal, float first, const floa
     Vec m_new = m_old;
     for (int t = 0; t < n; t++) {
       Vec x = S::load(p + t * kGroup + u);
-      if (diagonal) {
-        x = S::select_ge(seen, S::set1(first + t), x, S::set1(kNegInf));
-        S::store(p + t * kGroup + u, x);
-      }
+      if (sees.diagonal) x = S::select_ge(seen, S::set1(sees.first + t), x, S::set1(kNegInf));
+      if (sees.edge) x = S::select_ge(S::set1(sees.edge_first + t), seen, x, S::set1(kNegInf));
+      if (sees.diagonal || sees.edge) S::store(p + t * kGroup + u, x);
       m_new = S::max(m_new, x);
     }
     Vec sum = S::set1(0);
@@ -104,8 +109,8 @@ size_t prefill_scratch_bytes_simd(int n_q, int g, int d, int) {
 }
 
 template <class S>
-void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, const void* const* blocks,
-                         int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
+                         const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
   constexpr int kGroup = PrefillScratch<S>::kGroup;
   const PrefillScratch<S> a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
@@ -119,7 +124,8 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
   for (int64_t j = 0; j < static_cast<int64_t>(a.rows) * d; j++) a.o[j] = 0;
 
   const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
-  for (int64_t t0 = 0; t0 < n_keys; t0 += kKeyTile) {
+  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int64_t t = 0; t < n;) {  // a piece: the part of one block that lies in this tile
       const int64_t in_block = (t0 + t) % block_size;
@@ -131,10 +137,14 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
     }
     for (int row = 0; row < a.rows; row += kGroup) {
       if (t0 - pos0 > static_cast<int64_t>(a.last[row + kGroup - 1])) continue;  // no row of the group sees this tile
-      const bool diagonal = t0 - pos0 + n - 1 > static_cast<int64_t>(a.last[row]);
+      const int64_t edge = t0 - pos0 + window - 1;  // key t is in the window of rows whose last[] <= edge + t
+      if (window > 0 && static_cast<int64_t>(a.last[row]) > edge + n - 1) break;  // nor does any later one
+      const Seen sees{t0 - pos0 + n - 1 > static_cast<int64_t>(a.last[row]),
+                      window > 0 && static_cast<int64_t>(a.last[row + kGroup - 1]) > edge, static_cast<float>(t0 - pos0),
+                      static_cast<float>(edge)};
       float* o = a.o + static_cast<int64_t>(row) * d;
       multiply<S, false>(a.k, d, 1, n, d, a.q + static_cast<int64_t>(row) * d, a.p);
-      softmax_tile<S>(a.p, n, diagonal, static_cast<float>(t0 - pos0), a.last + row, a.m + row, a.s + row, o, d);
+      softmax_tile<S>(a.p, n, sees, a.last + row, a.m + row, a.s + row, o, d);
       multiply<S, true>(a.v, 1, d, d, n, a.p, o);
     }
   }

@@ -54,6 +54,7 @@ struct PrefillAttention {
   const float* q = nullptr;  // [n][ldq], heads of head_dim; after RoPE, not scaled
   int64_t n = 0, ldq = 0;
   int64_t pos0 = 0;          // position of the first query
+  int64_t window = 0;        // tokens that a query sees, its own included; 0: all
   SequenceKv* sequence = nullptr;
   int layer = 0;
   bool last = false;         // of the prompt
@@ -68,13 +69,14 @@ struct PrefillAttention {
 
 // What a decode step read, per row; the trace callback sees it.
 struct RowReport {
-  int n_blocks = 0, n_read = 0;
+  int n_blocks = 0, n_read = 0;     // held; attended
   int lookups = 0, misses = 0;      // of the pool
   int64_t tokens_read = -1;         // -1: all of the blocks
   int64_t index_bytes = 0;          // read to choose them
   bool selected = true;             // anew; false: an earlier selection was used again
   const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
+  int64_t n_tokens = 0;             // that the query sees; the engine fills it in
 };
 
 // One decode step: the newest token of each of n sequences.
@@ -83,10 +85,14 @@ struct Step {
   const int32_t* tokens = nullptr;  // [n]
   int64_t n = 0;
   const Selector* selector = nullptr;
-  const Selector* dense = nullptr;  // of the first dense_layers layers
+  const Selector* dense = nullptr;  // of the first dense_layers layers, and of those with a window
   int dense_layers = 0;
+  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all. Within it they are read densely.
+  int window = 0, first_window_layer = 0;
   int lookahead = 0;      // microbatches loaded ahead of the test
   int64_t vote_position = 0;  // of sequences with unrotated keys: where the selector sees the query
+  int window_of(int layer) const { return layer >= first_window_layer ? window : 0; }
+  bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;    // report which blocks were read
   bool coverage = false;  // also measure what share of the attention weight was covered
   const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's

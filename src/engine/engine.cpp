@@ -14,9 +14,6 @@ Engine::Engine(const Model& model, const riffle_context_options& options)
     : model_(model), options_(resolve_options(model.config, options)), rope_(rope_frequencies(model.config, n_ctx())) {
   riffle_plan plan;
   plan_memory(model, options_, plan);
-  if (model.config.sliding_window > 0 && n_ctx() > model.config.sliding_window)
-    fail(RIFFLE_UNSUPPORTED, "the model has a sliding window of %d tokens, which riffle does not have yet; n_ctx up to that works",
-         model.config.sliding_window);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   if (options_.cuda) {
     backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
@@ -95,8 +92,16 @@ void Engine::require_digests(Sequence& s) {
   backend_->residency().change_digests(s.kv, want);
 }
 
-bool Engine::list_positions() const {
-  return selection().selector == RIFFLE_SELECTOR_TOKENSELECT && selection().positions == RIFFLE_POSITIONS_LIST;
+static bool wants_list(const riffle_selection& s) {
+  return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
+}
+
+bool Engine::list_positions() const { return wants_list(selection()); }
+
+// A window that holds all of the context is none: there the selector chooses.
+int Engine::window(int layer) const {
+  const int w = model_.config.window(layer);
+  return n_ctx() > w ? w : 0;
 }
 
 // Made-up attention looks at no positions.
@@ -165,9 +170,12 @@ void Engine::require_state(Sequence& s) {
   threads_->parallel_for(s.kv.heads.size(), take_in);
 }
 
-void Engine::check_device(const Selector& selector, const riffle_selection& selection) const {
-  const bool list = selection.selector == RIFFLE_SELECTOR_TOKENSELECT && selection.positions == RIFFLE_POSITIONS_LIST;
-  if (list && rope_.scale != 1)
+void Engine::check_device(const Selector& selector, const riffle_selection& wanted) const {
+  const Config& c = model_.config;
+  if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with this model's sliding window: %d tokens in the layers from %d "
+         "on, and n_ctx is %lld", c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
+  if (wants_list(wanted) && rope_.scale != 1)
     fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)

@@ -82,12 +82,13 @@ class Engine {
   void require_state(Sequence& sequence);
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
+  int window(int layer) const;  // tokens that a query of the layer sees; 0: all
   int64_t longest_list() const;  // that such a sequence attends to
   // Positions that may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
-  void check_device(const Selector& selector, const riffle_selection& selection) const;
+  void check_device(const Selector& selector, const riffle_selection& wanted) const;
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);
   void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);

@@ -106,6 +106,7 @@ void Engine::prefill_layers(Sequence& s, std::span<const int32_t> tokens, riffle
         att.n = rows - skip;
         att.ldq = att.ldo = q_width;
         att.pos0 = n0 + first + skip;
+        att.window = window(layer);
         att.sequence = &s.kv;
         att.layer = layer;
         att.last = first + rows == n;
@@ -246,6 +247,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.selector = selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
+  step.window = window(c.first_window_layer);
+  step.first_window_layer = c.first_window_layer;
   step.lookahead = selection().lookahead;
   step.vote_position = selection().local_tokens;
   step.orders = bool(trace_);
@@ -318,18 +321,21 @@ void Engine::run_step(int64_t n) {
 }
 
 void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
+  // What the query sees: a window's blocks and tokens, where the layer has one.
+  const int64_t held = s.kv.n_tokens + 1, block_size = options_.layout.block_size;
+  const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
   for (int h = 0; h < model_.config.n_kv_heads; ++h) {
     RowReport r = reports[h];
-    if (r.tokens_read < 0) {  // whole blocks; the last one is among them
-      const int64_t held = s.kv.n_tokens + 1;
-      r.tokens_read = int64_t(r.n_read) * options_.layout.block_size - (int64_t(r.n_blocks) * options_.layout.block_size - held);
+    r.n_tokens = held - before;
+    if (r.tokens_read < 0) {  // whole blocks, but for what is not seen; the first and the last one are among them
+      r.tokens_read = int64_t(r.n_read) * block_size - (int64_t(r.n_blocks) * block_size - held) - before % block_size;
     }
     for (Counts* c : {&counts_, &s.counts}) {
-      c->kv_tokens_total += s.kv.n_tokens + 1;
+      c->kv_tokens_total += r.n_tokens;
       c->kv_tokens_read += r.tokens_read;
       c->index_bytes_read += r.index_bytes;
       if (h == 0) ++c->selections, c->cached_selections += !r.selected;
-      c->kv_blocks_total += r.n_blocks;
+      c->kv_blocks_total += r.n_blocks - before / block_size;
       c->kv_blocks_read += r.n_read;
       c->pool_lookups += r.lookups;
       c->pool_hits += r.lookups - r.misses;

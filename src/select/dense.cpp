@@ -1,4 +1,4 @@
-// Every block, in token order: the exact reference.
+// Everything that the query sees, in token order: the exact reference.
 #include "select/selector.h"
 
 namespace riffle {

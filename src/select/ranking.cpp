@@ -22,9 +22,11 @@ void RowPlan::clear() {
 
 void RowPlan::everything(const Row& row) {
   clear();
-  order_.resize(row.n_blocks);
-  for (int b = 0; b < row.n_blocks; ++b) order_[b] = b;
-  n_forced_ = row.n_blocks;
+  const int first = static_cast<int>(row.first_seen() / row.block_size);
+  for (int b = first; b < row.n_blocks; ++b) order_.push_back(b);
+  if (row.first_seen() > 0)
+    for (const int b : order_) masks_.push_back(row.seen(b));
+  n_forced_ = row.n_blocks - first;
   first_candidate_ = row.n_blocks;
 }
 

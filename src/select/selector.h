@@ -1,6 +1,7 @@
 // The selection interface: which blocks one row of a decode step reads, in which order, and when it may stop.
 // A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. A new selector is one file beside this.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,10 +35,18 @@ struct Row {
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;
   SelectorState* state = nullptr;            // of the sequence; what make_state made, else null
+  int64_t window = 0;                        // so many of the last tokens are what the query sees; 0: all. Dense rows alone
 
   int tail_tokens() const { return static_cast<int>(n_tokens - int64_t(n_blocks - 1) * block_size); }
   int tokens_in(int b) const { return b < n_full ? block_size : tail_tokens(); }
   const std::byte* block(int b) const { return b < n_full ? blocks[b] : tail; }
+  // Of a block: the tokens that the query sees.
+  uint64_t seen(int b) const {
+    const uint64_t held = first_tokens(tokens_in(b));
+    const int64_t before = first_seen() - int64_t(b) * block_size;
+    return before <= 0 ? held : before >= block_size ? 0 : held & ~first_tokens(static_cast<int>(before));
+  }
+  int64_t first_seen() const { return window > 0 ? std::max<int64_t>(0, n_tokens - window) : 0; }
   int64_t row_bytes() const { return int64_t(type == KvType::F16 ? 2 : 4) * d; }  // of a token's key, or value
   const std::byte* key(int64_t token) const {
     return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
@@ -49,7 +58,7 @@ struct Row {
 // tail), in token order; then the candidates, most critical first, ordered only as far as they are asked for.
 class RowPlan {
  public:
-  // All blocks in token order, nothing ranked.
+  // All that the query sees: blocks in token order, nothing ranked.
   void everything(const Row& row);
   // The forced blocks; candidates are what lies between sinks and window: [first_candidate, first + n_candidates).
   void forced(const Row& row, int sink_blocks, int window_blocks);

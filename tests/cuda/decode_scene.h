@@ -191,8 +191,10 @@ struct Scene {
     q_row.assign(s.q.begin() + int64_t(head) * shape.g * shape.d, s.q.begin() + int64_t(head + 1) * shape.g * shape.d);
     for (float& x : q_row) x *= 1 / std::sqrt(float(shape.d));
     const int64_t stride = int64_t(s.vectors) * shape.d, e = entry(s, head, 0);
-    return {q_row.data(), shape.g, shape.d, shape.block_size, s.n_tokens, s.n_blocks, s.n_blocks - 1,
-            s.digests.data() + e * stride, stride, s.factor.data() + e, cpu::kernels(cpu::Isa::Scalar)};
+    Row r{q_row.data(), shape.g, shape.d, shape.block_size, s.n_tokens, s.n_blocks, s.n_blocks - 1,
+          s.digests.data() + e * stride, stride, s.factor.data() + e, cpu::kernels(cpu::Isa::Scalar)};
+    r.window = ranked.window;
+    return r;
   }
 
   // Largest score, sum and weighted values of one block for one query, added to a double online softmax.
@@ -208,6 +210,7 @@ struct Scene {
     x.o.resize(d);
     for (int t = 0; t < B && b * B + t < s.n_tokens; ++t) {
       if (!(mask(s, head, b) >> t & 1)) continue;
+      if (ranked.window > 0 && b * B + t < s.n_tokens - ranked.window) continue;
       double score = 0;
       for (int j = 0; j < d; ++j) score += double(q[j]) * value(from, int64_t(t) * d + j);
       score /= std::sqrt(double(d));

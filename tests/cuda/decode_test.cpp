@@ -403,6 +403,65 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
   }
 }
 
+// Shapes for which a warp has no room for a whole block, windows that begin in a block, at its edge and before the text;
+// the host-driven step reads the same.
+TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
+  if (skip()) return;
+  unsigned seed = 400;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+    for (int d : {64, 80, 96, 128, 256})
+      for (int block_size : {16, 32, 64})
+        for (int window : {1, 15, 64, 65, 1000, 1 << 28}) {
+          SceneShape shape;
+          shape.type = type, shape.d = d, shape.block_size = block_size, shape.seed = ++seed;
+          shape.g = 1 + static_cast<int>(seed % 8);
+          shape.tokens = {1, 64, 65, 66, 500, 32 * 90, 4001};
+          Ranked ranked = ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+          ranked.window = window;
+          const Scene scene(shape, ranked);
+          SceneDevice device(scene, 40);
+          if (cuda::decode_supported(scene.layout, shape.g, device.limits) != cudaSuccess) continue;
+          INFO("type " << int(type) << " d " << d << " block " << block_size << " window " << window);
+          device.run();
+          const Download want(device);
+          check_all(scene, want);
+          device.run();  // some are in the pool now
+          CHECK(same_bits(Download(device).out, want.out));
+          SceneDevice host_only(scene, 0);
+          host_only.run();
+          CHECK(same_bits(Download(host_only).out, want.out));
+        }
+}
+
+// A warp's ring takes a block's keys, then its values, where a device has room for no more.
+TEST_CASE("decode on the device: half a block at a time gives the same bits", "[cuda]") {
+  if (skip()) return;
+  for (const auto& [type, d, block_size, kilobytes] :
+       {std::tuple{cuda::KvType::F16, 256, 16, 64}, {cuda::KvType::F16, 256, 32, 99}, {cuda::KvType::F32, 128, 32, 99},
+        {cuda::KvType::F32, 256, 16, 99}})
+    for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa}) {
+      SceneShape shape;
+      shape.type = type, shape.d = d, shape.block_size = block_size, shape.g = 5, shape.tokens = {3000, 777, 20};
+      const Scene scene(shape, ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
+      SceneDevice plain(scene, 60);
+      plain.run();
+      const Download want(plain);
+      for (int slots : {60, 0}) {
+        INFO("type " << int(type) << " d " << d << " block " << block_size << " mode " << int(mode) << " slots " << slots);
+        SceneDevice device(scene, slots);
+        device.limits.smem_per_block = kilobytes << 10;
+        REQUIRE(cuda::decode_supported(scene.layout, shape.g, device.limits) == cudaSuccess);
+        for (int turn = 0; turn < 3; ++turn) {  // what was kept in the pool is read from there
+          device.run();
+          const Download got(device);
+          check_all(scene, got);
+          CHECK(same_bits(got.out, want.out));
+          CHECK(same_bits(got.lse, want.lse));
+        }
+      }
+    }
+}
+
 TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
   if (skip()) return;
   const auto supported = [](cuda::KvType type, int block_size, int d, int kilobytes) {
@@ -417,10 +476,17 @@ TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
   // Compute capability 7.5, 8.6 and 8.9, 9.0.
   CHECK(supported(cuda::KvType::F16, 16, 128, 64));
   CHECK_FALSE(supported(cuda::KvType::F16, 32, 128, 64));
-  CHECK_FALSE(supported(cuda::KvType::F32, 16, 128, 64));
+  CHECK(supported(cuda::KvType::F32, 16, 128, 64));  // half a block
+  CHECK_FALSE(supported(cuda::KvType::F32, 32, 128, 64));
   CHECK(supported(cuda::KvType::F16, 32, 128, 99));
   CHECK_FALSE(supported(cuda::KvType::F16, 64, 128, 99));
-  CHECK_FALSE(supported(cuda::KvType::F32, 32, 128, 99));
+  CHECK(supported(cuda::KvType::F32, 32, 128, 99));
+  CHECK_FALSE(supported(cuda::KvType::F32, 64, 128, 99));
+  CHECK(supported(cuda::KvType::F16, 32, 256, 99));
+  CHECK_FALSE(supported(cuda::KvType::F16, 64, 256, 99));
+  CHECK(supported(cuda::KvType::F16, 64, 256, 227));
+  CHECK(supported(cuda::KvType::F32, 32, 256, 227));
+  CHECK_FALSE(supported(cuda::KvType::F32, 64, 256, 227));
   CHECK(supported(cuda::KvType::F16, 64, 128, 227));
   CHECK(supported(cuda::KvType::F32, 32, 128, 227));
   CHECK_FALSE(supported(cuda::KvType::F16, 24, 128, 227));

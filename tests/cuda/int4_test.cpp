@@ -75,7 +75,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
   if (skip()) return;
   std::mt19937 g(6);
   std::normal_distribution<float> normal;
-  for (int d : {64, 80, 128, 256})
+  for (int d : {64, 80, 96, 128, 256})
     for (int group : {1, 3, 4, 8})
       for (int n_tokens : {1, 33, 200, 2049, 9000}) {
         const int block_size = 32, heads = 2, layers = 2, layer = 1;

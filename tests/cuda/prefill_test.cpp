@@ -27,6 +27,7 @@ struct Shape {
   int q_pad = 0, out_pad = 0;  // ldq and ldo beyond the row
   float k_scale = 1;
   int64_t spare_blocks = 0;  // of each head, beyond the last token's
+  int64_t window = 0;
 
   int n_heads() const { return n_kv_heads * group; }
   int64_t width() const { return static_cast<int64_t>(n_heads()) * d; }
@@ -95,7 +96,7 @@ struct Case {
     out.poison();
     FlashPrefill args;
     args.q = chunk.get(), args.n = end - begin, args.ldq = shape.ldq(), args.pos0 = shape.pos0 + begin;
-    args.n_heads = shape.n_heads(), args.n_kv_heads = shape.n_kv_heads;
+    args.window = shape.window, args.n_heads = shape.n_heads(), args.n_kv_heads = shape.n_kv_heads;
     args.blocks = blocks.get(), args.n_blocks = n_blocks, args.layout = layout;
     args.out = out.get(), args.ldo = shape.ldo(), args.out_type = shape.out_type;
     check_cuda(flash_prefill(args, device_limits(), nullptr), "flash_prefill");
@@ -129,17 +130,17 @@ struct Case {
     const int64_t step = std::max<int64_t>(1, (shape.n + max_rows - 1) / max_rows);
     for (int64_t i = shape.n - 1;; i = std::max<int64_t>(0, i - step)) {
       for (int head = 0; head < shape.n_heads(); head++) {
-        const int64_t visible = shape.pos0 + i + 1;
+        const int64_t visible = shape.pos0 + i + 1, begin = shape.window > 0 ? std::max<int64_t>(0, visible - shape.window) : 0;
         const double* keys = kv.data() + static_cast<int64_t>(head / shape.group) * total * 2 * shape.d;
         double top = -HUGE_VAL, sum = 0;
-        for (int64_t t = 0; t < visible; t++) {
+        for (int64_t t = begin; t < visible; t++) {
           double dot = 0;
           for (int j = 0; j < shape.d; j++) dot += q[i * shape.ldq() + head * shape.d + j] * keys[t * 2 * shape.d + j];
           p[t] = dot / std::sqrt(static_cast<double>(shape.d));
           top = std::max(top, p[t]);
         }
         std::fill(exact.begin(), exact.end(), 0.0);
-        for (int64_t t = 0; t < visible; t++) {
+        for (int64_t t = begin; t < visible; t++) {
           const double e = std::exp(p[t] - top);
           sum += e;
           for (int j = 0; j < shape.d; j++) exact[j] += e * keys[(t * 2 + 1) * shape.d + j];
@@ -174,7 +175,7 @@ double tolerance(const Shape& s) {
 
 void check_shape(const Shape& s, uint32_t seed, int64_t max_rows = 24) {
   CAPTURE(s.n, s.pos0, s.d, s.block_size, s.n_kv_heads, s.group, static_cast<int>(s.type), static_cast<int>(s.out_type),
-          s.q_pad, s.out_pad, s.k_scale, s.spare_blocks);
+          s.q_pad, s.out_pad, s.k_scale, s.spare_blocks, s.window);
   const Case c(s, seed);
   CHECK(c.worst_error(c.run(0, s.n), max_rows) <= tolerance(s));
 }
@@ -250,6 +251,44 @@ TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda]
         CHECK(pieces == whole);
       }
     }
+  }
+}
+
+// Tiles before the window are skipped, the first one that is read is masked; bits do not depend on what a chunk skips.
+TEST_CASE("prefill attention: a sliding window", "[cuda][prefill][window]") {
+  if (skip()) return;
+  uint32_t seed = 9000;
+  for (const KvType type : {KvType::F16, KvType::F32}) {
+    for (const int d : kHeadDims) {
+      for (const int64_t window : {1, 2, 31, 63, 64, 65, 127, 128, 200, 333, 1000, 1 << 28}) {
+        Shape s;
+        s.type = type, s.d = d, s.window = window, s.block_size = kBlockSizes[seed % 3];
+        s.n_kv_heads = 2, s.group = 1 + static_cast<int>(seed % 3);
+        s.n = 1 + seed * 37 % 330, s.pos0 = seed % 5 == 0 ? 0 : seed * 101 % 700;
+        CAPTURE(static_cast<int>(type), d, window, s.block_size, s.n, s.pos0);
+        const Case c(s, seed++);
+        const std::vector<std::byte> whole = c.run(0, s.n);
+        CHECK(c.worst_error(whole, 40) <= tolerance(s));
+        std::vector<std::byte> pieces;
+        for (int64_t from = 0, to; from < s.n; from = to) {
+          to = std::min(s.n, from + 1 + (from * 7 + seed) % 90);
+          const std::vector<std::byte> piece = c.run(from, to);
+          pieces.insert(pieces.end(), piece.begin(), piece.end());
+        }
+        CHECK(pieces == whole);
+      }
+    }
+  }
+  // Far into a document: nothing before the window is read, or its NaN would show.
+  Shape s;
+  s.n = 300, s.pos0 = 20000, s.window = 512, s.group = 2;
+  for (const KvType type : {KvType::F16, KvType::F32}) {
+    s.type = type;
+    Case c(s, 77);
+    const int64_t unread = (s.pos0 - s.window + 1) / 64 * 64 / s.block_size;  // the largest tile has 64 keys
+    for (int h = 0; h < s.n_kv_heads; h++)
+      check_cuda(cudaMemset(c.blocks.get() + h * c.n_blocks * c.layout.block_bytes, 0xff, unread * c.layout.block_bytes));
+    CHECK(c.worst_error(c.run(0, s.n), 20) <= tolerance(s));
   }
 }
 

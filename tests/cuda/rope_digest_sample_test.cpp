@@ -63,7 +63,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
   if (skip()) return;
   Rng g(11);
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
-  for (int d : {2, 16, 64, 80, 128, 256}) {
+  for (int d : {2, 16, 64, 80, 96, 128, 256}) {
     for (bool interleaved : {false, true}) {
       for (KvType type : {KvType::F16, KvType::F32}) {
         const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
@@ -129,7 +129,7 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
   if (skip()) return;
   Rng g(12);
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
-  for (int d : {8, 64, 80, 128, 256, 512}) {
+  for (int d : {8, 64, 80, 96, 128, 256, 512}) {
     for (int block_size : {1, 16, 32, 64}) {
       for (KvType type : {KvType::F16, KvType::F32}) {
         for (DigestKind kind : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean}) {

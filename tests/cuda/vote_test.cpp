@@ -241,7 +241,7 @@ TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "
   if (skip()) return;
   unsigned seed = 1;
   for (riffle_vote vote : kVotes)
-    for (int d : {16, 64, 80, 128, 256})
+    for (int d : {16, 64, 80, 96, 128, 256})
       for (int B : {16, 32, 64})
         for (int g : {1, 3, 4, 8}) {
           SceneShape shape;

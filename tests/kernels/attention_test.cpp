@@ -132,7 +132,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& q, int g, const Cache& cache, int pos0,
-                           int n_q, const std::vector<int>& parts) {
+                           int n_q, const std::vector<int>& parts, int window = 0) {
   const int d = cache.d, ld = g * d;
   std::vector<float> out(q.size(), std::nanf(""));
   int at = 0;
@@ -140,7 +140,7 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
     const int n = std::min(parts[i % parts.size()], n_q - at);
     Memory scratch(k.prefill_scratch_bytes(n, g, d, cache.block_size));
     std::memset(scratch.p, 0xff, k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
-    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, cache.blocks.data(),
+    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window, cache.blocks.data(),
                      cache.block_size, cache.type, out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
     at += n;
   }
@@ -149,12 +149,12 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
 
 // Largest error of a prefill against float64, as a share of the largest value.
 double prefill_error(const std::vector<float>& q, const std::vector<float>& out, int g, const Cache& cache, int pos0,
-                     int n_q) {
+                     int n_q, int window = 0) {
   const int d = cache.d;
   double error = 0;
   for (int i = 0; i < n_q; i++) {
-    std::vector<int> tokens(pos0 + i + 1);
-    for (int t = 0; t <= pos0 + i; t++) tokens[t] = t;
+    std::vector<int> tokens;
+    for (int t = window > 0 ? std::max(0, pos0 + i - window + 1) : 0; t <= pos0 + i; t++) tokens.push_back(t);
     for (int h = 0; h < g; h++) {
       const size_t at = (static_cast<size_t>(i) * g + h) * d;
       const Reference r = attend_reference(q.data() + at, 1 / std::sqrt(static_cast<double>(d)), cache, tokens);
@@ -225,7 +225,7 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
     std::mt19937 random(2);
     double worst = 0, worst_l = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
-      for (const int d : {2, 34, 64, 80, 128, 256}) {
+      for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
         for (const int g : {1, 2, 3, 4, 7, 8, 16}) {
           const int block_size = 16 << random() % 3;
           const int n_tokens = 2 * block_size + 1 + static_cast<int>(random() % block_size);  // the third block: a tail
@@ -341,7 +341,7 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
     std::mt19937 random(5);
     double worst = 0;
     for (const KvType type : {KvType::F16, KvType::F32}) {
-      for (const int d : {2, 34, 64, 80, 128, 256}) {
+      for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
         for (const int g : {1, 3, 4, 16}) {
           const int block_size = 16 << random() % 3;
           const int pos0 = static_cast<int>(random() % 200), n_q = 1 + static_cast<int>(random() % 70);
@@ -361,7 +361,7 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
 TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut into calls", "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(6);
-    for (const int d : {64, 80, 128}) {
+    for (const int d : {64, 80, 96, 128, 256}) {
       for (const int g : {1, 3, 4}) {
         const int block_size = 16 << random() % 3, pos0 = static_cast<int>(random() % 100), n_q = 150;
         const Cache cache(random, block_size, d, KvType::F16, pos0 + n_q);
@@ -373,6 +373,37 @@ TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut int
         CHECK(same_bits(whole, prefill(k, q, g, cache, pos0, n_q, {k.prefill_tile(g, d)})));
       }
     }
+  });
+}
+
+// Whole blocks before the window hold NaN where the header says that they are not read.
+TEST_CASE("attend_prefill with a window equals float64, and bits do not depend on calls", "[kernels][attention][window]") {
+  for_each_isa([&](const AttentionKernels& k) {
+    std::mt19937 random(51);
+    double worst = 0;
+    for (const KvType type : {KvType::F16, KvType::F32}) {
+      for (const int d : {34, 64, 80, 96, 128, 256}) {
+        for (const int window : {1, 2, 31, 63, 64, 65, 100, 128, 129, 300, 1 << 28}) {
+          const int block_size = 16 << random() % 3, g = std::vector<int>{1, 3, 4, 8}[random() % 4];
+          const int pos0 = static_cast<int>(random() % 400), n_q = 1 + static_cast<int>(random() % 200);
+          const Cache cache(random, block_size, d, type, pos0 + n_q);
+          const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * g * d, 2);
+          const int unread = std::max(0, pos0 - window + 1) / 64 * 64;
+          for (int b = 0; b < unread / block_size; b++)
+            std::memset(cache.memory[b].p, 0xff, static_cast<size_t>(2) * block_size * d * (type == KvType::F16 ? 2 : 4));
+          const std::vector<float> out = prefill(k, q, g, cache, pos0, n_q, {n_q}, window);
+          const double e = prefill_error(q, out, g, cache, pos0, n_q, window);
+          if (!(e <= worst)) worst = e;
+          CAPTURE(d, g, window, block_size, pos0, n_q);
+          CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {7, 16, 33, 2}, window)));
+          CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {1}, window)));
+          CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {k.prefill_tile(g, d)}, window)));
+          if (window >= pos0 + n_q) CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {n_q})));
+        }
+      }
+    }
+    CAPTURE(worst);
+    CHECK(worst <= 3e-5);
   });
 }
 
@@ -409,7 +440,7 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
     const AttentionKernels& scalar = kernels(Isa::Scalar)->attention;
     std::mt19937 random(9);
     for (int round = 0; round < 120; round++) {
-      const int d = std::vector<int>{2, 34, 64, 80, 128, 256}[random() % 6], block_size = 16 << random() % 3;
+      const int d = std::vector<int>{2, 34, 64, 80, 96, 128, 256}[random() % 7], block_size = 16 << random() % 3;
       const KvType type = random() % 4 == 0 ? KvType::F32 : KvType::F16;
       const float scale = std::vector<float>{1e-6f, 0.01f, 1, 100}[random() % 4];
       std::vector<float> keys = normal_vector(random, static_cast<size_t>(block_size) * d, scale);
@@ -497,7 +528,7 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
 TEST_CASE("digest_score equals float64, whatever the stride and the split", "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(10);
-    for (const int d : {2, 34, 64, 80, 128, 256}) {
+    for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
       const int n = 53;
       const int64_t stride = (d % 4 ? 3 : 2) * d;
       const std::vector<float> values = normal_vector(random, static_cast<size_t>(n) * stride, 1);

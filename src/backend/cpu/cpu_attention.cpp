@@ -59,6 +59,7 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
     r.row.d = d;
     r.row.block_size = layout.block_size;
     r.row.n_tokens = r.sequence->n_tokens + 1;
+    r.row.window = step_.window_of(layer);
     r.row.n_blocks = static_cast<int>(layout.blocks(r.row.n_tokens));
     r.row.n_full = r.row.n_blocks - 1;
     r.row.digests = kv.digests.data();
@@ -288,9 +289,9 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
     float* base = thread_scratch_[thread].as<float>();
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     clear(all, g, d);
-    for (int b = 0; b < r.row.n_blocks; ++b)
-      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type, layout.block_size,
-                                       first_tokens(r.row.tokens_in(b)), &all, base + g * d + 2 * g, nullptr);
+    for (auto b = static_cast<int>(r.row.first_seen() / layout.block_size); b < r.row.n_blocks; ++b)
+      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type, layout.block_size, r.row.seen(b), &all,
+                                       base + g * d + 2 * g, nullptr);
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
       const float read = r.plan->read_l.empty() ? some.m[h] + std::log(some.s[h]) : r.plan->read_l[h];
@@ -301,7 +302,7 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
 }
 
 void CpuBackend::attend_step(int layer, const float* q, float* out) {
-  const Selector& selector = layer < step_.dense_layers ? *step_.dense : *step_.selector;
+  const Selector& selector = step_.is_dense(layer) ? *step_.dense : *step_.selector;
   const int64_t n_rows = step_.n * config_.n_kv_heads;
   const int g = config_.n_heads / config_.n_kv_heads, d = store_.layout().head_dim;
   prepare_rows(layer, q, selector);

@@ -287,7 +287,7 @@ void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
     const int h = static_cast<int>(item % heads);
     const int64_t i0 = (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-    kernels_->attention.attend_prefill(a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0,
+    kernels_->attention.attend_prefill(a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window,
                                        reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks),
                                        layout.block_size, layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo,
                                        thread_scratch_[thread].data());

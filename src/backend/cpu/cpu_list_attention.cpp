@@ -212,7 +212,7 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     threads_->parallel_for(tiles, [&](int64_t item, int thread) {
       const int64_t i0 = (tiles - 1 - item) * tile;
       const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-      kernels_->attention.attend_prefill(q + i0 * width + int64_t(h) * g * d, width, n_q, g, d, n - a.n + i0,
+      kernels_->attention.attend_prefill(q + i0 * width + int64_t(h) * g * d, width, n_q, g, d, n - a.n + i0, 0,
                                          list_table_.data(), block_size, KvType::F32,
                                          a.out + i0 * a.ldo + int64_t(h) * g * d, a.ldo, thread_scratch_[thread].data());
     });

@@ -256,6 +256,7 @@ void CudaBackend::attend_prefill(const PrefillAttention& a) {
   f.n = a.n;
   f.ldq = a.ldq;
   f.pos0 = a.pos0;
+  f.window = a.window;
   f.n_heads = config_.n_heads;
   f.n_kv_heads = config_.n_kv_heads;
   f.blocks = a.kv.base;

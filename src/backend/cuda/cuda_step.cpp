@@ -52,7 +52,8 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.out = out;
   s.layout = residency_.layout();
   s.overlap = overlap_;
-  s.ranked = ranked_of(layer < step_.dense_layers ? dense_rule_ : rule_);
+  s.ranked = ranked_of(step_.is_dense(layer) ? dense_rule_ : rule_);
+  s.ranked.window = step_.window_of(layer);
   s.pool = residency_.pool();
   s.scratch = scratch_.data();
   s.arrivals = arrivals_.as<uint32_t>();
@@ -228,6 +229,7 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
   // The whole, beside it, straight from the host store: it must not disturb the pool.
   s.ranked = {};
   s.ranked.everything = true;
+  s.ranked.window = step_.window_of(layer);
   s.pool.n_slots = 0;
   s.out = dense_out_.as<float>();
   s.order = nullptr;
@@ -335,7 +337,7 @@ void CudaBackend::report_step() {
       to.tokens_read = from.n_tokens;
       to.selected = from.cached == 0;
       if (to.selected)
-        to.index_bytes = index_bytes(layer < step_.dense_layers ? dense_rule_ : rule_, from.n_blocks,
+        to.index_bytes = index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, from.n_blocks,
                                      host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;

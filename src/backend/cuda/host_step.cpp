@@ -65,7 +65,7 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
     for (int h = 0; h < rows; ++h) {
       if (done_rows_[h]) continue;  // rows that are done but not yet known to be are skipped by the kernels
       for (int p = begin; p < batch.end; ++p) {
-        const int32_t block = shared.step.ranked.everything ? p : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
+        const int32_t block = shared.step.ranked.everything ? first_block_ + p : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
         if (block == tail) continue;
         const SlotPool::Grant grant = pool.acquire(block_key(s.id, shared.step.layer, h, block),
                                                    residency_->partition(shared.step.layer));
@@ -133,6 +133,8 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   step.order = nullptr;
 
   const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
+  const int64_t unseen = step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
+  first_block_ = step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
   const int n_forced_most = std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.window_blocks + 1);
   const int regions = progressive ? lookahead + 2 : 2;
   const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
@@ -196,7 +198,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   }
   for (int h = 0; order && h < rows; ++h)
     for (int p = 0; p < std::min(n_total_, known); ++p)
-      order[h * step.max_blocks + p] = step.ranked.everything ? p : host_order_.as<int32_t>()[h * step.max_blocks + p];
+      order[h * step.max_blocks + p] = step.ranked.everything ? first_block_ + p : host_order_.as<int32_t>()[h * step.max_blocks + p];
 }
 
 }  // namespace riffle::cuda

@@ -47,6 +47,7 @@ class HostDriven {
   int widest_ = 0;
   uint32_t epoch_ = 0, first_epoch_ = 0;
   int n_total_ = 0;
+  int first_block_ = 0;  // of the layer under way: those before it are not seen
 };
 
 }  // namespace riffle::cuda

@@ -1,0 +1,174 @@
+// Layers with a sliding window: what is read, that no selector, pool, thread, chunk or batch changes the result, and what
+// does not go with them. Parity with transformers: parity_test.cpp.
+#include "window_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+struct Seen {
+  int64_t n_tokens, n_tokens_read;
+  int n_read;
+  bool whole;  // coverage is 1 for every head
+};
+
+}  // namespace
+
+TEST_CASE("window: every selector gives the dense logits, wherever the KV is", "[window]") {
+  const TempDir temp;
+  const auto prompt = ids(0, 300), steps = ids(300, 340);
+  for (const int window : {20, 64, 100}) {
+    INFO("window " << window);
+    const std::string path = mistral(temp, window);
+    std::vector<std::vector<float>> reference;
+    {
+      Runtime r(sparse(RIFFLE_SELECTOR_DENSE), path);
+      reference = run(r, r.session(), prompt, steps);
+    }
+    for (const riffle_selector selector : kSelectors) {
+      INFO("selector " << selector);
+      riffle_context_options o = sparse(selector);
+      Runtime r(o, path);
+      CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
+      riffle_stats stats{};
+      stats.struct_size = sizeof stats;
+      r.check(riffle_get_stats(r.context, &stats));
+      const uint64_t rows = 2 * 2 * steps.size();  // layers and KV heads of so many steps
+      CHECK(stats.kv_tokens_total == rows * window);
+      CHECK(stats.kv_tokens_read == rows * window);
+      CHECK(stats.kv_blocks_total == stats.kv_blocks_read);
+      CHECK(stats.kv_blocks_total < rows * (window / 16 + 2));
+      CHECK(stats.index_bytes_read == 0);
+
+      o.n_threads = 1;
+      o.prefill_chunk = 48;
+      Runtime chunks(o, path);
+      CHECK(same_bits(run(chunks, chunks.session(), prompt, steps), reference));
+      o.n_threads = 3;
+      o.prefill_chunk = 500;
+      o.device = RIFFLE_DEVICE_EMU;
+      for (const int slots : {8, 16, 60}) {
+        INFO("slots " << slots);
+        o.slots = slots;
+        Runtime pooled(o, path);
+        CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), reference));
+      }
+    }
+  }
+}
+
+TEST_CASE("window: steps give what a prefill gives", "[window]") {
+  const TempDir temp;
+  for (const int window : {1, 17, 100}) {
+    const std::string path = mistral(temp, window);
+    for (const riffle_kv_type type : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
+      riffle_context_options o = sparse(RIFFLE_SELECTOR_DENSE);
+      o.kv_type = type;
+      Runtime r(o, path);
+      const auto rows = run(r, r.session(), ids(0, 150), ids(150, 260));
+      for (const int n : {1, 2, 60, 110}) {
+        riffle_session* s = r.session();
+        const auto all = ids(0, 150 + n);
+        r.check(riffle_prefill(s, all.data(), all.size(), nullptr, nullptr));
+        const TinyDifference d = tiny_difference(r.logits(s), rows[n], "step " + std::to_string(n));
+        INFO(d.where << ", window " << window);
+        CHECK(d.relative <= (type == RIFFLE_KV_F32 ? 1e-4 : 1e-3));  // f16: values near the middle may round the other way
+      }
+    }
+  }
+}
+
+TEST_CASE("window: only the layers that have one, and all of it", "[window]") {
+  const TempDir temp;
+  const std::string path = qwen(temp, 50);
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+    for (const riffle_selector selector : kSelectors) {
+      INFO("selector " << selector);
+      riffle_context_options o = sparse(selector);
+      o.device = device;
+      Runtime r(o, path);
+      riffle_session* s = r.session();
+      const auto prompt = ids(0, 200);
+      r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      std::vector<std::vector<Seen>> layers(2);
+      r.check(riffle_set_trace(
+          r.context,
+          [](void* user, const riffle_trace* t) {
+            bool whole = true;
+            for (int h = 0; h < t->n_group; ++h) whole = whole && t->coverage[h] > 0.9999f;
+            (*static_cast<std::vector<std::vector<Seen>>*>(user))[t->layer].push_back(
+                {t->n_tokens, t->n_tokens_read, t->n_read, whole});
+          },
+          &layers, true));
+      for (const int32_t token : ids(200, 230)) r.check(riffle_step(r.context, &s, &token, 1));
+      for (int layer = 0; layer < 2; ++layer) {
+        const int heads = static_cast<int>(layers[layer].size()) / 30;
+        for (size_t i = 0; i < layers[layer].size(); ++i) {
+          const Seen& row = layers[layer][i];
+          const int64_t held = 201 + static_cast<int64_t>(i) / heads;
+          CHECK(row.n_tokens == (layer == 0 ? held : 50));
+          if (layer == 1) {
+            CHECK(row.n_tokens_read == 50);
+            CHECK(row.n_read == (held - 1) / 16 - (held - 50) / 16 + 1);
+            CHECK(row.whole);
+          }
+        }
+      }
+    }
+}
+
+TEST_CASE("window: sequences stepped together give what each gives alone", "[window]") {
+  const TempDir temp;
+  const std::string path = mistral(temp, 64);
+  for (const int slots : {0, 16}) {
+    riffle_context_options o = sparse(RIFFLE_SELECTOR_PSA);
+    const int lengths[] = {10, 63, 64, 100, 500};
+    std::vector<std::vector<std::vector<float>>> alone;
+    for (const int n : lengths) {
+      Runtime r(o, path);
+      alone.push_back(run(r, r.session(), ids(0, n), ids(n, n + 20)));
+    }
+    if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+    Runtime r(o, path);
+    std::vector<riffle_session*> sessions;
+    for (const int n : lengths) {
+      sessions.push_back(r.session());
+      const auto prompt = ids(0, n);
+      r.check(riffle_prefill(sessions.back(), prompt.data(), prompt.size(), nullptr, nullptr));
+    }
+    for (int step = 0; step < 20; ++step) {
+      std::vector<int32_t> tokens;
+      for (const int n : lengths) tokens.push_back(ids(n + step, n + step + 1)[0]);
+      r.check(riffle_step(r.context, sessions.data(), tokens.data(), sessions.size()));
+      for (size_t i = 0; i < sessions.size(); ++i) CHECK(same_bits({r.logits(sessions[i])}, {alone[i][step + 1]}));
+    }
+  }
+}
+
+// A model may have a window that its context never fills; there selectors choose as always.
+TEST_CASE("window: one that holds the whole context changes nothing", "[window]") {
+  const TempDir temp;
+  const std::string with = mistral(temp, 1024), without = mistral(temp, 0);
+  for (const riffle_selector selector : kSelectors) {
+    INFO("selector " << selector);
+    Runtime a(sparse(selector), with), b(sparse(selector), without);
+    CHECK(same_bits(run(a, a.session(), ids(0, 300), ids(300, 320)), run(b, b.session(), ids(0, 300), ids(300, 320))));
+  }
+}
+
+TEST_CASE("window: positions in a list are refused", "[window]") {
+  const TempDir temp;
+  const std::string path = mistral(temp, 64);
+  riffle_context_options o = sparse(RIFFLE_SELECTOR_TOKENSELECT);
+  Runtime r(o, path);
+  o.selection.positions = RIFFLE_POSITIONS_LIST;
+  riffle_context* c = nullptr;
+  char err[512];
+  REQUIRE(riffle_context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_UNSUPPORTED);
+  CHECK_THAT(err, Catch::Contains("positions list") && Catch::Contains("sliding window"));
+  REQUIRE(riffle_set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
+  CHECK_THAT(riffle_context_error(r.context), Catch::Contains("sliding window"));
+  o.n_ctx = 64;
+  REQUIRE(riffle_context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_OK);
+  riffle_context_free(c);
+}
