@@ -1,0 +1,10 @@
+// y = W x of quantised weights of 4 to 6 bits, for gemv.cu.
+#pragma once
+#include "kernels/gemv_launch.cuh"
+
+namespace riffle::cuda::gemv_quant {
+
+// All outputs are of one such type, x and norm 16-byte aligned. SwiGLU, norm and the rest as Gemv says.
+Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
+
+}  // namespace riffle::cuda::gemv_quant
