@@ -371,7 +371,10 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, row_parts(w.type, w.cols).data, 1);
   if (!fast) return launch_any(args, device, stream);
-  if (few_bits) return gemv_quant::launch(args, device, stream);
+  if (few_bits) {
+    const Status s = gemv_quant::launch(args, device, stream);
+    return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
+  }
   if (gemv_mma::fits(args, device)) return gemv_mma::launch(args, device, stream);
   switch (w.type) {
     case WType::F32: return launch_type<WType::F32>(args, device, stream);

@@ -24,7 +24,7 @@ struct Plan {
   int n_units, rounds;      // rounds: units a warp goes through
   int n_steps;              // in a row
   int chunk;                // steps whose x is in shared memory at a time
-  int stages;               // of a warp's ring
+  int stages, groups;       // of a warp's ring; groups of copies in a stage
 };
 
 // 16 or 8 bytes, or zeros.
@@ -46,23 +46,20 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, boo
   }
 #endif
 }
-__device__ __forceinline__ void close_group() {
+// A ring of S stages lets copies of S - 2 stages be under way. How many groups of copies may be is a constant, so a stage is
+// closed with as many groups, most of them empty, as make it so: 8 stages of one, 5 of 2, 4 of 3, 3 of 6.
+constexpr int kGroupsLeft = 6;
+constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
+__device__ __forceinline__ void close_stage(int groups) {
 #if __CUDA_ARCH__ >= 800
   cp_async_commit();
+#pragma unroll 1
+  for (int i = 1; i < groups; i++) cp_async_commit();
 #endif
 }
-// Until at most `left` of this thread's groups are under way.
-__device__ __forceinline__ void wait_groups(int left) {
+__device__ __forceinline__ void wait_for_stage() {
 #if __CUDA_ARCH__ >= 800
-  switch (left) {
-    case 0: return cp_async_wait<0>();
-    case 1: return cp_async_wait<1>();
-    case 2: return cp_async_wait<2>();
-    case 3: return cp_async_wait<3>();
-    case 4: return cp_async_wait<4>();
-    case 5: return cp_async_wait<5>();
-    default: return cp_async_wait<6>();
-  }
+  cp_async_wait<kGroupsLeft>();
 #endif
 }
 
@@ -82,35 +79,42 @@ __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
 template <int kRow, int R>
 struct Part {
   static constexpr int kPiece = kRow < 16 ? kRow : 16, kOfRow = kRow / kPiece, kCopies = (kOfRow * R + 31) / 32;
-  const char* from[kCopies];
-  int left[kCopies];  // bytes of the row from there on
+  static constexpr bool kSame = kOfRow % 32 == 0;  // all copies of a lane end where the row does at the same step
+  const char *first, *second;                      // SwiGlu: of the first and of the second half of the rows
+  uint32_t at[kCopies];                            // pieces from there
+  int left[kSame ? 1 : kCopies];                   // bytes of the row from there on
 
-  // bases: of the first and the second half of the rows; last: a row beyond it is read as it is, but not stored.
-  __device__ __forceinline__ void seek(int lane, const void* first, const void* second, bool pairs, int row, int last,
+  __device__ __forceinline__ bool is_second(int lane, int i, bool pairs) const {
+    return pairs && (i * 32 + lane) / kOfRow >= R / 2;
+  }
+  // last: a row beyond it is read as it is, but not stored.
+  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs, int row, int last,
                                        int64_t row_bytes) {
+    first = static_cast<const char*>(one), second = static_cast<const char*>(other);
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
-      const int piece = i * 32 + lane, in = piece % kOfRow * kPiece;
-      int r = piece / kOfRow;
-      const bool other = pairs && r >= R / 2;
-      if (other) r -= R / 2;
-      from[i] = static_cast<const char*>(other ? second : first) + min(row + r, last) * row_bytes + in;
-      left[i] = piece < kOfRow * R ? static_cast<int>(row_bytes) - in : 0;
+      const int piece = i * 32 + lane, in = piece % kOfRow;
+      const int r = piece / kOfRow - (is_second(lane, i, pairs) ? R / 2 : 0);
+      at[i] = static_cast<uint32_t>(min(row + r, last)) * (static_cast<uint32_t>(row_bytes) / kPiece) + in;
+      if (!kSame || i == 0) left[i] = static_cast<int>(row_bytes) - in * kPiece;
     }
   }
-  __device__ __forceinline__ void copy(int lane, uint32_t to) {
+  __device__ __forceinline__ void copy(int lane, uint32_t to, bool pairs) {
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
+      const char* from;
+      asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(from) : "r"(at[i]), "n"(kPiece), "l"(is_second(lane, i, pairs) ? second : first));
       if (kOfRow * R % 32 == 0 || i * 32 + lane < kOfRow * R)
-        copy_or_zero<kPiece>(to + (i * 32 + lane) * kPiece, from[i], left[i] > 0);
-      from[i] += kRow, left[i] -= kRow;
+        copy_or_zero<kPiece>(to + (i * 32 + lane) * kPiece, from, left[kSame ? 0 : i] > 0);
+      at[i] += kOfRow;
+      if (!kSame || i + 1 == kCopies) left[kSame ? 0 : i] -= kRow;
     }
   }
 };
 template <int R>
 struct Part<0, R> {
   __device__ __forceinline__ void seek(int, const void*, const void*, bool, int, int, int64_t) {}
-  __device__ __forceinline__ void copy(int, uint32_t) {}
+  __device__ __forceinline__ void copy(int, uint32_t, bool) {}
 };
 
 // Fills the warp's ring, units one after the other.
@@ -138,13 +142,14 @@ struct Producer {
   }
   __device__ __forceinline__ void copy(const Plan& plan, int lane, uint32_t slot) {
     if (unit < plan.n_units) {
-      data.copy(lane, slot);
-      high.copy(lane, slot + S::kHigh);
-      scales.copy(lane, slot + S::kScales);
-      blocks.copy(lane, slot + S::kBlocks);
+      const bool pairs = plan.args.then == Then::SwiGlu;
+      data.copy(lane, slot, pairs);
+      high.copy(lane, slot + S::kHigh, pairs);
+      scales.copy(lane, slot + S::kScales, pairs);
+      blocks.copy(lane, slot + S::kBlocks, pairs);
       if (++step == plan.n_steps) seek(plan, lane, unit + static_cast<int>(gridDim.x) * kWarps);
     }
-    close_group();
+    close_stage(plan.groups);
   }
 };
 
@@ -285,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
       const int end = min(begin + plan.chunk, plan.n_steps);
 #pragma unroll 1
       for (int step = begin; step < end; step++) {
-        wait_groups(plan.stages - 2);
+        wait_for_stage();
         __syncwarp();  // all lanes' copies are there, and all have read the slot before
         producer.copy(plan, lane, ring_at + slot_before);
         const char* const from = ring + slot;
@@ -322,7 +327,9 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
     if (y == nullptr) continue;
     *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? __fmul_rn(silu(mine), up) : mine;
   }
-  wait_groups(0);
+#if __CUDA_ARCH__ >= 800
+  cp_async_wait<0>();
+#endif
 }
 
 template <WType T, int N>
@@ -351,6 +358,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (plan.chunk <= 0) return cudaErrorNotSupported;
   plan.stages = (room - plan.chunk * N * kBytesOfX) / kStage;
   if (plan.stages > kMaxStages) plan.stages = kMaxStages;
+  while (!stages_possible(plan.stages)) plan.stages--;
+  plan.groups = kGroupsLeft / (plan.stages - 2);
   const int grid = static_cast<int>(n_units < device.n_sm ? n_units : device.n_sm);
   plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
   const size_t smem = static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
@@ -359,10 +368,18 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 
 template <WType T>
 Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (args.n == 1) return launch_rows<T, 1>(args, device, stream);
-  if (args.n == 2) return launch_rows<T, 2>(args, device, stream);
-  if (args.n <= 4) return launch_rows<T, 4>(args, device, stream);
-  return launch_rows<T, 8>(args, device, stream);
+  const Status s = args.n == 1   ? launch_rows<T, 1>(args, device, stream)
+                   : args.n == 2 ? launch_rows<T, 2>(args, device, stream)
+                   : args.n <= 4 ? launch_rows<T, 4>(args, device, stream)
+                                 : launch_rows<T, 8>(args, device, stream);
+  if (s != cudaErrorNotSupported || args.n == 1) return s;
+  Gemv part = args;  // a device with less shared memory: in two halves
+  part.n = (args.n + 1) / 2;
+  if (Status first = launch_type<T>(part, device, stream); first != cudaSuccess) return first;
+  part.x += part.n * part.ldx;
+  for (int o = 0; o < part.n_outs; o++) part.y[o] += part.n * part.ldy[o];
+  part.n = args.n - part.n;
+  return launch_type<T>(part, device, stream);
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 
 namespace riffle::cuda::gemv_quant {
 
-// All outputs are of one such type, x and norm 16-byte aligned. SwiGLU, norm and the rest as Gemv says.
+// All outputs are of one such type, x, norm and parts of W 16-byte aligned. cudaErrorNotSupported, and nothing launched, if
+// the device has too little shared memory.
 Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
 }  // namespace riffle::cuda::gemv_quant

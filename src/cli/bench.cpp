@@ -279,7 +279,7 @@ void add_bench(CLI::App& app, Command& chosen) {
                            ->type_name("NAME")
                            ->excludes("--model")
                            ->excludes(text);
-  sub->add_option("--weights", o->weights, "their type: q8_0|bf16|f16|f32")
+  sub->add_option("--weights", o->weights, "their type: q8_0|q6_k|q5_k|q4_k|q5_1|q5_0|q4_1|q4_0|bf16|f16|f32")
       ->type_name("TYPE")
       ->needs(shape)
       ->capture_default_str();
