@@ -62,7 +62,7 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     }
     default: {  // Q4_K, Q5_K
       const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
-      const int more = s[12 + g / 2] >> 4 * (g % 2);
+      const int more = s[12 + g % 4] >> g / 4 * 4;
       scale = half_at(s, 0) * static_cast<float>((s[4 + g] & 15) | (more & 3) << 4);
       min = half_at(s, 1) * static_cast<float>(s[4 + g] >> 4 | (more >> 2 & 3) << 4);
       break;

@@ -44,7 +44,7 @@ enum class Stop : uint8_t { Paper = 0, Window = 1, Bound = 2, Veto = 3 };
 //   At scales, as a file has them but apart from the values:
 //     Q4_0, Q5_0: f16 d for 32 values; Q4_1, Q5_1: f16 d, m for 32 values;
 //     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low halves of group g's scale and (high
-//       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group 2i, then of group 2i + 1;
+//       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group i, then of group 4 + i;
 //     Q6_K: 16 int8 for 256 values; and at blocks their f16 d.
 //   Rows of each of these parts are padded to 16 bytes, with zeros. kernels/cpu/quants.h says what the values are.
 struct Matrix {

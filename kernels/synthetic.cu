@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) fill_groups_kernel(Matrix w, RowPart
       for (int g = 0; g < 8; g++) {
         const uint32_t s = synthetic::sub_scale(seed, i + g) / 2;
         to[4 + g] = static_cast<uint8_t>((s & 15) * 17);
-        rest |= (s >> 4) * 5 << 4 * g;
+        rest |= (s >> 4) * 5 << (g % 4 * 8 + g / 4 * 4);
       }
       *reinterpret_cast<uint32_t*>(to + 12) = rest;
     }

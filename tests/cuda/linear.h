@@ -101,6 +101,7 @@ struct Weights {
     upload_blocks();
   }
   void upload_blocks() {
+    REQUIRE(whole_blocks(type, cols));
     const int64_t row_size = riffle::row_bytes(type, cols);
     const RowParts row = row_parts(type, cols);
     std::vector<uint8_t> parts[4];

@@ -36,7 +36,7 @@ float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) 
     default: break;
   }
   const int64_t at = col / 256 * 16, g = group % 8;
-  const int rest = scales[at + 12 + g / 2] >> (g % 2 ? 4 : 0) & 15;
+  const int rest = scales[at + 12 + g % 4] >> (g < 4 ? 0 : 4) & 15;
   const int scale = (scales[at + 4 + g] & 15) + 16 * (rest & 3), min = (scales[at + 4 + g] >> 4) + 16 * (rest >> 2);
   return f16(scales, at / 2) * static_cast<float>(scale) * v - f16(scales, at / 2 + 1) * static_cast<float>(min);
 }

@@ -41,14 +41,8 @@ void regroup_scales(const std::byte* from, std::byte* to) {
   // Groups 0 to 3: bits 0 to 5 of bytes of a and b. 4 to 7: the halves of bytes of c, and bits 6 and 7 of a and b.
   put(to, (a & 0x0f0f0f0f) | (b & 0x0f0f0f0f) << 4);
   put(to + 4, c);
-  for (int i = 0; i < 4; ++i) {
-    uint32_t more = 0;
-    for (int half = 0; half < 2; ++half) {
-      const int g = 2 * i + half, shift = g % 4 * 8 + (g < 4 ? 4 : 6);
-      more |= ((a >> shift & 3) | (b >> shift & 3) << 2) << 4 * half;
-    }
-    to[8 + i] = static_cast<std::byte>(more);
-  }
+  constexpr uint32_t kTwo = 0x03030303;
+  put(to + 8, (a >> 4 & kTwo) | (b >> 4 & kTwo) << 2 | (a >> 6 & kTwo) << 4 | (b >> 6 & kTwo) << 6);
 }
 
 }  // namespace
