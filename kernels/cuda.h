@@ -89,7 +89,7 @@ inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
 
 // Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x goes
 // through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits products
-// are of integers, x rounded to 2^-22 of the largest of its 32 neighbours; a group of x that is not all finite makes NaN.
+// are of integers, x (times norm) rounded to 2^-22 of the largest of 256 columns; columns that are not all finite make NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;

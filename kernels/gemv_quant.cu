@@ -92,6 +92,13 @@ struct Part {
       at[i] = static_cast<uint32_t>(min(row, rows.last)) * static_cast<uint32_t>(row_bytes / 16) + in;
     }
   }
+  // As seek, where all rows are n_rows further on and nothing else has changed; n_tiles: those copied since.
+  __device__ __forceinline__ void move(int n_rows, int64_t row_bytes, int n_tiles) {
+    const uint32_t by = static_cast<uint32_t>(n_rows) * static_cast<uint32_t>(row_bytes / 16) - n_tiles * kOfRow;
+#pragma unroll
+    for (int i = 0; i < kCopies; i++) at[i] += by;
+    left += n_tiles * kRow;
+  }
   __device__ __forceinline__ void copy(int lane, uint32_t to) {
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
@@ -108,6 +115,7 @@ struct Part {
 template <>
 struct Part<0> {
   __device__ __forceinline__ void seek(int, const void*, const void*, bool, const Rows&, int64_t, int) {}
+  __device__ __forceinline__ void move(int, int64_t, int) {}
   __device__ __forceinline__ void copy(int, uint32_t) {}
 };
 
@@ -120,12 +128,22 @@ struct Producer {
   Part<F::kScales> scales;
   const char* blocks;  // of this lane's row, lane < 16
   int first, last, unit, tile;
+  Rows rows = {-1, 0, 0};
 
   __device__ __forceinline__ void seek(const Plan& plan, int lane) {
     tile = first;
     if (unit >= plan.n_units || first >= last) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
-    const Rows rows = rows_of(plan, unit);
+    const Rows before = rows;
+    rows = rows_of(plan, unit);
+    if (rows.out == before.out && rows.first + kRows - 1 <= rows.last) {  // the usual case, and the unit before was whole
+      const int n_rows = rows.first - before.first, n_tiles = last - first;
+      data.move(n_rows, plan.row.data, n_tiles);
+      high.move(n_rows, plan.row.high, n_tiles);
+      scales.move(n_rows, plan.row.scales, n_tiles);
+      if constexpr (F::kBlocks) blocks += n_rows * plan.row.blocks;
+      return;
+    }
     const Matrix &w = plan.args.w[rows.out], &v = plan.args.w[pairs ? 1 : rows.out];
     data.seek(lane, w.data, v.data, pairs, rows, plan.row.data, first);
     high.seek(lane, w.high, v.high, pairs, rows, plan.row.high, first);
