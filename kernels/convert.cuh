@@ -35,12 +35,13 @@ __device__ inline void store_f32_as(void* p, WType type, int64_t i, float x) {
 static_assert(WType::BF16 < WType::Q8_0 && WType::Q8_0 < WType::Q4_0 && static_cast<int>(WType::Q4_0) == 4,
               "the kernels tell plain types, Q8_0 and those of 4 to 6 bits by their order");
 
-// Values [col, col + 8) of a row of 4 to 6 bits, where col is a multiple of 8; to the bit what kernels/cpu/quants.h makes
-// of them: no product here is rounded, so that it does not matter which ones the compiler fuses.
+// Values [col, col + 8) of a row of 4 to 6 bits, where col is a multiple of 8; to the bit what kernels/cpu/quants.h
+// makes of them: no product here is rounded, so that it does not matter which ones the compiler fuses.
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
   const RowParts parts = row_parts(w.type, w.cols);
   const int64_t group = col / 32;
-  const int j = static_cast<int>(col % 32), k = j / 4, g = static_cast<int>(group % 8);  // words k and k + 1 of the group
+  const int j = static_cast<int>(col % 32), k = j / 4,
+            g = static_cast<int>(group % 8);  // words k and k + 1 of the group
   const auto* high = static_cast<const char*>(w.high) + row * parts.high;
   const auto* scales = static_cast<const char*>(w.scales) + row * parts.scales;
   const auto half_at = [](const void* p, int64_t i) { return f16_bits_to_f32(static_cast<const uint16_t*>(p)[i]); };

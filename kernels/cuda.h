@@ -87,9 +87,10 @@ enum class Then : uint8_t {
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
 
-// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x goes
-// through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits products
-// are of integers, x (times norm) rounded to 2^-22 of the largest of 256 columns; columns that are not all finite make NaN.
+// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x
+// goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits
+// products are of integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a group
+// that is not all finite makes NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;

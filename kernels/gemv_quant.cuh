@@ -1,93 +1,133 @@
-// How weights of 4 to 6 bits are read: the bytes of a tile, 16 rows of 256 columns, and its values and scales as operands of
-// the tensor cores' integer product. Lane 4g + t has to do with rows g and g + 8 of a tile.
+// How weights of 4 to 6 bits are read: the bytes of a step, and 32 values and their scales as the operands of dp4a.
 #pragma once
 #include "kernels/convert.cuh"
 
 namespace riffle::cuda::gemv_quant {
 
-constexpr int kRows = 16, kCols = 256, kGroups = kCols / 32;  // of a tile; groups of 32 columns
+constexpr int kGroup = 32;          // values a lane takes in a step
+constexpr int kStep = 32 * kGroup;  // columns of a warp's step
 
+constexpr bool is_k(WType t) { return t == WType::Q4_K || t == WType::Q5_K || t == WType::Q6_K; }
 constexpr bool is_five(WType t) { return t == WType::Q5_0 || t == WType::Q5_1 || t == WType::Q5_K; }
 
-// Bytes of a tile's row in each part of a matrix.
+// Bytes of a row's step in each part of a matrix.
 template <WType T>
 struct Format {
-  static constexpr bool kBlocks = T == WType::Q6_K;                                     // 2 bytes
-  static constexpr bool kWhole = T == WType::Q4_K || T == WType::Q5_K || T == WType::Q6_K;  // integer sub-scales
-  static constexpr int kData = 128, kHigh = T == WType::Q6_K ? 64 : is_five(T) ? 32 : 0;
-  static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 32 : 16;
-  // Value = scale * quant - min, else scale * quant.
+  static constexpr int kData = 512, kHigh = T == WType::Q6_K ? 256 : is_five(T) ? 128 : 0;
+  static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 128 : 64;
+  static constexpr int kBlocks = T == WType::Q6_K ? 8 : 0;
+  // Value = scale * quant - min * m, else scale * quant.
   static constexpr bool kMin = T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K || T == WType::Q5_K;
-  // Types with an offset have it taken off, and to keep the sign the quant is at the top of a byte: it is too large by a
-  // power of two, which this makes good.
-  static constexpr float kFactor = T == WType::Q4_0 ? 1.0f / 16 : T == WType::Q5_0 ? 1.0f / 8 : T == WType::Q6_K ? 0.25f : 1;
-  // A tile in shared memory: [rows][kData], where piece p of 16 bytes of row r is at p ^ r % 8; [rows][kHigh];
-  // [rows][kScales]; of Q6_K the 4 bytes with each row's d.
-  static constexpr int kHighAt = kRows * kData, kScalesAt = kHighAt + kRows * kHigh, kBlocksAt = kScalesAt + kRows * kScales;
-  static constexpr int kBytes = kBlocksAt + (kBlocks ? kRows * 4 : 0);
 };
 
-// Of group m and row r (g or g + 8): values 4t to 4t + 3 and 16 + 4t to 19 + 4t as signed bytes.
-template <WType T>
-__device__ __forceinline__ void unpack(const char* tile, int r, int m, int t, uint32_t* first, uint32_t* second) {
+// A place in shared memory for a step of R rows: [rows][kData], [rows][kHigh], ...
+template <WType T, int R>
+struct Slot {
   using F = Format<T>;
-  const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + r * F::kData + ((m ^ (r % 8)) * 16) + t * 4);
+  static constexpr int kHigh = R * F::kData, kScales = kHigh + R * F::kHigh, kBlocks = kScales + R * F::kScales;
+  static constexpr int kBytes = (kBlocks + R * F::kBlocks + 15) / 16 * 16;
+};
+
+// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. Types with an offset have it taken off,
+// and to keep the sign the quant is at the top of the byte: it is 2^shift too large, which the scale makes good.
+template <WType T>
+__device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
+  using F = Format<T>;
+  const uint4 v = *reinterpret_cast<const uint4*>(slot + r * F::kData + lane * 16);
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  uint32_t high[2] = {};
   if constexpr (T == WType::Q6_K) {
-    uint2 h = *reinterpret_cast<const uint2*>(tile + F::kHighAt + r * F::kHigh + m * 8);
-    h.x = (h.x ^ 0xaaaaaaaau) << (6 - 2 * t), h.y = (h.y ^ 0xaaaaaaaau) << (6 - 2 * t);  // the highest bit, as a sign
-    *first = (w << 2 & 0x3c3c3c3cu) | (h.x & 0xc0c0c0c0u);
-    *second = (w >> 2 & 0x3c3c3c3cu) | (h.y & 0xc0c0c0c0u);
-  } else if constexpr (T == WType::Q4_0) {
-    *first = (w << 4 & 0xf0f0f0f0u) ^ 0x80808080u;
-    *second = (w & 0xf0f0f0f0u) ^ 0x80808080u;
-  } else if constexpr (T == WType::Q5_0) {
-    const uint32_t h = ~*reinterpret_cast<const uint32_t*>(tile + F::kHighAt + r * F::kHigh + m * 4);
-    *first = (w << 3 & 0x78787878u) | (h << (7 - t) & 0x80808080u);
-    *second = (w >> 1 & 0x78787878u) | (h << (3 - t) & 0x80808080u);
-  } else {
-    *first = w & 0x0f0f0f0fu, *second = w >> 4 & 0x0f0f0f0fu;
-    if constexpr (F::kHigh > 0) {
-      const uint32_t h = *reinterpret_cast<const uint32_t*>(tile + F::kHighAt + r * F::kHigh + m * 4);
-      *first |= h << (4 - t) & 0x10101010u, *second |= h >> t & 0x10101010u;
-    }
+    const uint2 h = *reinterpret_cast<const uint2*>(slot + rows * F::kData + r * F::kHigh + lane * 8);
+    high[0] = h.x ^ 0xaaaaaaaau, high[1] = h.y ^ 0xaaaaaaaau;  // the highest bit, as a sign
+  } else if constexpr (F::kHigh > 0) {
+    high[0] = *reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
+    if constexpr (!F::kMin) high[0] = ~high[0];
   }
-}
-
-// What a row's tile has for scales. scale and min: bytes of the 8 groups (Q6_K: scale has 16 for 16 columns each); d, dmin.
-template <WType T>
-struct Scales {
-  using F = Format<T>;
-  uint32_t scale[T == WType::Q6_K ? 4 : 2], min[2];
-  float d, dmin;
-
-  __device__ __forceinline__ void load(const char* tile, int r, int odd_tile) {
-    const uint4 v = *reinterpret_cast<const uint4*>(tile + F::kScalesAt + r * F::kScales);
-    if constexpr (T == WType::Q6_K) {
-      scale[0] = v.x, scale[1] = v.y, scale[2] = v.z, scale[3] = v.w;
-      d = f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(tile + F::kBlocksAt + r * 4 + odd_tile * 2)) * F::kFactor;
+#pragma unroll
+  for (int k = 0; k < 8; k++) {
+    const uint32_t w = words[k % 4];
+    const bool upper = k >= 4;  // of each byte
+    if constexpr (T == WType::Q4_0) {
+      q[k] = static_cast<int>(((upper ? w : w << 4) & 0xf0f0f0f0u) ^ 0x80808080u);
+    } else if constexpr (T == WType::Q5_0) {
+      q[k] = static_cast<int>(((upper ? w >> 1 : w << 3) & 0x78787878u) | ((high[0] << (7 - k)) & 0x80808080u));
+    } else if constexpr (T == WType::Q6_K) {
+      q[k] = static_cast<int>(((upper ? w >> 2 : w << 2) & 0x3c3c3c3cu) |
+                              ((high[k / 4] << (6 - 2 * (k % 4))) & 0xc0c0c0c0u));
     } else {
-      d = f16_bits_to_f32(v.x & 0xffff), dmin = f16_bits_to_f32(v.x >> 16);
-      scale[0] = (v.y & 0x0f0f0f0fu) | (v.w << 4 & 0x30303030u), scale[1] = (v.z & 0x0f0f0f0fu) | (v.w & 0x30303030u);
-      min[0] = (v.y >> 4 & 0x0f0f0f0fu) | (v.w << 2 & 0x30303030u), min[1] = (v.z >> 4 & 0x0f0f0f0fu) | (v.w >> 2 & 0x30303030u);
+      q[k] = static_cast<int>((upper ? w >> 4 : w) & 0x0f0f0f0fu);
+      if constexpr (F::kHigh > 0)
+        q[k] |= static_cast<int>((k < 4 ? high[0] << (4 - k) : high[0] >> (k - 4)) & 0x10101010u);
     }
   }
-  __device__ __forceinline__ int scale_of(int m) const { return static_cast<int>(scale[m / 4] >> 8 * (m % 4) & 255); }
-  __device__ __forceinline__ int signed_of(int m) const { return static_cast<int8_t>(scale[m / 4] >> 8 * (m % 4)); }
-  __device__ __forceinline__ float min_of(int m) const {
-    return static_cast<float>(static_cast<int>(min[m / 4] >> 8 * (m % 4) & 255));
-  }
-};
-// Types with f16 scales for 32 values.
-template <WType T>
-__device__ __forceinline__ float group_scale(const char* tile, int r, int m) {
-  using F = Format<T>;
-  const char* at = tile + F::kScalesAt + r * F::kScales + m * (F::kScales / kGroups);
-  return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(at)) * F::kFactor;
 }
+
+// Of a lane's 32 values in row r: scale and min; Q6_K: the scales of the first and of the last 16.
+struct Scales {
+  float scale, other;
+};
 template <WType T>
-__device__ __forceinline__ float group_min(const char* tile, int r, int m) {  // what is taken off
+__device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, int lane) {
   using F = Format<T>;
-  return -f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(tile + F::kScalesAt + r * F::kScales + m * 4 + 2));
+  const char* at = slot + rows * (F::kData + F::kHigh) + r * F::kScales;
+  const auto half_of = [](const char* p) { return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(p)); };
+  if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
+    return {half_of(at + lane * 2) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
+  } else if constexpr (T == WType::Q4_1 || T == WType::Q5_1) {
+    const uint32_t both = *reinterpret_cast<const uint32_t*>(at + lane * 4);
+    return {f16_bits_to_f32(both & 0xffff), f16_bits_to_f32(both >> 16)};
+  } else if constexpr (T == WType::Q6_K) {
+    const char2 s = *reinterpret_cast<const char2*>(at + lane * 2);
+    const float d = half_of(slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 2) * 0.25f;
+    return {d * static_cast<float>(s.x), d * static_cast<float>(s.y)};
+  } else {
+    const int g = lane % 8;
+    at += lane / 8 * 16;
+    const uint32_t both = *reinterpret_cast<const uint32_t*>(at);
+    const uint32_t low = *reinterpret_cast<const uint8_t*>(at + 4 + g);
+    const uint32_t more = *reinterpret_cast<const uint8_t*>(at + 12 + g % 4) >> g / 4 * 4;
+    const auto scale = static_cast<float>(static_cast<int>((low & 15) | (more << 4 & 0x30)));
+    const auto min = static_cast<float>(static_cast<int>(low >> 4 | (more << 2 & 0x30)));
+    return {f16_bits_to_f32(both & 0xffff) * scale, -f16_bits_to_f32(both >> 16) * min};
+  }
+}
+
+// x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: what a step of the lowest byte is
+// worth; sum: of the values as they were rounded, in x's own unit.
+struct Group {
+  uint4 part[3][2];
+  float unit, sum;
+};
+
+__device__ __forceinline__ int dot16(const int* q, const uint4& x, int sum) {
+  sum = __dp4a(q[0], static_cast<int>(x.x), sum);
+  sum = __dp4a(q[1], static_cast<int>(x.y), sum);
+  sum = __dp4a(q[2], static_cast<int>(x.z), sum);
+  return __dp4a(q[3], static_cast<int>(x.w), sum);
+}
+// The three parts' sums as one number. |part| <= 32 * 128 * 128.
+__device__ __forceinline__ float join(int p0, int p1, int p2) {
+  return fmaf(static_cast<float>(p2 * 256 + p1), 256.0f, static_cast<float>(p0));
+}
+
+// sum + the product of 32 values with their x.
+template <WType T>
+__device__ __forceinline__ float multiply(const int (&q)[8], const Scales& s, const Group& x, float sum) {
+  if constexpr (T == WType::Q6_K) {
+    float half[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+      half[h] =
+          join(dot16(q + 4 * h, x.part[0][h], 0), dot16(q + 4 * h, x.part[1][h], 0), dot16(q + 4 * h, x.part[2][h], 0));
+    return fmaf(fmaf(half[1], s.other, half[0] * s.scale), x.unit, sum);
+  } else {
+    int p[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) p[i] = dot16(q + 4, x.part[i][1], dot16(q, x.part[i][0], 0));
+    sum = fmaf(join(p[0], p[1], p[2]) * s.scale, x.unit, sum);
+    if constexpr (Format<T>::kMin) sum = fmaf(s.other, x.sum, sum);
+    return sum;
+  }
 }
 
 }  // namespace riffle::cuda::gemv_quant

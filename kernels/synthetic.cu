@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Matrix w, uint64_t seed,
   }
 }
 
-// 4 to 6 bits: a thread makes 32 values and their scales; the first of 8 what 256 values have in common, and the last of a
-// row its padding.
+// 4 to 6 bits: a thread makes 32 values and their scales; the first of 8 what 256 values have in common, and the last
+// of a row its padding.
 __global__ void __launch_bounds__(kThreads) fill_groups_kernel(Matrix w, RowParts parts, uint64_t seed, float scale) {
   const int64_t of_row = w.cols / 32, count = w.rows * of_row, stride = static_cast<int64_t>(gridDim.x) * kThreads;
   const bool k_type = w.type == WType::Q4_K || w.type == WType::Q5_K || w.type == WType::Q6_K;

@@ -60,7 +60,10 @@ inline std::vector<uint8_t> random_blocks(Rng& g, WType type, int64_t n) {
   std::vector<uint8_t> bytes(n * info.block_bytes);
   for (uint8_t& b : bytes) b = static_cast<uint8_t>(g() >> 20);
   const bool with_min = type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
-  const float most = type == WType::Q8_0 ? 0.01f : info.block_values == 32 ? 0.03f : type == WType::Q6_K ? 1e-4f : 3e-4f;
+  const float most = type == WType::Q8_0       ? 0.01f
+                     : info.block_values == 32 ? 0.03f
+                     : type == WType::Q6_K     ? 1e-4f
+                                               : 3e-4f;
   for (int64_t i = 0; i < n; i++) {
     uint8_t* block = &bytes[i * info.block_bytes];
     const uint16_t d = i == 0 ? 3 : cpu::f32_to_f16(uniform(g) * most), m = cpu::f32_to_f16(uniform(g) * most * 8);
@@ -143,8 +146,9 @@ struct Case {
 };
 
 // Runs one gemv, compares it with float64, and returns the outputs.
-inline std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const Case& c, const std::vector<float>& x,
-                                                  const std::vector<float>& norm, const std::vector<float>& before) {
+inline std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const Case& c,
+                                                  const std::vector<float>& x, const std::vector<float>& norm,
+                                                  const std::vector<float>& before) {
   const bool pairs = c.then == Then::SwiGlu;
   const int64_t cols = w[0].cols, ldx = cols + c.ldx_pad;
   const float eps = 1e-5f;

@@ -1,5 +1,5 @@
-// Weights of 4 to 6 bits on the device: their parts, their values to the bit, mixes of types in one product, and how they
-// get there from a file or are made up.
+// Weights of 4 to 6 bits on the device: their parts, their values to the bit, mixes of types in one product, and how
+// they get there from a file or are made up.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -13,7 +13,8 @@ using namespace riffle::test;
 
 namespace {
 
-constexpr WType kQuantised[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
+constexpr WType kQuantised[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
+                                WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
 
 // Value (0, col) of a row that was split, by what kernels/cuda.h says of the parts.
 float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) {
@@ -32,7 +33,8 @@ float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) 
     case WType::Q5_0: return f16(scales, group) * (v - 16);
     case WType::Q4_1:
     case WType::Q5_1: return f16(scales, 2 * group) * v + f16(scales, 2 * group + 1);
-    case WType::Q6_K: return f16(blocks, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])) * (v - 32);
+    case WType::Q6_K:
+      return f16(blocks, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])) * (v - 32);
     default: break;
   }
   const int64_t at = col / 256 * 16, g = group % 8;
@@ -150,7 +152,8 @@ TEST_CASE("dequantize gives the bits of the gguf package and of the CPU's refere
     INFO(name_of(one.type));
     const int64_t values = dtype_info(one.type).block_values;
     // As one row, and as rows of a block.
-    const Weights wide(one.type, 1, one.n_blocks * values, one.blocks), tall(one.type, one.n_blocks, values, one.blocks);
+    const Weights wide(one.type, 1, one.n_blocks * values, one.blocks),
+        tall(one.type, one.n_blocks, values, one.blocks);
     CHECK(same_bits(wide.values, one.values));
     CHECK(bits_of_dequantize(wide));
     CHECK(bits_of_dequantize(tall));
@@ -181,7 +184,8 @@ TEST_CASE("gemv of rows that end inside a step, of any number of rows, alone and
   Rng g(14);
   for (WType type : kQuantised) {
     const int64_t values = dtype_info(type).block_values;
-    for (int64_t cols : {values, 3 * values, int64_t{768}, int64_t{1024}, int64_t{1280}, int64_t{2816}, int64_t{11008}}) {
+    for (int64_t cols :
+         {values, 3 * values, int64_t{768}, int64_t{1024}, int64_t{1280}, int64_t{2816}, int64_t{11008}}) {
       for (int64_t rows : {1, 2, 3, 4, 6, 7, 130}) {
         std::vector<Weights> one, pair;
         one.emplace_back(g, type, rows, cols);
