@@ -23,10 +23,13 @@ __device__ void store8(void* out, WType type, int64_t i, const float* v) {
   *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out) + i) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Values [i, i + 8) of a row-major array of any type (scales: of Q8_0), where i is a multiple of 8 and p 16-byte
-// aligned.
-__device__ void load8(const void* p, const void* scales, WType type, int64_t i, float* v) {
-  if (type == WType::F32) {
+// Values [i, i + 8) of a matrix of any type, counted row by row, where i is a multiple of 8 and data 16-byte aligned.
+__device__ void load8(const Matrix& w, int64_t i, float* v) {
+  const void *p = w.data, *scales = w.scales;
+  const WType type = w.type;
+  if (type > WType::Q8_0) {
+    quants_at(w, i / w.cols, i % w.cols, v);
+  } else if (type == WType::F32) {
     const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
     const float4 a = from[0], b = from[1];
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
@@ -54,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
   if (vector && i + kVector <= count) {
     float v[kVector];
-    load8(in.data, in.scales, in.type, first + i, v);
+    load8(in, first + i, v);
     store8(out, out_type, i, v);
     return;
   }
@@ -65,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 Status launch(const Matrix& in, int64_t first, int64_t count, void* out, WType out_type, cudaStream_t stream) {
-  if (out_type == WType::Q8_0 || count < 1) return cudaErrorInvalidValue;
+  if (is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
   const bool vector = first % kVector == 0 && vector_aligned(in.data, 0, 1) && vector_aligned(out, 0, 1);
   const int64_t blocks = (count + kThreads * kVector - 1) / (kThreads * kVector);
   convert_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(in, first, count, out, out_type, vector);

@@ -13,6 +13,14 @@
 
 #include "kernels/dtype.h"
 
+#ifndef RIFFLE_HOST_DEVICE
+#ifdef __CUDACC__
+#define RIFFLE_HOST_DEVICE __host__ __device__
+#else
+#define RIFFLE_HOST_DEVICE
+#endif
+#endif
+
 namespace riffle::cuda {
 
 using Status = cudaError_t;  // of the launch
@@ -27,14 +35,50 @@ enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };  // riffle_vot
 
 // ---- linear.h's worth: gemv.cu bias.cu rmsnorm.cu swiglu.cu convert.cu rope.cu sample.cu synthetic.cu ----------------
 
-// A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major. Q8_0 is split so that loads are aligned: int8
-// quants [rows][cols] at data, then at scales one f16 for each 32 of them, [rows][cols/32]; value = scale * quant.
+// A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types are split so that loads
+// are aligned, each part row-major:
+// - Q8_0: int8 quants [cols] at data; at scales an f16 for each 32 of them; value = scale * quant.
+// - 4 to 6 bits: the low halves of 32 values that follow each other are 16 bytes at data, value j in the low half of byte
+//   j, value j + 16 in the high half. What a value has beyond 4 bits is at high, for the same 32 values:
+//     Q5_0, Q5_1, Q5_K: 4 bytes; bit k of byte b is for value 4k + b;
+//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 + 4k + b.
+//   At scales, as a file has them but apart from the values:
+//     Q4_0, Q5_0: f16 d for 32 values; Q4_1, Q5_1: f16 d, m for 32 values;
+//     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low halves of group g's scale and (high
+//       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group i, then of group 4 + i;
+//     Q6_K: 16 int8 for 256 values; and at blocks their f16 d.
+//   Rows of each of these parts are padded to 16 bytes, with zeros. kernels/cpu/quants.h says what the values are.
 struct Matrix {
   WType type = WType::F32;
   int64_t rows = 0, cols = 0;
   const void* data = nullptr;
   const void* scales = nullptr;
+  const void* high = nullptr;
+  const void* blocks = nullptr;
 };
+
+// Bytes that a row takes in each part of a matrix. cols is whole blocks of the type.
+struct RowParts {
+  int64_t data = 0, scales = 0, high = 0, blocks = 0;
+};
+RIFFLE_HOST_DEVICE constexpr int64_t padded16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+RIFFLE_HOST_DEVICE constexpr RowParts row_parts(WType type, int64_t cols) {
+  const int64_t half = cols / 2;  // bytes of low halves
+  switch (type) {
+    case WType::F32: return {4 * cols, 0, 0, 0};
+    case WType::F16:
+    case WType::BF16: return {2 * cols, 0, 0, 0};
+    case WType::Q8_0: return {cols, cols / 16, 0, 0};
+    case WType::Q4_0: return {half, padded16(cols / 16), 0, 0};
+    case WType::Q4_1: return {half, padded16(cols / 8), 0, 0};
+    case WType::Q5_0: return {half, padded16(cols / 16), padded16(cols / 8), 0};
+    case WType::Q5_1: return {half, padded16(cols / 8), padded16(cols / 8), 0};
+    case WType::Q4_K: return {half, cols / 16, 0, 0};
+    case WType::Q5_K: return {half, cols / 16, cols / 8, 0};
+    case WType::Q6_K: return {half, cols / 16, cols / 4, padded16(cols / 128)};
+  }
+  return {};
+}
 
 enum class Then : uint8_t {
   Store,   // y[o] = W[o] x
@@ -44,8 +88,10 @@ enum class Then : uint8_t {
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
 
-// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x goes
-// through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value.
+// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x
+// goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits
+// products are of integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a group
+// that is not all finite makes NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;
@@ -97,8 +143,7 @@ size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
 Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params, int32_t* out,
               void* scratch, cudaStream_t stream);
 
-// Synthetic weights: value(seed, i) of element i, the same function as model/synthetic.h computes on the CPU, written in
-// the matrix's type (Q8_0: quants and scales).
+// Synthetic weights: what model/synthetic.h says of element i, as on the CPU, written in the matrix's type.
 Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream);
 
 // ---- KV blocks ------------------------------------------------------------------------------------------------------

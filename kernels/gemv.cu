@@ -1,10 +1,11 @@
 // y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0 they are
-// slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters most); the
-// kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
+// slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters most), types
+// of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
 // unit of kRows rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
 // even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of
 // the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
 #include "kernels/gemv_mma.cuh"
+#include "kernels/gemv_quant.h"
 #include "kernels/rmsnorm.cuh"
 
 namespace riffle::cuda {
@@ -364,12 +365,16 @@ Status launch_any(const Gemv& args, const GemvDevice& device, cudaStream_t strea
 // Outputs [first, first + n) of args, all of one type.
 Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Matrix& w = args.w[0];
-  bool fast = vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30) &&
-              (w.type != WType::Q8_0 || w.cols % kQ8Group == 0);
+  const bool few_bits = is_quantised(w.type) && w.type != WType::Q8_0;
+  bool fast = vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30);
   for (int o = 0; o < args.n_outs; o++)
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
-           vector_aligned(args.w[o].data, w.cols, element_bytes(w.type));
+           vector_aligned(args.w[o].data, row_parts(w.type, w.cols).data, 1);
   if (!fast) return launch_any(args, device, stream);
+  if (few_bits) {
+    const Status s = gemv_quant::launch(args, device, stream);
+    return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
+  }
   if (gemv_mma::fits(args, device)) return gemv_mma::launch(args, device, stream);
   switch (w.type) {
     case WType::F32: return launch_type<WType::F32>(args, device, stream);
@@ -390,7 +395,7 @@ Status gemv(const Gemv& args, cudaStream_t stream) {
   if (pairs && (args.n_outs != 2 || args.w[0].rows != args.w[1].rows)) return cudaErrorInvalidValue;
   for (int o = 0; o < args.n_outs; o++) {
     if (args.w[o].cols != args.w[0].cols || args.w[o].rows < 1 || args.w[o].cols < 1) return cudaErrorInvalidValue;
-    if (args.w[o].type == WType::Q8_0 && args.w[o].cols % kQ8Group != 0) return cudaErrorInvalidValue;
+    if (args.w[o].cols % dtype_info(args.w[o].type).block_values != 0) return cudaErrorInvalidValue;
   }
   GemvDevice device;
   if (Status s = ask_device(&device); s != cudaSuccess) return s;

@@ -136,7 +136,7 @@ void add_info(CLI::App& app, Command& chosen) {
       sub->add_option("--shape", o->shape, "of this shape in place of a model: plans without a download; see bench --help")
           ->type_name("NAME")
           ->excludes("--model");
-  sub->add_option("--weights", o->weights, "type of its weights: q8_0|bf16|f16|f32")
+  sub->add_option("--weights", o->weights, "type of its weights: q8_0|q6_k|q5_k|q4_k|q5_1|q5_0|q4_1|q4_0|bf16|f16|f32")
       ->type_name("TYPE")
       ->needs(shape)
       ->capture_default_str();

@@ -3,10 +3,12 @@
 #pragma once
 #include <cstdint>
 
+#ifndef RIFFLE_HOST_DEVICE
 #ifdef __CUDACC__
 #define RIFFLE_HOST_DEVICE __host__ __device__
 #else
 #define RIFFLE_HOST_DEVICE
+#endif
 #endif
 
 namespace riffle::synthetic {
@@ -32,5 +34,18 @@ RIFFLE_HOST_DEVICE inline int8_t quant(uint64_t seed, uint64_t i) {
   return static_cast<int8_t>(static_cast<int32_t>((hash(seed, i) >> 32) * 255 >> 32) - 127);
 }
 RIFFLE_HOST_DEVICE inline float q8_scale(float scale) { return scale / 127; }
+
+// Fewer bits: element i has the quant few_bits(seed, i, bits), uniform in 0..2^bits - 1, of a row-major matrix that is cut
+// into groups; offset is half of 2^bits. Values are about uniform in (-scale, scale), K types' times a factor of 1/2 to 1.
+//   Q4_0, Q5_0: d = scale / offset. Q4_1, Q5_1: d = scale / (offset - 1/2), m = -scale.
+//   Q4_K, Q5_K: group g of 32 has sub_scale(seed, g) / 2 (5 bits) as scale and minimum alike; d = d_k(scale, offset - 1/2),
+//   dmin = (offset - 1/2) d. Q6_K: groups of 16, sub_scale(seed, g) as scale, d = d_k(scale, offset) / 2.
+RIFFLE_HOST_DEVICE inline uint32_t few_bits(uint64_t seed, uint64_t i, int bits) {
+  return static_cast<uint32_t>(hash(seed, i) >> (64 - bits));
+}
+RIFFLE_HOST_DEVICE inline int sub_scale(uint64_t seed, uint64_t group) {  // 64..127
+  return 64 + static_cast<int>(hash(~seed, group) >> 58);
+}
+RIFFLE_HOST_DEVICE inline float d_k(float scale, float offset) { return scale / (63.5f * offset); }
 
 }  // namespace riffle::synthetic

@@ -32,7 +32,9 @@ constexpr Shape kShapes[] = {
 };
 
 constexpr std::pair<const char*, DType> kWeightTypes[] = {
-    {"q8_0", DType::Q8_0}, {"bf16", DType::BF16}, {"f16", DType::F16}, {"f32", DType::F32}};
+    {"q8_0", DType::Q8_0}, {"q6_k", DType::Q6_K}, {"q5_k", DType::Q5_K}, {"q4_k", DType::Q4_K},
+    {"q5_1", DType::Q5_1}, {"q5_0", DType::Q5_0}, {"q4_1", DType::Q4_1}, {"q4_0", DType::Q4_0},
+    {"bf16", DType::BF16}, {"f16", DType::F16},   {"f32", DType::F32}};
 
 const Shape& shape_of(const std::string& name) {
   std::string names;
@@ -57,12 +59,86 @@ void fill_values(const Tensor& t, int64_t row, std::byte* out, Convert&& convert
   }
 }
 
-void fill_row(const Tensor& t, int64_t row, std::byte* out) {
+void put_f16(std::byte* out, float x) {
+  const uint16_t half = cpu::f32_to_f16(x);
+  std::memcpy(out, &half, sizeof half);
+}
+
+// Q4_0, Q4_1, Q5_0, Q5_1: f16 d (and m); 5 bits: a word of high bits; 16 bytes of halves.
+void fill_small_blocks(const Tensor& t, int64_t row, std::byte* out) {
+  const bool with_min = t.type == DType::Q4_1 || t.type == DType::Q5_1;
+  const int bits = t.type == DType::Q5_0 || t.type == DType::Q5_1 ? 5 : 4;
+  const float offset = static_cast<float>(1 << bits) / 2;
+  for (int64_t c = 0; c < t.cols; c += 32) {
+    put_f16(out, t.scale / (with_min ? offset - 0.5f : offset)), out += 2;
+    if (with_min) put_f16(out, -t.scale), out += 2;
+    uint32_t high = 0;
+    std::byte low[16] = {};
+    for (int j = 0; j < 32; ++j) {
+      const uint32_t q = synthetic::few_bits(t.seed, static_cast<uint64_t>(row * t.cols + c + j), bits);
+      low[j % 16] |= static_cast<std::byte>((q & 15) << j / 16 * 4);
+      high |= (q >> 4) << j;
+    }
+    if (bits == 5) std::memcpy(out, &high, sizeof high), out += 4;
+    std::memcpy(out, low, sizeof low), out += 16;
+  }
+}
+
+// Q4_K, Q5_K: f16 d, dmin; 12 bytes of scales and minima; 5 bits: 32 bytes of high bits; 128 of halves (cpu/quants.h).
+void fill_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
+  const int bits = t.type == DType::Q5_K ? 5 : 4;
+  const float middle = static_cast<float>(1 << bits) / 2 - 0.5f, d = synthetic::d_k(t.scale, middle);
+  for (int64_t c = 0; c < t.cols; c += 256, out += dtype_info(t.type).block_bytes) {
+    std::memset(out, 0, static_cast<size_t>(dtype_info(t.type).block_bytes));
+    put_f16(out, d), put_f16(out + 2, middle * d);
+    for (int g = 0; g < 8; ++g) {
+      const auto i = static_cast<uint64_t>(row * t.cols + c + g * 32);
+      const unsigned s = synthetic::sub_scale(t.seed, i / 32) / 2;
+      if (g < 4) {
+        out[4 + g] |= static_cast<std::byte>(s), out[8 + g] |= static_cast<std::byte>(s);
+      } else {
+        out[8 + g] = static_cast<std::byte>((s & 15) * 17);
+        out[g] |= static_cast<std::byte>(s >> 4 << 6), out[4 + g] |= static_cast<std::byte>(s >> 4 << 6);
+      }
+      for (int l = 0; l < 32; ++l) {
+        const uint32_t q = synthetic::few_bits(t.seed, i + l, bits);
+        out[(bits == 5 ? 48 : 16) + g / 2 * 32 + l] |= static_cast<std::byte>((q & 15) << g % 2 * 4);
+        if (bits == 5) out[16 + l] |= static_cast<std::byte>(q >> 4 << g);
+      }
+    }
+  }
+}
+
+void fill_q6_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
+  for (int64_t c = 0; c < t.cols; c += 256, out += 210) {
+    std::memset(out, 0, 210);
+    for (int j = 0; j < 256; ++j) {
+      const auto i = static_cast<uint64_t>(row * t.cols + c + j);
+      const uint32_t q = synthetic::few_bits(t.seed, i, 6);
+      const int part = j / 128, quarter = j % 128 / 32, l = j % 32;
+      out[part * 64 + quarter % 2 * 32 + l] |= static_cast<std::byte>((q & 15) << quarter / 2 * 4);
+      out[128 + part * 32 + l] |= static_cast<std::byte>(q >> 4 << 2 * quarter);
+      if (j % 16 == 0) out[192 + j / 16] = static_cast<std::byte>(synthetic::sub_scale(t.seed, i / 16));
+    }
+    put_f16(out + 208, synthetic::d_k(t.scale, 32) / 2);
+  }
+}
+
+}  // namespace
+
+void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
   switch (t.type) {
     case DType::F32: return fill_values<float>(t, row, out, [](float v) { return v; });
     case DType::F16: return fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
     case DType::BF16: return fill_values<uint16_t>(t, row, out, bf16_of);
-    default: break;
+    case DType::Q4_0:
+    case DType::Q4_1:
+    case DType::Q5_0:
+    case DType::Q5_1: return fill_small_blocks(t, row, out);
+    case DType::Q4_K:
+    case DType::Q5_K: return fill_k_blocks(t, row, out);
+    case DType::Q6_K: return fill_q6_k_blocks(t, row, out);
+    case DType::Q8_0: break;
   }
   const uint16_t scale = cpu::f32_to_f16(synthetic::q8_scale(t.scale));
   for (int64_t c = 0; c < t.cols; c += kQ8Block, out += kQ8BlockBytes) {
@@ -72,15 +148,13 @@ void fill_row(const Tensor& t, int64_t row, std::byte* out) {
   }
 }
 
-std::vector<Tensor*> tensors_of(Weights& w) {
+static std::vector<Tensor*> tensors_of(Weights& w) {
   std::vector<Tensor*> all = {&w.embedding};
   for (LayerWeights& l : w.layers)
     for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) all.push_back(t);
   all.push_back(&w.output);
   return all;
 }
-
-}  // namespace
 
 DType weight_type_of(const std::string& name) {
   std::string names;
@@ -156,7 +230,7 @@ void materialize(Model& model) {
     std::byte* const out = buffers[i].as<std::byte>();
     threads.parallel_for((t.rows + kRows - 1) / kRows, [&](int64_t item, int) {
       for (int64_t r = item * kRows; r < std::min(t.rows, (item + 1) * kRows); ++r)
-        fill_row(t, r, out + r * row_bytes(t.type, t.cols));
+        synthetic_row(t, r, out + r * row_bytes(t.type, t.cols));
     });
   }
   for (size_t i = 0; i < missing.size(); ++i) {

@@ -13,13 +13,11 @@
 #include "model/model.h"
 #include "model/synthetic.h"
 #include "riffle.h"
-#include "tests/cuda/device.h"
+#include "tests/cuda/linear.h"
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
-using riffle::test::check_cuda;
-using riffle::test::skip;
-using riffle::test::DeviceArray;
+using namespace riffle::test;
 
 namespace {
 
@@ -40,156 +38,6 @@ static_assert(same(VoteKind::Soft, RIFFLE_VOTE_SOFT) && same(VoteKind::Logits, R
 static_assert(same(VoteKind::Hard, RIFFLE_VOTE_HARD));
 static_assert(same(Stop::Bound, RIFFLE_STOP_BOUND) && same(Stop::Veto, RIFFLE_STOP_VETO));
 
-constexpr WType kTypes[] = {WType::F32, WType::F16, WType::BF16, WType::Q8_0};
-const char* name_of(WType t) {
-  const char* names[] = {"F32", "F16", "BF16", "Q8_0"};
-  return names[static_cast<int>(t)];
-}
-
-using Rng = std::mt19937_64;
-float uniform(Rng& g) { return static_cast<float>(static_cast<double>(g() >> 11) * 0x1p-52 - 1.0); }
-std::vector<float> random_floats(Rng& g, size_t n, float scale = 1) {
-  std::vector<float> v(n);
-  for (float& x : v) x = uniform(g) * scale;
-  return v;
-}
-float value_of_bf16(uint16_t h) {
-  const uint32_t bits = static_cast<uint32_t>(h) << 16;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
-uint16_t bf16_of(float x) {  // nearest, ties to even
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float element_of(const uint8_t* p, WType type, size_t i) {
-  float f;
-  uint16_t h;
-  if (type == WType::F32) return std::memcpy(&f, p + 4 * i, 4), f;
-  std::memcpy(&h, p + 2 * i, 2);
-  return type == WType::F16 ? cpu::f16_to_f32(h) : value_of_bf16(h);
-}
-size_t bytes_of(WType type) { return type == WType::F32 ? 4 : type == WType::Q8_0 ? 1 : 2; }
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-// A random matrix: on the device in its type, here as the floats that the type holds.
-struct Weights {
-  int64_t rows, cols;
-  std::vector<float> values;
-  std::vector<uint8_t> bytes;
-  std::vector<uint16_t> scale_bits;
-  DeviceArray<uint8_t> data;
-  DeviceArray<uint16_t> scales;
-  WType type;
-
-  Weights(Rng& g, WType t, int64_t n_rows, int64_t n_cols) : rows(n_rows), cols(n_cols), type(t) {
-    const size_t n = static_cast<size_t>(rows * cols);
-    values = random_floats(g, n, 0.25f);
-    bytes.resize(n * bytes_of(type));
-    if (type == WType::Q8_0) {
-      scale_bits.resize(n / 32);
-      for (uint16_t& s : scale_bits) s = cpu::f32_to_f16(uniform(g) * 0.01f);
-      scale_bits[0] = 3;  // subnormal
-      for (size_t i = 0; i < n; i++) {
-        const auto q = static_cast<int8_t>(g() & 0xff);  // -128 too
-        bytes[i] = static_cast<uint8_t>(q);
-        values[i] = cpu::f16_to_f32(scale_bits[i / 32]) * static_cast<float>(q);
-      }
-    }
-    for (size_t i = 0; i < n && type != WType::Q8_0; i++) {
-      const uint16_t h = type == WType::F16 ? cpu::f32_to_f16(values[i]) : bf16_of(values[i]);
-      if (type == WType::F32) std::memcpy(&bytes[4 * i], &values[i], 4);
-      else std::memcpy(&bytes[2 * i], &h, 2);
-      values[i] = element_of(bytes.data(), type, i);
-    }
-    data = DeviceArray<uint8_t>(bytes);
-    scales = DeviceArray<uint16_t>(scale_bits);
-  }
-  Matrix matrix() const { return {type, rows, cols, data.get(), type == WType::Q8_0 ? scales.get() : nullptr}; }
-};
-
-// W[row] . x in float64, x normalised first if norm is given; *size: |W[row]| |x|.
-double reference(const Weights& w, int64_t row, const float* x, const float* norm, float eps, double* size) {
-  double squares = 0, sum = 0, w2 = 0, x2 = 0;
-  for (int64_t c = 0; c < w.cols; c++) squares += static_cast<double>(x[c]) * x[c];
-  const double scale = norm != nullptr ? 1 / std::sqrt(squares / static_cast<double>(w.cols) + eps) : 1;
-  for (int64_t c = 0; c < w.cols; c++) {
-    const double a = w.values[row * w.cols + c], b = x[c] * scale * (norm != nullptr ? norm[c] : 1);
-    sum += a * b, w2 += a * a, x2 += b * b;
-  }
-  *size = std::sqrt(w2 * x2);
-  return sum;
-}
-double silu(double g) { return g / (1 + std::exp(-g)); }
-
-struct Case {
-  int n;
-  bool norm;
-  Then then;
-  bool overlap = false;
-  int64_t ldx_pad = 0;
-};
-
-// Runs one gemv, compares it with float64, and returns the outputs.
-std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w, const Case& c, const std::vector<float>& x,
-                                           const std::vector<float>& norm, const std::vector<float>& before) {
-  const bool pairs = c.then == Then::SwiGlu;
-  const int64_t cols = w[0].cols, ldx = cols + c.ldx_pad;
-  const float eps = 1e-5f;
-  DeviceArray<float> x_device(x), norm_device(norm);
-  std::vector<DeviceArray<float>> y;
-  Gemv args;
-  args.x = x_device.get(), args.ldx = ldx, args.n = c.n, args.norm = c.norm ? norm_device.get() : nullptr;
-  args.eps = eps, args.n_outs = static_cast<int>(w.size()), args.then = c.then, args.overlap = c.overlap;
-  const int64_t pad = 3;  // beyond the rows: must stay as it is
-  for (size_t o = 0; o < w.size(); o++) {
-    args.w[o] = w[o].matrix();
-    if (pairs && o == 1) continue;
-    const int64_t ldy = w[o].rows + pad;
-    y.emplace_back(static_cast<size_t>(ldy * c.n));
-    std::vector<float> poison(y[o].size());
-    for (size_t i = 0; i < poison.size(); i++) poison[i] = c.then == Then::Add ? before[i % before.size()] : NAN;
-    for (int i = 0; i < c.n; i++)
-      for (int64_t p = 0; p < pad; p++) poison[i * ldy + w[o].rows + p] = 7;
-    y[o].upload(poison);
-    args.y[o] = y[o].get(), args.ldy[o] = ldy;
-  }
-  check_cuda(gemv(args, nullptr), "gemv");
-  std::vector<std::vector<float>> results;
-  for (size_t o = 0; o < y.size(); o++) {
-    results.push_back(y[o].download());
-    const int64_t ldy = w[o].rows + pad;
-    double worst = 0;
-    bool finite = true, intact = true;
-    for (int i = 0; i < c.n; i++) {
-      for (int64_t r = 0; r < w[o].rows; r++) {
-        double size = 0, up_size = 0;
-        double want = reference(w[o], r, &x[i * ldx], c.norm ? norm.data() : nullptr, eps, &size);
-        if (pairs) {
-          const double up = reference(w[1], r, &x[i * ldx], c.norm ? norm.data() : nullptr, eps, &up_size);
-          size = 2 * (size * (std::fabs(up) + 1e-4) + up_size * (std::fabs(silu(want)) + 1e-4)), want = silu(want) * up;
-        }
-        const double start = c.then == Then::Add ? before[(i * ldy + r) % before.size()] : 0;
-        const double error = std::fabs(results[o][i * ldy + r] - (want + start));
-        finite &= error == error;
-        worst = std::max(worst, error / (size + 0.05 * std::fabs(start) + 1e-30));
-      }
-      for (int64_t p = 0; p < pad; p++) intact &= results[o][i * ldy + w[o].rows + p] == 7;
-    }
-    INFO(name_of(w[o].type) << " " << w[o].rows << "x" << cols << " n " << c.n << " norm " << c.norm << " then "
-                            << static_cast<int>(c.then) << " out " << o << " ldx + " << c.ldx_pad);
-    CHECK(finite);
-    // BF16 takes x as two bf16 parts, which leaves out up to 2^-18 of a value.
-    CHECK(worst <= (w[o].type == WType::BF16 ? 6e-6 : 2e-6));
-    CHECK(intact);
-  }
-  return results;
-}
-
 }  // namespace
 
 TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it", "[cuda]") {
@@ -200,6 +48,7 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
   int turn = 0;
   for (WType type : kTypes) {
     for (const auto& shape : shapes) {
+      if (!whole_blocks(type, shape[1])) continue;
       for (Then then : {Then::Store, Then::Add, Then::SwiGlu}) {
         if (shape[0] > 1000 && then == Then::Add) continue;  // time
         std::vector<Weights> w;
@@ -227,7 +76,7 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
   const int64_t rows = 4300, cols = 8192, n_rows = 8;
   const auto clean = random_floats(g, cols * n_rows), norm = random_floats(g, cols);
   const DeviceArray<float> norm_device(norm);
-  for (WType type : {WType::BF16, WType::Q8_0}) {
+  for (WType type : {WType::BF16, WType::Q8_0, WType::Q4_0, WType::Q4_K, WType::Q6_K}) {
     const Weights w(g, type, rows, cols);
     for (bool with_norm : {false, true}) {
       std::vector<float> all;
@@ -276,6 +125,7 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
   Rng g(7);
   for (WType type : kTypes) {
     for (int64_t cols : {128, 4096, 14336}) {
+      if (!whole_blocks(type, cols)) continue;
       std::vector<Weights> w;
       w.emplace_back(g, type, 40, cols);
       std::vector<float> x(cols * 8), norm(cols, 1.0f), before(43);
@@ -341,7 +191,7 @@ TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same ch
   const int n_steps = 24;
   const auto norm = random_floats(g, dim);
   const DeviceArray<float> norm_device(norm);
-  for (WType type : {WType::BF16, WType::Q8_0, WType::F16}) {
+  for (WType type : {WType::BF16, WType::Q8_0, WType::F16, WType::Q4_K, WType::Q6_K}) {
     const Weights w(g, type, dim, dim);
     for (int n : {1, 5}) {
       const auto start = random_floats(g, dim * n);
@@ -384,8 +234,8 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
   if (skip()) return;
   Rng g(4);
   for (WType type : kTypes) {
-    for (int64_t cols : {32, 96, 1408, 50, 7}) {
-      if (type == WType::Q8_0 && cols % 32 != 0) continue;
+    for (int64_t cols : {32, 96, 1408, 50, 7, 256, 1280}) {
+      if (!whole_blocks(type, cols)) continue;
       const Weights w(g, type, 43, cols);
       INFO(name_of(type) << " cols " << cols);
       for (WType out : {WType::F32, WType::F16, WType::BF16}) {
@@ -469,7 +319,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
 TEST_CASE("fill_synthetic writes what model/synthetic.h says", "[cuda]") {
   if (skip()) return;
   const int64_t rows = 77, cols = 4096;
-  for (WType type : kTypes) {
+  for (WType type : {WType::F32, WType::F16, WType::BF16, WType::Q8_0}) {  // the others: quant_test.cpp
     const size_t count = rows * cols;
     DeviceArray<uint8_t> data(count * bytes_of(type));
     DeviceArray<uint16_t> scales(count / 32);

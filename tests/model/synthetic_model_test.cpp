@@ -35,7 +35,43 @@ TEST_CASE("synthetic models have the published sizes") {
   }
   CHECK(synthetic_model("llama-3-70b-layer", DType::Q8_0)->config.n_layers == 1);
   CHECK_THROWS_WITH(synthetic_model("llama-9", DType::F32), Catch::Contains("llama-3.2-1b") && Catch::Contains("tiny"));
-  CHECK_THROWS_WITH(weight_type_of("q4_0"), Catch::Contains("q8_0"));
+  CHECK_THROWS_WITH(weight_type_of("q3_k"), Catch::Contains("q8_0"));
+}
+
+TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
+  const auto& linear = cpu::kernels(cpu::Isa::Scalar)->linear;
+  for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+    const auto model = synthetic_model("tiny", type);
+    materialize(*model);
+    INFO(dtype_info(type).name);
+    const Tensor& t = model->weights.layers[1].w2;
+    const bool six = type == DType::Q6_K, k = six || type == DType::Q4_K || type == DType::Q5_K;
+    const bool five = type == DType::Q5_0 || type == DType::Q5_1 || type == DType::Q5_K;
+    const bool from_zero = type == DType::Q4_0 || type == DType::Q5_0 || six;
+    const int bits = six ? 6 : five ? 5 : 4;
+    const double offset = (1 << bits) / 2 - (from_zero ? 0 : 0.5);
+    // d and m are f16, and d of K types, which is multiplied by as much as this, may be subnormal.
+    const double tolerance = t.scale * 0x1p-9 + 0x1p-25 * (six ? 127 * 32 : k ? 63 * 31 : 0);
+    std::vector<float> row(t.cols);
+    double sum = 0;
+    int wrong = 0;
+    for (int64_t r = 0; r < t.rows; ++r) {
+      linear.dequant_row(static_cast<cpu::WType>(type), t.data, t.cols, r, row.data());
+      for (int64_t c = 0; c < t.cols; ++c) {
+        const auto i = static_cast<uint64_t>(r * t.cols + c);
+        double unit = t.scale / offset;
+        if (six) unit *= synthetic::sub_scale(t.seed, i / 16) / 127.0;
+        else if (k) unit *= synthetic::sub_scale(t.seed, i / 32) / 2 / 63.5;
+        const double want = unit * (static_cast<double>(synthetic::few_bits(t.seed, i, bits)) - offset);
+        wrong += !(std::fabs(row[c] - want) <= tolerance);
+        sum += row[c];
+      }
+    }
+    CHECK(wrong == 0);
+    // A range of quants without an offset of a half has its middle half a quant below zero.
+    const double n = static_cast<double>(t.rows * t.cols), below = from_zero ? t.scale / offset / 2 : 0;
+    CHECK(std::fabs(sum / n + below * (six ? 0.75 : 1)) < 0.02 * t.scale);
+  }
 }
 
 TEST_CASE("synthetic weights get the bytes of their definition") {

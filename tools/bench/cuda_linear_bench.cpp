@@ -2,13 +2,16 @@
 // as GB/s of weights read and as a share of the bandwidth of a device-to-device copy, and the sampler. Times are
 // medians over replays of a CUDA graph whose launches go through at least 500 MB of weights, so that L2 holds none of
 // them. "plain": each kernel waits for the one before; "overlap": programmatic dependent launch.
-// Build: make cuda-bench.
+// Build: make cuda-bench. cuda_linear_bench [TYPE...]: these weight types alone, such as q4_k; default: bf16 f16 q8_0 q4_k q6_k.
 #include <cuda_runtime_api.h>
+
+#include <strings.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "kernels/cuda.h"
@@ -88,10 +91,15 @@ constexpr Shape kShapes[] = {{"qkv", {kDim, kKv, kKv}, 3, kDim, true, Then::Stor
                              {"o", {kDim}, 1, kDim, false, Then::Add},
                              {"gate/up", {kHidden, kHidden}, 2, kDim, true, Then::SwiGlu},
                              {"down", {kDim}, 1, kHidden, false, Then::Add},
-                             {"output", {kVocab}, 1, kDim, true, Then::Store}};
+                             {"output", {kVocab}, 1, kDim, true, Then::Store},
+                             {"k", {kKv}, 1, kDim, true, Then::Store},
+                             {"up", {kHidden}, 1, kDim, true, Then::Store}};
 constexpr int kLayerShapes = 4;
 
-double bytes_per_weight(WType type) { return type == WType::Q8_0 ? 1 + 2.0 / 32 : 2; }
+double bytes_per_weight(WType type) {
+  const RowParts row = row_parts(type, kDim);
+  return static_cast<double>(row.data + row.scales + row.high + row.blocks) / kDim;
+}
 int64_t elements(const Shape& s) {
   int64_t rows = 0;
   for (int o = 0; o < s.n_outs; o++) rows += s.rows[o];
@@ -99,8 +107,16 @@ int64_t elements(const Shape& s) {
 }
 
 struct Buffers {
-  Device data{kArenaRows * kDim * 2}, scales{kArenaRows * kDim / 32 * 2};
+  Device data{kArenaRows * kDim * 2}, scales{kArenaRows * kDim / 8}, high{kArenaRows * kDim / 4}, blocks{kArenaRows * kDim / 128};
   Device x{kGemvMaxRows * kHidden * 4}, y{kGemvMaxRows * kVocab * 4}, norm{kHidden * 4};
+
+  // At element `at`, where a row of kDim begins; the sizes here need no padding, so that wider rows lie just as well.
+  Matrix matrix(WType type, int64_t rows, int64_t cols, int64_t at) const {
+    const RowParts row = row_parts(type, kDim);
+    const int64_t r = at / kDim;
+    return {type, rows, cols, data.bytes() + r * row.data, scales.bytes() + r * row.scales, high.bytes() + r * row.high,
+            blocks.bytes() + r * row.blocks};
+  }
 };
 
 using Call = Status (*)(const Gemv&, cudaStream_t);
@@ -113,7 +129,7 @@ void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, boo
   a.n_outs = s.n_outs, a.then = s.then, a.overlap = overlap;
   int64_t y_at = 0;
   for (int o = 0; o < s.n_outs; o++) {
-    a.w[o] = {type, s.rows[o], s.cols, b.data.bytes() + at * (type == WType::Q8_0 ? 1 : 2), b.scales.bytes() + at / 16};
+    a.w[o] = b.matrix(type, s.rows[o], s.cols, at);
     a.y[o] = b.y.floats() + y_at, a.ldy[o] = s.rows[o];
     at += s.rows[o] * s.cols, y_at += kGemvMaxRows * s.rows[o];
   }
@@ -154,7 +170,17 @@ double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  std::vector<WType> types;
+  for (int i = 1; i < argc; i++)
+    for (int t = 1; t < riffle::kNumDTypes; t++)  // F32 would not fit the arena
+      if (strcasecmp(argv[i], riffle::kDTypes[t].name) == 0) types.push_back(static_cast<WType>(t));
+  if (types.size() != static_cast<size_t>(argc - 1)) {
+    std::fprintf(stderr, "usage: cuda_linear_bench [TYPE...]\n");
+    return 2;
+  }
+  if (types.empty()) types = {WType::BF16, WType::F16, WType::Q8_0, WType::Q4_K, WType::Q6_K};
+
   Stream stream;
   double copy = 0;
   {
@@ -182,9 +208,9 @@ int main() {
 
   std::printf("\n%-8s %-5s %2s %10s %9s %6s %12s %9s %6s\n", "gemv", "type", "n", "plain us", "GB/s", "copy",
               "overlap us", "GB/s", "copy");
-  for (WType type : {WType::BF16, WType::F16, WType::Q8_0}) {
-    const char* type_name = type == WType::BF16 ? "bf16" : type == WType::F16 ? "f16" : "q8_0";
-    check(fill_synthetic({type, kArenaRows, kDim, b.data.p, b.scales.p}, 4, 0.02f, stream.stream), "fill_synthetic");
+  for (WType type : types) {
+    const char* type_name = dtype_info(type).name;
+    check(fill_synthetic(b.matrix(type, kArenaRows, kDim, 0), 4, 0.02f, stream.stream), "fill_synthetic");
     for (int i = 0; i <= static_cast<int>(std::size(kShapes)); i++) {
       const bool layer = i == static_cast<int>(std::size(kShapes));
       const int first = layer ? 0 : i, last = layer ? kLayerShapes : i + 1;

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/running_memory.h"
-#include "model/synthetic.h"
+#include "model/synthetic_model.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -196,22 +196,13 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
 
 void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
   threads_->parallel_for(n, [&](int64_t i, int) {
-    float* row = out + i * table.cols;
-    if (table.data) {
-      host_kernels_->linear.dequant_row(static_cast<cpu::WType>(table.type), table.data, table.cols, tokens[i], row);
-    } else {
-      const bool q8 = table.type == DType::Q8_0;
-      float scale = q8 ? synthetic::q8_scale(table.scale) : table.scale;
-      if (q8) {  // kept as f16
-        uint16_t half;
-        host_kernels_->attention.kv_store(&scale, 1, cpu::KvType::F16, &half);
-        host_kernels_->attention.kv_load(&half, 1, cpu::KvType::F16, &scale);
-      }
-      for (int64_t j = 0; j < table.cols; ++j) {
-        const uint64_t at = uint64_t(tokens[i]) * table.cols + j;
-        row[j] = q8 ? static_cast<float>(synthetic::quant(table.seed, at)) * scale : synthetic::weight(table.seed, at, scale);
-      }
-    }
+    const auto decode = [&](const void* data, int64_t row) {
+      host_kernels_->linear.dequant_row(static_cast<cpu::WType>(table.type), data, table.cols, row, out + i * table.cols);
+    };
+    if (table.data) return decode(table.data, tokens[i]);
+    std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));
+    synthetic_row(table, tokens[i], row.data());
+    decode(row.data(), 0);
   });
 }
 

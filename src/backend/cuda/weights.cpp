@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/split_rows.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -12,8 +13,8 @@ static constexpr size_t kStagingBytes = size_t(32) << 20;
 static uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 uint64_t device_bytes(const Tensor& t) {
-  if (t.type == DType::Q8_0) return aligned(t.rows * t.cols) + aligned(t.rows * t.cols / kQ8Block * 2);
-  return aligned(t.bytes());
+  const RowParts row = row_parts(t.type, t.cols);
+  return aligned(t.rows * row.data) + aligned(t.rows * row.scales) + aligned(t.rows * row.high) + aligned(t.rows * row.blocks);
 }
 
 template <class F>
@@ -60,29 +61,49 @@ void DeviceWeights::add(const Tensor& t) {
   m.rows = t.rows;
   m.cols = t.cols;
   Buffer buffer = heap_.take(device_bytes(t), "the weights");
-  m.data = buffer.data();
-  if (t.type == DType::Q8_0) m.scales = buffer.as<std::byte>() + aligned(t.rows * t.cols);
+  const RowParts row = row_parts(t.type, t.cols);
+  std::byte* at = buffer.as<std::byte>();
+  const auto place = [&](int64_t row_bytes) {
+    std::byte* const part = at;
+    at += aligned(t.rows * row_bytes);
+    return part;
+  };
+  m.data = place(row.data);
+  if (row.scales) m.scales = place(row.scales);
+  if (row.high) m.high = place(row.high);
+  if (row.blocks) m.blocks = place(row.blocks);
   if (t.data) upload(t, m);
   else check(fill_synthetic(m, t.seed, t.scale, stream_), "making synthetic weights");
   buffers_.push_back(std::move(buffer));
   matrices_[&t] = m;
 }
 
+// Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long and goes to device[p] +
+// i * bytes[p]. fill(item, destination of each part) makes them, in pinned memory, several at a time.
 template <class Fill>
-void DeviceWeights::stream_in(int64_t n_items, size_t item_bytes, void* device, Fill&& fill) {
-  const int64_t batch = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / item_bytes));
+void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device, Fill&& fill) {
+  int64_t item_bytes = 0;
+  for (const int64_t b : bytes) item_bytes += b;
+  const int64_t batch = static_cast<int64_t>(kStagingBytes) / item_bytes;
+  if (batch < 1) fail(RIFFLE_UNSUPPORTED, "weights of %lld bytes a row are too wide for the device", static_cast<long long>(item_bytes));
   for (int64_t first = 0; first < n_items; first += batch) {
     const int64_t n = std::min(batch, n_items - first);
     check(cudaEventSynchronize(*copied_[turn_]), "uploading the weights");
-    std::byte* staging = staging_[turn_].as<std::byte>();
-    const int64_t parts = std::min<int64_t>(n, threads_->size() * 4);
-    threads_->parallel_for(parts, [&](int64_t p, int) {
-      const int64_t begin = n * p / parts, end = n * (p + 1) / parts;
-      fill(first + begin, end - begin, staging + begin * item_bytes);
+    Parts<std::byte*> staging;
+    std::byte* at = staging_[turn_].as<std::byte>();
+    for (size_t p = 0; p < staging.size(); ++p) staging[p] = at, at += n * bytes[p];
+    const int64_t tasks = std::min<int64_t>(n, threads_->size() * 4);
+    threads_->parallel_for(tasks, [&](int64_t task, int) {
+      for (int64_t i = n * task / tasks; i < n * (task + 1) / tasks; ++i) {
+        Parts<std::byte*> to;
+        for (size_t p = 0; p < to.size(); ++p) to[p] = staging[p] + i * bytes[p];
+        fill(first + i, to);
+      }
     });
-    check(cudaMemcpyAsync(static_cast<std::byte*>(device) + first * item_bytes, staging, n * item_bytes,
-                          cudaMemcpyHostToDevice, stream_),
-          "uploading the weights");
+    for (size_t p = 0; p < staging.size(); ++p)
+      if (bytes[p] > 0)
+        check(cudaMemcpyAsync(device[p] + first * bytes[p], staging[p], n * bytes[p], cudaMemcpyHostToDevice, stream_),
+              "uploading the weights");
     copied_[turn_]->record(stream_);
     turn_ ^= 1;
   }
@@ -90,23 +111,24 @@ void DeviceWeights::stream_in(int64_t n_items, size_t item_bytes, void* device, 
 
 void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
   const auto* source = static_cast<const std::byte*>(t.data);
-  if (t.type != DType::Q8_0) {
+  const auto writable = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
+  if (!is_quantised(t.type)) {
     constexpr int64_t kPiece = 4096;
     const int64_t bytes = t.bytes(), whole = bytes / kPiece * kPiece;
-    stream_in(whole / kPiece, kPiece, const_cast<void*>(m.data),
-              [&](int64_t first, int64_t n, std::byte* out) { std::memcpy(out, source + first * kPiece, n * kPiece); });
+    stream_in(whole / kPiece, {kPiece}, {writable(m.data)},
+              [&](int64_t i, const Parts<std::byte*>& to) { std::memcpy(to[0], source + i * kPiece, kPiece); });
     if (bytes > whole)
-      stream_in(1, bytes - whole, static_cast<std::byte*>(const_cast<void*>(m.data)) + whole,
-                [&](int64_t, int64_t, std::byte* out) { std::memcpy(out, source + whole, bytes - whole); });
+      stream_in(1, {bytes - whole}, {writable(m.data) + whole},
+                [&](int64_t, const Parts<std::byte*>& to) { std::memcpy(to[0], source + whole, bytes - whole); });
     return;
   }
-  const int64_t blocks = t.rows * t.cols / kQ8Block;
-  stream_in(blocks, kQ8Block, const_cast<void*>(m.data), [&](int64_t first, int64_t n, std::byte* out) {
-    for (int64_t i = 0; i < n; ++i) std::memcpy(out + i * kQ8Block, source + (first + i) * kQ8BlockBytes + 2, kQ8Block);
-  });
-  stream_in(blocks, 2, const_cast<void*>(m.scales), [&](int64_t first, int64_t n, std::byte* out) {
-    for (int64_t i = 0; i < n; ++i) std::memcpy(out + i * 2, source + (first + i) * kQ8BlockBytes, 2);
-  });
+  const RowParts row = row_parts(t.type, t.cols);
+  const int64_t row_size = row_bytes(t.type, t.cols);
+  stream_in(t.rows, {row.data, row.scales, row.high, row.blocks},
+            {writable(m.data), writable(m.scales), writable(m.high), writable(m.blocks)},
+            [&](int64_t i, const Parts<std::byte*>& to) {
+              split_row(t.type, t.cols, source + i * row_size, {to[0], to[1], to[2], to[3]});
+            });
 }
 
 }  // namespace riffle::cuda

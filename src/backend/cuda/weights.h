@@ -1,5 +1,6 @@
 // A model's weights on the device.
 #pragma once
+#include <array>
 #include <unordered_map>
 #include <vector>
 
@@ -18,7 +19,8 @@ uint64_t device_bytes(const Model& model);
 
 class DeviceWeights {
  public:
-  // Uploads through pinned staging, Q8_0 split into quants and scales on the way; synthetic tensors are made on the device.
+  // Uploads through pinned staging, quantised types split into their parts on the way; synthetic tensors are made on the
+  // device.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
                 const LoadProgress& progress = {});
 
@@ -30,9 +32,10 @@ class DeviceWeights {
  private:
   void add(const Tensor& tensor);
   void upload(const Tensor& tensor, const Matrix& matrix);
-  // Copies bytes made by fill(first item, n items, destination) of item_bytes each to the device.
+  template <class T>
+  using Parts = std::array<T, 4>;  // data, scales, high, blocks
   template <class Fill>
-  void stream_in(int64_t n_items, size_t item_bytes, void* device, Fill&& fill);
+  void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device, Fill&& fill);
 
   DeviceHeap& heap_;
   const Stream& stream_;
