@@ -10,6 +10,7 @@
 // panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel, then the lo tiles, each [16 pairs of
 // k][16 columns][2] bf16 as TDPBF16PS wants its second operand.
 #include "kernels/cpu/linear_avx512.h"
+#include "kernels/cpu/linear_blocks.h"
 
 namespace riffle::cpu {
 namespace {
@@ -109,46 +110,124 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < 16; ++i) V16::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
-// A Q8_0 step is one block of 16 rows: the int8 values are transposed in groups of four, then scaled by the vector of
-// the 16 scales. An int8 is left in the top byte of its lane (2^24 times itself); the scale makes up for that.
-template <>
-inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t, uint8_t* hi,
-                                    uint8_t* lo) {
-  const uint8_t* block = w + k0 / kQ8 * kQ8Bytes;
-  alignas(64) uint16_t scale[16] = {};
-  for (int i = 0; i < n; ++i) scale[i] = load_u16(block + i * row_bytes);
-  const __m512 d = canonical(_mm512_mul_ps(V16::load_f16(scale), V16::set1(0x1p-24f)));
+// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist): they are transposed
+// in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of the 16 rows' scales, times 2^-24, as a
+// byte is left in the top byte of its lane; m is taken away (kMin).
+template <bool kMin>
+inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d, __m512 m, uint8_t* hi,
+                            uint8_t* lo) {
   const __m512i top = _mm512_set1_epi32(static_cast<int>(0xff000000u));
   for (int part = 0; part < 2; ++part) {
     __m512i r[4];  // r[j] lane l: 16 bytes of row 4l + j
     for (int j = 0; j < 4; ++j) {
-      const uint8_t* p = block + 2 + 16 * part + j * row_bytes;
+      const uint8_t* p = first + 16 * part + j * stride;
       __m512i v = _mm512_setzero_si512();
       if (j < n) v = _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
       if (j + 4 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x00f0,
-                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * stride)));
       if (j + 8 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x0f00,
-                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * stride)));
       if (j + 12 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0xf000,
-                                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * row_bytes)));
+        v = _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * stride)));
       r[j] = v;
     }
     const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
     const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), e = _mm512_unpackhi_epi32(r[2], r[3]);
     const __m512i q[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, e),
                           _mm512_unpackhi_epi64(b, e)};  // q[i] lane r: values 4i..4i+3 of row r
+    const auto value = [&](__m512i v) {
+      const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(v), d[part]);
+      return kMin ? _mm512_sub_ps(product, m) : product;
+    };
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512 v0 = _mm512_cvtepi32_ps(_mm512_slli_epi32(q[i], 24));
-      const __m512 v1 = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_slli_epi32(q[i], 16), top));
-      const __m512 v2 = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_slli_epi32(q[i], 8), top));
-      const __m512 v3 = _mm512_cvtepi32_ps(_mm512_and_si512(q[i], top));
-      put_pair(hi, lo, 8 * part + 2 * i, _mm512_mul_ps(v0, d), _mm512_mul_ps(v1, d));
-      put_pair(hi, lo, 8 * part + 2 * i + 1, _mm512_mul_ps(v2, d), _mm512_mul_ps(v3, d));
+      const __m512 v0 = value(_mm512_slli_epi32(q[i], 24)),
+                   v1 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 16), top));
+      const __m512 v2 = value(_mm512_and_si512(_mm512_slli_epi32(q[i], 8), top)),
+                   v3 = value(_mm512_and_si512(q[i], top));
+      put_pair(hi, lo, 8 * part + 2 * i, v0, v1);
+      put_pair(hi, lo, 8 * part + 2 * i + 1, v2, v3);
     }
+  }
+}
+
+// A Q8_0 step is one block of 16 rows.
+template <>
+inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t, uint8_t* hi,
+                                    uint8_t* lo) {
+  const uint8_t* block = w + k0 / kQ8 * kQ8Bytes;
+  alignas(64) uint16_t scale[16] = {};
+  for (int i = 0; i < n; ++i) scale[i] = load_u16(block + i * row_bytes);
+  const __m512 one = canonical(_mm512_mul_ps(V16::load_f16(scale), V16::set1(0x1p-24f))), d[2] = {one, one};
+  fill_from_bytes<false>(block + 2, row_bytes, n, d, V16::zero(), hi, lo);
+}
+
+// One block of 16 rows of a type with 4 to 6 bits: codes less their offset, and what goes with each 16 (Q6_K) or 32.
+struct Codes {
+  alignas(64) uint8_t q[16][kMaxBlockValues];
+  alignas(64) float d[16][16], m[8][16];  // [group][row], d times 2^-24
+};
+
+template <WType T>
+inline void take_codes(const uint8_t* b, int row, Codes* c) {
+  uint8_t* q = c->q[row];
+  const auto half = [b](int at) { return V16::scale_f16(b + at); };
+  if constexpr (!has_256(T)) {
+    constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
+    constexpr uint8_t offset = code_offset(T);
+    const uint8_t *high = b + (has_min(T) ? 4 : 2), *from = high + (five ? 4 : 0);
+    uint32_t bits = 0;
+    if (five) memcpy(&bits, high, 4);
+    for (int j = 0; j < 16; ++j) {
+      q[j] = static_cast<uint8_t>(((from[j] & 15) | (bits >> j & 1) << 4) - offset);
+      q[j + 16] = static_cast<uint8_t>((from[j] >> 4 | (bits >> (j + 16) & 1) << 4) - offset);
+    }
+    c->d[0][row] = half(0) * 0x1p-24f;
+    if (has_min(T)) c->m[0][row] = -half(2);
+  } else if constexpr (T == WType::Q6_K) {
+    for (int part = 0; part < 2; ++part)
+      for (int l = 0; l < 32; ++l) {
+        const uint8_t *low = b + 64 * part, pairs = b[128 + 32 * part + l];
+        uint8_t* to = q + 128 * part + l;
+        to[0] = static_cast<uint8_t>(((low[l] & 15) | (pairs & 3) << 4) - 32);
+        to[32] = static_cast<uint8_t>(((low[l + 32] & 15) | (pairs >> 2 & 3) << 4) - 32);
+        to[64] = static_cast<uint8_t>((low[l] >> 4 | (pairs >> 4 & 3) << 4) - 32);
+        to[96] = static_cast<uint8_t>((low[l + 32] >> 4 | pairs >> 6 << 4) - 32);
+      }
+    const __m512 d = _mm512_mul_ps(V16::set1(half(208)), V16::load_i8(b + 192));
+    alignas(64) float each[16];
+    _mm512_store_ps(each, _mm512_mul_ps(d, V16::set1(0x1p-24f)));
+    for (int g = 0; g < 16; ++g) c->d[g][row] = each[g];
+  } else {
+    const uint8_t *high = b + 16, *from = b + (T == WType::Q5_K ? 48 : 16);
+    for (int pair = 0; pair < 4; ++pair)
+      for (int l = 0; l < 32; ++l) {
+        int low = from[32 * pair + l] & 15, up = from[32 * pair + l] >> 4;
+        if (T == WType::Q5_K) low |= (high[l] >> 2 * pair & 1) << 4, up |= (high[l] >> (2 * pair + 1) & 1) << 4;
+        q[64 * pair + l] = static_cast<uint8_t>(low), q[64 * pair + 32 + l] = static_cast<uint8_t>(up);
+      }
+    const float d = half(0), dmin = half(2);
+    for (int g = 0; g < 8; ++g) {
+      uint8_t scale, min;
+      scale_min_k(b + 4, g, &scale, &min);
+      c->d[g][row] = d * static_cast<float>(scale) * 0x1p-24f;
+      c->m[g][row] = dmin * static_cast<float>(min);
+    }
+  }
+}
+
+// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; those of a step lie kPanelBytes after
+// those of the one before.
+template <WType T>
+inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* hi, uint8_t* lo) {
+  Codes c;
+  if (n < 16) memset(&c, 0, sizeof c);
+  for (int i = 0; i < n; ++i) take_codes<T>(w + i * row_bytes, i, &c);
+  for (int s = 0; s < dtype_info(T).block_values / kStep; ++s, hi += kPanelBytes, lo += kPanelBytes) {
+    const int g = T == WType::Q6_K ? 2 * s : s;
+    const __m512 d[2] = {canonical(V16::load(c.d[g])), canonical(V16::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
+    const __m512 m = has_min(T) ? canonical(V16::load(c.m[s])) : V16::zero();
+    fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, kMaxBlockValues, n > 0 ? 16 : 0, d, m, hi, lo);
   }
 }
 
@@ -231,6 +310,8 @@ template <WType T>
 void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* packed, int64_t m, float* c, int64_t ldc,
          uint8_t* panels) {
   constexpr bool kWithLo = T != WType::BF16;
+  constexpr int64_t kBlockSteps = has_256(T) ? kMaxBlockValues / kStep : 1;
+  static_assert(kChunkSteps % kBlockSteps == 0);
   const int64_t row_bytes = bytes_of_row(T, k), steps = steps_of(k), rows_bytes = steps * kRowsBytes;
   const int64_t panel_bytes = least(steps, kChunkSteps) * kPanelBytes;
   float* edge = reinterpret_cast<float*>(panels + kGroup * panel_bytes);
@@ -239,12 +320,15 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
       const int64_t n = least(kChunkSteps, steps - s0), group_end = least(group + kGroup * kCols, r1);
       uint8_t* panel = panels;
       for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes)
-        for (int64_t s = 0; s < n; ++s)
+        for (int64_t s = 0; s < n; s += kBlockSteps)
           for (int part = 0; part < 2; ++part) {
             uint8_t* hi = panel + s * kPanelBytes + part * kTileBytes;
-            const int64_t valid = group_end - r - 16 * part;
-            fill_tiles<T>(w + (r + 16 * part) * row_bytes, row_bytes, valid < 16 ? valid : 16, (s0 + s) * kStep, k, hi,
-                          hi + 2 * kTileBytes);
+            const int64_t valid = least(16, group_end - r - 16 * part), at = (s0 + s) * kStep;
+            const uint8_t* rows = w + (r + 16 * part) * row_bytes;
+            if constexpr (has_blocks(T))
+              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes, row_bytes, valid, hi,
+                            hi + 2 * kTileBytes);
+            else fill_tiles<T>(rows, row_bytes, valid, at, k, hi, hi + 2 * kTileBytes);
           }
       for (int64_t i = 0; i < m; i += 2 * kTile) {
         const uint8_t* a0 = packed + i / kTile * rows_bytes + s0 * kRowsBytes;

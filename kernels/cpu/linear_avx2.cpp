@@ -1,6 +1,8 @@
-// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic throughout.
+// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except for the weights of 4 to 6 bits
+// (linear_blocks_avx2.cpp).
 #include <immintrin.h>
 
+#include "kernels/cpu/linear_blocks.h"
 #include "kernels/cpu/linear_simd.h"
 
 namespace riffle::cpu {
@@ -86,8 +88,13 @@ struct V8 {
   }
 };
 
-size_t act_bytes(WType, int64_t cols) { return f32_act_bytes(cols); }
-void act_prepare(WType, const float* x, int64_t cols, void* act) { f32_act_prepare(x, cols, act); }
+size_t act_bytes(WType type, int64_t cols) {
+  return has_blocks(type) ? blocks_act_bytes_avx2(type, cols) : f32_act_bytes(cols);
+}
+void act_prepare(WType type, const float* x, int64_t cols, void* act) {
+  if (has_blocks(type)) blocks_act_prepare_avx2(type, x, cols, act);
+  else f32_act_prepare(x, cols, act);
+}
 
 // A Q8_0 row: each block is summed with its bare int8 values, then scaled; even and odd blocks are two chains.
 template <int N>
@@ -131,13 +138,7 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     case WType::Q8_0:
       return for_rows<Q8Group, 4>(w, bytes_of_row(type, cols), cols, r0, r1, static_cast<const float*>(acts),
                                   static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
-    case WType::Q4_0: return gemv_blocks<V8, WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_1: return gemv_blocks<V8, WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_0: return gemv_blocks<V8, WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_1: return gemv_blocks<V8, WType::Q5_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_K: return gemv_blocks<V8, WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_K: return gemv_blocks<V8, WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q6_K: return gemv_blocks<V8, WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
+    default: return blocks_gemv_avx2(type, w, cols, r0, r1, acts, n, y, ldy);
   }
 }
 

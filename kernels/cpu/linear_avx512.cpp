@@ -1,5 +1,5 @@
-// Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the Q8_0 decode product, which is in exact
-// integers:
+// Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the decode products of quantised weights, which
+// are in exact integers (4 to 6 bits: linear_blocks_avx512.cpp). For Q8_0:
 //
 // A block of 32 activations becomes 22-bit integers x = s * (65536 hi + 256 mid + lo), s a power of two, so that the
 // rounding (2^-22 of the block's largest value) is no worse than that of f32 sums. vpdpbusd multiplies unsigned by
@@ -10,55 +10,17 @@
 // (tools/bench/linear_bench.cpp).
 #include "kernels/cpu/linear_avx512.h"
 
+#include "kernels/cpu/linear_limbs.h"
+
 namespace riffle::cpu {
 namespace {
 
-// Prepared Q8_0 activations: a Limbs for each 64 columns, then a float scale for each 32, both padded with zeros.
-struct Limbs {
-  int8_t hi[64];
-  uint8_t mid[64], lo[64];
-  int32_t start[16];  // -128 * sum of hi of the same four columns
-};
-constexpr int kScaleGroup = 16;  // scales are padded to whole vectors
-
-int64_t limbs_of(int64_t cols) { return (cols + 63) / 64; }
-
 size_t act_bytes(WType type, int64_t cols) {
-  if (type != WType::Q8_0) return f32_act_bytes(cols);
-  return static_cast<size_t>(limbs_of(cols)) * sizeof(Limbs) +
-         static_cast<size_t>(round_up(cols / kQ8, kScaleGroup)) * sizeof(float);
+  return is_quantised(type) ? blocks_act_bytes_avx512(type, cols) : f32_act_bytes(cols);
 }
-
 void act_prepare(WType type, const float* x, int64_t cols, void* act) {
-  if (type != WType::Q8_0) return f32_act_prepare(x, cols, act);
-  Limbs* limbs = static_cast<Limbs*>(act);
-  float* scale = reinterpret_cast<float*>(limbs + limbs_of(cols));
-  memset(limbs + cols / 64, 0, act_bytes(type, cols) - (cols / 64) * sizeof(Limbs));
-  const __m512i byte = _mm512_set1_epi32(255);
-  for (int64_t j = 0; j < cols; j += kQ8) {
-    const __m512 a = _mm512_loadu_ps(x + j), b = _mm512_loadu_ps(x + j + 16);
-    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    const bool finite = _mm512_fpclass_ps_mask(a, 0x99) == 0 && _mm512_fpclass_ps_mask(b, 0x99) == 0;
-    // 2^e > largest / 2^21; a block below about 1e-30 is rounded to that grid.
-    const __m128 exponent = _mm_getexp_ss(_mm_setzero_ps(), _mm_set_ss(largest));
-    const float e = largest < 0x1p-100f ? -120.0f : _mm_cvtss_f32(exponent) - 20.0f;
-    Limbs* l = limbs + j / 64;
-    const int64_t at = j % 64;
-    for (int half = 0; half < 2; ++half) {
-      const __m512i v = _mm512_cvtps_epi32(_mm512_scalef_ps(half ? b : a, _mm512_set1_ps(-e)));
-      const __m512i hi = _mm512_srai_epi32(v, 16);
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->hi + at + 16 * half), _mm512_cvtepi32_epi8(hi));
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->mid + at + 16 * half),
-                      _mm512_cvtepi32_epi8(_mm512_and_si512(_mm512_srli_epi32(v, 8), byte)));
-      _mm_store_si128(reinterpret_cast<__m128i*>(l->lo + at + 16 * half),
-                      _mm512_cvtepi32_epi8(_mm512_and_si512(v, byte)));
-    }
-    const __m256i hi = _mm256_load_si256(reinterpret_cast<const __m256i*>(l->hi + at));
-    const __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(-128), hi);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(l->start + at / 4), _mm256_sub_epi32(_mm256_setzero_si256(), sum));
-    // An infinity or NaN spoils the block's integers: let it be seen.
-    scale[j / kQ8] = finite ? _mm512_cvtss_f32(_mm512_scalef_ps(V16::set1(1), V16::set1(e))) : __builtin_nanf("");
-  }
+  if (is_quantised(type)) blocks_act_prepare_avx512(type, x, cols, act);
+  else f32_act_prepare(x, cols, act);
 }
 
 // 64 weights: the bytes of two neighbouring Q8_0 blocks, or of one and zeros.
@@ -105,7 +67,7 @@ struct Q8Tile {
       : w(static_cast<const uint8_t*>(w)),
         row_bytes(bytes_of_row(WType::Q8_0, cols)),
         blocks(cols / kQ8),
-        n_limbs(limbs_of(cols)),
+        n_limbs(limbs_of(WType::Q8_0, cols)),
         act(static_cast<const uint8_t*>(act)),
         act_stride(static_cast<int64_t>(act_bytes(WType::Q8_0, cols))),
         y(y),
@@ -226,13 +188,7 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     case WType::F16: return gemv_float<V16, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::BF16: return gemv_float<V16, WType::BF16, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q8_0: return gemv_q8(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_0: return gemv_blocks<V16, WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_1: return gemv_blocks<V16, WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_0: return gemv_blocks<V16, WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_1: return gemv_blocks<V16, WType::Q5_1>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q4_K: return gemv_blocks<V16, WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q5_K: return gemv_blocks<V16, WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q6_K: return gemv_blocks<V16, WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
+    default: return blocks_gemv_avx512(type, w, cols, r0, r1, acts, n, y, ldy);
   }
 }
 

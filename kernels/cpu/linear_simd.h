@@ -10,7 +10,8 @@
 namespace riffle::cpu {
 namespace {
 
-// W weights of a row from column j on, as f32. j is a multiple of W. part: only the first n (1 <= n < W) exist.
+// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple of W. part: only the
+// first n (1 <= n < W) exist.
 template <class V, WType T>
 inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::F32) return V::load(reinterpret_cast<const float*>(row) + j);
@@ -19,12 +20,6 @@ inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::Q8_0) {
     const uint8_t* block = row + j / kQ8 * kQ8Bytes;
     return V::mul(V::set1(V::scale_f16(block)), V::load_i8(block + 2 + j % kQ8));
-  }
-  if constexpr (is_quantised(T) && T != WType::Q8_0) {
-    constexpr DTypeInfo info = dtype_info(T);
-    float values[kMaxBlockValues];
-    dequant_block(T, row + j / info.block_values * info.block_bytes, values);
-    return V::load(values + j % info.block_values);
   }
 }
 template <class V, WType T>
@@ -74,23 +69,6 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
   for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
 }
 
-// One row of a type without a faster reader: block by block through plain C++.
-template <class V, int N>
-inline void dot_blocks(WType type, const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
-  const DTypeInfo& info = dtype_info(type);
-  float values[kMaxBlockValues];
-  typename V::F acc[N][2];
-  for (int i = 0; i < N; ++i) acc[i][0] = acc[i][1] = V::zero();
-  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes) {
-    dequant_block(type, row, values);
-    for (int b = 0; b < info.block_values; b += 2 * V::W)
-      for (int i = 0; i < N; ++i)
-        for (int u = 0; u < 2; ++u)
-          acc[i][u] = V::fma(V::load(values + b + u * V::W), V::load(x + i * stride + j + b + u * V::W), acc[i][u]);
-  }
-  for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(acc[i][0], acc[i][1]));
-}
-
 // Walks rows in chunks that stay in the second-level cache, activations in groups of at most kMost.
 // Group<N>::row(row, cols, acts, act_stride, y, ldy) does one row for N activation vectors; y points at (act, r).
 template <template <int> class Group, int kMost, class Act>
@@ -124,21 +102,6 @@ struct Dots {
   };
 };
 
-template <class V, WType T>
-struct BlockDots {
-  template <int N>
-  struct Group {
-    static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
-      dot_blocks<V, N>(T, row, cols, x, stride, y, ldy);
-    }
-  };
-};
-template <class V, WType T>
-inline void gemv_blocks(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
-  for_rows<BlockDots<V, T>::template Group, 4>(w, bytes_of_row(T, cols), cols, r0, r1, static_cast<const float*>(acts),
-                                               static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
-}
-
 template <class V, WType T, int kMost>
 inline void gemv_float(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
                        int64_t ldy) {
@@ -168,21 +131,45 @@ struct GemmF32 {
     }
   }
 
+  // Types with 4 to 6 bits: whole blocks of W rows are decoded first.
+  template <WType T>
+  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
+                                float* panel) {
+    constexpr DTypeInfo info = dtype_info(T);
+    alignas(64) float values[W][info.block_values];
+    for (int v = 0; v < NV; ++v)
+      for (int64_t p = k0; p < k1; p += info.block_values) {
+        for (int r = 0; r < W; ++r) {
+          if (v * W + r < rows)
+            dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes, values[r]);
+          else memset(values[r], 0, sizeof values[r]);
+        }
+        for (int j = 0; j < info.block_values; j += W) {
+          F block[W];
+          for (int r = 0; r < W; ++r) block[r] = V::load(values[r] + j);
+          V::transpose(block);
+          for (int r = 0; r < W; ++r) V::store(panel + (p - k0 + j + r) * NR + v * W, block[r]);
+        }
+      }
+  }
+
   template <WType T>
   static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
-    for (int v = 0; v < NV; ++v)
-      for (int64_t p = k0; p < k1; p += W) {
-        const int64_t some = least(W, k1 - p);
-        F block[W];
-        for (int r = 0; r < W; ++r) {
-          const uint8_t* row = w + (v * W + r) * row_bytes;
-          block[r] = v * W + r >= rows ? V::zero()
-                     : some == W       ? weights<V, T>(row, p)
-                                       : weights_part<V, T>(row, p, some);
+    if constexpr (is_quantised(T) && T != WType::Q8_0) return fill_panel_blocks<T>(w, row_bytes, rows, k0, k1, panel);
+    else
+      for (int v = 0; v < NV; ++v)
+        for (int64_t p = k0; p < k1; p += W) {
+          const int64_t some = least(W, k1 - p);
+          F block[W];
+          for (int r = 0; r < W; ++r) {
+            const uint8_t* row = w + (v * W + r) * row_bytes;
+            block[r] = v * W + r >= rows ? V::zero()
+                       : some == W       ? weights<V, T>(row, p)
+                                         : weights_part<V, T>(row, p, some);
+          }
+          V::transpose(block);
+          for (int r = 0; r < some; ++r) V::store(panel + (p - k0 + r) * NR + v * W, block[r]);
         }
-        V::transpose(block);
-        for (int r = 0; r < some; ++r) V::store(panel + (p - k0 + r) * NR + v * W, block[r]);
-      }
   }
 
   // c[0..rows)[0..cols) (+)= a . panel over kc values of k.

@@ -29,29 +29,34 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
       return;
     }
-    case WType::Q4_0:  // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high one: d (q - 8)
+    case WType::Q4_0:    // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high one: d (q - 8)
     case WType::Q4_1: {  // f16 d, m: d q + m
       const bool one = type == WType::Q4_1;
       const float d = half_at(0), m = one ? half_at(2) : 0.0f;
       const uint8_t* q = b + (one ? 4 : 2);
-      for (int j = 0; j < 32; ++j) {
-        const int v = j < 16 ? q[j] & 15 : q[j - 16] >> 4;
-        out[j] = one ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 8);
+      for (int j = 0; j < 16; ++j) {
+        const int low = q[j] & 15, high = q[j] >> 4;
+        out[j] = one ? d * static_cast<float>(low) + m : d * static_cast<float>(low - 8);
+        out[j + 16] = one ? d * static_cast<float>(high) + m : d * static_cast<float>(high - 8);
       }
       return;
     }
-    case WType::Q5_0:  // as Q4, with bit 4 of value j in bit j of a 32-bit word: d (q - 16)
+    case WType::Q5_0:    // as Q4, with bit 4 of value j in bit j of a 32-bit word: d (q - 16)
     case WType::Q5_1: {  // d q + m
       const bool one = type == WType::Q5_1;
       const float d = half_at(0), m = one ? half_at(2) : 0.0f;
       const uint8_t *high = b + (one ? 4 : 2), *q = high + 4;
-      for (int j = 0; j < 32; ++j) {
-        const int v = (j < 16 ? q[j] & 15 : q[j - 16] >> 4) | (high[j / 8] >> j % 8 & 1) << 4;
+      uint32_t bits;
+      memcpy(&bits, high, 4);
+      for (int j = 0; j < 16; ++j) {
+        const int v = (q[j] & 15) | (bits >> j & 1) << 4, w = q[j] >> 4 | (bits >> (j + 16) & 1) << 4;
         out[j] = one ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 16);
+        out[j + 16] = one ? d * static_cast<float>(w) + m : d * static_cast<float>(w - 16);
       }
       return;
     }
-    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q - dmin min, groups of 32
+    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q - dmin min, groups of
+                       // 32
     case WType::Q5_K: {  // 32 bytes of high bits before the 128: bit g of byte l is for value l of group g
       const bool five = type == WType::Q5_K;
       const float d = half_at(0), dmin = half_at(2);
@@ -60,23 +65,30 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
         uint8_t scale, min;
         scale_min_k(b + 4, g, &scale, &min);
         const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
+        const uint8_t* from = q + g / 2 * 32;
+        const int shift = g % 2 * 4;
+        float* to = out + g * 32;
         for (int l = 0; l < 32; ++l) {
-          const uint8_t byte = q[g / 2 * 32 + l];
-          int v = g % 2 ? byte >> 4 : byte & 15;
+          int v = from[l] >> shift & 15;
           if (five) v |= (high[l] >> g & 1) << 4;
-          out[g * 32 + l] = s * static_cast<float>(v) - m;
+          to[l] = s * static_cast<float>(v) - m;
         }
       }
       return;
     }
-    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d scale) (q - 32), groups of 16
+    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d scale) (q - 32), groups
+                         // of 16
       const float d = half_at(208);
-      for (int j = 0; j < 256; ++j) {
-        const int part = j / 128, in = j % 128, quarter = in / 32, l = in % 32;
-        const uint8_t low = b[part * 64 + quarter % 2 * 32 + l], pair = b[128 + part * 32 + l];
-        const int v = (quarter < 2 ? low & 15 : low >> 4) | (pair >> 2 * quarter & 3) << 4;
-        const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + j / 16]));
-        out[j] = s * static_cast<float>(v - 32);
+      for (int g = 0; g < 16; ++g) {
+        const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;
+        const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at, *pairs = b + 128 + part * 32 + at;
+        const int shift = quarter / 2 * 4, pair_shift = 2 * quarter;
+        const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
+        float* to = out + g * 16;
+        for (int l = 0; l < 16; ++l) {
+          const int v = (low[l] >> shift & 15) | (pairs[l] >> pair_shift & 3) << 4;
+          to[l] = s * static_cast<float>(v - 32);
+        }
       }
       return;
     }

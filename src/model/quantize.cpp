@@ -146,7 +146,8 @@ Fit fit(const float* x, const float* w, int n, const Grid& grid, bool with_offse
     }
     if (!(scale >= 0)) scale = 0;
   }
-  const double error = xx + scale * scale * qq + offset * offset * w1 + 2 * (scale * offset * q1 - scale * qx - offset * x1);
+  const double error =
+      xx + scale * scale * qq + offset * offset * w1 + 2 * (scale * offset * q1 - scale * qx - offset * x1);
   return {static_cast<float>(scale), static_cast<float>(offset), static_cast<float>(error)};
 }
 
@@ -200,22 +201,25 @@ struct Scales {
   float error = INFINITY;
 };
 
+// The nearest f16; among its few subnormal ones the next larger in magnitude, so that no group lacks range.
 float as_f16(float v) {
-  const uint16_t h = f32_to_f16(v);
+  uint16_t h = f32_to_f16(v);
+  if (std::fabs(v) < 0x1p-14f && std::fabs(f16_to_f32(h)) < std::fabs(v)) ++h;
   if ((h & 0x7fff) >= 0x7c00) throw TooLarge();
   return f16_to_f32(h);
 }
 
 struct Kind {
-  int groups;        // of 256 / groups values
-  float low, high;   // codes
+  int groups;       // of 256 / groups values
+  float low, high;  // codes
   int scale_low, scale_high, min_high;
   int size() const { return 256 / groups; }
 };
 
 // For given d and dmin: the integer scale and minimum of each group, begun at those of fits (wanted values) and moved
 // while that helps.
-void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales, const float* mins, Scales* s) {
+void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales, const float* mins,
+                     Scales* s) {
   s->error = 0;
   for (int g = 0; g < kind.groups; ++g) {
     const float* xg = x + g * kind.size();
@@ -225,9 +229,12 @@ void choose_integers(const Kind& kind, const float* x, const float* w, const flo
       return error_of(xg, wg, kind.size(), grid_of(a, b, kind.low, kind.high), a);
     };
     const auto whole = [](float v, float unit, int low, int high) {
-      return unit != 0 ? static_cast<int>(std::clamp(std::round(v / unit), static_cast<float>(low), static_cast<float>(high))) : 0;
+      return unit != 0
+                 ? static_cast<int>(std::clamp(std::round(v / unit), static_cast<float>(low), static_cast<float>(high)))
+                 : 0;
     };
-    const int scale = whole(scales[g], s->d, kind.scale_low, kind.scale_high), min = whole(mins[g], s->dmin, 0, kind.min_high);
+    const int scale = whole(scales[g], s->d, kind.scale_low, kind.scale_high),
+              min = whole(mins[g], s->dmin, 0, kind.min_high);
     float best = INFINITY;
     for (int i = std::max(scale - 1, kind.scale_low); i <= std::min(scale + 1, kind.scale_high); ++i)
       for (int k = std::max(min - 1, 0); k <= std::min(min + 1, kind.min_high); ++k)
@@ -287,10 +294,12 @@ Scales search(const Kind& kind, const float* x, const float* w) {
 
 void codes_of(const Kind& kind, const float* x, const Scales& s, uint8_t* code) {
   for (int g = 0; g < kind.groups; ++g) {
-    const Grid grid = grid_of(s.d * static_cast<float>(s.scale[g]), -s.dmin * static_cast<float>(s.min[g]), kind.low, kind.high);
+    const Grid grid =
+        grid_of(s.d * static_cast<float>(s.scale[g]), -s.dmin * static_cast<float>(s.min[g]), kind.low, kind.high);
     for (int j = g * kind.size(); j < (g + 1) * kind.size(); j += 4) {
       const F4 q = grid.code(load(x + j));
-      for (int i = 0; i < 4; ++i) code[j + i] = static_cast<uint8_t>(static_cast<int>(q[i]) - static_cast<int>(kind.low));
+      for (int i = 0; i < 4; ++i)
+        code[j + i] = static_cast<uint8_t>(static_cast<int>(q[i]) - static_cast<int>(kind.low));
     }
   }
 }
@@ -373,8 +382,8 @@ void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void*
       const float* v = x + r * cols + j;
       for (int i = 0; i < info.block_values; ++i)
         if (!std::isfinite(v[i]))
-          fail(RIFFLE_BAD_MODEL, "%s: value %g in row %lld, column %lld cannot be written as %s", name, static_cast<double>(v[i]),
-               static_cast<long long>(r), static_cast<long long>(j + i), info.name);
+          fail(RIFFLE_BAD_MODEL, "%s: value %g in row %lld, column %lld cannot be written as %s", name,
+               static_cast<double>(v[i]), static_cast<long long>(r), static_cast<long long>(j + i), info.name);
       try {
         quantise_block(type, v, b);
       } catch (const TooLarge&) {
@@ -384,7 +393,8 @@ void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void*
     }
 }
 
-void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols, void* out, const char* name) {
+void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols, void* out,
+                   const char* name) {
   // Small enough pieces to even out the threads, whole rows each.
   const int64_t step = std::max<int64_t>(1, rows / (8 * threads.size())), bytes = row_bytes(type, cols);
   threads.parallel_for((rows + step - 1) / step, [&](int64_t i, int) {

@@ -9,8 +9,8 @@ namespace riffle {
 
 class ThreadPool;
 
-// x[rows][cols] to rows of row_bytes(type, cols) bytes each at out. cols: a multiple of the type's block_values. Rows are
-// independent: calls for parts of a matrix give the bytes of one call for all of it.
+// x[rows][cols] to rows of row_bytes(type, cols) bytes each at out. cols: a multiple of the type's block_values. Rows
+// are independent: calls for parts of a matrix give the bytes of one call for all of it.
 //
 // Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 are the canonical ones (the largest value, or both ends, fix the scale), equal to the
 // gguf package's. For the K types scales and minima are searched that minimise the squared error, weighted by

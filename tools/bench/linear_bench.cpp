@@ -18,6 +18,7 @@
 #include "kernels/cpu/kernels.h"
 
 using namespace riffle::cpu;
+using riffle::row_bytes;
 
 namespace {
 
@@ -56,17 +57,22 @@ struct Buffer {
   uint8_t* p;
 };
 
-int64_t row_bytes(WType type, int64_t cols) {
-  return type == WType::Q8_0 ? cols / 32 * 34 : type == WType::F32 ? cols * 4 : cols * 2;
-}
-const char* const kTypeNames[] = {"F32", "F16", "BF16", "Q8_0"};
+constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K,
+                          WType::Q5_K, WType::Q6_K, WType::F16,  WType::BF16, WType::F32};
+const char* name_of(WType type) { return riffle::dtype_info(type).name; }
 
 void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
   std::minstd_rand g(1);
   const int64_t n = row_bytes(type, cols) * rows;
   for (int64_t i = 0; i < n; ++i) p[i] = static_cast<uint8_t>(g() >> 8);
-  if (type == WType::Q8_0)
-    for (int64_t i = 0; i < n; i += 34) p[i + 1] = 0x14;
+  if (riffle::is_quantised(type)) {  // small scales and minima, f16
+    const riffle::DTypeInfo& info = riffle::dtype_info(type);
+    const bool min = type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
+    for (int64_t i = 0; i < n; i += info.block_bytes) {
+      p[i + (type == WType::Q6_K ? 209 : 1)] = 0x14;
+      if (min) p[i + 3] = 0x14;
+    }
+  }
   if (type == WType::F16 || type == WType::BF16)
     for (int64_t i = 1; i < n; i += 2) p[i] = (p[i] & 0x83) | 0x28;
   if (type == WType::F32)
@@ -74,16 +80,15 @@ void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
 }
 
 uint64_t read_all(const uint8_t* p, size_t n) {
-  uint64_t s[8] = {};
+  using Line = uint64_t __attribute__((vector_size(16)));
+  Line a = {}, b = {}, c = {}, d = {}, v[4];
   for (size_t i = 0; i + 64 <= n; i += 64) {
     __builtin_prefetch(p + i + 8192);  // the hardware alone stops at each page
-    for (int j = 0; j < 8; ++j) {
-      uint64_t v;
-      std::memcpy(&v, p + i + 8 * j, 8);
-      s[j] ^= v;
-    }
+    std::memcpy(v, p + i, 64);
+    a ^= v[0], b ^= v[1], c ^= v[2], d ^= v[3];
   }
-  return s[0] ^ s[1] ^ s[2] ^ s[3] ^ s[4] ^ s[5] ^ s[6] ^ s[7];
+  a ^= b ^ c ^ d;
+  return a[0] ^ a[1];
 }
 
 double read_bandwidth(int threads, size_t bytes) {
@@ -97,10 +102,11 @@ void bench_gemv(const Kernels& k, int threads) {
   const size_t total = size_t{28} << 20;  // the weights of one token of a 27M model
   const double bandwidth = read_bandwidth(threads, total);
   std::printf("%s: plain reading of %zu MB by %d threads: %.1f GB/s\n", k.name, total >> 20, threads, bandwidth / 1e9);
-  for (WType type : {WType::Q8_0, WType::F16, WType::BF16, WType::F32})
-    for (int64_t cols : {512, 1408})
+  for (WType type : kAll)
+    for (int64_t cols : {512, 1408, 4096})
       for (int64_t n : {1, 2, 4, 8, 16, 64}) {
-        if (n > 1 && (cols != 512 || type != WType::Q8_0)) continue;
+        if (cols % riffle::dtype_info(type).block_values != 0) continue;
+        if (n > 1 && (cols != 512 || (type != WType::Q8_0 && type != WType::Q4_K && type != WType::Q6_K))) continue;
         const int64_t rb = row_bytes(type, cols), rows = static_cast<int64_t>(total) / rb / 64 * 64;
         Buffer w(rb * rows + 8192), acts(k.linear.act_bytes(type, cols) * n);
         fill_weights(type, cols, rows, w.p);
@@ -117,8 +123,8 @@ void bench_gemv(const Kernels& k, int threads) {
                                                 });
         std::printf(
             "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; act_prepare %.0f ns\n",
-            kTypeNames[static_cast<int>(type)], static_cast<long>(cols), static_cast<long>(n), gbs,
-            100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
+            name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs, 100 * gbs * 1e9 / bandwidth,
+            2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
         std::fflush(stdout);
       }
 }
@@ -137,7 +143,8 @@ void bench_gemm(const Kernels& k, int threads) {
   shapes.push_back({64, 1408, 512, WType::Q8_0});
   shapes.push_back({256, 1408, 512, WType::Q8_0});
   shapes.push_back({512, 8192, 512, WType::Q8_0});
-  for (WType type : {WType::F16, WType::BF16, WType::F32}) shapes.push_back({512, 1408, 512, type});
+  for (WType type : kAll)
+    if (type != WType::Q8_0) shapes.push_back({512, 1408, 512, type});
   for (const Shape& s : shapes) {
     const int64_t rb = row_bytes(s.type, s.k);
     Buffer w(rb * s.n), packed(k.linear.gemm_pack_bytes(s.m, s.k));
@@ -154,10 +161,9 @@ void bench_gemm(const Kernels& k, int threads) {
                     scratch.p + th * each);
     });
     const double flops = 2.0 * s.m * s.n * s.k;
-    std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n",
-                kTypeNames[static_cast<int>(s.type)], static_cast<long>(s.m), static_cast<long>(s.n),
-                static_cast<long>(s.k), flops / t / 1e9, flops / (t + pack / threads) / 1e9,
-                s.m * s.k * 4 / pack / 1e9);
+    std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n", name_of(s.type),
+                static_cast<long>(s.m), static_cast<long>(s.n), static_cast<long>(s.k), flops / t / 1e9,
+                flops / (t + pack / threads) / 1e9, s.m * s.k * 4 / pack / 1e9);
     std::fflush(stdout);
   }
   // A product of nothing: what the call itself costs (AMX: tile configuration and release).

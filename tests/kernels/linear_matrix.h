@@ -1,0 +1,166 @@
+// What the tests of the linear kernels share: the instruction sets of this machine, guarded memory, matrices with their
+// float64 values, gemv and gemm run whole or in parts.
+#pragma once
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/kernels.h"
+
+namespace riffle::cpu {
+namespace {
+
+inline std::vector<const Kernels*> available() {
+  std::vector<const Kernels*> all;
+  for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx})
+    if (isa_available(isa)) all.push_back(kernels(isa));
+    else WARN("SKIPPED: this machine cannot run the " << kernels(isa)->name << " kernels");
+  return all;
+}
+
+// 64-byte aligned bytes, filled with 0xff (as floats: NaN) so that a read of something never written shows.
+class Aligned {
+ public:
+  explicit Aligned(size_t bytes) : bytes_(bytes), p_(std::aligned_alloc(64, (bytes + 127) / 64 * 64)) {
+    std::memset(p_, 0xff, (bytes + 127) / 64 * 64);
+    std::memset(at(bytes), kGuard, 64 - bytes % 64);
+  }
+  ~Aligned() { std::free(p_); }
+  Aligned(const Aligned&) = delete;
+  Aligned& operator=(const Aligned&) = delete;
+  uint8_t* at(size_t i) { return static_cast<uint8_t*>(p_) + i; }
+  void* get() { return p_; }
+  bool intact() {
+    for (size_t i = bytes_; i < (bytes_ / 64 + 1) * 64; ++i)
+      if (*at(i) != kGuard) return false;
+    return true;
+  }
+
+ private:
+  static constexpr uint8_t kGuard = 0xa5;
+  size_t bytes_;
+  void* p_;
+};
+
+inline double value_of_f16(uint16_t h) {
+  const int e = h >> 10 & 31, f = h & 1023;
+  const double s = h & 0x8000 ? -1 : 1;
+  if (e == 31) return f ? std::numeric_limits<double>::quiet_NaN() : s * std::numeric_limits<double>::infinity();
+  return s * (e ? std::ldexp(1024 + f, e - 25) : std::ldexp(f, -24));
+}
+inline double value_of_bf16(uint16_t h) {
+  const int e = h >> 7 & 255, f = h & 127;
+  const double s = h & 0x8000 ? -1 : 1;
+  if (e == 255) return f ? std::numeric_limits<double>::quiet_NaN() : s * std::numeric_limits<double>::infinity();
+  return s * (e ? std::ldexp(128 + f, e - 134) : std::ldexp(f, -133));
+}
+// The finite f16 nearest to zero of those not smaller than |v| would do; this truncates, the tests only need some
+// value.
+inline uint16_t some_f16(double v) {
+  uint16_t best = 0;
+  for (int bit = 14; bit >= 0; --bit) {
+    const uint16_t next = static_cast<uint16_t>(best | 1 << bit);
+    if (next < 0x7c00 && value_of_f16(next) <= std::fabs(v)) best = next;
+  }
+  return static_cast<uint16_t>(best | (v < 0 ? 0x8000 : 0));
+}
+
+using Random = std::mt19937_64;
+inline double uniform(Random& g) { return static_cast<double>(g() >> 11) * 0x1p-52 - 1.0; }  // [-1, 1)
+
+struct Matrix {
+  WType type;
+  int64_t rows, cols;
+  std::vector<uint8_t> bytes;  // the matrix begins at byte 1: unaligned for every type
+  std::vector<double> value;   // [rows][cols]
+  std::vector<double> norm;    // [rows]
+  const void* data() const { return bytes.data() + 1; }
+};
+
+inline void measure(Matrix* w) {
+  w->norm.assign(w->rows, 0);
+  for (int64_t r = 0; r < w->rows; ++r) {
+    for (int64_t j = 0; j < w->cols; ++j) w->norm[r] += w->value[r * w->cols + j] * w->value[r * w->cols + j];
+    w->norm[r] = std::sqrt(w->norm[r]);
+  }
+}
+
+inline std::vector<float> random_values(int64_t n, Random& g, double scale = 1) {
+  std::vector<float> x(n);
+  for (float& v : x) v = static_cast<float>(g() % 40 ? uniform(g) * scale : g() % 2 ? 0 : uniform(g) * scale * 30);
+  return x;
+}
+inline double norm_of(const float* x, int64_t n) {
+  double s = 0;
+  for (int64_t j = 0; j < n; ++j) s += static_cast<double>(x[j]) * x[j];
+  return std::sqrt(s);
+}
+
+// All n results of gemv for rows [r0, r1); ldy = rows + 3, what is not asked for stays NaN.
+inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n,
+                                   int64_t r0, int64_t r1) {
+  const size_t each = k.act_bytes(w.type, w.cols);
+  REQUIRE(each % 64 == 0);
+  Aligned acts(each * n);
+  for (int64_t i = 0; i < n; ++i) k.act_prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
+  std::vector<float> y(n * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
+  k.gemv(w.type, w.data(), w.cols, r0, r1, acts.get(), n, y.data(), w.rows + 3);
+  CHECK(acts.intact());
+  return y;
+}
+
+// c[m][rows + 3] for rows [r0, r1), the activations packed in the given pieces.
+inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, const std::vector<float>& a, int64_t lda,
+                                   int64_t m, const std::vector<int64_t>& row_cuts,
+                                   const std::vector<int64_t>& col_cuts) {
+  Aligned packed(k.gemm_pack_bytes(m, w.cols)), scratch(k.gemm_scratch_bytes(w.cols));
+  for (size_t p = 0; p + 1 < row_cuts.size(); ++p)
+    k.gemm_pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
+  std::vector<float> c(m * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
+  for (size_t p = 0; p + 1 < col_cuts.size(); ++p)
+    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(), w.rows + 3,
+           scratch.get());
+  CHECK(packed.intact());
+  CHECK(scratch.intact());
+  return c;
+}
+
+// How many results differ from float64 by more than tolerance |w||x|. A NaN differs.
+inline int64_t count_wrong(const Matrix& w, const std::vector<float>& x, int64_t ldx, int64_t n,
+                           const std::vector<float>& y, double tolerance) {
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double nx = norm_of(x.data() + i * ldx, w.cols);
+    for (int64_t r = 0; r < w.rows; ++r) {
+      double sum = 0;
+      for (int64_t j = 0; j < w.cols; ++j) sum += w.value[r * w.cols + j] * x[i * ldx + j];
+      const double diff = std::fabs(y[i * (w.rows + 3) + r] - sum);
+      if (!(diff <= tolerance * w.norm[r] * nx + 1e-40)) ++wrong;
+    }
+    for (int64_t r = w.rows; r < w.rows + 3; ++r)  // and nothing beyond the rows is touched
+      if (!std::isnan(y[i * (w.rows + 3) + r])) ++wrong;
+  }
+  return wrong;
+}
+
+inline int64_t count_unequal(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += std::memcmp(&a[i], &b[i], 4) != 0;
+  return n;
+}
+
+// f32 sums of up to some thousand products of random sign: far below this in practice.
+constexpr double kGemvTolerance = 3e-6;
+// The AMX product leaves out 2^-16 of each product at most, of random sign on random input.
+inline double gemm_tolerance(Isa isa, int64_t k) {
+  return isa == Isa::Amx ? 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7 : kGemvTolerance;
+}
+
+}  // namespace
+}  // namespace riffle::cpu
