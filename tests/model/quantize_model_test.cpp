@@ -234,7 +234,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       if (text.find("\"dynamic\"") != std::string::npos) {
         expect_error(RIFFLE_UNSUPPORTED, {"config.json", "dynamic"}, [&] { quantize(folder, path, "f32"); });
         CHECK_FALSE(std::filesystem::exists(path));
-        return;
+        continue;
       }
       quantize(folder, path, "f32");
       const TinyDifference d = compare(tiny_options(c, options(), RIFFLE_KV_F32), c, path);
@@ -243,7 +243,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       CHECK(d.same_best);
       // The gguf package's file: what it says of the architecture we say too, and tensors are the same bits.
       const std::string theirs_path = kTinyRoot + "/" + c.name + "/" + c.name + ".gguf";
-      if (!std::filesystem::exists(theirs_path)) return;
+      if (!std::filesystem::exists(theirs_path)) continue;
       const auto their_file = MappedFile::open(theirs_path);
       const GgufFile theirs = parse_gguf(their_file->view());
       const std::string type = theirs.tensors.at("blk.0.attn_q.weight").type_name;
