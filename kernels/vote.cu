@@ -71,15 +71,15 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_con
   if (thread == 0) {
     dot = mine = its = 0;
     for (int w = 0; w < kDecideThreads / 32; ++w) dot += sums[0][w], mine += sums[1][w], its += sums[2][w];
-    const double cosine = fmin(fmax(dot / (sqrt(mine) * sqrt(its)), -1.0), 1.0);
-    const bool comparable = dot == dot && mine > 0 && its > 0;
+    const double cosine = dot / (sqrt(mine) * sqrt(its));
+    const bool comparable = cosine == cosine;  // fmin and fmax would make a number of a NaN
     const bool same = state->select == rule.select && state->init == rule.init && state->local == rule.local &&
                       state->kind == static_cast<int32_t>(rule.kind) && state->scale == rule.scale;
     if (int64_t(rule.init) + rule.select + rule.local >= s.n_tokens) {
       mode = kEverything;
       state->n_tokens = 0;  // what was selected before holds no longer
     } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens && s.n_tokens - state->n_tokens <= kMaxReuse &&
-               same && comparable && cosine >= rule.cache_threshold) {
+               same && comparable && fmin(fmax(cosine, -1.0), 1.0) >= rule.cache_threshold) {
       mode = kCached;
     } else {
       mode = kFresh;

@@ -373,8 +373,10 @@ typedef struct riffle_plan {
   uint64_t selector_state; /* what the selector keeps beside the KV and the digests of such a session, in host memory and
                               outside total. twilight, riffle: INT4 keys of all full blocks, d/2 + 4 bytes a token, layer
                               and KV head, block_size times that a block (cuda: on the device, among digests). tokenselect:
-                              two lists of tokens and a query a layer, whatever the length. lfps: tables, 8.4 bytes a
-                              token, layer and KV head; candidates, 2 to 4 more by the text, are not in it. Others: 0 */
+                              two lists of tokens and a query a layer, whatever the length. lfps: tables, 8 bytes a
+                              token, layer and KV head; not in it are candidates, 2 to 4 more by the text, and a copy of
+                              both while a prompt that follows on others may be taken back: to the second step after it.
+                              Others: 0 */
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */

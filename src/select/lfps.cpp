@@ -43,8 +43,16 @@ struct Head : Learnt {
   std::vector<int32_t> candidates;  // for a step at position candidates_for: ascending, without the recent window
   int64_t candidates_for = -1;
   float alpha = 0, rate = 0;       // that they were made with
-  std::unique_ptr<Learnt> before;  // until the first step after a follow-up prompt: as it was without that,
-  int64_t before_tokens = 0;       // with so many tokens held
+  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure to stay: the first one may
+  // fail in some layers, and its prompt be taken back then.
+  std::unique_ptr<Learnt> before;
+  int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held with the prompt
+
+  void forget() {
+    tables.clear();
+    started = false;
+    mean_of = 0;
+  }
 };
 
 // What a row's step needs while it runs.
@@ -131,6 +139,12 @@ class State : public SelectorState {
   double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
+  // What was before a prompt is of no use when steps after it have stayed, wherever their selection came from.
+  void add_blocks(int layer, int head, int n_full, const std::byte* const*) override {
+    Head& h = this->head(layer, head);
+    if (h.before && int64_t(n_full) * shape_.layout.block_size > h.prompted) h.before.reset();
+  }
+
   // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows on others adds to
   // what their queries and the steps left, and outweighs it the more, the longer it is.
   void end_prompt(const PromptEnd& end) override {
@@ -146,6 +160,7 @@ class State : public SelectorState {
     const double keep = head.started ? std::pow(decay_, static_cast<double>(n - end.begin)) : 0;
     head.before = std::make_unique<Learnt>(head);
     head.before_tokens = end.begin;
+    head.prompted = n;
     head.started = false;
     const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
     const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
@@ -204,20 +219,26 @@ class State : public SelectorState {
   }
 
   void truncate(int64_t n_tokens) override {
+    // A prompt that failed has replaced `before` in the layers it came to; what others keep is of the one before it.
+    int64_t last = 0;
+    for (const Head& head : heads_)
+      if (head.before) last = std::max(last, head.before_tokens);
     for (Head& head : heads_) {
       head.candidates_for = -1;
+      if (head.before && (head.before_tokens < last || n_tokens > head.prompted)) head.before.reset();
+      head.prompted = std::min(head.prompted, n_tokens);
       if (head.before && n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or is taken back
         static_cast<Learnt&>(head) = std::move(*head.before);
         head.before.reset();
       }
       try {
-        head.tables.truncate(n_tokens);
-      } catch (const std::bad_alloc&) {  // no memory to list what is left: from the beginning
-        head.tables.clear();
-        head.started = false;
+        // Means beyond the cut are those that the step undone took: made again, it takes them again.
+        const bool left = head.tables.truncate(n_tokens) && head.mean_of <= n_tokens + 1;
+        if (!left || n_tokens <= kSinks) head.forget();
+        else if (n_tokens < head.mean_of) head.mean_of = 0;
+      } catch (const std::bad_alloc&) {  // no memory to list what is left
+        head.forget();
       }
-      if (n_tokens < head.mean_of) head.mean_of = 0;  // means of what is gone: taken anew
-      if (n_tokens <= kSinks) head.started = false;
     }
   }
 
@@ -278,7 +299,7 @@ class Lfps : public Selector {
     Scratch& scratch = *loan;
     const Keys keys = keys_of(row);
     const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
-    head.before.reset();
+    if (n > head.prompted + 1) head.before.reset();
     head.tables.grow(n);
     const auto first_recent = static_cast<int32_t>(std::max<int64_t>(kSinks, n - kRecent));
 

@@ -55,7 +55,7 @@ void LfpsTables::reserve(int64_t n_ctx) {
 void LfpsTables::clear() {
   v_.clear();
   s_.clear();
-  n_ = 0;
+  n_ = learnt_ = 0;
   c_ = 1;
   updated_at_ = -1;
   undo_.t = -1;
@@ -64,12 +64,14 @@ void LfpsTables::clear() {
 void LfpsTables::start(int64_t n) {
   clear();
   grow(n);
+  learnt_ = n;
   queries_ = 0;
   keep_ = 0;
 }
 
 void LfpsTables::resume(int64_t n, double keep, int queries, double decay) {
   grow(n);
+  learnt_ = n;
   queries_ = 0;
   keep_ = keep;
   const double before = c_ * keep / start_scale(queries, decay);  // begin() multiplies all alike
@@ -108,17 +110,24 @@ void LfpsTables::grow(int64_t n) {
   n_ = n;
 }
 
-void LfpsTables::truncate(int64_t n) {
-  if (n >= n_) return;
-  if (n <= kSinks) return clear();
-  if (undo_.t == n && n_ == n + 1) undo();
-  undo_.t = updated_at_ = -1;
-  n_ = n;
-  for (Table* table : {&v_, &s_}) {
-    table->stored.resize(n);
-    table->count();
-    table->list(kSlack * moments(*table, n_).mean);
+bool LfpsTables::truncate(int64_t n) {
+  if (n < learnt_ && (n <= kSinks || undo_.t < 0 || n < undo_.learnt)) {
+    clear();
+    return false;
   }
+  const bool undone = n < learnt_;
+  if (undone) undo();
+  if (n < n_) {  // what is behind learnt_ is 0, and in no list
+    n_ = n;
+    v_.stored.resize(n);
+    s_.stored.resize(n);
+  }
+  if (undone)
+    for (Table* table : {&v_, &s_}) {
+      table->count();
+      table->list(kSlack * moments(*table, n_).mean);
+    }
+  return true;
 }
 
 void LfpsTables::rescale() {
@@ -169,14 +178,17 @@ void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float
   undo_.before.resize(2 * size_t(n));
   undo_.v = undo_.s = {};
   undo_.c = c_;
+  undo_.learnt = learnt_;
   if (c_ * decay < kLeastFactor) {
     undo_.v = v_.stored, undo_.s = s_.stored;
     undo_.t = t;
+    learnt_ = t + 1;
     c_ *= decay;
     rescale();
     for (Table* table : {&v_, &s_}) table->make_room(table->n_live + n);
   } else c_ *= decay;
   undo_.t = updated_at_ = t;
+  learnt_ = t + 1;
   const auto half = static_cast<float>(0.5 / c_);
   for (Table* table : {&v_, &s_})
     table->n_lifted =
@@ -198,6 +210,8 @@ void LfpsTables::undo() {
     }
   }
   c_ = undo_.c;
+  learnt_ = undo_.learnt;
+  undo_.t = updated_at_ = -1;
 }
 
 LfpsTables::Moments LfpsTables::moments(const Table& table, int64_t tokens) const {
@@ -316,12 +330,12 @@ float LfpsTables::sink_share(float sinks, float global, float local) {
 }
 
 uint64_t LfpsTables::table_bytes(int64_t n_tokens) {
-  return 2 * n_tokens * sizeof(float) + 3 * (n_tokens / 64 + 2) * sizeof(uint64_t);
+  return 2 * n_tokens * sizeof(float);
 }
 
 uint64_t LfpsTables::bytes() const {
   uint64_t sum = keys_.capacity() * sizeof(uint64_t) + undo_.ids.capacity() * sizeof(int32_t) +
-                 undo_.before.capacity() * sizeof(float);
+                 (undo_.before.capacity() + undo_.v.size() + undo_.s.size()) * sizeof(float);
   for (const Table* table : {&v_, &s_})
     sum += (table->stored.size() + table->value.size()) * sizeof(float) + table->index.size() * sizeof(int32_t);
   return sum;

@@ -52,9 +52,9 @@ class LfpsTables {
 
   // The context holds n tokens: new positions and distances have no score yet.
   void grow(int64_t n);
-  // It holds no more than n: forgets positions and distances beyond. Where that takes back one step alone (it failed, or
-  // is to be made again), its update is undone.
-  void truncate(int64_t n);
+  // It holds no more than n. Where scores come from beyond, the last update is undone; false if that does not take all of
+  // it back: entries that have been added up cannot be told apart, so the tables are empty.
+  bool truncate(int64_t n);
 
   // (10) A step at position t = n - 1 gave the weights w[i] (sum 1) to the positions ids[i] >= kSinks (all different).
   void update(double decay, int64_t t, const int32_t* ids, const float* w, int n);
@@ -75,6 +75,7 @@ class LfpsTables {
   static float sink_share(float sinks, float global, float local);
 
   int64_t size() const { return n_; }
+  int64_t learnt() const { return learnt_; }  // tokens held when the last scores came in
   double vertical(int64_t i) const { return c_ * v_.stored[i]; }
   double slash(int64_t distance) const { return c_ * s_.stored[distance]; }
   double sum_vertical() const { return c_ * v_.power[0]; }
@@ -117,6 +118,7 @@ class LfpsTables {
 
   const cpu::ScoreTableKernels* kernels_;
   int64_t n_ = 0;    // tokens
+  int64_t learnt_ = 0;
   double c_ = 1;     // true = c_ * stored
   int queries_ = 0;  // added since start
   double keep_ = 0;  // of resume
@@ -124,6 +126,7 @@ class LfpsTables {
   int64_t updated_at_ = -1;  // the step whose entries are in lifted; -1: none are
   struct {
     int64_t t = -1;  // of the last update; -1: none. What it changed, as it was before:
+    int64_t learnt = 0;
     double c = 1;
     std::vector<int32_t> ids;
     std::vector<float> before;  // their entries in V, then in S

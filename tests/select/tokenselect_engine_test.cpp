@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "../engine/steps.h"
 #include "tokenselect_settings.h"
@@ -186,6 +187,39 @@ TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]
     CHECK(stats.cached_selections == (threshold > 1 ? 0 : 11 * 8));
     CHECK(stats.kv_tokens_read == (threshold > 1 ? uint64_t(184) * 12 * 16 : (uint64_t(184) * 12 + 66) * 16));
     CHECK(stats.kv_bytes_read == stats.kv_tokens_read * 2 * 128);
+  }
+}
+
+static void fail_in_layer_3(void*, const riffle_trace* trace) {
+  if (trace->layer == 3) throw std::runtime_error("made to fail");
+}
+
+TEST_CASE("tokenselect: a step that fails and is made again uses earlier selections as if it had not failed", "[tokenselect][model]") {
+  const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
+  riffle_context_options o = test::options();
+  o.n_ctx = 1024;
+  for (const float threshold : {-1.0f, 0.8f}) {
+    INFO("threshold " << threshold);
+    o.selection = tokenselect_settings(20, 4, 16);
+    o.selection.cache_threshold = threshold;
+    Runtime straight(o), broken(o);
+    const auto want = test::run(straight, straight.session(), prompt, steps);
+    riffle_session* s = broken.session();
+    broken.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (i % 3 == 2) {
+        broken.check(riffle_set_trace(broken.context, fail_in_layer_3, nullptr, false));
+        CHECK(riffle_step(broken.context, &s, &steps[i], 1) == RIFFLE_INTERNAL);
+        broken.check(riffle_set_trace(broken.context, nullptr, nullptr, false));
+      }
+      broken.check(riffle_step(broken.context, &s, &steps[i], 1));
+      CHECK(test::same_bits({broken.logits(s)}, {want[i + 1]}));
+    }
+    if (threshold < 0) {  // a cut to the prompt leaves no selection
+      broken.check(riffle_session_truncate(s, prompt.size()));
+      broken.check(riffle_step(broken.context, &s, &steps[0], 1));
+      CHECK(test::same_bits({broken.logits(s)}, {want[1]}));
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -298,16 +299,41 @@ TEST_CASE("the selection cache", "[tokenselect]") {
     CHECK((some[i].index_bytes == 0) == some[i].cached);
     if (since) CHECK(std::equal(list.begin(), list.begin() + 80, some[i - 1].tokens[0].begin()));
   }
-  // What is cut off cannot be used again.
+  // What is cut off cannot be used again; what was selected before the cut can.
   const auto selector = make_selector(tokenselect_settings(64, 16, 32));
   scene.see(1000);
   CHECK(!lists_of(*selector, scene, threads).cached);
   scene.see(1001);
   CHECK(lists_of(*selector, scene, threads).cached);
   scene.state.truncate(1000);
+  CHECK(lists_of(*selector, scene, threads).cached);
+  scene.state.truncate(999);
   CHECK(!lists_of(*selector, scene, threads).cached);
   scene.see(1002);  // nor by other settings
   const Lists other = lists_of(*make_selector(tokenselect_settings(64, 200, 32)), scene, threads);
   CHECK(!other.cached);
   CHECK(other.tokens[0].size() == 296);
+  // A query that can be compared with nothing selects anew, whatever the threshold, and so does the one after it.
+  riffle_selection always = tokenselect_settings(64, 16, 32);
+  always.cache_threshold = -1;
+  const auto any = make_selector(always);
+  scene.state.truncate(0);
+  const float was = scene.q[3];
+  for (const float x : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 0.f}) {
+    const std::vector<float> q = scene.q;
+    scene.see(1001);
+    lists_of(*any, scene, threads);
+    scene.see(1002);
+    CHECK(lists_of(*any, scene, threads).cached);
+    if (x == 0) std::fill(scene.q.begin(), scene.q.end(), 0.f);
+    else scene.q[3] = x;
+    scene.see(1003);
+    CHECK(!lists_of(*any, scene, threads).cached);
+    scene.q = q;
+    scene.see(1004);
+    CHECK(!lists_of(*any, scene, threads).cached);
+    scene.see(1005);
+    CHECK(lists_of(*any, scene, threads).cached);
+  }
+  CHECK(scene.q[3] == was);
 }

@@ -169,7 +169,7 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     row.state = a.sequence->selection.get();
   }
   if (a.selector) {
-    a.sequence->selection->truncate(a.pos0);  // every chunk is selected for anew
+    a.sequence->selection->truncate(0);  // every chunk is selected for anew
     a.selector->begin_layer(layer_rows_.data(), heads, *threads_);
   }
   const int tile = kernels_->attention.prefill_tile(g, d);
