@@ -85,7 +85,6 @@ def mistakes(_):
         "unknown weights": (["--shape", "tiny", "--weights", "q4"], "q8_0"),
         "shape and model": (["--shape", "tiny", "-m", MODEL], "--shape"),
         "shape and text": (["--shape", "tiny", "--text", MODEL], "--text"),
-        "weights without a shape": (["--weights", "f16"], "--shape"),
         "trace options without a trace": (["--shape", "tiny", "--trace-overlap", "0.5"], "--attention-trace"),
         "trace and prefill": (["--shape", "tiny", "--attention-trace", "--prefill", "64"], "--prefill"),
         "sparsity 0": (["--shape", "tiny", "--attention-trace", "--trace-sparsity", "0"], "sparsity"),
