@@ -396,6 +396,10 @@ const char* riffle_token_piece(const riffle_model* model, int32_t token) {
   return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
 }
 
+bool riffle_is_end_token(const riffle_model* model, int32_t token) {
+  return model && model->model->config.ends_answer(token);
+}
+
 const char* riffle_chat_template_name(size_t index) {
   return index < chat_families().size() ? chat_families()[index].name : nullptr;
 }

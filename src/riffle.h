@@ -135,7 +135,7 @@ typedef struct riffle_model_info {
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
-  int32_t bos_id, eos_id; /* -1: none. A model may have more end tokens; answers end with any of them */
+  int32_t bos_id, eos_id; /* -1: none. A model may have more end tokens: riffle_is_end_token */
   uint64_t n_params, weight_bytes;
   const char *chat_template; /* its text, or "" */
   const char *chat_template_name; /* what it was recognised as, or what was asked for; "" if it is unknown */
@@ -198,6 +198,10 @@ RIFFLE_API riffle_status riffle_detokenize(riffle_model *model, const int32_t *t
 
 /* The piece of one token as the vocabulary spells it ("<s>", "\xe2\x96\x81Hello", "<0x0A>"), or NULL if out of range. */
 RIFFLE_API const char *riffle_token_piece(const riffle_model *model, int32_t token);
+
+/* Whether riffle_generate ends answers with this token (but for ignore_eos): eos_id, further end tokens that the model's files
+ * name, and the one that ends a turn of its chat template. False for any other number. */
+RIFFLE_API bool riffle_is_end_token(const riffle_model *model, int32_t token);
 
 typedef struct riffle_message {
   const char *role;    /* "system", "user" or "assistant" */

@@ -114,7 +114,9 @@ Usage Examiner::end() {
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
   const bool remembers = selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
-  const size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
+  size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
+  // Nor to where the document ended: what lfps learnt of that would be left, if it was there already.
+  if (keep == document_end_ && keep > 0 && keep < n) --keep;
   truncate(keep);
   // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
   const uint64_t before = context_stats(context_).loaded_bytes;
@@ -128,7 +130,7 @@ std::string Examiner::generate(size_t limit) {
   const float* logits = step(prompt_.back());
   while (ids.size() < limit) {
     const int32_t id = predict(logits, info_.vocab_size, 0).argmax;
-    if (id == info_.eos_id) return detokenize(model_, ids);
+    if (riffle_is_end_token(model_, id)) return detokenize(model_, ids);
     ids.push_back(id);
     if (riffle_session_length(current_) >= static_cast<size_t>(n_ctx_)) break;
     logits = step(id);
@@ -169,6 +171,7 @@ void Examiner::describe(eval::HeatMap& map, const Setting& setting, const Questi
 
 std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress& progress, std::vector<Row>& rows) {
   const size_t n_questions = doc.questions.size(), n_settings = settings_.size();
+  document_end_ = doc.tokens.size();
   std::vector<std::vector<EvalAnswer>> answers(n_questions, std::vector<EvalAnswer>(n_settings));
   std::vector<size_t> prepared(sessions_.size(), n_questions);  // the question whose tail a session holds
   for (size_t k = 0; k < n_questions * n_settings; ++k) {

@@ -70,6 +70,7 @@ class Examiner {
   uint64_t reread_bytes_ = 0;                         // loaded to go back in a prompt, since begin()
   riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
   std::vector<int32_t> prompt_;                       // document and question being answered
+  size_t document_end_ = 0;                           // of its tokens the document's
   int length_ = 0;                                    // of the document, as --length says
   bool is_first_ = false;
   std::unique_ptr<eval::HeatMap> map_;                // of the answer being given

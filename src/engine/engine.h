@@ -92,6 +92,7 @@ class Engine {
   void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                       const Progress& progress);
   void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);
+  void end_traced_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
   // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
   void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
   // Final norm and output projection of n rows.

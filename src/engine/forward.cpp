@@ -139,10 +139,33 @@ void Engine::fill_from_trace(Sequence& s, int64_t n, const Progress& progress) {
   for (int layer = 0; layer < layers; ++layer) {
     const LayerKv kv = backend_->residency().prefill_layer(s.kv, layer, s.kv.n_tokens + n);
     backend_->fill_trace(*options_.trace, layer, s.kv.n_tokens, n, kv);
+    if (s.kv.selection) end_traced_prompt(s, layer, n, kv);
     backend_->residency().finish_layer(s.kv, layer, s.kv.n_tokens + n);
     const bool stop = progress && !progress(double(layer + 1) * n, double(n) * layers);
     if (take_abort() || stop) fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", layer + 1, layers);
   }
+}
+
+// What the selector learns from a prompt's last queries, it learns from the trace's.
+void Engine::end_traced_prompt(Sequence& s, int layer, int64_t n, const LayerKv& kv) {
+  const Config& c = model_.config;
+  const int64_t queries = std::min<int64_t>(n, std::max(1, selector_->prompt_queries()));
+  const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + n - queries;
+  std::vector<float> q(queries * width);
+  for (int64_t i = 0; i < queries; ++i)
+    trace_query(*options_.trace, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim, &q[i * width]);
+  threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
+    PromptEnd end;
+    end.layer = layer;
+    end.head = static_cast<int>(h);
+    end.q = q.data() + h * (width / c.n_kv_heads);
+    end.stride = width;
+    end.n = static_cast<int>(queries);
+    end.pos0 = pos0;
+    end.begin = s.kv.n_tokens;
+    end.blocks = kv.blocks + h * kv.n_blocks;
+    s.kv.selection->end_prompt(end);
+  });
 }
 
 void Engine::output(const float* x, int64_t n, Phase phase) {

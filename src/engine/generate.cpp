@@ -83,7 +83,6 @@ class Answer {
 void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<const riffle_generate_options> options,
               riffle_token_fn callback, void* user, std::span<riffle_result> results) {
   const Tokenizer& tokenizer = *engine.model().tokenizer;
-  const std::vector<int>& eos_ids = engine.model().config.eos_ids;
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<size_t> active;
@@ -128,7 +127,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
                                 ? sampled[at]
                                 : answers[i].sample(s.logits, tokenizer.vocab_size(), requests[at]);
       ++results[i].n_tokens;
-      if (!options[i].ignore_eos && std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end()) {
+      if (!options[i].ignore_eos && engine.model().config.ends_answer(token)) {
         end(i, RIFFLE_FINISH_STOP);
         continue;
       }

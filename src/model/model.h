@@ -1,6 +1,7 @@
 // What is in a model file: configuration, weights as views of the mapped file, tokenizer, chat template.
 // Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading knows which it was.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -65,6 +66,7 @@ struct Config {
   // The forward pass undoes it when it rotates, so that q and k look alike from there on.
   bool rope_interleaved = false;
 
+  bool ends_answer(int token) const { return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end(); }
   int window(int layer) const { return layer >= first_window_layer ? sliding_window : 0; }
 };
 

@@ -145,6 +145,10 @@ static void tokens(riffle_model* model) {
   report(riffle_token_piece(model, ids[0]) && !riffle_token_piece(model, -1) &&
              !riffle_token_piece(model, info.vocab_size),
          "pieces, and NULL outside the vocabulary", "");
+  report(riffle_is_end_token(model, info.eos_id) && !riffle_is_end_token(model, ids[1]) &&
+             !riffle_is_end_token(model, -1) && !riffle_is_end_token(model, info.vocab_size) &&
+             !riffle_is_end_token(NULL, info.eos_id),
+         "the token that ends answers", "");
 
   int32_t few[2] = {-7, -7};
   riffle_status s = riffle_tokenize(model, text, strlen(text), RIFFLE_TOKENIZE_BOS, few, 2, &more);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "test_model.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -183,4 +184,35 @@ TEST_CASE("attention trace: what cannot be is refused") {
   CHECK(refused([](auto& t) { t.overlap = 1.1f; }, 128));
   CHECK(refused([](auto&) {}, 16));
   CHECK(refused([](auto&) {}, 66));
+}
+
+TEST_CASE("attention trace: a selector sees the queries at the prompt's end", "[engine][model]") {
+  constexpr int kTokens = 3000;
+  const riffle_attention_trace trace = asked();
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    riffle_context_options o = test::options();
+    o.device = device;
+    o.n_ctx = 4096;
+    o.attention_trace = &trace;
+    o.selection.selector = RIFFLE_SELECTOR_LFPS;
+    o.selection.bypass = 1;
+    test::Runtime r(o);
+    riffle_session* s = r.session();
+    const std::vector<int32_t> prompt = test::some_tokens(kTokens, 3);
+    r.check(riffle_prefill(s, prompt.data(), 1000, nullptr, nullptr));
+    r.check(riffle_prefill(s, prompt.data() + 1000, kTokens - 1000, nullptr, nullptr));
+    std::vector<int64_t> scored;
+    r.check(riffle_set_trace(
+        r.context,
+        [](void* user, const riffle_trace* t) { static_cast<std::vector<int64_t>*>(user)->push_back(t->index_bytes); },
+        &scored, false));
+    const int32_t token = 5;
+    r.check(riffle_step(r.context, &s, &token, 1));
+    REQUIRE(scored.size() == 8 * 2);
+    // Without a start the first step would score all tokens; here it looks at what the prompt's queries make likely.
+    for (const int64_t bytes : scored) {
+      CHECK(bytes > 0);
+      CHECK(bytes < kTokens * 64 * 2 / 2);
+    }
+  }
 }

@@ -44,6 +44,21 @@ TEST_CASE("an answer ends with any of the model's end tokens", "[engine]") {
     if (std::find(free.begin(), free.begin() + i, free[i]) == free.begin() + i) at = i;
   }
   write_file(folder + "/generation_config.json", "{\"eos_token_id\": [0, " + std::to_string(free[at]) + "]}");
+  {
+    riffle_model* model = nullptr;
+    REQUIRE(riffle_model_load(folder.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
+    CHECK(info.eos_id != free[at]);
+    // What config.json ends answers with, and what generation_config.json adds.
+    for (int32_t id = -2; id < info.vocab_size + 2; ++id) {
+      const bool is_end = id == info.eos_id || id == 0 || id == free[at];
+      if (riffle_is_end_token(model, id) != is_end) FAIL("token " << id);
+    }
+    riffle_model_free(model);
+    CHECK(!riffle_is_end_token(nullptr, 0));
+  }
   const riffle_result result = answer(folder, false, &ended);
   CHECK(result.finish == RIFFLE_FINISH_STOP);
   CHECK(result.n_tokens == static_cast<int>(at) + 1);

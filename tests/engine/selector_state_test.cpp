@@ -42,6 +42,9 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         const uint64_t have = kept(o), said = plan.selector_state;
         INFO("selector " << selector << ", " << n_ctx << " tokens: planned " << said << ", kept " << have);
         if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
+          const uint64_t tables = uint64_t(8) * 2 * n_ctx * 2 * 4;
+          CHECK(said >= tables);
+          CHECK(said - tables <= 8 * 2 * 2048);  // what does not grow with the text
           CHECK(said <= have);
           CHECK(have <= 2 * said);
         } else {
@@ -56,4 +59,37 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         }
         CHECK(plan.total == plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
       }
+}
+
+TEST_CASE("lfps keeps what a follow-up prompt found until the second step after it", "[engine][model]") {
+  riffle_context_options o = options();
+  o.n_ctx = 3088;
+  o.selection.selector = RIFFLE_SELECTOR_LFPS;
+  Runtime r(o);
+  riffle_session* s = r.session();
+  const auto bytes = [&] {
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
+    return stats.index_bytes;
+  };
+  const auto tokens = some_tokens(2060, 3);
+  const uint64_t tables = uint64_t(8) * 2 * 2000 * 2 * 4;
+  r.check(riffle_prefill(s, tokens.data(), 2000, nullptr, nullptr));
+  const auto step = [&] { r.check(riffle_step(r.context, &s, &tokens[1], 1)); };
+  step(), step();
+  const uint64_t before = bytes();
+  r.check(riffle_prefill(s, tokens.data() + 2000, 20, nullptr, nullptr));
+  CHECK(bytes() >= before + tables);
+  step();
+  CHECK(bytes() >= before + tables);
+  step();
+  CHECK(bytes() < before + tables / 2);
+  // Steps of another selector are as sure to stay, once a block is full.
+  r.check(riffle_prefill(s, tokens.data() + 2020, 20, nullptr, nullptr));
+  CHECK(bytes() >= before + tables);
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  for (int i = 0; i < o.block_size; ++i) step();
+  CHECK(bytes() < before + tables / 2);
 }
