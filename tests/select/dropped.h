@@ -1,5 +1,5 @@
-// What attention loses by the tokens that a plan does not read: property 3 of algorithms.md 8, in float64 from the row's keys
-// and values alone.
+// What attention loses by the tokens that a plan does not read: property 3 of algorithms.md 8, in float64 from the
+// row's keys and values alone.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -36,8 +36,8 @@ inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
   return o;
 }
 
-// With P the weight of the tokens read, A what they add to the exact o and B what the others do: o - got = B - A (1 - P) / P,
-// |B| <= (1 - P) max|v|, and |o - got| is no more than twice that. Some weight must have been dropped.
+// With P the weight of the tokens read, A what they add to the exact o and B what the others do: o - got = B - A (1 -
+// P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that. Some weight must have been dropped.
 inline void check_dropped(const Row& row, RowPlan& plan) {
   const int g = row.g, d = row.d, n = static_cast<int>(row.n_tokens);
   const std::set<int> kept = tokens_of_plan(row, plan);

@@ -364,7 +364,8 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
     }
 }
 
-TEST_CASE("tokenselect over a KV head of four query heads is that over four KV heads with the same keys", "[tokenselect]") {
+TEST_CASE("tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
+          "[tokenselect]") {
   ThreadPool threads(2);
   for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
     INFO("vote " << vote);
