@@ -43,8 +43,8 @@ struct Head : Learnt {
   std::vector<int32_t> candidates;  // for a step at position candidates_for: ascending, without the recent window
   int64_t candidates_for = -1;
   float alpha = 0, rate = 0;       // that they were made with
-  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure to stay: the first one may
-  // fail in some layers, and its prompt be taken back then.
+  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure to stay: the first
+  // one may fail in some layers, and its prompt be taken back then.
   std::unique_ptr<Learnt> before;
   int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held with the prompt
 

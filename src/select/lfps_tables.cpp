@@ -329,9 +329,7 @@ float LfpsTables::sink_share(float sinks, float global, float local) {
   return 1.0f / (1.0f + std::exp(std::max(global, local) - sinks));
 }
 
-uint64_t LfpsTables::table_bytes(int64_t n_tokens) {
-  return 2 * n_tokens * sizeof(float);
-}
+uint64_t LfpsTables::table_bytes(int64_t n_tokens) { return 2 * n_tokens * sizeof(float); }
 
 uint64_t LfpsTables::bytes() const {
   uint64_t sum = keys_.capacity() * sizeof(uint64_t) + undo_.ids.capacity() * sizeof(int32_t) +

@@ -52,8 +52,8 @@ class LfpsTables {
 
   // The context holds n tokens: new positions and distances have no score yet.
   void grow(int64_t n);
-  // It holds no more than n. Where scores come from beyond, the last update is undone; false if that does not take all of
-  // it back: entries that have been added up cannot be told apart, so the tables are empty.
+  // It holds no more than n. Where scores come from beyond, the last update is undone; false if that does not take all
+  // of it back: entries that have been added up cannot be told apart, so the tables are empty.
   bool truncate(int64_t n);
 
   // (10) A step at position t = n - 1 gave the weights w[i] (sum 1) to the positions ids[i] >= kSinks (all different).

@@ -124,8 +124,8 @@ void TokenSelectState::end_prompt(const PromptEnd& end) {
   if (end.head == 0) layers[end.layer].valid = false;
 }
 
-// What is cut off may have been selected; a selection made before that holds, so that a step that failed in layers behind
-// is made again as it would have been.
+// What is cut off may have been selected; a selection made before that holds, so that a step that failed in layers
+// behind is made again as it would have been.
 void TokenSelectState::truncate(int64_t n_tokens) {
   for (TokenSelection& layer : layers) layer.valid &= layer.n_tokens <= n_tokens;
 }

@@ -3,6 +3,7 @@ here, so nothing but the model is needed."""
 import html.parser
 import random
 import re
+import struct
 import time
 import xml.etree.ElementTree
 
@@ -337,6 +338,46 @@ def positions(folder):
           and r.err.count(b"trained with 32768") == 1, "eval says which settings go beyond the trained length", r)
 
 
+def with_end_token(folder, token):
+    """A copy of the model that ends answers with one more token."""
+    def text(s):
+        return struct.pack("<Q", len(s)) + s
+    # Two entries in front of the others, 64 bytes together, so that tensors stay aligned: a uint32 and an empty string.
+    more = text(b"tokenizer.ggml.eot_token_id") + struct.pack("<II", 4, token) + text(b"x") + struct.pack("<I", 8) + text(b"")
+    path = os.path.join(folder, "end.gguf")
+    with open(MODEL, "rb") as f, open(path, "wb") as out:
+        head, n = f.read(16), struct.unpack("<Q", f.read(8))[0]
+        out.write(head + struct.pack("<Q", n + 2) + more)
+        out.write(f.read())
+    check(len(more) == 64, "the model with two end tokens is aligned", len(more))
+    return path
+
+
+def end_tokens(folder):
+    def answers(model):
+        records = os.path.join(folder, "answers.jsonl")
+        r = riffle(*RUN, "-m", model, "--text", prose(folder), "--length", "1024", "--nll", "0", "--questions", "6", "--tasks",
+                   "vars", "--sweep", "topk:budget=0.02,sink-blocks=1,window-blocks=1", "--no-coverage", "--records", records,
+                   "--json")
+        if not check(r.code == 0, "eval of wrong answers", r):
+            return []
+        with open(records) as f:
+            found = [s.get("text", "") for line in f for s in json.loads(line)["settings"]]
+        os.remove(records)
+        return found
+
+    plain = answers(MODEL)
+    said = riffle("tokenize", "-p", "X and Y", "--json") if plain else None
+    said = json.loads(said.out) if said and said.code == 0 else {"pieces": [], "ids": []}
+    ids = dict(zip(said["pieces"], said["ids"]))
+    word = "\u2581and"
+    if not check(word in ids and any(" and " in t for t in plain), "answers with a word to end at", (ids, plain)):
+        return
+    ended = answers(with_end_token(folder, ids[word]))
+    check(len(ended) == len(plain) and all(e == (p.split(" and ")[0] if " and " in p else p) for e, p in zip(ended, plain)),
+          "any of the model's end tokens ends an answer that eval generates", (plain, ended))
+
+
 def default_comparison(folder):
     r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
                "--no-coverage", "--compare", "--json")
@@ -375,4 +416,4 @@ def interrupted(folder):
           (p.returncode, out[-300:], err))
 
 
-main(refusals, figures, tables, comparison, pictures, positions, default_comparison, interrupted)
+main(refusals, figures, tables, comparison, pictures, positions, end_tokens, default_comparison, interrupted)

@@ -309,7 +309,8 @@ TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cu
       // Small changes, seldom a large one.
       const float change = tokens % 11 == 0 ? 2.0f : 0.05f;
       for (float& x : q) x += change * normal(random);
-      // A query whose cosine with any other is no number: no threshold lets it use, or be used for, an earlier selection.
+      // A query whose cosine with any other is no number: no threshold lets it use, or be used for, an earlier
+      // selection.
       const bool odd = threshold < 0 && tokens % 7 == 3;
       const float was = q[5];
       if (odd) q[5] = std::numeric_limits<float>::infinity();

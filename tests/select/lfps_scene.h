@@ -80,6 +80,7 @@ struct Scene {
   std::vector<double> drift = std::vector<double>(size_t(kG) * kD, 0.0);
   int n = 0;
   float sink_gain = 0, steady = 0;  // steady: of a look that never changes
+  bool alike = false;               // all heads look at the same
   Row row;
 
   float* key(int i) { return reinterpret_cast<float*>(blocks[i / kB]) + i % kB * kD; }
@@ -99,6 +100,7 @@ struct Scene {
       q[j] = static_cast<float>(drift[j] = 0.97 * drift[j] + 0.2 * double(normal(random)));
     for (size_t j = 0; j < q.size(); ++j) q[j] += steady * std::cos(1.7f * static_cast<float>(j));
     for (int h = 0; h < kG; ++h) q[h * kD] = sink_gain;
+    for (int h = 1; alike && h < kG; ++h) std::copy_n(q.begin(), kD, q.begin() + h * kD);
   }
   const Row& view(SelectorState* state) {
     row.q = q.data();

@@ -163,7 +163,8 @@ TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps]") {
   for (const int cut : {2, 3, 20, 25}) {  // within the steps, to the prompt's end, into it
     INFO("cut by " << cut);
     Scene scene;
-    const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()), fresh = lfps->make_state(scene.shape());
+    const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()),
+                                         fresh = lfps->make_state(scene.shape());
     prompt(scene, *state, 400, 32, nullptr, 0.95);
     RowPlan plan, plan_fresh;
     for (int i = 0; i < 20; ++i) {
@@ -185,7 +186,8 @@ TEST_CASE("lfps: of a cut by a few tokens nothing is left", "[select][lfps]") {
   }
 }
 
-TEST_CASE("lfps through the engine: an answer does not depend on what was answered before it", "[select][lfps][engine]") {
+TEST_CASE("lfps through the engine: an answer does not depend on what was answered before it",
+          "[select][lfps][engine]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(12, 6);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -220,8 +222,10 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
   }
 }
 
-TEST_CASE("lfps through the engine: a follow-up prompt is taken back whole, also after a step that failed", "[select][lfps][engine]") {
-  const std::vector<int32_t> prompt = test::some_tokens(700, 5), more = test::some_tokens(40, 8), steps = test::some_tokens(30, 6);
+TEST_CASE("lfps through the engine: a follow-up prompt is taken back whole, also after a step that failed",
+          "[select][lfps][engine]") {
+  const std::vector<int32_t> prompt = test::some_tokens(700, 5), more = test::some_tokens(40, 8),
+                             steps = test::some_tokens(30, 6);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection = settings(0.05, 0.2, 1);

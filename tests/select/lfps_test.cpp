@@ -1,5 +1,6 @@
-// LFPS's choices and attention against brute force in float64: properties 1 and 13 of algorithms.md 8.
+// LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of algorithms.md 8.
 #include "../engine/steps.h"
+#include "dropped.h"
 #include "tests/select/lfps_scene.h"
 
 using namespace riffle;
@@ -204,4 +205,49 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
   CHECK(!test::same_bits(all, some));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 3)));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_EMU, 2)));
+}
+
+TEST_CASE("what lfps drops errs by the identity and within the bounds of algorithms.md 4", "[select][lfps]") {
+  const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
+  Scene scene;
+  const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
+  prompt(scene, *state, 500, 32, nullptr, 0.95);
+  RowPlan plan;
+  for (int i = 0; i < 40; ++i) {
+    scene.token();
+    lfps->begin(scene.view(state.get()), plan);
+    REQUIRE(plan.attended);
+    test::check_dropped(scene.row, plan);
+  }
+}
+
+TEST_CASE("lfps over a group whose heads look alike is that over one head", "[select][lfps]") {
+  const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 0.85));
+  Scene scene, twin;
+  scene.alike = twin.alike = true;
+  StateShape one = scene.shape();
+  one.g = 1;
+  const std::unique_ptr<SelectorState> group = lfps->make_state(scene.shape()), single = lfps->make_state(one);
+  prompt(scene, *group, 500, 32, nullptr, 0.95);
+  prompt(twin, *single, 500, 32, nullptr, 0.95);
+  RowPlan plan, plan_one;
+  int bypassed = 0;
+  for (int i = 0; i < 60; ++i) {
+    scene.sink_gain = i % 5 == 4 ? 1.5f : 0;
+    scene.token();
+    lfps->begin(scene.view(group.get()), plan);
+    Row row = scene.view(single.get());
+    row.g = 1;
+    lfps->begin(row, plan_one);
+    CHECK(tokens_of(scene.row, plan) == tokens_of(row, plan_one));
+    CHECK(plan.attended == plan_one.attended);
+    CHECK(plan.index_bytes == plan_one.index_bytes);
+    bypassed += !plan.attended;
+    REQUIRE(plan.stand_in.size() == size_t(Scene::kG) * Scene::kD);
+    REQUIRE(plan_one.stand_in.size() == size_t(Scene::kD));
+    for (size_t j = 0; j < plan.stand_in.size(); ++j)
+      CHECK(std::fabs(plan.stand_in[j] - plan_one.stand_in[j % Scene::kD]) <= 1e-5f);
+  }
+  CHECK(bypassed > 5);
+  CHECK(bypassed < 30);
 }

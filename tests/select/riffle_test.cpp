@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../engine/steps.h"
+#include "dropped.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 
@@ -134,6 +135,48 @@ TEST_CASE("riffle reads more for a smaller share, and everything for none", "[se
     before = now;
   }
   CHECK(static_cast<int>(before.size()) == scene.n_blocks);
+}
+
+TEST_CASE("what riffle drops errs by the identity and within the bounds of algorithms.md 4", "[select][riffle]") {
+  for (const float share : {0.02f, 0.05f, 0.1f}) {
+    INFO("share " << share);
+    const Scene scene(2, 1500, 6);
+    RowPlan plan;
+    make_selector(settings(share))->begin(scene.row, plan);
+    CHECK(plan.size() < scene.n_blocks);
+    riffle::test::check_dropped(scene.row, plan);
+  }
+}
+
+TEST_CASE("riffle reads the union of what its heads keep; one head is as multi-head attention", "[select][riffle]") {
+  const Scene group(4, 1800, 4);
+  const riffle_selection s = settings(0.05f);
+  const auto read = [&](const Scene& scene) {
+    const std::vector<int> blocks = read_blocks(s, scene);
+    return std::set<int>(blocks.begin(), blocks.end());
+  };
+  std::set<int> together;
+  size_t most = 0;
+  for (int h = 0; h < 4; ++h) {
+    Scene one(4, 1800, 4);
+    one.row.q += h * kD;
+    one.row.g = 1;
+    const std::set<int> own = read(one);
+    most = std::max(most, own.size());
+    together.insert(own.begin(), own.end());
+    // As an attention of one head a KV head reads it, from a scene that never had more.
+    Scene alone(4, 1800, 4);
+    const std::vector<float> q(alone.q.begin() + h * kD, alone.q.begin() + (h + 1) * kD);
+    alone.g = alone.row.g = 1;
+    alone.q = q;
+    alone.row.q = alone.q.data();
+    const std::vector<double> shares = alone.shares();
+    for (int b = s.sink_blocks; b < alone.row.n_full - s.window_blocks; ++b)
+      if (std::fabs(shares[b] - double(s.share)) > 0.2 * double(s.share))
+        CHECK((shares[b] > double(s.share)) == (own.count(b) > 0));
+  }
+  CHECK(read(group) == together);
+  CHECK(together.size() > most);
 }
 
 TEST_CASE("riffle: the same bits for any pool and threads; dense for a share of none", "[select][riffle][invariance]") {

@@ -194,7 +194,8 @@ static void fail_in_layer_3(void*, const riffle_trace* trace) {
   if (trace->layer == 3) throw std::runtime_error("made to fail");
 }
 
-TEST_CASE("tokenselect: a step that fails and is made again uses earlier selections as if it had not failed", "[tokenselect][model]") {
+TEST_CASE("tokenselect: a step that fails and is made again uses earlier selections as if it had not failed",
+          "[tokenselect][model]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "dropped.h"
 #include "tokenselect_settings.h"
 
 using namespace riffle;
@@ -336,4 +337,48 @@ TEST_CASE("the selection cache", "[tokenselect]") {
     CHECK(lists_of(*any, scene, threads).cached);
   }
   CHECK(scene.q[3] == was);
+}
+
+TEST_CASE("what tokenselect drops errs by the identity and within the bounds of algorithms.md 4", "[tokenselect]") {
+  ThreadPool threads(1);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const KvType type : {KvType::F16, KvType::F32})
+    for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
+      Scene scene(2, 3, 900, type, 17);
+      for (const Row& row : scene.rows)
+        for (int64_t t = 0; t < scene.n; ++t) {
+          std::vector<float> v(Scene::kD);
+          for (float& x : v) x = normal(random);
+          row.kernels->attention.kv_store(v.data(), Scene::kD, type, const_cast<std::byte*>(row.value(t)));
+        }
+      riffle_selection s = tokenselect_settings(100, 8, 30);
+      s.vote = vote;
+      const auto selector = make_selector(s);
+      selector->begin_layer(scene.rows.data(), scene.heads, threads);
+      for (const Row& row : scene.rows) {
+        RowPlan plan;
+        selector->begin(row, plan);
+        test::check_dropped(row, plan);
+      }
+    }
+}
+
+TEST_CASE("tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
+          "[tokenselect]") {
+  ThreadPool threads(2);
+  for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
+    INFO("vote " << vote);
+    Scene group(1, 4, 1300, KvType::F16, 23), each(4, 1, 1300, KvType::F16, 24);
+    each.keys.clear();
+    for (int h = 0; h < 4; ++h) each.keys.insert(each.keys.end(), group.keys.begin(), group.keys.end());
+    each.q = group.q;
+    each.build();
+    riffle_selection s = tokenselect_settings(90, 8, 30);
+    s.vote = vote;
+    const auto selector = make_selector(s);
+    const std::vector<int32_t> want = lists_of(*selector, group, threads).tokens[0];
+    CHECK(want.size() == 128);
+    for (const std::vector<int32_t>& list : lists_of(*selector, each, threads).tokens) CHECK(list == want);
+  }
 }
