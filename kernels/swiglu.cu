@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out, WType out_type,
               cudaStream_t stream, const float* gate_bias, const float* up_bias, int64_t width) {
   if ((gate_bias || up_bias) && (width < 1 || count % width != 0)) return cudaErrorInvalidValue;
-  if (in_type == WType::Q8_0 || out_type == WType::Q8_0 || count < 1) return cudaErrorInvalidValue;
+  if (is_quantised(in_type) || is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
   const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
   swiglu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
   return cudaGetLastError();

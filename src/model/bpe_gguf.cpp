@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <utility>
 
@@ -22,6 +23,7 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"llama-bpe", false, false, kLlama3Pattern, true, true}, {"llama3", false, false, kLlama3Pattern, true, true},
     {"llama-v3", false, false, kLlama3Pattern, true, true},  {"qwen2", true, false, kQwen2Pattern, false, false},
+    {"deepseek-r1-qwen", true, false, kQwen2Pattern, false, false},
     {"smollm", false, true, kGpt2Pattern, false, false},     {"gpt-2", false, false, kGpt2Pattern, false, false},
     {"default", false, false, kGpt2Pattern, false, false},
 };
@@ -32,7 +34,7 @@ const Family& family_of(const GgufFile& gguf) {
                                [&](const Family& family) { return pre && *pre == family.pre; });
   if (it == std::end(kFamilies)) {
     unsupported(gguf.file.name, "tokenizer.ggml.pre", pre ? "\"" + std::string(*pre) + "\"" : "none",
-                "llama-bpe, llama3, llama-v3, qwen2, smollm, gpt-2 or default");
+                "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, smollm, gpt-2 or default");
   }
   return *it;
 }
@@ -87,6 +89,12 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
 
   for (size_t id = 0; id < spec.pieces.size(); id++) {
     VocabPiece& piece = spec.pieces[id];
+    if (piece.type == VocabPiece::BYTE) {
+      const std::string& t = piece.text;
+      const bool byte = t.size() == 6 && t.starts_with("<0x") && t[5] == '>' && std::isxdigit(static_cast<unsigned char>(t[3])) &&
+                        std::isxdigit(static_cast<unsigned char>(t[4]));
+      if (!byte) bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", "\"" + t.substr(0, 40) + "\" of type byte", "<0x00> to <0xFF>");
+    }
     if (piece.type == VocabPiece::UNKNOWN) piece.type = VocabPiece::CONTROL;
     const bool control = piece.type == VocabPiece::CONTROL, added = control || piece.type == VocabPiece::USER_DEFINED;
     spec.in_model.push_back(piece.type == VocabPiece::NORMAL || piece.type == VocabPiece::USER_DEFINED);

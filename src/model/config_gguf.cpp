@@ -38,6 +38,9 @@ constexpr Neutral kGgufNeutral[] = {
     {".expert_used_count", 0},
     {".expert_shared_count", 0},
     {".attention.clamp_kqv", 0},
+    {".attention.sliding_window_pattern", 0},
+    {".attention.chunk_size", 0},
+    {".attention.output_scale", 1},
     {".attention.max_alibi_bias", 0},
     {".attention.scale", 0},
     {".attention.temperature_scale", 0},
@@ -110,6 +113,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
   s.type = type == "linear" ? RopeScaling::LINEAR : RopeScaling::YARN;
   s.factor = given && gguf.has(p + "factor") ? positive(fields, p + "factor", 1e6, 0) : old != 0 ? positive(fields, a + ".rope.scale_linear", 1e6, 0) : 1;
   if (s.type == RopeScaling::LINEAR) return;
+  if (!(c->rope_theta > 1)) bad_model(gguf.file.name, a + ".rope.freq_base", format("%g", c->rope_theta), "above 1 with yarn");
   s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
   s.beta_fast = positive(fields, p + "yarn_beta_fast", 1e6, 32);
   s.beta_slow = positive(fields, p + "yarn_beta_slow", 1e6, 1);

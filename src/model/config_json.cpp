@@ -72,7 +72,7 @@ constexpr Neutral kJsonNeutral[] = {
     {"rotary_pct", 1},
     {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"use_qk_norm", "qk_norm", "alibi", "is_encoder_decoder", "rope_interleaved"};
+constexpr const char* kJsonFalse[] = {"use_qk_norm", "qk_norm", "alibi", "is_encoder_decoder", "rope_interleaved", "use_mrope"};
 
 // What a model_type stands for: transformers' defaults, and which options its code has.
 struct Family {
@@ -185,6 +185,7 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
   } else if (s.type == RopeScaling::YARN) {
     s.beta_fast = number("beta_fast", 32);
     s.beta_slow = number("beta_slow", 1);
+    if (!(c->rope_theta > 1)) bad_model(file, "rope_theta", format("%g", c->rope_theta), "above 1 with yarn");
     finish_yarn(&s, fields.number("attention_factor").value_or(0), fields.number("mscale").value_or(0),
                 fields.number("mscale_all_dim").value_or(0));
     c->n_ctx = std::max(c->n_ctx, static_cast<int>(std::min(double(1 << 28), double(s.original_ctx) * s.factor)));
@@ -200,11 +201,20 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   for (const char* key : kJsonFalse) {
     if (fields.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
   }
-  for (const char* key : {"attention_bias", "mlp_bias", "qkv_bias"}) {
-    const bool known = family.bias_fields && std::string(key) != "qkv_bias";
-    if (!known && fields.boolean(key).value_or(family.qkv_bias) != family.qkv_bias)
-      unsupported(file, key, family.qkv_bias ? "false" : "true", family.qkv_bias ? "true" : "false");
+  // Families without the fields have their biases whatever these say, as in transformers.
+  const auto bias = [&](const char* key, bool expected) {
+    if (fields.boolean(key).value_or(expected) != expected)
+      unsupported(file, key, expected ? "false" : "true", expected ? "true" : "false");
+  };
+  bias("qkv_bias", family.qkv_bias);
+  if (!family.bias_fields) bias("mlp_bias", false);
+  if (!family.bias_fields && !family.qkv_bias) bias("attention_bias", false);
+  if (const json* layers = find(config, "no_rope_layers"); layers && *layers != json::array()) {
+    const bool all = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const json& rope) { return rope == 1; });
+    if (!all) unsupported(file, "no_rope_layers", shown(*layers), "null (RoPE in every layer)");
   }
+  if (const json* scale = find(config, "attention_multiplier"))
+    unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
   const std::string act = fields.string("hidden_act").value_or("silu");
   if (act != "silu" && act != "swish") unsupported(file, "hidden_act", "\"" + act + "\"", "\"silu\"");
   for (const char* key : {"quantization_config", "compression_config"}) {

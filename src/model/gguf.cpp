@@ -248,9 +248,11 @@ GgufFile parse_gguf(const FileView& file) {
   const std::string_view magic(reinterpret_cast<const char*>(r.take(4, "magic", {})), 4);
   if (magic != "GGUF") bad_model(file.name, "magic", "\"" + std::string(magic) + "\"", "\"GGUF\"");
   const auto version = r.read<uint32_t>("version");
-  if (version == 1 || version == 2) unsupported(file.name, "version", "GGUF " + std::to_string(version), "GGUF 3");
-  if (version == 3u << 24) unsupported(file.name, "version", "3 in big-endian order", "little-endian GGUF 3");
-  if (version != 3) bad_model(file.name, "version", std::to_string(version), "3");
+  // Version 3 added the other byte order to version 2 and nothing else.
+  if (version == 1) unsupported(file.name, "version", "GGUF 1", "GGUF 2 or 3");
+  if (version == 2u << 24 || version == 3u << 24)
+    unsupported(file.name, "version", std::to_string(version >> 24) + " in big-endian order", "little-endian GGUF 2 or 3");
+  if (version != 2 && version != 3) bad_model(file.name, "version", std::to_string(version), "2 or 3");
 
   const uint64_t n_tensors = r.count(kMaxTensors, kMinTensorBytes, "tensor_count");
   const uint64_t n_keys = r.count(kMaxKeys, kMinKeyBytes, "metadata_kv_count");
@@ -382,7 +384,9 @@ namespace {
 // The id under key; without the key, that of the control piece spelled so; -1 if there is none.
 int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPiece>& pieces, int type,
                std::string_view spelled) {
-  if (const auto id = gguf.integer(key)) {
+  const auto id = gguf.integer(key);
+  if (id && *id == UINT32_MAX) return -1;  // how some writers say "none"
+  if (id) {
     if (*id >= pieces.size()) {
       bad_model(gguf.file.name, key, std::to_string(*id), "an id below " + std::to_string(pieces.size()));
     }
@@ -392,6 +396,15 @@ int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPie
     if (pieces[i].type == type && (spelled.empty() || pieces[i].text == spelled)) return static_cast<int>(i);
   }
   return -1;
+}
+
+// Tokens of chats that some converters leave as text of the vocabulary: they are control tokens all the same.
+bool is_chat_control(std::string_view text) {
+  for (const std::string_view known : {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>",
+                                       "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"}) {
+    if (text == known) return true;
+  }
+  return false;
 }
 
 // Every token that ends an answer: those that the file names, and control pieces that instruct models end their turns with
@@ -453,7 +466,9 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
     if (type < VocabPiece::NORMAL || type > VocabPiece::BYTE) {
       bad_model(name, at("tokenizer.ggml.token_type"), std::to_string(type), "1 to 6");
     }
-    pieces[i] = {std::string((*tokens)[i]), score, static_cast<int>(type)};
+    const bool text = type == VocabPiece::NORMAL || type == VocabPiece::USER_DEFINED;
+    pieces[i] = {std::string((*tokens)[i]), score,
+                 text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
   options->add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   options->add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);

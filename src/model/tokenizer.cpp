@@ -210,9 +210,19 @@ std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& 
            pieces.size());
     }
   }
-  if (options.unk_id >= 0 && pieces[options.unk_id].type != VocabPiece::UNKNOWN) {
+  // Some converters write the unknown piece as a control piece.
+  const auto of_type = [](int type) { return [type](const VocabPiece& piece) { return piece.type == type; }; };
+  if (std::none_of(pieces.begin(), pieces.end(), of_type(VocabPiece::UNKNOWN))) {
+    for (size_t i = 0; i < pieces.size(); i++) {
+      const bool named = options.unk_id >= 0 ? static_cast<size_t>(options.unk_id) == i : pieces[i].text == "<unk>";
+      if (named && (pieces[i].type == VocabPiece::CONTROL || pieces[i].type == VocabPiece::NORMAL)) {
+        model.pieces[i].type = VocabPiece::UNKNOWN;
+      }
+    }
+  }
+  if (options.unk_id >= 0 && model.pieces[options.unk_id].type != VocabPiece::UNKNOWN) {
     fail(RIFFLE_BAD_MODEL, "%s: the unknown token is %d, whose type is %d, expected %d", where.c_str(), options.unk_id,
-         pieces[options.unk_id].type, VocabPiece::UNKNOWN);
+         model.pieces[options.unk_id].type, VocabPiece::UNKNOWN);
   }
   return std::make_unique<SentencePieceTokenizer>(std::move(model), options.bos_id, options.eos_id, options.add_bos,
                                                   where);

@@ -94,10 +94,11 @@ def selection_ranges(_):
         check(r.code == 0, f"{' '.join(args)} is taken", r)
     r = riffle("run", "-p", "x", "-q", "--stop-mode", "bound", "--digest", "mean")
     check(one_line_error(r, 2, "stop is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
-    for selector in ("lfps", "tokenselect", "twilight"):
-        r = riffle("run", "-p", "x", "-q", "--selector", selector, "--device", "cuda")
-        check(one_line_error(r, 1, f"selector is {selector}", "device is cuda", "cpu or emu"),
-              f"{selector} needs keys in host memory", r)
+    for args, why in ((["lfps"], "keys in host memory"), (["tokenselect", "--positions", "list"], "positions list"),
+                      (["twilight", "--base", "psa", "--stop-mode", "veto"], "stop bound or veto")):
+        r = riffle("run", "-p", "x", "-q", "--device", "cuda", "--selector", *args)
+        check(one_line_error(r, 1, f"selector is {args[0]}", why, "device is cuda", "cpu or emu"),
+              f"{' '.join(args)} has no GPU kernels", r)
 
 
 def notices(_):

@@ -147,9 +147,9 @@ TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]"
     CHECK(result.n_tokens == 1);
     CHECK(chatml.generate(true, &result).size() == 3);
     CHECK(result.finish == RIFFLE_FINISH_LENGTH);
-    Loaded inst(path, "inst");  // another format: that token ends nothing
+    Loaded inst(path, "inst");  // another format: a token so spelled ends answers all the same
     REQUIRE(inst.status == RIFFLE_OK);
-    CHECK(inst.generate(false, &result).size() == 3);
+    CHECK(inst.generate(false, &result).empty());
     return;
   }
 }
