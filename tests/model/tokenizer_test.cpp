@@ -406,9 +406,18 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
     return pieces;
   };
   expect_bad("no pieces", {}, {}, "empty");
-  expect_bad("no unknown", with(0, {"<unk>", 0, 1}), VocabOptions(), "no unknown piece");
+  expect_bad("no unknown", with(0, {"x", 0, 1}), VocabOptions(), "no unknown piece");
   expect_bad("two unknown", with(1, {"<s>", 0, VocabPiece::UNKNOWN}), good, "second unknown");
-  expect_bad("unknown id", with(0, {"<unk>", 0, 1}), good, "unknown token is 0");
+  expect_bad("unknown id", with(0, {"<unk>", 0, VocabPiece::UNUSED}), good, "unknown token is 0");
+  for (const int type : {VocabPiece::NORMAL, VocabPiece::CONTROL}) {  // as some converters have it
+    for (const VocabOptions& options : {good, VocabOptions()}) {
+      try {
+        tokenizer_from_pieces(with(0, {"<unk>", 0, type}), options, "t.gguf");
+      } catch (const Error& error) {
+        wrong.push_back(error.what());
+      }
+    }
+  }
   expect_bad("empty piece", with(270, {"", 0, 1}), good, "piece 270 '' is empty");
   expect_bad("bad UTF-8", with(270, {"a\xE2\x28", 0, 1}), good, "'a\\xE2(' is not UTF-8");
   expect_bad("NUL", with(270, {std::string("a\0b", 3), 0, 4}), good, "NUL");
