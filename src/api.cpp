@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/generate.h"
+#include "model/config.h"
 #include "model/chat_template.h"
 #include "model/quantize_model.h"
 #include "model/synthetic_model.h"
@@ -272,11 +273,8 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
     if (mix) quantize_weights(*m->model, *mix, o.n_threads, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
     if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
       if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
-      if (m->chat) {
-        std::vector<int>& ends = m->model->config.eos_ids;
-        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
-          if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
-      }
+      if (m->chat)
+        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat)) add_end_token(id, &m->model->config);
     }
     name_parts(*m);
     *model = m.release();

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 #include <utility>
 
@@ -89,11 +88,9 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
 
   for (size_t id = 0; id < spec.pieces.size(); id++) {
     VocabPiece& piece = spec.pieces[id];
-    if (piece.type == VocabPiece::BYTE) {
-      const std::string& t = piece.text;
-      const bool byte = t.size() == 6 && t.starts_with("<0x") && t[5] == '>' && std::isxdigit(static_cast<unsigned char>(t[3])) &&
-                        std::isxdigit(static_cast<unsigned char>(t[4]));
-      if (!byte) bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", "\"" + t.substr(0, 40) + "\" of type byte", "<0x00> to <0xFF>");
+    if (piece.type == VocabPiece::BYTE && byte_of_piece(piece.text) < 0) {
+      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", "\"" + piece.text.substr(0, 40) + "\" of type byte",
+                "<0x00> to <0xFF>");
     }
     if (piece.type == VocabPiece::UNKNOWN) piece.type = VocabPiece::CONTROL;
     const bool control = piece.type == VocabPiece::CONTROL, added = control || piece.type == VocabPiece::USER_DEFINED;

@@ -194,13 +194,7 @@ class BpeTokenizer final : public Tokenizer {
       case VocabPiece::CONTROL:
       case VocabPiece::UNUSED: return {};
       case VocabPiece::USER_DEFINED: return piece.text;
-      case VocabPiece::BYTE: {
-        unsigned byte = 0;
-        for (const char c : {piece.text[3], piece.text[4]}) {
-          byte = byte * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-        }
-        return std::string(1, static_cast<char>(byte));
-      }
+      case VocabPiece::BYTE: return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
       default: break;
     }
     // A byte-level piece with a character that stands for no byte is what it spells.

@@ -71,4 +71,8 @@ void finish_yarn(RopeScaling* s, double attention_factor, double mscale, double 
   else s->attention_factor = static_cast<float>(sharper(1));
 }
 
+void add_end_token(int id, Config* config) {
+  if (id >= 0 && !config->ends_answer(id)) config->eos_ids.push_back(id);
+}
+
 }  // namespace riffle

@@ -14,6 +14,9 @@ Config config_from_gguf(const GgufFile& gguf);
 // bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 Config config_from_json(const FileView& file);
 
+// Adds id to eos_ids, once; -1 is none.
+void add_end_token(int id, Config* config);
+
 // file: generation_config.json. Adds the tokens that it ends answers with to eos_ids. Throws RIFFLE_BAD_MODEL.
 void add_generation_config(const FileView& file, Config* config);
 

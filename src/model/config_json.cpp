@@ -286,11 +286,7 @@ Config config_from_json(const FileView& file) {
 
 void add_generation_config(const FileView& file, Config* config) {
   const json root = parse_json_object(file);
-  for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size)) {
-    if (std::find(config->eos_ids.begin(), config->eos_ids.end(), id) == config->eos_ids.end()) {
-      config->eos_ids.push_back(id);
-    }
-  }
+  for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size)) add_end_token(id, config);
   if (config->eos_id < 0) config->eos_id = first_or_none(config->eos_ids);
 }
 

@@ -400,11 +400,8 @@ int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPie
 
 // Tokens of chats that some converters leave as text of the vocabulary: they are control tokens all the same.
 bool is_chat_control(std::string_view text) {
-  for (const std::string_view known : {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>",
-                                       "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"}) {
-    if (text == known) return true;
-  }
-  return false;
+  return is_end_token_name(text) || text == "<|im_start|>" || text == "<|begin_of_text|>" || text == "<|start_header_id|>" ||
+         text == "<|end_header_id|>";
 }
 
 // Every token that ends an answer: those that the file names, and control pieces that instruct models end their turns with
@@ -418,7 +415,7 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     if (gguf.has(key)) add(special_id(gguf, key, pieces, VocabPiece::CONTROL, ""));
   }
-  for (const std::string_view spelled : {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"}) {
+  for (const std::string_view spelled : kEndTokenNames) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].type == VocabPiece::CONTROL && pieces[i].text == spelled) add(static_cast<int>(i));
     }
@@ -427,6 +424,10 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
 }
 
 }  // namespace
+
+bool is_end_token_name(std::string_view text) {
+  return std::find(std::begin(kEndTokenNames), std::end(kEndTokenNames), text) != std::end(kEndTokenNames);
+}
 
 std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) {
   constexpr uint64_t kMaxPieces = 1 << 22;

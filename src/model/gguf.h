@@ -45,6 +45,10 @@ struct GgufFile {
 // Tensor types that riffle lacks are listed, not refused.
 GgufFile parse_gguf(const FileView& file);
 
+// Control tokens that end answers under whatever key, or none: files do not always name them.
+inline constexpr std::string_view kEndTokenNames[] = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"};
+bool is_end_token_name(std::string_view text);
+
 // tokenizer.ggml.*: pieces and options, of sentencepiece's kind (model "llama", for tokenizer_from_pieces) or of byte-level
 // BPE's ("gpt2", options->byte_level, for bpe_from_gguf, which reads the rest). Throws RIFFLE_BAD_MODEL;
 // RIFFLE_UNSUPPORTED for another kind.

@@ -1,4 +1,5 @@
 #include "model/gguf_metadata.h"
+#include "model/gguf.h"
 
 #include <algorithm>
 
@@ -65,11 +66,7 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
   // What ends a turn, where its name is known, goes under the first key.
   std::stable_partition(others.begin(), others.end(),
                         [&](int id) { return v.texts[id] == "<|eot_id|>" || v.texts[id] == "<|im_end|>"; });
-  const auto found_by_name = [&](int id) {
-    for (const char* name : {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"})
-      if (v.types[id] == VocabPiece::CONTROL && v.texts[id] == name) return true;
-    return false;
-  };
+  const auto found_by_name = [&](int id) { return v.types[id] == VocabPiece::CONTROL && is_end_token_name(v.texts[id]); };
   const char* keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
   size_t used = 0;
   for (const int id : others) {

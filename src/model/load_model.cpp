@@ -39,11 +39,6 @@ std::unique_ptr<Model> load_gguf(const std::string& path, const LoadProgress& pr
   return model;
 }
 
-void add_eos(int id, Config* config) {
-  auto& ids = config->eos_ids;
-  if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-}
-
 constexpr uint64_t kMaxTokenizerBytes = 256 << 20;
 
 std::shared_ptr<MappedFile> open_tokenizer(const std::string& path) {
@@ -113,7 +108,7 @@ std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress
   check_vocab(*model, folder);
   if (c.bos_id < 0) c.bos_id = model->tokenizer->bos_id();
   if (c.eos_id < 0) c.eos_id = model->tokenizer->eos_id();
-  add_eos(model->tokenizer->eos_id(), &c);
+  add_end_token(model->tokenizer->eos_id(), &c);
   const std::string generation = folder + "/generation_config.json";
   if (file_exists(generation)) add_generation_config(MappedFile::open(generation)->view(), &c);
   model->chat_template = settings.chat_template;

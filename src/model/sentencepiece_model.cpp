@@ -254,18 +254,7 @@ void put_float(std::string* out, uint32_t field, float value) {
   for (int i = 0; i < 4; i++) *out += static_cast<char>(bits >> (8 * i));
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 }  // namespace
-
-int byte_of_piece(std::string_view text) {
-  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
-  const int high = hex_digit(text[3]), low = hex_digit(text[4]);
-  return high < 0 || low < 0 ? -1 : high * 16 + low;
-}
 
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where) {
   SentencePieceModel model;

@@ -37,7 +37,4 @@ void check_sentencepiece_model(const SentencePieceModel& model, const std::strin
 
 std::string serialize_sentencepiece_model(const SentencePieceModel& model);
 
-// The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper case.
-int byte_of_piece(std::string_view text);
-
 }  // namespace riffle

@@ -72,6 +72,9 @@ class StreamDecoder {
 // it used: all, or, with keep_cut, all but a character's beginning at the end.
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out);
 
+// The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper case.
+int byte_of_piece(std::string_view text);
+
 // Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at most U+10FFFF.)
 int64_t utf8_error(std::string_view text);
 

@@ -72,11 +72,6 @@ class Node {
   std::string path_;
 };
 
-bool is_byte_piece(const std::string& text) {
-  const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-  return text.size() == 6 && text.starts_with("<0x") && hex(text[3]) && hex(text[4]) && text[5] == '>';
-}
-
 class Reader {
  public:
   Reader(const FileView& file, const TokenizerJsonOptions& options)
@@ -395,7 +390,7 @@ class Reader {
   void mark_bytes() {
     if (spec_.byte_level || !spec_.byte_fallback) return;
     for (VocabPiece& piece : spec_.pieces) {
-      if (piece.type == VocabPiece::NORMAL && is_byte_piece(piece.text)) piece.type = VocabPiece::BYTE;
+      if (piece.type == VocabPiece::NORMAL && byte_of_piece(piece.text) >= 0) piece.type = VocabPiece::BYTE;
     }
   }
 

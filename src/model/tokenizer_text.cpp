@@ -31,6 +31,11 @@ size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) 
   return length;
 }
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 }  // namespace
 
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out) {
@@ -78,6 +83,12 @@ int64_t utf8_error(std::string_view text) {
     pos += length;
   }
   return -1;
+}
+
+int byte_of_piece(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
+  const int high = hex_digit(text[3]), low = hex_digit(text[4]);
+  return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
 }  // namespace riffle

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "backend/cuda/cuda_backend.h"
 #include "kernels/decode_parts.h"
 #include "kernels/int4.cuh"
 #include "select/int4_keys.h"
@@ -30,23 +31,10 @@ riffle_selection twilight(riffle_base base, float top_p, float base_budget = 0.2
   return s;
 }
 
-// As backend/cuda/cuda_step.cpp translates it.
 Ranked ranked_of(const riffle_selection& s) {
   const SelectionRule rule = make_selector(s)->rule();
   REQUIRE_FALSE(rule.host_only);
-  Ranked r;
-  r.everything = rule.everything;
-  r.sink_blocks = rule.sink_blocks;
-  r.window_blocks = rule.window_blocks;
-  r.progressive = rule.progressive;
-  r.budget = rule.budget;
-  r.digest = static_cast<DigestKind>(rule.digest);
-  r.gqa = static_cast<Gqa>(rule.gqa);
-  r.stop = static_cast<Stop>(rule.stop);
-  r.slack = rule.slack;
-  r.microbatch = rule.microbatch;
-  r.top_p = rule.top_p;
-  return r;
+  return cuda::ranked_of(rule);
 }
 
 // A row as the CPU sees it, with its INT4 keys.

@@ -90,18 +90,7 @@ TEST_CASE("cuda: twilight has the same bits for every pool and batch", "[cuda][t
     riffle_context_options o = twilight_options(base);
     o.slots = 100;
     Runtime r(o);
-    riffle_session* s[3] = {r.session(), r.session(), r.session()};
-    for (int i = 0; i < 3; ++i) {
-      const auto own = i == 0 ? prompt : some_tokens(i == 1 ? 40 : 600, 40 + i);
-      r.check(riffle_prefill(s[i], own.data(), own.size(), nullptr, nullptr));
-    }
-    std::vector<std::vector<float>> got{r.logits(s[0])};
-    for (int32_t t : steps) {
-      const int32_t tokens[3] = {t, 500, 600};
-      r.check(riffle_step(r.context, s, tokens, 3));
-      got.push_back(r.logits(s[0]));
-    }
-    CHECK(same_bits(got, reference));
+    CHECK(same_bits(run_first_of_three(r, prompt, steps), reference));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "../engine/steps.h"
+#include "backend/cuda/cuda_backend.h"
 #include "kernels/decode_parts.h"
 #include "select/selector.h"
 #include "select/tokenselect.h"
@@ -31,13 +32,7 @@ riffle_selection tokenselect(int select, int init, int local, riffle_vote vote =
 Ranked ranked_of(const riffle_selection& s) {
   const SelectionRule rule = make_selector(s)->rule();
   REQUIRE(rule.by_vote);
-  Ranked r;
-  r.sink_blocks = rule.sink_blocks;
-  r.window_blocks = rule.window_blocks;
-  r.budget = rule.budget;
-  r.vote = {rule.select_tokens, rule.init_tokens,    rule.local_tokens, static_cast<cuda::VoteKind>(rule.vote),
-            rule.vote_scale,    rule.cache_threshold};
-  return r;
+  return cuda::ranked_of(rule);
 }
 
 // A device that keeps selections of its sequences.
@@ -471,18 +466,7 @@ TEST_CASE("cuda: tokenselect has the same bits for every pool and batch, and aft
     riffle_context_options o = vote_options(RIFFLE_VOTE_SOFT, threshold);
     o.slots = 100;
     Runtime r(o);
-    riffle_session* s[3] = {r.session(), r.session(), r.session()};
-    for (int i = 0; i < 3; ++i) {
-      const auto own = i == 0 ? prompt : some_tokens(i == 1 ? 40 : 600, 40 + i);
-      r.check(riffle_prefill(s[i], own.data(), own.size(), nullptr, nullptr));
-    }
-    std::vector<std::vector<float>> got{r.logits(s[0])};
-    for (int32_t t : steps) {
-      const int32_t tokens[3] = {t, 500, 600};
-      r.check(riffle_step(r.context, s, tokens, 3));
-      got.push_back(r.logits(s[0]));
-    }
-    CHECK(same_bits(got, reference));
+    CHECK(same_bits(run_first_of_three(r, prompt, steps), reference));
   }
 }
 

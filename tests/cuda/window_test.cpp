@@ -129,27 +129,10 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   const TempDir temp;
   const std::string path = mistral(temp, 64);
   riffle_context_options o = on_gpu(sparse(RIFFLE_SELECTOR_PSA));
-  const int lengths[] = {10, 63, 64, 100, 500};
-  std::vector<std::vector<std::vector<float>>> alone;
-  for (const int n : lengths) {
-    Runtime r(o, path);
-    alone.push_back(run(r, r.session(), ids(0, n), ids(n, n + 20)));
-  }
+  const riffle_context_options alone = o;
   o.slots = 10;
   o.n_sessions = 5;
-  Runtime r(o, path);
-  std::vector<riffle_session*> sessions;
-  for (const int n : lengths) {
-    sessions.push_back(r.session());
-    const auto prompt = ids(0, n);
-    r.check(riffle_prefill(sessions.back(), prompt.data(), prompt.size(), nullptr, nullptr));
-  }
-  for (int step = 0; step < 20; ++step) {
-    std::vector<int32_t> tokens;
-    for (const int n : lengths) tokens.push_back(ids(n + step, n + step + 1)[0]);
-    r.check(riffle_step(r.context, sessions.data(), tokens.data(), sessions.size()));
-    for (size_t i = 0; i < sessions.size(); ++i) CHECK(same_bits({r.logits(sessions[i])}, {alone[i][step + 1]}));
-  }
+  check_together(alone, o, path);
 }
 
 // Against the CPU, step by step for as long as both have chosen the same; afterwards they see different values, so a session

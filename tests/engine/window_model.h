@@ -57,4 +57,27 @@ inline riffle_context_options sparse(riffle_selector selector) {
   return o;
 }
 
+// Five sequences, shorter and longer than a window of 64, give the same bits stepped together as each alone.
+inline void check_together(const riffle_context_options& each, const riffle_context_options& all, const std::string& path) {
+  const int lengths[] = {10, 63, 64, 100, 500};
+  std::vector<std::vector<std::vector<float>>> alone;
+  for (const int n : lengths) {
+    Runtime r(each, path);
+    alone.push_back(run(r, r.session(), ids(0, n), ids(n, n + 20)));
+  }
+  Runtime r(all, path);
+  std::vector<riffle_session*> sessions;
+  for (const int n : lengths) {
+    sessions.push_back(r.session());
+    const auto prompt = ids(0, n);
+    r.check(riffle_prefill(sessions.back(), prompt.data(), prompt.size(), nullptr, nullptr));
+  }
+  for (int step = 0; step < 20; ++step) {
+    std::vector<int32_t> tokens;
+    for (const int n : lengths) tokens.push_back(ids(n + step, n + step + 1)[0]);
+    r.check(riffle_step(r.context, sessions.data(), tokens.data(), sessions.size()));
+    for (size_t i = 0; i < sessions.size(); ++i) CHECK(same_bits({r.logits(sessions[i])}, {alone[i][step + 1]}));
+  }
+}
+
 }  // namespace riffle::test

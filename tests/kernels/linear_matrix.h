@@ -155,6 +155,22 @@ inline int64_t count_unequal(const std::vector<float>& a, const std::vector<floa
   return n;
 }
 
+// Activations x [n], which are those from first on of the product `all` of all rows, and a part of the rows: how many
+// results have other bits than in `all`, or were written where nothing was asked for.
+inline int64_t count_unequal_part(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n, int64_t first,
+                                  const std::vector<float>& all) {
+  const int64_t rows = w.rows, r0 = n % 5, r1 = rows - n % 3;
+  const std::vector<float> y = run_gemv(k, w, x, n, r0, r1);
+  int64_t unequal = 0;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t r = 0; r < rows; ++r) {
+      const float got = y[i * (rows + 3) + r], want = all[(first + i) * (rows + 3) + r];
+      if (r < r0 || r >= r1) unequal += !std::isnan(got);
+      else unequal += std::memcmp(&got, &want, 4) != 0;
+    }
+  return unequal;
+}
+
 // f32 sums of up to some thousand products of random sign: far below this in practice.
 constexpr double kGemvTolerance = 3e-6;
 // The AMX product leaves out 2^-16 of each product at most, of random sign on random input.

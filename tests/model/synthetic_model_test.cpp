@@ -56,7 +56,7 @@ TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
     double sum = 0;
     int wrong = 0;
     for (int64_t r = 0; r < t.rows; ++r) {
-      linear.dequant_row(static_cast<cpu::WType>(type), t.data, t.cols, r, row.data());
+      linear.dequant_row(type, t.data, t.cols, r, row.data());
       for (int64_t c = 0; c < t.cols; ++c) {
         const auto i = static_cast<uint64_t>(r * t.cols + c);
         double unit = t.scale / offset;
@@ -93,7 +93,7 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
       double sum = 0, squares = 0;
       int wrong = 0;
       for (int64_t r = 0; r < t->rows; ++r) {
-        linear.dequant_row(static_cast<cpu::WType>(t->type), t->data, t->cols, r, row.data());
+        linear.dequant_row(t->type, t->data, t->cols, r, row.data());
         for (int64_t c = 0; c < t->cols; ++c) {
           const auto i = static_cast<uint64_t>(r * t->cols + c);
           const double want = type == DType::Q8_0 ? synthetic::quant(t->seed, i) / 127.0 * t->scale

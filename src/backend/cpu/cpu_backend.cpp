@@ -12,8 +12,6 @@ static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) ==
 static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
 
-static DType wtype(const Tensor& t) { return t.type; }
-
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
     : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
@@ -24,7 +22,7 @@ CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, Thr
 
 void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   threads_->parallel_for(n, [&](int64_t i, int) {
-    kernels_->linear.dequant_row(wtype(table), table.data, table.cols, tokens[i], x + i * table.cols);
+    kernels_->linear.dequant_row(table.type, table.data, table.cols, tokens[i], x + i * table.cols);
   });
 }
 
@@ -152,10 +150,10 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       bool prepared = false;
       for (int p = 0; p < o; ++p) prepared |= outs[p].weight->type == type;
       if (prepared) continue;
-      const size_t bytes = k.act_bytes(wtype(*outs[o].weight), cols);
+      const size_t bytes = k.act_bytes(outs[o].weight->type, cols);
       Buffer& act = acts_[static_cast<int>(type)];
       act.reserve(bytes * n);
-      for (int64_t i = 0; i < n; ++i) k.act_prepare(wtype(*outs[o].weight), x + i * cols, cols, act.as<char>() + i * bytes);
+      for (int64_t i = 0; i < n; ++i) k.act_prepare(outs[o].weight->type, x + i * cols, cols, act.as<char>() + i * bytes);
     }
   } else {
     packed_.reserve(k.gemm_pack_bytes(n, cols));
@@ -171,9 +169,9 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
     const Tensor& w = *outs[o].weight;
     const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
     if (phase == Phase::Decode)
-      k.gemv(wtype(w), w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y, outs[o].ldy);
+      k.gemv(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y, outs[o].ldy);
     else
-      k.gemm(wtype(w), w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy, thread_scratch_[thread].data());
+      k.gemm(w.type, w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy, thread_scratch_[thread].data());
   });
 }
 

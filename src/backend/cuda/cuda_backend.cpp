@@ -124,7 +124,7 @@ void CudaBackend::linear(const Linear& args) {
   }
   WType prepared = WType::Q8_0;  // nothing yet
   for (int o = 0; o < args.n_outs; ++o) {
-    const WType type = operand_type(options_.layout.type, wtype(*args.outs[o].weight));
+    const WType type = operand_type(options_.layout.type, args.outs[o].weight->type);
     if (type != prepared) {
       grow(operand_, args.n * cols * size_of(type), "a prefill chunk");
       check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps, operand_.data(), type, compute_)
@@ -177,8 +177,8 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     add_bias({&w.w2, x, dim, &w.b2}, n);
     return mark(Part::Linear);
   }
-  const WType type = operand_type(options_.layout.type, wtype(w.w1)),
-              down_type = operand_type(options_.layout.type, wtype(w.w2));
+  const WType type = operand_type(options_.layout.type, w.w1.type),
+              down_type = operand_type(options_.layout.type, w.w2.type);
   grow(operand_, n * dim * size_of(type), "a prefill chunk");
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
@@ -197,7 +197,7 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
 void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
-      host_kernels_->linear.dequant_row(static_cast<cpu::WType>(table.type), data, table.cols, row, out + i * table.cols);
+      host_kernels_->linear.dequant_row(table.type, data, table.cols, row, out + i * table.cols);
     };
     if (table.data) return decode(table.data, tokens[i]);
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));

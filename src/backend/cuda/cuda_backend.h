@@ -16,6 +16,9 @@
 
 namespace riffle::cuda {
 
+// A selector's rule in the kernels' terms.
+Ranked ranked_of(const SelectionRule& rule);
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads, const DeviceInfo& device);

@@ -18,7 +18,7 @@ void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t p
         "synthetic keys");
 }
 
-static Ranked ranked_of(const SelectionRule& r) {
+Ranked ranked_of(const SelectionRule& r) {
   Ranked out;
   out.everything = r.everything;
   out.sink_blocks = r.sink_blocks;

@@ -11,8 +11,8 @@ static constexpr uint64_t kSlack = uint64_t(1) << 20;  // words and counters, an
 static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
   const auto see = [&](const Tensor& t) {
-    const WType type = operand_type(kv, wtype(t));
-    if (wtype(t) != type)
+    const WType type = operand_type(kv, t.type);
+    if (t.type != type)
       most = std::max<uint64_t>(most, unpacked_rows(t.rows, t.cols, type) * t.cols * size_of(type));
   };
   for (const LayerWeights& l : model.weights.layers)

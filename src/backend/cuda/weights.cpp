@@ -57,7 +57,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
 
 void DeviceWeights::add(const Tensor& t) {
   Matrix m;
-  m.type = wtype(t);
+  m.type = t.type;
   m.rows = t.rows;
   m.cols = t.cols;
   Buffer buffer = heap_.take(device_bytes(t), "the weights");

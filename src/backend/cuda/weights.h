@@ -10,8 +10,6 @@
 
 namespace riffle::cuda {
 
-inline WType wtype(const Tensor& t) { return static_cast<WType>(t.type); }
-
 // Bytes a tensor takes on the device.
 uint64_t device_bytes(const Tensor& tensor);
 // Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step needs one row of it.
