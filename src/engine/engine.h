@@ -38,7 +38,8 @@ class Engine {
   using Progress = std::function<bool(double done, double total)>;
   using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head, const RowReport&)>;
 
-  Engine(const Model& model, const riffle_context_options& options);
+  // planned: by plan_memory.
+  Engine(const Model& model, ResolvedOptions planned);
   ~Engine();
 
   std::unique_ptr<Sequence> create();
