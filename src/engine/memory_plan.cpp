@@ -306,9 +306,9 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
-    r.context_note += format("%d tokens%s take %s of host memory when full: that may be more than fits %s", r.options.n_ctx,
-                             sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
-                             size_text(host_bytes(model, r, plan)).c_str(), verdict.limit.c_str());
+    r.context_note += format("%d tokens%s take %s of host memory, and this machine has %s: it may run out before so many are held",
+                             r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
+                             size_text(host_bytes(model, r, plan)).c_str(), size_text(r.host_memory).c_str());
   }
   std::snprintf(plan.context_note, sizeof plan.context_note, "%s", r.context_note.c_str());
 }

@@ -69,7 +69,7 @@ inline void check_default_length_in_budget(riffle_context_options o) {
   CHECK(same_bits(got, want));
   // Sessions share the budget.
   o.n_ctx = 0;
-  o.n_sessions = 4;
+  o.n_sessions = 8;
   plan_error(model, o, RIFFLE_OK, &plan);
   CHECK(plan.n_ctx < kFits);
   CHECK(plan.n_ctx % 1024 == 0);
