@@ -123,6 +123,9 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
       bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", std::to_string(piece.text.size()) + " bytes",
                 "at most " + std::to_string(kMaxAddedBytes) + " for a control token or a user-defined one");
     }
+    // GGUF does not say whether a token takes the spaces beside it (lstrip, rstrip) or is looked for in normalised text.
+    // llama.cpp knows by name who does: Phi-3's and Jina's, of other architectures. Those of Llama, CodeLlama, Mistral,
+    // Qwen2, Yi, SmolLM, TinyLlama and DeepSeek take none, and no normalisation changes their spelling.
     AddedToken token;
     token.id = static_cast<int32_t>(id);
     token.text = piece.text;
