@@ -1,5 +1,6 @@
 // What the device draws.
 #include "../engine/padding.h"
+
 #include "device.h"
 
 using namespace riffle::test;

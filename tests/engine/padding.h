@@ -8,8 +8,8 @@
 
 namespace riffle::test {
 
-// Answers of a hot sampler by the shipped model, and by that model with the upper half of its pieces of type unused: ids
-// of that half come up in the former, and must not in the latter.
+// Answers of a hot sampler by the shipped model, and by that model with the upper half of its pieces of type unused:
+// ids of that half come up in the former, and must not in the latter.
 inline void check_padding_is_not_drawn(const riffle_context_options& options) {
   const TempDir dir;
   const std::string padded = dir / "padded.gguf";
