@@ -32,9 +32,8 @@ class Answer {
                  options.sampling.min_p),
         trimming_(options.trim_start) {}
 
-  // Rows of the output beyond the vocabulary are padding.
-  int32_t sample(const std::vector<float>& logits, int vocab_size, const SampleRequest& request) {
-    return sampler_.sample(logits.data(), std::min(static_cast<int>(logits.size()), vocab_size), request);
+  int32_t sample(const std::vector<float>& logits, int n_ids, const SampleRequest& request) {
+    return sampler_.sample(logits.data(), n_ids, request);
   }
   SampleRequest request() { return sampler_.request(); }
 
@@ -83,6 +82,7 @@ class Answer {
 void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<const riffle_generate_options> options,
               riffle_token_fn callback, void* user, std::span<riffle_result> results) {
   const Tokenizer& tokenizer = *engine.model().tokenizer;
+  const int n_ids = drawable_ids(engine.model());
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<size_t> active;
@@ -125,7 +125,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
       }
       const int32_t token = sampled[at] != Backend::kNotSampled
                                 ? sampled[at]
-                                : answers[i].sample(s.logits, tokenizer.vocab_size(), requests[at]);
+                                : answers[i].sample(s.logits, n_ids, requests[at]);
       ++results[i].n_tokens;
       if (!options[i].ignore_eos && engine.model().config.ends_answer(token)) {
         end(i, RIFFLE_FINISH_STOP);
