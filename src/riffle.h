@@ -511,6 +511,71 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context *context, riffle_se
                                               const riffle_generate_options *options, size_t n_sessions,
                                               riffle_token_fn callback, void *user, riffle_result *results);
 
+/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+
+typedef struct riffle_stats {
+  size_t struct_size;
+  uint64_t prefill_tokens, decode_tokens, decode_steps;
+  double prefill_seconds, decode_seconds;
+  uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: what the query sees
+                                               (all, or a layer's sliding window), and attended                 */
+  uint64_t kv_tokens_total, kv_tokens_read; /* the same in tokens: selectors may read parts of blocks              */
+  uint64_t kv_bytes_read;                   /* of K and V that were attended to, decode                            */
+  uint64_t index_bytes_read;                /* to choose them: digests, codes, keys that were only scored; decode  */
+  uint64_t cached_selections, selections;   /* tokenselect: steps and layers that used the last selection again; all */
+  uint64_t index_bytes;                     /* sessions: memory kept beside the KV to select by, digests included  */
+  uint64_t pool_lookups, pool_hits;         /* blocks asked of the pool; found there                               */
+  uint64_t loaded_bytes, flushed_bytes;     /* copied host -> slot, slot -> host                                   */
+  uint64_t evictions;                       /* 0 where the GPU decides residency, which does not count them           */
+  uint64_t host_kv_bytes;                   /* held by the block store now                                         */
+  uint64_t peak_rss_bytes;                  /* of the process */
+  int64_t pool_slots;
+  /* Of a device with memory of its own; else 0. */
+  uint64_t host_syncs;                      /* times the host waited for the device                                */
+  uint64_t device_bytes, peak_device_bytes; /* device memory held now, and at most                                 */
+  uint64_t pinned_bytes;                    /* host memory that the device can read, held now                      */
+} riffle_stats;
+
+RIFFLE_API riffle_status riffle_get_stats(const riffle_context *context, riffle_stats *stats);
+RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session *session, riffle_stats *stats); /* this session's
+   share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
+RIFFLE_API void riffle_reset_stats(riffle_context *context);
+
+/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more than a step takes otherwise,
+ * since parts do not overlap here. */
+typedef struct riffle_timing {
+  size_t struct_size;
+  double linear;                /* products with weights, and what is fused with them                              */
+  double attention_score;       /* digests against queries                                                         */
+  double attention_rank;        /* the order of the blocks                                                         */
+  double attention_attend;      /* blocks read, transfers waited for, tests, merging                               */
+  double other;                 /* embedding, RoPE, appending, sealing of blocks, bookkeeping                      */
+  double total;
+  double copy_bandwidth;        /* bytes/s that a copy inside the device's memory reaches, read + write; 0: not known */
+  double link_bandwidth;        /* bytes/s from host memory to the device; 0: not known                            */
+} riffle_timing;
+
+/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle bench. The bandwidths are
+ * measured once for each context, in up to 1 GiB of device memory beside its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
+RIFFLE_API riffle_status riffle_profile_step(riffle_context *context, riffle_session *const *sessions,
+                                             const int32_t *tokens, size_t n_sessions, riffle_timing *timing);
+
+/* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each session. With
+ * with_coverage, riffle also attends densely beside each selection (slow) to tell what share of the attention weight
+ * the selection truly covered. The arrays live only during the call. NULL ends tracing. */
+typedef struct riffle_trace {
+  const riffle_session *session;
+  int32_t position, layer, kv_head;
+  int32_t n_blocks, n_read;     /* blocks held; blocks attended (selectors may read parts of them) */
+  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
+  int64_t index_bytes;          /* read to choose them */
+  int32_t n_group;              /* query heads of the group */
+  const float *coverage;        /* n_group values in [0,1]; NULL without with_coverage */
+  const int32_t *blocks;        /* n_read block indices, in the order attended */
+} riffle_trace;
+typedef void (*riffle_trace_fn)(void *user, const riffle_trace *trace);
+RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_fn trace, void *user, bool with_coverage);
+
 /* ---- many requests at once --------------------------------------------------------------------------------------- */
 
 /* A scheduler runs any number of requests over one context, first come first served: in each iteration the decode steps of
@@ -588,71 +653,6 @@ typedef struct riffle_iteration {
  * go on (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after riffle_abort: then every request is as it was and another call
  * goes on. */
 RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler *scheduler, riffle_iteration *iteration);
-
-/* ---- statistics ---------------------------------------------------------------------------------------------------- */
-
-typedef struct riffle_stats {
-  size_t struct_size;
-  uint64_t prefill_tokens, decode_tokens, decode_steps;
-  double prefill_seconds, decode_seconds;
-  uint64_t kv_blocks_total, kv_blocks_read; /* summed over decode steps, layers and KV heads: what the query sees
-                                               (all, or a layer's sliding window), and attended                 */
-  uint64_t kv_tokens_total, kv_tokens_read; /* the same in tokens: selectors may read parts of blocks              */
-  uint64_t kv_bytes_read;                   /* of K and V that were attended to, decode                            */
-  uint64_t index_bytes_read;                /* to choose them: digests, codes, keys that were only scored; decode  */
-  uint64_t cached_selections, selections;   /* tokenselect: steps and layers that used the last selection again; all */
-  uint64_t index_bytes;                     /* sessions: memory kept beside the KV to select by, digests included  */
-  uint64_t pool_lookups, pool_hits;         /* blocks asked of the pool; found there                               */
-  uint64_t loaded_bytes, flushed_bytes;     /* copied host -> slot, slot -> host                                   */
-  uint64_t evictions;                       /* 0 where the GPU decides residency, which does not count them           */
-  uint64_t host_kv_bytes;                   /* held by the block store now                                         */
-  uint64_t peak_rss_bytes;                  /* of the process */
-  int64_t pool_slots;
-  /* Of a device with memory of its own; else 0. */
-  uint64_t host_syncs;                      /* times the host waited for the device                                */
-  uint64_t device_bytes, peak_device_bytes; /* device memory held now, and at most                                 */
-  uint64_t pinned_bytes;                    /* host memory that the device can read, held now                      */
-} riffle_stats;
-
-RIFFLE_API riffle_status riffle_get_stats(const riffle_context *context, riffle_stats *stats);
-RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session *session, riffle_stats *stats); /* this session's
-   share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
-RIFFLE_API void riffle_reset_stats(riffle_context *context);
-
-/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more than a step takes otherwise,
- * since parts do not overlap here. */
-typedef struct riffle_timing {
-  size_t struct_size;
-  double linear;                /* products with weights, and what is fused with them                              */
-  double attention_score;       /* digests against queries                                                         */
-  double attention_rank;        /* the order of the blocks                                                         */
-  double attention_attend;      /* blocks read, transfers waited for, tests, merging                               */
-  double other;                 /* embedding, RoPE, appending, sealing of blocks, bookkeeping                      */
-  double total;
-  double copy_bandwidth;        /* bytes/s that a copy inside the device's memory reaches, read + write; 0: not known */
-  double link_bandwidth;        /* bytes/s from host memory to the device; 0: not known                            */
-} riffle_timing;
-
-/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle bench. The bandwidths are
- * measured once for each context, in up to 1 GiB of device memory beside its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
-RIFFLE_API riffle_status riffle_profile_step(riffle_context *context, riffle_session *const *sessions,
-                                             const int32_t *tokens, size_t n_sessions, riffle_timing *timing);
-
-/* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each session. With
- * with_coverage, riffle also attends densely beside each selection (slow) to tell what share of the attention weight
- * the selection truly covered. The arrays live only during the call. NULL ends tracing. */
-typedef struct riffle_trace {
-  const riffle_session *session;
-  int32_t position, layer, kv_head;
-  int32_t n_blocks, n_read;     /* blocks held; blocks attended (selectors may read parts of them) */
-  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
-  int64_t index_bytes;          /* read to choose them */
-  int32_t n_group;              /* query heads of the group */
-  const float *coverage;        /* n_group values in [0,1]; NULL without with_coverage */
-  const int32_t *blocks;        /* n_read block indices, in the order attended */
-} riffle_trace;
-typedef void (*riffle_trace_fn)(void *user, const riffle_trace *trace);
-RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_fn trace, void *user, bool with_coverage);
 
 #ifdef __cplusplus
 }
