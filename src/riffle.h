@@ -342,6 +342,7 @@ typedef struct riffle_attention_trace {
   float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999                   */
   float overlap;  /* share of them that the next step's query looks at as well: 0 to 1                     */
   uint64_t seed;
+  bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV is only made up */
 } riffle_attention_trace;
 RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace *trace);
 

@@ -32,6 +32,27 @@ struct Sequence {
   Counts counts;
 };
 
+// A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
+// sequences can run between two pieces (SparseServe 3.4, layer-segmented prefill). At most one layer's KV is on the device.
+struct PrefillRun {
+  Sequence* sequence = nullptr;
+  std::vector<int32_t> tokens;
+  riffle_score* scores = nullptr;
+  int64_t n0 = 0;                      // tokens that the sequence held before
+  int64_t chunk = 0, short_chunk = 0;  // rows of a piece; of a layer's first piece, if not 0
+  bool list = false;                   // positions are those in the attended list
+  int layer = 0;
+  int64_t first = 0;                   // of the layer's tokens, the next; > 0: the layer is under way in `kv`
+  LayerKv kv;
+  std::vector<float> old_logits;
+  double done = 0, pairs = 0;          // token-layers; query and key pairs of attention in one head
+  int64_t kv_blocks = 0;               // of the prompt, on the device at once: at most
+  double seconds = 0;
+  bool over = false;
+
+  int64_t n() const { return static_cast<int64_t>(tokens.size()); }
+};
+
 class Engine {
  public:
   // done and total in token-layers; false aborts.
@@ -47,6 +68,14 @@ class Engine {
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress);
+  // The same in pieces. One at a time (RIFFLE_BAD_ARGUMENT). scores as above, valid until the end.
+  std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores);
+  // Goes on for `budget` token-layers, but at least for one piece; true: the sequence holds the prompt and has logits. After
+  // RIFFLE_ABORTED the run is as before its last piece's end and may go on; on any other Error it is over and the sequence as
+  // before the prompt.
+  bool advance(PrefillRun& run, double budget, const Progress& progress);
+  // Gives a run up that is not over: the sequence is as before.
+  void abandon(PrefillRun& run);
   // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
   // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
   // of its first groups may have advanced (their lengths tell).
@@ -89,9 +118,11 @@ class Engine {
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
   void check_device(const Selector& selector, const riffle_selection& wanted) const;
-  void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
-                      const Progress& progress);
-  void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);
+  void start_run(PrefillRun& run);
+  int64_t next_rows(const PrefillRun& run) const;
+  void run_piece(PrefillRun& run, int64_t rows);
+  void run_rows(PrefillRun& run, int64_t rows);
+  void finish_run(PrefillRun& run);
   void end_traced_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
   // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
   void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
@@ -110,6 +141,7 @@ class Engine {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
+  PrefillRun* run_ = nullptr;  // under way
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;

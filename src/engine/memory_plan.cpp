@@ -50,7 +50,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     fail(RIFFLE_UNSUPPORTED, "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
          config.n_kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
-  if (o.attention_trace) r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
+  if (o.attention_trace) {
+    r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
+    r.trace_runs_prompts = o.attention_trace->run_prompts;
+  }
   o.attention_trace = nullptr;  // the caller's
 
   r.isa = o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);

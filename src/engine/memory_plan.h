@@ -20,6 +20,7 @@ struct ResolvedOptions {
   std::string device_note;  // of riffle_plan
   int64_t slots = 0;
   std::optional<TraceSpec> trace;
+  bool trace_runs_prompts = false;
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given; plan_memory settles it.

@@ -8,6 +8,7 @@
 #include "kv/block_layout.h"
 #include "kv/host_store.h"
 #include "kv/selector_state.h"
+#include "kv/working_set.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -41,6 +42,7 @@ struct SequenceKv {
   bool unrotated = false;
   std::unique_ptr<DeviceKv> device;  // null on the CPU
   std::unique_ptr<SelectorState> selection;  // null until a selector wants one
+  std::unique_ptr<WorkingSet> working_set;  // null until a step asks for it, and on devices that count it themselves
   std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in the host store only
 };
 

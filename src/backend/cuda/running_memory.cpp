@@ -32,7 +32,7 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   const auto add = [&](uint64_t one) { bytes += (one + 255) / 256 * 256; };  // as DeviceHeap rounds
 
   // engine/activations.h
-  add(4 * std::max(n_ctx, n) * c.dim);
+  add(4 * n_ctx * c.dim), add(4 * n * c.dim);
   add(4 * rows * q), add(4 * rows * q);
   add(4 * rows * kv), add(4 * rows * kv);
   add(4 * std::max(n, scored) * c.vocab_size);
