@@ -72,6 +72,17 @@ void Engine::set_selection(const riffle_selection& selection) {
   options_.options.selection = selection;
 }
 
+void Engine::set_working_set(int window) {
+  working_set_ = window;
+  ++program_;
+}
+
+int64_t Engine::pool_room(size_t n) const {
+  const int64_t slots = backend_->residency().slots(), heads = int64_t(model_.config.n_layers) * model_.config.n_kv_heads;
+  // On emu newest blocks are in the pool as well; one row's iteration must find room beside all that is kept.
+  return options_.pooled ? std::max<int64_t>(1, slots - static_cast<int64_t>(n) * heads - row_slots(selection())) : slots;
+}
+
 void Engine::set_trace(Trace trace, bool coverage) {
   trace_ = std::move(trace);
   coverage_ = trace_ && coverage;

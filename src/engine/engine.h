@@ -30,6 +30,7 @@ struct Sequence {
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
   std::vector<float> next_logits;  // those of a step under way
   Counts counts;
+  int64_t working_set = -1;     // blocks, of all rows, as of the last step; -1: none since the sequence was cut, or not counted
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
@@ -86,6 +87,13 @@ class Engine {
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
 
+  // A sequence that holds the first n_tokens of another; what is not changed later is held once. RIFFLE_UNSUPPORTED unless can_fork().
+  std::unique_ptr<Sequence> fork(const Sequence& from, int64_t n_tokens);
+  // Whether the selection in force reads a sequence that was forked as one that was read whole.
+  bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
+  // Steps over which Sequence::working_set unites selections from now on; 0: not counted.
+  void set_working_set(int window);
+
   // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
@@ -96,6 +104,11 @@ class Engine {
 
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.options.n_ctx; }
+  int64_t n_sessions() const { return options_.options.n_sessions; }
+  size_t block_bytes() const { return options_.layout.bytes(); }
+  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may fill (0: there is no pool).
+  int64_t kv_blocks(const Sequence& s) const { return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size()); }
+  int64_t pool_room(size_t n_sequences) const;
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice
@@ -145,6 +158,7 @@ class Engine {
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;
+  int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
   std::vector<uint32_t> free_ids_;
   uint32_t next_id_ = 0;
