@@ -60,6 +60,8 @@ void Engine::destroy(Sequence& s) {
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
   s.tokens.resize(n_tokens);
   s.logits.clear();
 }
@@ -70,6 +72,11 @@ void Engine::set_selection(const riffle_selection& selection) {
   selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
+}
+
+void Engine::set_working_set(int window) {
+  working_set_ = window;
+  ++program_;
 }
 
 void Engine::set_trace(Trace trace, bool coverage) {

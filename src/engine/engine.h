@@ -30,6 +30,10 @@ struct Sequence {
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
   std::vector<float> next_logits;  // those of a step under way
   Counts counts;
+  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1: none since the sequence was cut
+  // or prefilled, or not counted.
+  int64_t working_set = -1;
+  int64_t next_working_set = -1;  // that of a step under way
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
@@ -85,6 +89,9 @@ class Engine {
             int32_t* sampled = nullptr);
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
+
+  // Steps over which Sequence::working_set unites selections from now on; 0: not counted.
+  void set_working_set(int window);
 
   // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
@@ -145,6 +152,7 @@ class Engine {
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;
+  int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
   std::vector<uint32_t> free_ids_;
   uint32_t next_id_ = 0;
