@@ -60,6 +60,8 @@ void Engine::destroy(Sequence& s) {
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
   s.tokens.resize(n_tokens);
   s.logits.clear();
 }

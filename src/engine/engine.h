@@ -30,7 +30,10 @@ struct Sequence {
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
   std::vector<float> next_logits;  // those of a step under way
   Counts counts;
-  int64_t working_set = -1;     // blocks, of all rows, as of the last step; -1: none since the sequence was cut, or not counted
+  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1: none since the sequence was cut
+  // or prefilled, or not counted.
+  int64_t working_set = -1;
+  int64_t next_working_set = -1;  // that of a step under way
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other

@@ -214,6 +214,8 @@ void Engine::finish_run(PrefillRun& r) {
   }
   if (options_.trace) s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   s.kv.n_tokens = r.n0 + n;
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
   s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   r.over = true;
   run_ = nullptr;

@@ -12,6 +12,7 @@ KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
   s.spec = spec;
+  s.max_blocks = layout_.blocks(n_ctx);
   s.heads.resize(size_t(n_layers_) * n_kv_heads_);
   const size_t blocks = layout_.blocks(n_ctx);
   for (HeadKv& h : s.heads) {
@@ -100,6 +101,13 @@ void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
   }
   s.spec = spec;
   build_digests(s, s.n_tokens);
+}
+
+void KvStore::begin_working_set(SequenceKv& s, int window) const {
+  if (s.working_set && s.working_set->window() != window) s.working_set.reset();
+  if (window == 0) return;
+  if (!s.working_set) s.working_set = std::make_unique<WorkingSet>(s.heads.size(), s.max_blocks, window);
+  s.working_set->begin_step(s.n_tokens);
 }
 
 void KvStore::renew_digests(SequenceKv& s) {

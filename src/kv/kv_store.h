@@ -36,6 +36,7 @@ struct DeviceKv {
 struct SequenceKv {
   uint32_t id = 0;
   int64_t n_tokens = 0;  // committed; blocks may hold more while a step or prefill is under way
+  int64_t max_blocks = 0;  // that a head may come to hold
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
   // Keys are held as they were before RoPE (at position 0), for positions in the attended list; else at their positions.
@@ -68,6 +69,9 @@ class KvStore {
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
   // Digests of another kind: throws the old ones away and builds the new.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
+  // A step begins whose selections are to be counted (SequenceKv::working_set). A window other than the last step's starts from
+  // nothing; 0: not counted, and what was is forgotten. std::bad_alloc.
+  void begin_working_set(SequenceKv& sequence, int window) const;
   // The keys of full blocks were changed in place: their digests again. The selector's state is gone. Does not allocate.
   void renew_digests(SequenceKv& sequence);
 

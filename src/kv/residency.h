@@ -36,6 +36,10 @@ class Residency {
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
+  // The sequence was cut or prefilled: its working set begins anew with its next step.
+  virtual void clear_working_set(SequenceKv& sequence) {
+    if (sequence.working_set) sequence.working_set->clear();
+  }
   // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own (SelectorState).
   virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
   // A GPU keeps what was last voted for, until the sequence is cut or prefilled.

@@ -316,14 +316,18 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
   if (step_.coverage) measure_coverage(n_rows);
-  if (!step_.report) return;
   reports_.resize(n_rows);
   for (int64_t i = 0; i < n_rows; ++i) {
     const ActiveRow& r = rows_[i];
     reports_[i] = {r.row.n_blocks, r.at, r.lookups, r.misses, r.plan->tokens_read(r.row, r.at), r.plan->index_bytes,
                    !r.plan->cached, r.plan->order().data(), step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+    if (step_.working_set == 0) continue;
+    WorkingSet& set = *r.sequence->working_set;
+    const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;
+    set.add(row, r.plan->order().data(), r.at);
+    reports_[i].working_set = set.size(row);
   }
-  step_.report(layer, reports_.data());
+  if (step_.report) step_.report(layer, reports_.data());
 }
 
 }  // namespace riffle

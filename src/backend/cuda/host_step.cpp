@@ -131,6 +131,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   const int64_t room = residency_->host_room(step.layer);
   step.pool = {};
   step.order = nullptr;
+  step.stamp = false;
 
   const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
   const int64_t unseen = step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;

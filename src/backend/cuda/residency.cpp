@@ -14,8 +14,10 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 8 * 256;
+  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%.
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*) +
+              sizeof(uint32_t)) +
+         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 9 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
@@ -85,6 +87,7 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
+  out.last_use = d.last_use.as<uint32_t>();
   return out;
 }
 
@@ -455,6 +458,23 @@ void CudaResidency::require_votes(SequenceKv& s) {
 // The next step of every layer selects anew.
 void CudaResidency::forget_votes(CudaSequence& d) {
   if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
+}
+
+void CudaResidency::begin_working_set(SequenceKv& s, int window) {
+  if (hosted()) return store_->begin_working_set(s, window);
+  CudaSequence& d = on_device(s);
+  if (window > 0 && d.counted_window != window) {
+    if (d.last_use.size() == 0)
+      d.last_use = heap_->take(entries(config_, d.max_blocks) * sizeof(uint32_t), "a session's working set");
+    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_), "clearing a working set");
+  }
+  d.counted_window = window;
+}
+
+// The stamps are cleared by the next step that counts.
+void CudaResidency::clear_working_set(SequenceKv& s) {
+  Residency::clear_working_set(s);
+  on_device(s).counted_window = 0;
 }
 
 // After an error digests stay stale, and whoever needs them next comes back here.

@@ -20,6 +20,8 @@ struct CudaSequence : DeviceKv {
   Buffer page_table, host_table, digests, bound_factor, tails, expected;
   Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
+  Buffer last_use;           // StepSequence::last_use; empty until a step wants it
+  int counted_window = 0;    // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
@@ -45,6 +47,9 @@ class CudaResidency : public Residency {
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void require_codes(SequenceKv& sequence) override;
   void require_votes(SequenceKv& sequence) override;
+  void clear_working_set(SequenceKv& sequence) override;
+  // KvStore::begin_working_set; counted on the device, unless the host decides residency.
+  void begin_working_set(SequenceKv& sequence, int window);
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
