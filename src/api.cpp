@@ -408,6 +408,22 @@ riffle_status riffle_session_create(riffle_context* context, riffle_session** se
   });
 }
 
+riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens, riffle_session** fork) {
+  if (fork) *fork = nullptr;
+  if (!session) return RIFFLE_BAD_ARGUMENT;
+  return on_context(session->context, [&] {
+    require(fork, "fork");
+    const size_t length = session->sequence->tokens.size();
+    if (n_tokens > length)
+      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+    auto s = std::make_unique<riffle_session>();
+    s->context = session->context;
+    s->sequence = session->context->engine->fork(*session->sequence, static_cast<int64_t>(n_tokens));
+    s->sequence->session = s.get();
+    *fork = s.release();
+  });
+}
+
 void riffle_session_free(riffle_session* session) {
   if (!session) return;
   session->context->engine->destroy(*session->sequence);

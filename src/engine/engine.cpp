@@ -42,20 +42,24 @@ Engine::~Engine() = default;
 std::unique_ptr<Sequence> Engine::create() {
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
-  if (free_ids_.empty()) {
-    if (next_id_ == kMaxSequences) fail(RIFFLE_BAD_ARGUMENT, "more than %lld sessions", (long long)kMaxSequences);
-    free_ids_.reserve(next_id_ + 1);  // destroy never allocates
-    free_ids_.push_back(next_id_++);
-  }
-  s->kv = backend_->residency().create(free_ids_.back(), n_ctx(), digest_spec(selection()));
-  free_ids_.pop_back();
+  s->kv = backend_->residency().create(n_ctx(), digest_spec(selection()));
   return s;
 }
 
-void Engine::destroy(Sequence& s) {
-  backend_->residency().destroy(s.kv);
-  free_ids_.push_back(s.kv.id);
+std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
+  if (selector_->prompt_queries() > 0)
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s learns from how prompts are attended to: its sessions cannot be forked",
+         selector_->name());
+  if (list_positions() || from.kv.unrotated)
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list: sessions whose keys have no fixed positions cannot be forked");
+  auto s = std::make_unique<Sequence>();
+  s->tokens.reserve(n_ctx());
+  s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
+  s->kv = backend_->residency().fork(from.kv, n_tokens, n_ctx());
+  return s;
 }
+
+void Engine::destroy(Sequence& s) { backend_->residency().destroy(s.kv); }
 
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;

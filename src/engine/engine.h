@@ -68,6 +68,9 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
+  // A sequence of the first n_tokens of another one (at most those it holds), without logits and counts. RIFFLE_UNSUPPORTED
+  // where what is kept of a sequence depends on more than its tokens' keys and values.
+  std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
@@ -163,8 +166,6 @@ class Engine {
   bool coverage_ = false;
   int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
-  std::vector<uint32_t> free_ids_;
-  uint32_t next_id_ = 0;
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

@@ -29,8 +29,11 @@ class Residency {
   virtual uint64_t host_bytes() const = 0;
 
   // ---- sequences
-  virtual SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) = 0;
+  virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
   virtual void destroy(SequenceKv& sequence) = 0;
+  // A sequence of the first n_tokens of another one (at most those it holds), which keeps them: KvStore::fork. On an error
+  // there is no new sequence and `from` holds what it held.
+  virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.

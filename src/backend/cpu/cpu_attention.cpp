@@ -190,11 +190,16 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
   for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
 }
 
+void CpuBackend::load_held(const Work& w) {
+  if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+}
+
 void CpuBackend::run_work(const Selector& selector) {
   for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.n_heads) * sizeof(float));
+  if (waits_) threads_->parallel_for(work_.size(), [&](int64_t i, int) { load_held(work_[i]); });
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
     const Work& w = work_[i];
-    if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+    if (!waits_) load_held(w);
     if (selector.microbatch() > 0) run_row(*w.row, w.end, selector, thread);
     else attend_positions(*w.row, w.begin, w.end, thread_scratch_[thread].as<float>(), 0, thread);
   });
@@ -213,6 +218,7 @@ void CpuBackend::hold(ActiveRow& r, int end) {
       residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
       ++r.lookups;
       r.misses += held.miss;
+      waits_ |= held.wait;
     }
     r.held.push_back(held);
   }
@@ -221,6 +227,7 @@ void CpuBackend::hold(ActiveRow& r, int end) {
 // Slots, and work, for each active row: one iteration, or as much of it as the quota allows.
 void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
   work_.clear();
+  waits_ = false;
   for (ActiveRow* r : active_) {
     const int64_t left = r->plan->size() - r->at;
     const int64_t want = microbatch > 0 ? int64_t(r->batch_begin - r->at) + int64_t(lookahead + 1) * microbatch : left;

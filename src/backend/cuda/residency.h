@@ -40,8 +40,9 @@ class CudaResidency : public Residency {
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
-  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
+  SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
@@ -85,6 +86,8 @@ class CudaResidency : public Residency {
 
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
+  void open(SequenceKv& s, int64_t n_ctx);
+  void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
   std::byte* head_room(const SequenceKv& s);
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
@@ -94,6 +97,7 @@ class CudaResidency : public Residency {
   void reset_pool();
   void use_host_pool();
   void forget(SequenceKv& s, int64_t from_block);
+  void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
