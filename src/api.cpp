@@ -356,17 +356,16 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
   return guarded(err, err_size, [&] {
     require(model, "model");
     require(context, "context");
-    const riffle_context_options given = or_defaults(options);
     auto c = std::make_unique<riffle_context>();
     c->model = model;
     // Synthetic weights get their bytes here, if the device reads them from host memory and the plan allows it.
     const std::lock_guard<std::mutex> lock(model->weights_lock);
-    ResolvedOptions resolved = resolve_options(model->model->config, given);
+    ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
     riffle_plan plan{};
     plan_memory(*model->model, resolved, plan);
     if (resolved.options.device == RIFFLE_DEVICE_CPU || resolved.options.device == RIFFLE_DEVICE_EMU)
       materialize(*model->model);
-    c->engine = std::make_unique<Engine>(*model->model, given);
+    c->engine = std::make_unique<Engine>(*model->model, std::move(resolved));
     *context = c.release();
   });
 }
@@ -374,6 +373,10 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
 void riffle_context_free(riffle_context* context) { delete context; }
 
 const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
+
+size_t riffle_context_length(const riffle_context* context) {
+  return context ? static_cast<size_t>(context->engine->n_ctx()) : 0;
+}
 
 const char* riffle_context_notice(const riffle_context* context) {
   const char* text = "";

@@ -10,10 +10,8 @@
 
 namespace riffle {
 
-Engine::Engine(const Model& model, const riffle_context_options& options)
-    : model_(model), options_(resolve_options(model.config, options)), rope_(rope_frequencies(model.config, n_ctx())) {
-  riffle_plan plan;
-  plan_memory(model, options_, plan);
+Engine::Engine(const Model& model, ResolvedOptions planned)
+    : model_(model), options_(std::move(planned)), rope_(rope_frequencies(model.config, n_ctx())) {
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   if (options_.cuda) {
     backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
@@ -127,6 +125,7 @@ const char* Engine::notice() {
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
   const auto say = [&](const std::string& text) { notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text; };
+  say(options_.context_note);
   if (n_ctx() > trained && !options_.trace) {
     if (!list_positions())
       say(format("the context holds %lld tokens, but the model was trained with %lld: what lies beyond confuses it, unless "

@@ -63,7 +63,8 @@ class Engine {
   using Progress = std::function<bool(double done, double total)>;
   using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head, const RowReport&)>;
 
-  Engine(const Model& model, const riffle_context_options& options);
+  // planned: by plan_memory.
+  Engine(const Model& model, ResolvedOptions planned);
   ~Engine();
 
   std::unique_ptr<Sequence> create();
@@ -93,8 +94,6 @@ class Engine {
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
 
-  // A sequence that holds the first n_tokens of another; what is not changed later is held once. RIFFLE_UNSUPPORTED unless can_fork().
-  std::unique_ptr<Sequence> fork(const Sequence& from, int64_t n_tokens);
   // Whether the selection in force reads a sequence that was forked as one that was read whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
   // Steps over which Sequence::working_set unites selections from now on; 0: not counted.

@@ -80,7 +80,7 @@ uint64_t Scheduler::submit(std::span<const int32_t> tokens, const riffle_generat
   for (size_t i = 0; i < options.n_stop; ++i) r->stops.emplace_back(options.stop[i]);
   for (const std::string& s : r->stops) r->stop_pointers.push_back(s.c_str());
   r->options.stop = r->stop_pointers.data();
-  r->answer.emplace(engine_.model().tokenizer.get(), engine_.model().config, r->options);
+  r->answer.emplace(engine_.model(), r->options);
   waiting_.push_back(std::move(r));
   return waiting_.back()->id;
 }
@@ -241,7 +241,7 @@ bool Scheduler::make_memory(const Request& r) {
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
-  r->answer.emplace(engine_.model().tokenizer.get(), engine_.model().config, r->options);
+  r->answer.emplace(engine_.model(), r->options);
   r->read = r->reused = r->calls = 0;
   r->steps = r->skips = r->failures = 0;
   waiting_.push_front(std::move(r));

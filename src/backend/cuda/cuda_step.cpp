@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
-#include "model/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle::cuda {
@@ -105,17 +104,12 @@ void CudaBackend::prepare_step() {
   pin(host_sampled_, n * sizeof(int32_t));
 }
 
-// Rows of the output beyond the tokenizer's vocabulary are padding.
-int64_t CudaBackend::sampled_vocab() const {
-  return model_.tokenizer ? std::min(config_.vocab_size, model_.tokenizer->vocab_size()) : config_.vocab_size;
-}
-
 bool CudaBackend::begin_step(const Step& step) {
   step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
   step_ = step;
   rule_ = step.selector->rule();
   dense_rule_ = step.dense->rule();
-  samples_here_ = step.samples != nullptr && sampled_vocab() <= kSampleMaxVocab;
+  samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
   if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
@@ -262,7 +256,7 @@ void CudaBackend::fetch_results(const float* logits) {
                         compute_),
         "reading counts");
   if (!samples_here_) return;
-  check(sample(logits, step_.n, config_.vocab_size, sampled_vocab(), sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
+  check(sample(logits, step_.n, config_.vocab_size, drawable_ids_, sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
                sample_scratch_.data(), compute_),
         "sampling");
   check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t), cudaMemcpyDeviceToHost, compute_),
