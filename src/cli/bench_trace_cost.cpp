@@ -8,22 +8,46 @@
 namespace riffle::cli {
 namespace {
 
-// Llama-3.1-8B, bf16, on one H200, from tools/bench/RESULTS-CUDA.md. Memory and step_us: decode at 1,024 and 131,072 tokens,
-// dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). row_us: psa's excess over its bytes at 1,024 to 131,072 tokens (0.7 to 1.2
-// ms). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured: 35,194 and 21,886). Links:
-// "Moving blocks".
-constexpr CostModel kH200Llama8b = {.layers = 32, .heads = 32, .kv_heads = 8, .head_dim = 128, .layer_params = 6.979e9,
-                                    .output_params = 0.525e9, .param_bytes = 2, .memory_gb_s = 4000, .linear_tflops = 600,
-                                    .attention_tflops = 375, .load_gb_s = 50.8, .flush_gb_s = 52.4, .copy_load_gb_s = 5.3,
-                                    .copy_flush_gb_s = 6.4, .step_us = 800, .row_us = 800};
+// Llama-3.1-8B, bf16, on one H200, from tools/bench/RESULTS-CUDA.md. Memory and step_us: decode at 1,024 and 131,072
+// tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). row_us: psa's excess over its bytes at 1,024 to 131,072
+// tokens (0.7 to 1.2 ms). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
+// 35,194 and 21,886). Links: "Moving blocks".
+constexpr CostModel kH200Llama8b = {.layers = 32,
+                                    .heads = 32,
+                                    .kv_heads = 8,
+                                    .head_dim = 128,
+                                    .layer_params = 6.979e9,
+                                    .output_params = 0.525e9,
+                                    .param_bytes = 2,
+                                    .memory_gb_s = 4000,
+                                    .linear_tflops = 600,
+                                    .attention_tflops = 375,
+                                    .load_gb_s = 50.8,
+                                    .flush_gb_s = 52.4,
+                                    .copy_load_gb_s = 5.3,
+                                    .copy_flush_gb_s = 6.4,
+                                    .step_us = 800,
+                                    .row_us = 800};
 
-// The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20 and 23 GB/s by one kernel or
-// copy, under 5 and 6 by a copy a block. The others are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312 TFLOP/s for products
-// and half for attention, 1 ms a step, and a selection that costs its bytes alone.
-constexpr CostModel kA100Llama8b = {.layers = 32, .heads = 32, .kv_heads = 8, .head_dim = 128, .layer_params = 6.979e9,
-                                    .output_params = 0.525e9, .param_bytes = 2, .memory_gb_s = 1300, .linear_tflops = 208,
-                                    .attention_tflops = 156, .load_gb_s = 20, .flush_gb_s = 23, .copy_load_gb_s = 5,
-                                    .copy_flush_gb_s = 6, .step_us = 1000, .row_us = 0};
+// The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20 and 23 GB/s by one
+// kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312
+// TFLOP/s for products and half for attention, 1 ms a step, and a selection that costs its bytes alone.
+constexpr CostModel kA100Llama8b = {.layers = 32,
+                                    .heads = 32,
+                                    .kv_heads = 8,
+                                    .head_dim = 128,
+                                    .layer_params = 6.979e9,
+                                    .output_params = 0.525e9,
+                                    .param_bytes = 2,
+                                    .memory_gb_s = 1300,
+                                    .linear_tflops = 208,
+                                    .attention_tflops = 156,
+                                    .load_gb_s = 20,
+                                    .flush_gb_s = 23,
+                                    .copy_load_gb_s = 5,
+                                    .copy_flush_gb_s = 6,
+                                    .step_us = 1000,
+                                    .row_us = 0};
 
 // LWM-7B, which has the shape of Llama-2-7B: as many KV heads as heads, so four times the KV.
 constexpr CostModel lwm_7b() {
@@ -100,8 +124,8 @@ void apply(CostModel& cost, std::string_view item, const std::string& where) {
     double v = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
     if (error != std::errc() || end != text.data() + text.size() || !(v >= key.low && v <= key.high))
-      throw Exit(EXIT_USAGE, where + ": " + name + " is '" + std::string(text.substr(0, 60)) + "', expected a number, " + digits(key.low) +
-                                 " to " + digits(key.high));
+      throw Exit(EXIT_USAGE, where + ": " + name + " is '" + std::string(text.substr(0, 60)) +
+                                 "', expected a number, " + digits(key.low) + " to " + digits(key.high));
     cost.*key.value = v;
     return;
   }
@@ -157,7 +181,9 @@ std::vector<std::pair<const char*, double>> cost_model_values(const CostModel& c
   return out;
 }
 
-double block_scale(const CostModel& c, const RunShape& run) { return c.layers * c.kv_heads / (run.layers * run.kv_heads); }
+double block_scale(const CostModel& c, const RunShape& run) {
+  return c.layers * c.kv_heads / (run.layers * run.kv_heads);
+}
 double block_bytes(const CostModel& c, const RunShape& run) { return run.block_size * c.head_dim * 2 * 2; }
 
 IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWork& w) {
@@ -175,7 +201,8 @@ IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWo
     }
   }
   if (w.token_layers > 0) {
-    const double token_layers = w.token_layers * deep, kv_bytes = c.kv_heads * c.head_dim * 2 * 2;  // of a token in a layer
+    const double token_layers = w.token_layers * deep,
+                 kv_bytes = c.kv_heads * c.head_dim * 2 * 2;  // of a token in a layer
     const double piece = w.chunks ? w.token_layers / run.layers : std::max(w.prompt_tokens, 1.0);
     const double layers = std::min(token_layers / piece, c.layers);  // whose weights are read
     const double compute = std::max(2 * c.layer_params / c.layers * token_layers / linear,

@@ -1,5 +1,5 @@
-// One run of riffle bench --trace: requests go to the scheduler when they are due, by the clock on the wall, or by a virtual one
-// that moves on by what an iteration costs.
+// One run of riffle bench --trace: requests go to the scheduler when they are due, by the clock on the wall, or by a
+// virtual one that moves on by what an iteration costs.
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -29,7 +29,9 @@ class Replay {
     o.on_token = [](void* self, uint64_t id, int32_t token, const char*, size_t) {
       return static_cast<Replay*>(self)->on_token(id, token);
     };
-    o.on_done = [](void* self, uint64_t id, const riffle_request_end* end) { static_cast<Replay*>(self)->on_done(id, *end); };
+    o.on_done = [](void* self, uint64_t id, const riffle_request_end* end) {
+      static_cast<Replay*>(self)->on_done(id, *end);
+    };
     o.user = this;
     riffle_scheduler* scheduler = nullptr;
     check(riffle_scheduler_create(setup_.context, &o, &scheduler), setup_.context);
@@ -51,12 +53,14 @@ class Replay {
  private:
   struct State {
     uint32_t tokens = 0;
-    double last = 0;      // when its last token came
-    int64_t blocks = 0;   // held back for it
+    double last = 0;     // when its last token came
+    int64_t blocks = 0;  // held back for it
   };
 
   bool on_wall() const { return setup_.cost == nullptr; }
-  double now() const { return on_wall() ? std::chrono::duration<double>(Clock::now() - started_).count() : virtual_now_; }
+  double now() const {
+    return on_wall() ? std::chrono::duration<double>(Clock::now() - started_).count() : virtual_now_;
+  }
 
   void wait_until(double time) {
     if (!on_wall()) virtual_now_ = std::max(virtual_now_, time);
@@ -77,7 +81,8 @@ class Replay {
       const TraceRequest& r = requests_[submitted_];
       const int64_t blocks = setup_.resident_blocks > 0 ? blocks_of(r) : 0;
       if (blocks > setup_.resident_blocks)
-        throw Exit(EXIT_MEMORY, text_of("--all-resident: request %zu needs %lld blocks for a prompt of %zu and %d more tokens, the pool has %lld",
+        throw Exit(EXIT_MEMORY, text_of("--all-resident: request %zu needs %lld blocks for a prompt of %zu and %d more "
+                                        "tokens, the pool has %lld",
                                         submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
                                         static_cast<long long>(setup_.resident_blocks)));
       if (held_ + blocks > setup_.resident_blocks) return;  // and nobody overtakes it
@@ -132,7 +137,9 @@ class Replay {
     result_.blocks_loaded += static_cast<double>(it.blocks_loaded);
     result_.blocks_read += static_cast<double>(it.blocks_read);
     idle_ = it.decode_rows > 0 || it.prefill_token_layers > 0 ? 0 : idle_ + 1;
-    if (idle_ > kMaxIdle) throw Exit(EXIT_RUN, text_of("the scheduler has done nothing for %d iterations, with %zu requests left", kMaxIdle, requests_.size() - done_));
+    if (idle_ > kMaxIdle)
+      throw Exit(EXIT_RUN, text_of("the scheduler has done nothing for %d iterations, with %zu requests left", kMaxIdle,
+                                   requests_.size() - done_));
     if (it.decode_rows == 0) return;
     ++result_.decode_iterations;
     result_.decode_rows += static_cast<uint64_t>(it.decode_rows);
@@ -166,9 +173,11 @@ class Replay {
     result_.reused_tokens += end.reused_tokens;
     if (end.status == RIFFLE_OK && end.result.n_tokens == requests_[i].output) return;
     if (result_.failed++ == 0)
-      result_.error = text_of("request %zu: %s", i + 1,
-                              end.status == RIFFLE_OK ? text_of("%d tokens in place of %d", end.result.n_tokens, requests_[i].output).c_str()
-                                                      : end.error);
+      result_.error =
+          text_of("request %zu: %s", i + 1,
+                  end.status == RIFFLE_OK
+                      ? text_of("%d tokens in place of %d", end.result.n_tokens, requests_[i].output).c_str()
+                      : end.error);
   }
 
   const ReplaySetup& setup_;
@@ -188,6 +197,8 @@ class Replay {
 
 }  // namespace
 
-ReplayResult replay(const ReplaySetup& setup, const std::vector<TraceRequest>& requests) { return Replay(setup, requests).run(); }
+ReplayResult replay(const ReplaySetup& setup, const std::vector<TraceRequest>& requests) {
+  return Replay(setup, requests).run();
+}
 
 }  // namespace riffle::cli

@@ -34,31 +34,33 @@ Json spread_json(const std::vector<double>& v) {
 
 Json result_json(const TraceReport& report, const ReplayResult& r) {
   const double scale = report.cost ? block_scale(*report.cost, report.run) : 1;
-  return {{"requests", r.requests},
-          {"failed", r.failed},
-          {"error", r.failed ? Json(r.error) : Json(nullptr)},
-          {"seconds", number(r.seconds)},
-          {"ttft_s", spread_json(r.ttft)},
-          {"tbt_s", spread_json(r.gaps)},
-          {"delay_s", spread_json(r.delays)},
-          {"prompt_tokens", r.prompt_tokens},
-          {"reused_tokens", r.reused_tokens},
-          {"output_tokens", r.output_tokens},
-          {"output_tokens_per_second", number(rate(r.output_tokens, r))},
-          {"tokens_per_second", number(rate(r.prompt_tokens + r.output_tokens, r))},
-          {"requests_per_second", number(rate(r.requests - r.failed, r))},
-          {"iterations", r.iterations},
-          {"decode_iterations", r.decode_iterations},
-          {"decode_rows_per_iteration", number(per_iteration(static_cast<double>(r.decode_rows), r))},
-          {"blocks_loaded_per_iteration", number(per_iteration(r.blocks_loaded * scale, r))},
-          {"blocks_read_per_iteration", number(per_iteration(r.blocks_read * scale, r))},
-          {"pool_hit_pct", number(hit_pct(r))},
-          {"skipped", r.skipped},
-          {"working_set_blocks", number(per_iteration(r.working_set * scale, r))},
-          {"available_blocks", number(per_iteration(r.available * scale, r))},
-          {"longest_stall_s", number(r.longest_stall)},
-          {"cost_seconds", !report.cost ? Json(nullptr)
-                                        : Json{{"decode", r.decode_seconds}, {"load", r.load_seconds}, {"prefill", r.prefill_seconds}}}};
+  return {
+      {"requests", r.requests},
+      {"failed", r.failed},
+      {"error", r.failed ? Json(r.error) : Json(nullptr)},
+      {"seconds", number(r.seconds)},
+      {"ttft_s", spread_json(r.ttft)},
+      {"tbt_s", spread_json(r.gaps)},
+      {"delay_s", spread_json(r.delays)},
+      {"prompt_tokens", r.prompt_tokens},
+      {"reused_tokens", r.reused_tokens},
+      {"output_tokens", r.output_tokens},
+      {"output_tokens_per_second", number(rate(r.output_tokens, r))},
+      {"tokens_per_second", number(rate(r.prompt_tokens + r.output_tokens, r))},
+      {"requests_per_second", number(rate(r.requests - r.failed, r))},
+      {"iterations", r.iterations},
+      {"decode_iterations", r.decode_iterations},
+      {"decode_rows_per_iteration", number(per_iteration(static_cast<double>(r.decode_rows), r))},
+      {"blocks_loaded_per_iteration", number(per_iteration(r.blocks_loaded * scale, r))},
+      {"blocks_read_per_iteration", number(per_iteration(r.blocks_read * scale, r))},
+      {"pool_hit_pct", number(hit_pct(r))},
+      {"skipped", r.skipped},
+      {"working_set_blocks", number(per_iteration(r.working_set * scale, r))},
+      {"available_blocks", number(per_iteration(r.available * scale, r))},
+      {"longest_stall_s", number(r.longest_stall)},
+      {"cost_seconds",
+       !report.cost ? Json(nullptr)
+                    : Json{{"decode", r.decode_seconds}, {"load", r.load_seconds}, {"prefill", r.prefill_seconds}}}};
 }
 
 Json cost_json(const CostModel& cost) {
@@ -85,7 +87,8 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
   Json probes = Json::array();
   for (const GoodputProbe& p : report.probes)
-    probes.push_back({{"rate", p.rate}, {"tbt_p99_s", number(p.tbt_p99)}, {"delay_mean_s", number(p.delay)}, {"within", p.within}});
+    probes.push_back(
+        {{"rate", p.rate}, {"tbt_p99_s", number(p.tbt_p99)}, {"delay_mean_s", number(p.delay)}, {"within", p.within}});
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
           {"attention_trace", attention_trace_json(o)},
@@ -95,7 +98,11 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
           {"clock", report.cost ? "virtual" : "wall"},
           {"cost", report.cost ? cost_json(*report.cost) : Json(nullptr)},
           {"workload",
-           {{"rate", t.rate}, {"requests", t.requests}, {"lengths", t.lengths}, {"seed", t.seed}, {"shared_prefix", t.shared_prefix}}},
+           {{"rate", t.rate},
+            {"requests", t.requests},
+            {"lengths", t.lengths},
+            {"seed", t.seed},
+            {"shared_prefix", t.shared_prefix}}},
           {"scheduler", scheduler_json(t)},
           {"lone_step_s", report.lone_step > 0 ? Json(report.lone_step) : Json(nullptr)},
           {"tbt_limit_s", report.tbt_limit > 0 ? Json(report.tbt_limit) : Json(nullptr)},
@@ -114,26 +121,32 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
   if (t.goodput)
     write_out(report.goodput > 0
-                  ? text_of("\ngoodput %.3f requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n", report.goodput,
-                            1e3 * report.tbt_limit, t.delay_limit)
-                  : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n", 1e3 * report.tbt_limit, t.delay_limit));
+                  ? text_of("\ngoodput %.3f requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
+                            report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
+                  : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
+                            1e3 * report.tbt_limit, t.delay_limit));
   if (!report.result) return;
   const ReplayResult& r = *report.result;
   const double scale = report.cost ? block_scale(*report.cost, report.run) : 1;
   if (t.goodput) write_out("\nat that rate\n");
   Table times({"", "mean", "P50", "P99", "longest"});
-  times.add({"first token", sec(mean(r.ttft)), sec(percentile(r.ttft, 50)), sec(percentile(r.ttft, 99)), sec(percentile(r.ttft, 100))});
-  times.add({"between tokens", ms(mean(r.gaps)), ms(percentile(r.gaps, 50)), ms(percentile(r.gaps, 99)), ms(percentile(r.gaps, 100))});
+  times.add({"first token", sec(mean(r.ttft)), sec(percentile(r.ttft, 50)), sec(percentile(r.ttft, 99)),
+             sec(percentile(r.ttft, 100))});
+  times.add({"between tokens", ms(mean(r.gaps)), ms(percentile(r.gaps, 50)), ms(percentile(r.gaps, 99)),
+             ms(percentile(r.gaps, 100))});
   times.add({"delay before prefill", sec(mean(r.delays)), sec(percentile(r.delays, 50)), sec(percentile(r.delays, 99)),
              sec(percentile(r.delays, 100))});
   times.print();
   write_out("\n");
-  Table facts({"requests", text_of("%llu, %llu failed", static_cast<unsigned long long>(r.requests), static_cast<unsigned long long>(r.failed))});
+  Table facts({"requests", text_of("%llu, %llu failed", static_cast<unsigned long long>(r.requests),
+                                   static_cast<unsigned long long>(r.failed))});
   const auto fact = [&](const char* name, const std::string& value) { facts.add({name, value}); };
   fact("time", sec(r.seconds));
   fact("output tokens/s", fixed(rate(r.output_tokens, r), 1));
   fact("all tokens/s", fixed(rate(r.prompt_tokens + r.output_tokens, r), 0));
-  if (r.reused_tokens) fact("prompt tokens reused", percent(100 * ratio(static_cast<double>(r.reused_tokens), static_cast<double>(r.prompt_tokens))));
+  if (r.reused_tokens)
+    fact("prompt tokens reused",
+         percent(100 * ratio(static_cast<double>(r.reused_tokens), static_cast<double>(r.prompt_tokens))));
   fact("iterations", text_of("%llu, %llu with decode steps", static_cast<unsigned long long>(r.iterations),
                              static_cast<unsigned long long>(r.decode_iterations)));
   fact("sequences in a step", fixed(per_iteration(static_cast<double>(r.decode_rows), r), 2));
@@ -141,10 +154,13 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   fact("blocks read an iteration", fixed(per_iteration(r.blocks_read * scale, r), 0));
   fact("blocks loaded an iteration", fixed(per_iteration(r.blocks_loaded * scale, r), 1));
   fact("pool hits", percent(hit_pct(r)));
-  fact("working set", fixed(per_iteration(r.working_set * scale, r), 0) + " of " + fixed(per_iteration(r.available * scale, r), 0) + " blocks");
+  fact("working set", fixed(per_iteration(r.working_set * scale, r), 0) + " of " +
+                          fixed(per_iteration(r.available * scale, r), 0) + " blocks");
   fact("longest stall by a prompt", ms(r.longest_stall));
+  if (report.lone_step > 0) fact("lone decode step", ms(report.lone_step));
   if (report.cost)
-    fact("time by the model", text_of("decode %.1f s, loads %.1f s, prefill %.1f s", r.decode_seconds, r.load_seconds, r.prefill_seconds));
+    fact("time by the model",
+         text_of("decode %.1f s, loads %.1f s, prefill %.1f s", r.decode_seconds, r.load_seconds, r.prefill_seconds));
   facts.print_left();
   if (r.failed) write_out("\nfirst failure: " + r.error + "\n");
 }

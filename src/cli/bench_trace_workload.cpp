@@ -1,5 +1,5 @@
-// Requests for riffle bench --trace: when they come, how long they are, what they say. Whole numbers and exact operations
-// only, so that a seed gives the same requests everywhere.
+// Requests for riffle bench --trace: when they come, how long they are, what they say. Whole numbers and exact
+// operations only, so that a seed gives the same requests everywhere.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,7 +11,8 @@ namespace riffle::cli {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 28;
-constexpr uint64_t kArrivals = 1, kLengths = 2, kShared = 3, kPrompts = 16;  // streams; a prompt's is kPrompts + its number
+constexpr uint64_t kArrivals = 1, kLengths = 2, kShared = 3,
+                   kPrompts = 16;  // streams; a prompt's is kPrompts + its number
 
 uint64_t mixed(uint64_t z) {
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -50,7 +51,8 @@ std::vector<TraceLength> read_lengths(const std::string& path, const std::string
     const std::optional<int32_t> output = prompt && rest.size() < before ? take_tokens(rest) : std::nullopt;
     if (!prompt || !output || !rest.empty())
       throw Exit(EXIT_RUN, path + ", line " + std::to_string(line) + ": '" + std::string(whole.substr(0, 60)) +
-                               "', expected two numbers of tokens, 1 to " + std::to_string(kMaxTokens) + ": prompt and output");
+                               "', expected two numbers of tokens, 1 to " + std::to_string(kMaxTokens) +
+                               ": prompt and output");
     out.push_back({*prompt, *output});
   }
   if (out.empty()) throw Exit(EXIT_RUN, path + ": there is no line with prompt and output tokens");
@@ -83,7 +85,8 @@ int32_t quantile_of(const std::pair<int, int>* knots, size_t n_knots, uint32_t m
   while (i + 1 < n_knots && millionth > static_cast<uint32_t>(knots[i].first) * 10000) ++i;
   const auto [p0, v0] = knots[i - 1];
   const auto [p1, v1] = knots[i];
-  return static_cast<int32_t>(v0 + (int64_t{v1} - v0) * (int64_t{millionth} - int64_t{p0} * 10000) / ((int64_t{p1} - p0) * 10000));
+  return static_cast<int32_t>(v0 + (int64_t{v1} - v0) * (int64_t{millionth} - int64_t{p0} * 10000) /
+                                       ((int64_t{p1} - p0) * 10000));
 }
 
 TraceLengths::TraceLengths(const std::string& text, ReadFile* read) : spec(text) {
@@ -114,17 +117,19 @@ std::vector<TraceLength> TraceLengths::draw(size_t n, uint64_t seed, int64_t n_c
       out.push_back(given[i % given.size()]);
       const TraceLength& l = out.back();
       if (n_ctx > 0 && int64_t{l.prompt} + l.output > n_ctx)
-        throw Exit(EXIT_USAGE, "--lengths " + spec + ": a prompt of " + std::to_string(l.prompt) + " and " + std::to_string(l.output) +
-                                   " more tokens do not fit the context of " + std::to_string(n_ctx) + ": see -c");
+        throw Exit(EXIT_USAGE, "--lengths " + spec + ": a prompt of " + std::to_string(l.prompt) + " and " +
+                                   std::to_string(l.output) + " more tokens do not fit the context of " +
+                                   std::to_string(n_ctx) + ": see -c");
       continue;
     }
     TraceLength l;
-    const double prompt = scale * quantile_of(kLongBenchPrompt, std::size(kLongBenchPrompt), static_cast<uint32_t>(random.below(1000000)));
+    const double prompt = scale * quantile_of(kLongBenchPrompt, std::size(kLongBenchPrompt),
+                                              static_cast<uint32_t>(random.below(1000000)));
     l.output = quantile_of(kLongBenchOutput, std::size(kLongBenchOutput), static_cast<uint32_t>(random.below(1000000)));
     const int64_t most = n_ctx > 0 ? n_ctx - l.output : kMaxTokens;
     if (most < 1)
-      throw Exit(EXIT_USAGE, "--lengths " + spec + ": " + std::to_string(l.output) + " tokens of output do not fit the context of " +
-                                 std::to_string(n_ctx) + ": see -c");
+      throw Exit(EXIT_USAGE, "--lengths " + spec + ": " + std::to_string(l.output) +
+                                 " tokens of output do not fit the context of " + std::to_string(n_ctx) + ": see -c");
     l.prompt = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(prompt), 1, most));
     out.push_back(l);
   }

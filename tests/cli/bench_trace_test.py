@@ -3,7 +3,7 @@ from harness import *
 
 BASE = ["bench", "--trace", "-q", "--json", "--threads", "2"]
 # Blocks of 32, a pool that holds a quarter of what 8 sequences have.
-EMU = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "12", "--request-rate", "20", "--max-seqs", "8",
+EMU = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "12", "--max-seqs", "8",
        "--selector", "psa", "--epsilon", "0.9"]
 
 
@@ -25,7 +25,8 @@ def answered(j, n, tokens):
 
 
 def virtual(_):
-    j = trace("emu", *EMU)
+    args = [*EMU, "--request-rate", "20"]
+    j = trace("emu", *args)
     if not j:
         return
     r, c = j["result"], j["cost"]
@@ -39,15 +40,15 @@ def virtual(_):
     parts = r["cost_seconds"]
     check(0 < sum(parts.values()) <= r["seconds"] * 1.0001, "time is the parts' and of waiting for arrivals", r)
     check(parts["prefill"] >= 12 * operations, "all prompts are paid for", parts)
-    again = trace("emu, again", *EMU, "--threads", "1")
+    again = trace("emu, again", *args)
     check(again and again["result"] == r, "the same seed, the same figures", (again and again["result"], r))
-    other = trace("another seed", *EMU, "--seed", "2")
+    other = trace("another seed", *args, "--seed", "2")
     check(other and other["result"]["ttft_s"] != r["ttft_s"], "another seed, other arrivals", other and other["result"])
 
 
 def pressure(_):
     # 8 sequences of 63 blocks in 4 rows: 2,016 blocks; a pool of 200.
-    args = [*EMU, "--slots", "200"]
+    args = [*EMU, "--request-rate", "0", "--slots", "200"]
     control, none = trace("control", *args), trace("no control", *args, "--no-ws-control")
     if not control or not none:
         return
@@ -56,7 +57,7 @@ def pressure(_):
     check(a["skipped"] > 0 and b["skipped"] == 0, "control skips, --no-ws-control does not", (a["skipped"], b["skipped"]))
     check(a["decode_rows_per_iteration"] < b["decode_rows_per_iteration"], "and so steps fewer together", (a, b))
     check(b["blocks_loaded_per_iteration"] > 0 and b["cost_seconds"]["load"] > 0, "what does not fit is loaded", b)
-    copies = trace("copies", *args, "--no-ws-control", "--cost", "h200-8b,copies")
+    copies = trace("copies", *[a + ",copies" if a == "h200-8b" else a for a in args], "--no-ws-control")
     check(copies and copies["result"]["cost_seconds"]["load"] > 5 * b["cost_seconds"]["load"], "a copy a block is slower", copies and copies["result"])
 
 

@@ -1,11 +1,11 @@
 // The tests link the library alone, so what belongs to the program is compiled in here.
-#include "cli/bench_trace_cost.cpp"
-#include "cli/bench_trace_workload.cpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <map>
+
+#include "cli/bench_trace_cost.cpp"
+#include "cli/bench_trace_workload.cpp"
 
 namespace riffle::cli {
 namespace {
@@ -131,7 +131,8 @@ TEST_CASE("bench --trace: lengths given", "[bench]") {
   const auto again = three.draw(4, 1, 0);
   CHECK((again[1].prompt == 200 && again[1].output == 6 && again[2].output == 7 && again[3].prompt == 100));
 
-  for (const char* bad : {"100", "100 x", "100 5 6", "0 5", "5 0", "-3 4", "100 5.5", "1e3 4", "99999999999999999999 1", "268435457 1", "100x5", "a"}) {
+  for (const char* bad : {"100", "100 x", "100 5 6", "0 5", "5 0", "-3 4", "100 5.5", "1e3 4", "99999999999999999999 1",
+                          "268435457 1", "100x5", "a"}) {
     files["wrong"] = "10 1\n" + std::string(bad) + "\n20 2\n";
     const std::string error = error_of([&] { lengths_of("wrong"); });
     INFO(bad << ": " << error);
@@ -148,7 +149,8 @@ TEST_CASE("bench --trace: prompts", "[bench]") {
   riffle_model_info info{};
   info.vocab_size = 1024;
   info.bos_id = 1;
-  const auto a = random_prompt(500, 100, 5, 0, info), b = random_prompt(500, 100, 5, 1, info), c = random_prompt(50, 100, 5, 2, info);
+  const auto a = random_prompt(500, 100, 5, 0, info), b = random_prompt(500, 100, 5, 1, info),
+             c = random_prompt(50, 100, 5, 2, info);
   CHECK((a.size() == 500 && a[0] == 1 && c.size() == 50));
   CHECK(std::equal(a.begin(), a.begin() + 100, b.begin()));
   CHECK(std::equal(c.begin(), c.end(), a.begin()));
@@ -175,8 +177,8 @@ TEST_CASE("bench --trace: means and percentiles", "[bench]") {
   CHECK(std::isnan(mean({})));
 }
 
-// Round numbers: 4 layers of 2 KV heads stand on 2 layers of 1, heads of 8 on heads of 4: a block stands for 4, a byte of KV
-// for 8.
+// Round numbers: 4 layers of 2 KV heads stand on 2 layers of 1, heads of 8 on heads of 4: a block stands for 4, a byte
+// of KV for 8.
 CostModel round_model() {
   CostModel c;
   c.layers = 4;
@@ -185,9 +187,9 @@ CostModel round_model() {
   c.head_dim = 8;
   c.layer_params = 4e6;
   c.output_params = 1e6;
-  c.memory_gb_s = 1;         // 10 MB of weights: 10 ms
-  c.linear_tflops = 1e-3;    // 1e9/s
-  c.attention_tflops = 1e-4; // 1e8/s
+  c.memory_gb_s = 1;          // 10 MB of weights: 10 ms
+  c.linear_tflops = 1e-3;     // 1e9/s
+  c.attention_tflops = 1e-4;  // 1e8/s
   c.load_gb_s = 0.5;
   c.flush_gb_s = 0.001;
   c.copy_load_gb_s = 0.05;
@@ -234,7 +236,8 @@ TEST_CASE("bench --trace: the cost of prefill, by hand", "[bench]") {
   w.token_layers = 20;  // all of it: 40 token-layers of the 4
   w.pairs = 110;        // 55 a layer: 220
   w.resident = true;
-  // 2 x 1e6 x 40 operations: 80 ms; weights of 4 layers, 8 MB: 8 ms, less. Attention: 4 x 8 x 4 x 220 = 28,160: 0.2816 ms.
+  // 2 x 1e6 x 40 operations: 80 ms; weights of 4 layers, 8 MB: 8 ms, less. Attention: 4 x 8 x 4 x 220 = 28,160: 0.2816
+  // ms.
   CHECK(cost_of(c, kRun, w).prefill == Approx(80e-3 + 0.2816e-3));
   CHECK(cost_of(c, kRun, w).decode == 0);
   w.token_layers = 10;  // half of the layers
@@ -274,8 +277,8 @@ TEST_CASE("bench --trace: chunks read what came before them again", "[bench]") {
 
 TEST_CASE("bench --trace: cost models by name, file and key", "[bench]") {
   const CostModel h200 = cost_model_of("h200-8b");
-  // The measured step and prompt that it was made from (RESULTS-CUDA.md): dense at 1,024 tokens 220.8 tokens/s, 32,768 tokens
-  // at 21,886 tokens/s.
+  // The measured step and prompt that it was made from (RESULTS-CUDA.md): dense at 1,024 tokens 220.8 tokens/s, 32,768
+  // tokens at 21,886 tokens/s.
   const RunShape same{32, 8, 128, 32};
   IterationWork step;
   step.decode_rows = 1;
@@ -301,8 +304,8 @@ TEST_CASE("bench --trace: cost models by name, file and key", "[bench]") {
   files["unknown"] = "a100-8b\n\nsteps = 5\n";
   CHECK(has(error_of([&] { cost_model_of("wrong"); }), "wrong, line 2: step_us is 'five'"));
   CHECK(has(error_of([&] { cost_model_of("unknown"); }), "unknown, line 3: 'steps' is not known"));
-  for (const char* bad : {"h200-8b,", "h200-8b,nan", "h200-8b,step_us", "h200-8b,step_us=nan", "h200-8b,memory_gb_s=0", "h200-8b,step_us=-1",
-                          "h200-8b,load_gb_s=5x", "overlap_loads=2", "h200-9b", ""}) {
+  for (const char* bad : {"h200-8b,", "h200-8b,nan", "h200-8b,step_us", "h200-8b,step_us=nan", "h200-8b,memory_gb_s=0",
+                          "h200-8b,step_us=-1", "h200-8b,load_gb_s=5x", "overlap_loads=2", "h200-9b", ""}) {
     INFO(bad);
     CHECK_FALSE(error_of([&] { cost_model_of(bad); }).empty());
   }
