@@ -136,6 +136,7 @@ class TraceBench {
     // Nothing after nothing: answers of one token have no time between tokens.
     const bool within = !(p.tbt_p99 > report_.tbt_limit) && p.delay <= t_.delay_limit && result.failed == 0;
     report_.probes.back().within = within;
+    report_.bounded |= !within;
     if (!o_.common.json)
       write_out(text_of("  %8.3f requests/s: P99 between tokens %8.1f ms, mean delay %8.2f s: %s\n", rate,
                         1e3 * p.tbt_p99, p.delay, within ? "within" : "beyond"));

@@ -204,6 +204,7 @@ struct TraceReport {
   double lone_step = 0, tbt_limit = 0;  // seconds
   std::optional<ReplayResult> result;
   double goodput = 0;  // requests a second; 0: none found
+  bool bounded = false;                 // a higher rate was beyond the limits
   std::vector<GoodputProbe> probes;
   std::string notice;
 };

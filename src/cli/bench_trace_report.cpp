@@ -108,6 +108,7 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
           {"tbt_limit_s", report.tbt_limit > 0 ? Json(report.tbt_limit) : Json(nullptr)},
           {"delay_limit_s", t.goodput ? Json(t.delay_limit) : Json(nullptr)},
           {"goodput", t.goodput ? Json(report.goodput) : Json(nullptr)},
+          {"goodput_bounded", t.goodput ? Json(report.bounded) : Json(nullptr)},
           {"probes", t.goodput ? probes : Json(nullptr)},
           {"result", report.result ? result_json(report, *report.result) : Json(nullptr)},
           {"peak_rss_bytes", report.stats.peak_rss_bytes},
@@ -121,8 +122,8 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
   if (t.goodput)
     write_out(report.goodput > 0
-                  ? text_of("\ngoodput %.3f requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
-                            report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
+                  ? text_of("\ngoodput %s%.3f requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
+                            report.bounded ? "" : "at least ", report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
                   : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
                             1e3 * report.tbt_limit, t.delay_limit));
   if (!report.result) return;

@@ -2,6 +2,7 @@
 """The tables of RESULTS.md, "Many sequences": riffle bench --trace on emu with a virtual clock.
 
     tools/bench/scheduling.py BUILD/riffle [batch|goodput|dense ...]     all of them by default; -v prints the commands
+    SETTING=h200-8b tools/bench/scheduling.py ...                        one of the cost models alone
 
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
@@ -9,6 +10,7 @@ SparseServe (its Figure 13). dense: throughput and first token of the two ends a
 The model stood for, its device and its attention are said in COMMON and SETTINGS; the figures are the same on every machine.
 """
 import json
+import os
 import subprocess
 import sys
 
@@ -22,7 +24,7 @@ SETTINGS = {
     "Llama-3-8B (GQA), A100 40 GB": ("a100-8b", "20G", "128K", ["--trace-sparsity", "0.2"], "0.25"),
     "Llama-3.1-8B, H200 with a budget of 24 GB": ("h200-8b", "6G", "128K", ["--trace-sparsity", "0.1"], "1"),
 }
-REQUESTS = "150"
+REQUESTS = "60"
 
 
 def run(*args):
@@ -77,13 +79,18 @@ STEPS = [
 ]
 
 
+def chosen_settings():
+    only = os.environ.get("SETTING")
+    return [s for s in SETTINGS if only in (None, SETTINGS[s][0])]
+
+
 def common_of(setting):
     cost, pool, context, attention, rate = SETTINGS[setting]
     return cost, ["--shape", "tiny", "--attention-trace", *attention, "-c", context, "--pool-mem", pool, "--max-seqs", "32", "--requests", REQUESTS], rate
 
 
 def goodput():
-    for setting in SETTINGS:
+    for setting in chosen_settings():
         cost, args, rate = common_of(setting)
         # A lone dense step with everything on the device: the same limit for all.
         lone = run("--cost", cost, *args, *STEPS[0][2], "--request-rate", rate)["lone_step_s"]
@@ -104,7 +111,7 @@ def goodput():
 
 
 def dense():
-    for setting in SETTINGS:
+    for setting in chosen_settings():
         cost, args, _ = common_of(setting)
         print(f"### Against the request rate: {setting}\n")
         rows = []
