@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 BIN, VERBOSE = None, False
-COMMON = ["bench", "--trace", "-q", "--json", "--block", "32"]
+COMMON = ["bench", "--trace", "-q", "--json", "--block", "32", "--threads", "1"]
 SPARSE = ["--selector", "psa", "--epsilon", "0.9"]
 # A query looks at a fifth of the blocks: about the paper's budget of 2,048 tokens in a prompt of 9,600.
 SETTINGS = {
@@ -24,7 +24,7 @@ SETTINGS = {
     "Llama-3-8B (GQA), A100 40 GB": ("a100-8b", "20G", "128K", ["--trace-sparsity", "0.2"], "0.25"),
     "Llama-3.1-8B, H200 with a budget of 24 GB": ("h200-8b", "6G", "128K", ["--trace-sparsity", "0.1"], "1"),
 }
-REQUESTS = "60"
+REQUESTS = "40"
 
 
 def run(*args):
@@ -50,20 +50,20 @@ def table(header, rows):
 
 
 def batch():
-    args = ["--cost", "h200-8b", "--pool-mem", "2G", "--lengths", "16384:256", "--request-rate", "0", *SPARSE]
-    print("### Blocks loaded against the number of sequences\n`riffle bench --trace --block 32 " + " ".join(args) + " --requests 32 --max-seqs N [--no-ws-control]`\n")
+    args = ["--cost", "h200-8b", "--pool-mem", "1400M", "--lengths", "16384:256", "--request-rate", "0", *SPARSE]
+    print("### Blocks loaded against the number of sequences\n`riffle bench --trace --block 32 " + " ".join(args) + " --requests 24 --max-seqs N [--no-ws-control]`\n")
     rows = []
     for n in [2, 4, 6, 8, 10, 12, 16]:
         row = [n]
         loads = []
         for control in [["--no-ws-control"], []]:
-            r = run(*args, "--requests", "32", "--max-seqs", str(n), *control)["result"]
+            r = run(*args, "--requests", "24", "--max-seqs", str(n), *control)["result"]
             loads.append(r["blocks_loaded_per_iteration"])
-            row += [f"{r['decode_rows_per_iteration']:.1f}", f"{loads[-1]:,.0f}", f"{r['pool_hit_pct']:.1f}%", f"{1e3 * r['tbt_s']['mean']:.1f}",
+            row += [f"{r['decode_rows_per_iteration']:.1f}", f"{loads[-1]:,.0f}", f"{loads[-1] / r['decode_rows_per_iteration']:,.0f}", f"{r['pool_hit_pct']:.1f}%", f"{1e3 * r['tbt_s']['mean']:.1f}",
                     f"{r['output_tokens_per_second']:.0f}"]
         row.append(f"{loads[0] / loads[1]:.1f}" if loads[1] else "-")
         rows.append(row)
-    half = ["in a step", "loaded", "hits", "ms between tokens", "tokens/s"]
+    half = ["in a step", "loaded", "for each of them", "hits", "ms between tokens", "tokens/s"]
     table(["sequences", *half, *["control: " + h for h in half], "loads, fewer by"], rows)
 
 
