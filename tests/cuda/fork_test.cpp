@@ -180,6 +180,8 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
   const auto prompt = some_tokens(500, 1), tokens = some_tokens(20, 2);
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
   alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+  r.check(riffle_step(r.context, &s, &prompt[1], 1));  // takes what a step needs
+  alone.check(riffle_step(alone.context, &a, &prompt[1], 1));
   std::vector<riffle_session*> forks;
   riffle_status status = RIFFLE_OK;
   riffle_stats before{}, after{};
