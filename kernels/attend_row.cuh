@@ -289,6 +289,7 @@ struct RowWarp {
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr && !a.host_driven)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
+    if (lane == 0 && a.step.stamp) sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
   }
   // It does not; but its bytes came.
   __device__ void drop_result() {

@@ -171,6 +171,9 @@ struct StepSequence {
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
   // once, and tested in fewer passes; results do not depend on it. Null: none is expected.
   int32_t* expected = nullptr;
+  // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0: none has. Null unless
+  // DecodeStep::stamp or count_working_sets ask for it.
+  uint32_t* last_use = nullptr;
 };
 
 // The last selection of a layer by vote; n_tokens 0: none. Then follow the query that voted, f32 [n_heads * d], and of each block
@@ -298,6 +301,7 @@ struct RowResult {  // per row, written by the kernel
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
   int32_t cached = 0;     // vote: an earlier selection was used again
+  int32_t working_set = 0;  // blocks; 0 until count_working_sets
 };
 
 struct DecodeStep {
@@ -323,6 +327,7 @@ struct DecodeStep {
   // [1], 0 before: the CTAs of a row wait for each other, which never ends if kernels of other streams keep some of them from
   // the GPU. After about 2 s they set this and leave; then the step's results mean nothing. Null: they wait for ever.
   uint32_t* fault = nullptr;
+  bool stamp = false;                   // enter the blocks attended to in the sequences' last_use; not for host-driven steps
 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
@@ -341,6 +346,18 @@ size_t decode_scratch_bytes(const DecodeStep& step);
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with device-side residency
 // (hits from slots, misses straight from pinned host memory, kept in a victim's slot), test, merge, normalise. No host.
 Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream);
+
+// working_set.cu: at the end of a step that stamped what it attended to: each row's blocks that one of the last `window` steps
+// of its sequence attended to, this one included, into its result (SparseServe 3.3). A step is known by its n_tokens, so a
+// sequence need not be in every step. Reads 4 bytes for each block held, in all layers: 4 MiB for 128K tokens in blocks of 32,
+// 32 layers and 8 KV heads, about 2 us at an H200's bandwidth beside the launch.
+struct WorkingSets {
+  int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
+  int window = 0;                           // steps, > 0
+  const StepSequence* sequences = nullptr;  // [n], device
+  RowResult* results = nullptr;             // [n_layers][n][n_kv_heads]
+};
+Status count_working_sets(const WorkingSets& args, cudaStream_t stream);
 
 // ---- the same in pieces, driven by the host (pipelined PSA, algorithms.md 2.3) -------------------------------------------
 // rank_rows: begins a step: scores, and at least the first `first` positions of every row ranked -> order (forced blocks first)

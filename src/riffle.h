@@ -349,7 +349,7 @@ RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace *trace);
 typedef struct riffle_context_options {
   size_t struct_size;
   riffle_device device;
-  int32_t n_ctx;          /* tokens per session; 0: the model's trained length                             */
+  int32_t n_ctx;          /* tokens per session; 0: the model's trained length, or what fits of it, see below */
   int32_t n_threads;      /* 0: one per core                                                               */
   int32_t block_size;     /* tokens per KV block: 16, 32 or 64                                             */
   riffle_kv_type kv_type;
@@ -370,6 +370,13 @@ typedef struct riffle_context_options {
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
 
+/* Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of the
+ * host's physical memory, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
+ * riffle_context_length say which, riffle_context_notice why. Host memory counts the KV, the selector's state and weights
+ * that were converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool as well.
+ * An n_ctx that is given is kept: too much for gpu_mem or the GPU is an error, as is KV beyond the host's memory on cuda; on
+ * cpu and emu, where memory is taken as sessions grow, riffle_context_notice says that they may not fit. */
+
 /* What running with these options would take, in bytes, computed before anything is allocated. */
 typedef struct riffle_plan {
   size_t struct_size;
@@ -384,16 +391,18 @@ typedef struct riffle_plan {
                               Others: 0 */
   uint64_t slot_bytes;
   int64_t slots, min_slots;
-  uint64_t min_gpu_mem;    /* the smallest gpu_mem that works */
+  uint64_t min_gpu_mem;    /* the smallest gpu_mem that works with n_ctx tokens */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
   char device_note[256];   /* cuda: the GPU's name; else why AUTO did not choose it, or empty               */
+  char context_note[512];  /* what riffle_context_notice will say of n_ctx and memory, or empty             */
 } riffle_plan;
 
 /* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or slots too many for this
  * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for
  * n_sessions sessions of n_ctx tokens that step together: each further one adds its digests and its part of a step's buffers.
- * cuda: RIFFLE_OUT_OF_MEMORY also if the KV of so many full sessions does not fit host memory. */
+ * cuda: RIFFLE_OUT_OF_MEMORY also if the KV of so many full sessions does not fit host memory. With n_ctx 0 these are errors
+ * only if 1024 tokens do not fit either; *plan is then for so many. */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 
@@ -401,8 +410,9 @@ RIFFLE_API riffle_status riffle_context_create(riffle_model *model, const riffle
                                                riffle_context **context, char *err, size_t err_size);
 RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
-/* What a user should know of how the context runs with the selection in force, such as positions beyond the trained length or
- * host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
+RIFFLE_API size_t riffle_context_length(const riffle_context *context); /* tokens that a session can hold */
+/* What a user should know of how the context runs with the selection in force, such as a length below the trained one for want
+ * of memory, positions beyond it or host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
  * context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 

@@ -129,7 +129,7 @@ void add_context_flags(CLI::App& app, riffle_context_options& c) {
   app.add_flag("--no-pin", c.no_pin, "cuda: leave host memory pageable (slow)")->group(g.heading);
   choice(g, "--residency", c.residency, kResidencies, "cuda: who decides what is in the GPU's slots");
   size_flag(g, "--threads", c.n_threads, "CPU threads; 0: one per core");
-  size_flag(g, "-c,--ctx", c.n_ctx, "context length in tokens; 0: the model's trained length");
+  size_flag(g, "-c,--ctx", c.n_ctx, "context length in tokens; 0: the model's trained length, or what fits memory of it");
   choice(g, "--block", c.block_size, kBlocks, "tokens per KV block");
   choice(g, "--kv", c.kv_type, kKvTypes, "type of stored keys and values");
   choice(g, "--isa", c.isa, kIsas, "CPU instruction set");

@@ -59,7 +59,7 @@ class Bench {
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
-    const int64_t n_ctx = results_.plan.n_ctx;
+    const auto n_ctx = static_cast<int64_t>(riffle_context_length(context_.get()));
     if (longest > n_ctx)
       throw Exit(EXIT_USAGE,
                  text_of("--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",

@@ -62,7 +62,7 @@ class Chat {
   }
 
  private:
-  int n_ctx() const { return o_.common.context.n_ctx ? o_.common.context.n_ctx : model_info(model_.get()).n_ctx_train; }
+  int n_ctx() const { return static_cast<int>(riffle_context_length(context_.get())); }
 
   LineEditor::Got read_question(std::string& line) {
     LineEditor::Got got = editor_.read("> ", line);

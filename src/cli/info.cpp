@@ -42,6 +42,7 @@ Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
           {"device_note", p.device_note},
           {"isa", p.isa},
           {"n_ctx", p.n_ctx},
+          {"context_note", p.context_note},
           {"threads", p.n_threads},
           {"block_size", p.block_size},
           {"weights", p.weights},
@@ -84,6 +85,7 @@ void print_plan(const riffle_plan& p) {
   Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa, p.n_threads,
                                   p.n_ctx, p.block_size)});
   if (*p.device_note) t.add({p.device == std::string("cuda") ? "GPU" : "no GPU", p.device_note});
+  if (*p.context_note) t.add({"context", p.context_note});
   t.add({"weights", bytes(p.weights)});
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});

@@ -19,12 +19,12 @@ void check_generate_options(const riffle_generate_options& o) {
     if (!o.stop[i] || !*o.stop[i]) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
 }
 
-Answer::Answer(const Tokenizer* tokenizer, const Config& config, const riffle_generate_options& o)
-    : tokenizer_(tokenizer), config_(&config), max_tokens_(o.max_tokens), ignore_eos_(o.ignore_eos),
+Answer::Answer(const Model& model, const riffle_generate_options& o)
+    : config_(&model.config), n_ids_(drawable_ids(model)), max_tokens_(o.max_tokens), ignore_eos_(o.ignore_eos),
       sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p),
       trimming_(o.trim_start) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
-  if (tokenizer) decoder_.emplace(*tokenizer, false);
+  if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
   request_next();
 }
 
@@ -67,12 +67,8 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
     return std::optional<int32_t>();
   };
   if (max_tokens_ == 0) return over(RIFFLE_FINISH_LENGTH);
-  // Rows of the output beyond the vocabulary are padding.
-  const int vocab = static_cast<int>(logits.size());
   const int32_t token =
-      sampled != Backend::kNotSampled
-          ? sampled
-          : sampler_.sample(logits.data(), tokenizer_ ? std::min(vocab, tokenizer_->vocab_size()) : vocab, request_);
+      sampled != Backend::kNotSampled ? sampled : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request_);
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
   const bool go_on = show(token, decoder_ ? release(decoder_->put(token), false) : std::string());

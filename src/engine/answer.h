@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/sampler.h"
-#include "model/config.h"
+#include "model/model.h"
 #include "model/tokenizer.h"
 #include "riffle.h"
 
@@ -20,8 +20,8 @@ class Answer {
   // A token and the text that is new and safe to show (of riffle_token_fn). False ends the answer as aborted.
   using Show = std::function<bool(int32_t token, const std::string& text)>;
 
-  // tokenizer may be null: then there is no text. Keeps a copy of all of options.
-  Answer(const Tokenizer* tokenizer, const Config& config, const riffle_generate_options& options);
+  // A model without a tokenizer gives tokens and no text. Keeps a copy of all of options.
+  Answer(const Model& model, const riffle_generate_options& options);
   Answer(Answer&&) = default;
 
   // What the device may draw the next token with; each call takes the next random number.
@@ -39,8 +39,8 @@ class Answer {
  private:
   std::string release(std::string fresh, bool all);
 
-  const Tokenizer* tokenizer_;
   const Config* config_;
+  int n_ids_;  // that may be drawn: what lies beyond is padding
   std::vector<std::string> stops_;
   int32_t max_tokens_;
   bool ignore_eos_;

@@ -30,6 +30,10 @@ struct Sequence {
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
   std::vector<float> next_logits;  // those of a step under way
   Counts counts;
+  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1: none since the sequence was cut
+  // or prefilled, or not counted.
+  int64_t working_set = -1;
+  int64_t next_working_set = -1;  // that of a step under way
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
@@ -59,11 +63,15 @@ class Engine {
   using Progress = std::function<bool(double done, double total)>;
   using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head, const RowReport&)>;
 
-  Engine(const Model& model, const riffle_context_options& options);
+  // planned: by plan_memory.
+  Engine(const Model& model, ResolvedOptions planned);
   ~Engine();
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
+  // A sequence of the first n_tokens of another one (at most those it holds), without logits and counts. RIFFLE_UNSUPPORTED
+  // where what is kept of a sequence depends on more than its tokens' keys and values.
+  std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
@@ -86,6 +94,11 @@ class Engine {
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
 
+  // Whether the selection in force reads a sequence that was forked as one that was read whole.
+  bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
+  // Steps over which Sequence::working_set unites selections from now on; 0: not counted.
+  void set_working_set(int window);
+
   // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
@@ -96,6 +109,11 @@ class Engine {
 
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.options.n_ctx; }
+  int64_t n_sessions() const { return options_.options.n_sessions; }
+  size_t block_bytes() const { return options_.layout.bytes(); }
+  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may fill (0: there is no pool).
+  int64_t kv_blocks(const Sequence& s) const { return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size()); }
+  int64_t pool_room(size_t n_sequences) const;
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice
@@ -145,9 +163,8 @@ class Engine {
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;
+  int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
-  std::vector<uint32_t> free_ids_;
-  uint32_t next_id_ = 0;
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

@@ -85,6 +85,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   for (int64_t i = 0; i < n; ++i) {
     a.sequences[i] = &sequences[i]->kv;
     a.host_logits[i] = sequences[i]->next_logits.data();
+    sequences[i]->next_working_set = working_set_ > 0 ? 0 : -1;
     longest = std::max(longest, sequences[i]->kv.n_tokens + 1);
   }
   // The table grows by 4,096 positions, so that it does not grow at every step.
@@ -105,6 +106,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.vote_position = selection().local_tokens;
   step.orders = bool(trace_);
   step.coverage = coverage_;
+  step.working_set = working_set_;
   step.samples = samples;
   step.trace = options_.trace ? &*options_.trace : nullptr;
   step.program = program_ + a.growths;  // both only grow
@@ -125,6 +127,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   for (int64_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
     s.logits.swap(s.next_logits);
+    s.working_set = s.next_working_set;
     s.tokens.push_back(tokens[i]);
     ++s.kv.n_tokens;
     backend_->residency().commit(s.kv);
@@ -178,6 +181,7 @@ void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
   for (int h = 0; h < model_.config.n_kv_heads; ++h) {
     RowReport r = reports[h];
+    if (working_set_ > 0) s.next_working_set += r.working_set;
     r.n_tokens = held - before;
     if (r.tokens_read < 0) {  // whole blocks, but for what is not seen; the first and the last one are among them
       r.tokens_read = int64_t(r.n_read) * block_size - (int64_t(r.n_blocks) * block_size - held) - before % block_size;

@@ -13,7 +13,7 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->logits.empty())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
-    answers.emplace_back(engine.model().tokenizer.get(), engine.model().config, options[i]);
+    answers.emplace_back(engine.model(), options[i]);
     shows.push_back([=](int32_t token, const std::string& text) {
       return !callback || callback(user, i, token, text.data(), text.size());
     });

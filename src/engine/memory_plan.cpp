@@ -18,6 +18,11 @@ static constexpr int kPrefillChunk = 512;
 static constexpr int kCudaPrefillChunk = 2048;
 // Left to the driver and to other programs where no budget is given.
 static constexpr uint64_t kDeviceMargin = uint64_t(512) << 20;
+// Of the host's memory, 1/8 is left to the system, to other programs, to the cached part of a mapped model file and to what
+// the plan does not count (page tables, what a selector takes for a prompt's time).
+static constexpr uint64_t kHostMarginShare = 8;
+// A context whose length nobody gave is no shorter than this, and where it is shorter than the trained length a multiple of it.
+static constexpr int kContextStep = 1024;
 
 static void check(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high)
@@ -37,7 +42,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   check("evict", o.evict, RIFFLE_EVICT_LRU, RIFFLE_EVICT_FIFO);
   if (o.block_size != 16 && o.block_size != 32 && o.block_size != 64)
     fail(RIFFLE_BAD_ARGUMENT, "block_size is %d, expected 16, 32 or 64", o.block_size);
-  if (o.n_ctx == 0) o.n_ctx = config.n_ctx;
+  r.trained_ctx = o.n_ctx == 0;
+  if (r.trained_ctx) o.n_ctx = config.n_ctx;
   check("n_ctx", o.n_ctx, 1, kMaxBlocks * 16);
   if (o.n_threads == 0) o.n_threads = std::max(1u, std::thread::hardware_concurrency());
   check("n_threads", o.n_threads, 1, 1024);
@@ -62,6 +68,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
   r.slots = o.slots;
+  r.host_memory = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
 
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
     const auto selector = make_selector(o.selection);
@@ -148,7 +155,28 @@ static std::string size_text(uint64_t bytes) {
   return format("%.1f MiB", double(bytes) / (1 << 20));
 }
 
-void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
+// Whether a length fits.
+struct Verdict {
+  riffle_status status = RIFFLE_OK;  // of the error that running with it is
+  std::string text;                  // that error's
+  std::string limit;                 // what the length exceeds; empty: nothing
+};
+
+static Verdict refuse(riffle_status status, const std::string& limit, const std::string& text) {
+  return {status, text, limit};
+}
+
+// In host memory when every session is full; a mapped file's weights are not in it, which the system may drop and read again.
+static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
+  uint64_t bytes = r.options.n_sessions * (plan.host_kv + plan.selector_state);
+  for (const Buffer& b : model.generated) bytes += b.size();
+  if (r.cuda) return bytes;
+  if (!model.weights.embedding.data) bytes += plan.weights;  // synthetic; materialize() gives it its bytes
+  return bytes + plan.activations + plan.digests + plan.prefill_kv + plan.pool;
+}
+
+// Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths tried are told the same.
+static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free) {
   const Config& c = model.config;
   const riffle_context_options& o = r.options;
   const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
@@ -171,7 +199,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   plan.slot_bytes = r.layout.bytes();
   plan.host_kv = heads * blocks * plan.slot_bytes;
   if (!r.cuda) plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
-  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem, device_free = 0;
+  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
   if (r.cuda) {
     const CudaPlan cuda = plan_cuda(model, cuda_options(r));
     plan.weights = cuda.weights;
@@ -185,53 +213,107 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     if (host || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
       plan.min_slots = (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
     per_slot = cuda.per_slot;
-    device_free = cuda.free;
-    if (!budget) budget = cuda.free > kDeviceMargin ? cuda.free - kDeviceMargin : 1;
-  } else if (!r.pooled) {
-    plan.total = plan.weights + plan.activations + plan.digests;
-    return;
-  } else {
+    if (!device_free) device_free = cuda.free;
+    if (!budget) budget = device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
+  } else if (r.pooled) {
     plan.prefill_kv = blocks * c.n_kv_heads * plan.slot_bytes;
     plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
                                       : row_slots(o.selection) + static_cast<int64_t>(heads);
   }
   const uint64_t fixed = plan.weights + plan.activations + plan.digests + plan.prefill_kv;
-  plan.min_gpu_mem = fixed + plan.min_slots * per_slot;
-  const int64_t all_blocks = static_cast<int64_t>(sessions * heads * blocks);
-  if (r.slots == 0)
-    r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0) : all_blocks;
-  // More slots than there are blocks would never be used.
-  if (!o.slots) r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
-  plan.slots = r.slots;
-  plan.pool = uint64_t(r.slots) * per_slot;
-  plan.total = fixed + plan.pool;
-  if (budget && (r.slots < plan.min_slots || plan.total > budget)) {
-    const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
-    fail(RIFFLE_OUT_OF_MEMORY,
-         "%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
-         "one layer of KV while prefilling %s, %lld slots %s",
-         o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx, size_text(least).c_str(), static_cast<unsigned long long>(least),
-         size_text(plan.weights).c_str(), size_text(plan.activations).c_str(), size_text(plan.digests).c_str(),
-         size_text(plan.prefill_kv).c_str(), static_cast<long long>(o.slots ? o.slots : plan.min_slots),
-         size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str());
+  plan.total = fixed;
+  const std::string memory = format("this machine's memory (%s)", size_text(r.host_memory).c_str());
+  if (r.cuda || r.pooled) {
+    plan.min_gpu_mem = fixed + plan.min_slots * per_slot;
+    const int64_t all_blocks = static_cast<int64_t>(sessions * heads * blocks);
+    r.slots = o.slots;
+    if (r.slots == 0) {
+      r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0) : all_blocks;
+      // More slots than there are blocks would never be used.
+      r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
+    }
+    plan.slots = r.slots;
+    plan.pool = uint64_t(r.slots) * per_slot;
+    plan.total = fixed + plan.pool;
+    const std::string limit = format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory", size_text(budget).c_str());
+    if (budget && (r.slots < plan.min_slots || plan.total > budget)) {
+      const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
+      return refuse(RIFFLE_OUT_OF_MEMORY, limit,
+          format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
+                 "one layer of KV while prefilling %s, %lld slots %s",
+                 o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx, size_text(least).c_str(),
+                 static_cast<unsigned long long>(least), size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
+                 size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
+                 static_cast<long long>(o.slots ? o.slots : plan.min_slots),
+                 size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
+    }
+    if (r.cuda && plan.total > device_free)
+      return refuse(RIFFLE_OUT_OF_MEMORY, format("the GPU's free memory (%s)", size_text(device_free).c_str()),
+          format("gpu_mem is %s and %s of it would be used, but the GPU has only %s free: a gpu_mem from %s up to that works",
+                 size_text(budget).c_str(), size_text(plan.total).c_str(), size_text(device_free).c_str(),
+                 size_text(plan.min_gpu_mem).c_str()));
+    if (r.pooled && plan.pool > r.host_memory)
+      return refuse(RIFFLE_OUT_OF_MEMORY, memory,
+          format("%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
+                 size_text(r.host_memory).c_str()));
+    // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
+    if (r.cuda && plan.host_kv * sessions > r.host_memory)
+      return refuse(RIFFLE_OUT_OF_MEMORY, memory,
+          format("%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
+                 o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
+                 size_text(plan.host_kv * sessions).c_str(), size_text(r.host_memory).c_str(),
+                 static_cast<unsigned long long>(r.host_memory / (sessions * heads * plan.slot_bytes) * o.block_size)));
+    if (r.slots < plan.min_slots)
+      return refuse(RIFFLE_NO_SLOT, "slots",
+          format("slots is %lld, but one iteration of one sequence needs at least %lld", static_cast<long long>(r.slots),
+                 static_cast<long long>(plan.min_slots)));
   }
-  if (r.cuda && plan.total > device_free)
-    fail(RIFFLE_OUT_OF_MEMORY, "gpu_mem is %s and %s of it would be used, but the GPU has only %s free: a gpu_mem from %s up to that works",
-         size_text(budget).c_str(), size_text(plan.total).c_str(), size_text(device_free).c_str(),
-         size_text(plan.min_gpu_mem).c_str());
-  const uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  if (!r.cuda && plan.pool > physical)
-    fail(RIFFLE_OUT_OF_MEMORY, "%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots),
-         size_text(plan.pool).c_str(), size_text(physical).c_str());
-  // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
-  if (r.cuda && plan.host_kv * sessions > physical)
-    fail(RIFFLE_OUT_OF_MEMORY, "%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
-         o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-         size_text(plan.host_kv * sessions).c_str(), size_text(physical).c_str(),
-         static_cast<unsigned long long>(physical / (sessions * heads * plan.slot_bytes) * o.block_size));
-  if (r.slots < plan.min_slots)
-    fail(RIFFLE_NO_SLOT, "slots is %lld, but one iteration of one sequence needs at least %lld",
-         static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots));
+  // No error: memory is taken as sessions grow, and they may stay short.
+  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare) return {RIFFLE_OK, "", memory};
+  return {};
+}
+
+// The longest multiple of kContextStep below the trained length that fits, found by halving: no length takes less than a
+// shorter one. Where none fits: one step, and what is wrong with it. limit: what the next longer one exceeds.
+static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free, std::string& limit) {
+  const auto planned = [&](int steps) {
+    r.options.n_ctx = steps * kContextStep;
+    return plan_length(model, r, plan, device_free);
+  };
+  int fits = 1, too_long = (r.options.n_ctx - 1) / kContextStep + 1;
+  while (too_long - fits > 1) {
+    const int middle = fits + (too_long - fits) / 2;
+    const Verdict v = planned(middle);
+    if (v.limit.empty()) {
+      fits = middle;
+    } else {
+      too_long = middle;
+      limit = v.limit;
+    }
+  }
+  return planned(fits);
+}
+
+void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
+  const int trained = model.config.n_ctx;
+  uint64_t device_free = 0;
+  Verdict verdict = plan_length(model, r, plan, device_free);
+  r.context_note.clear();
+  if (!verdict.limit.empty() && r.trained_ctx && trained > kContextStep) {
+    std::string limit = verdict.limit;
+    verdict = shorten(model, r, plan, device_free, limit);
+    r.context_note = format("the context holds %d tokens, of the %d that the model was trained with: more does not fit %s, and n_ctx (-c) "
+                            "sets another length", r.options.n_ctx, trained, limit.c_str());
+  }
+  if (verdict.status != RIFFLE_OK) throw Error(verdict.status, verdict.text);
+  if (!verdict.limit.empty()) {
+    const int sessions = r.options.n_sessions;
+    if (!r.context_note.empty()) r.context_note += "; ";
+    r.context_note += format("%d tokens%s take %s of host memory, and this machine has %s: it may run out before so many are held",
+                             r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
+                             size_text(host_bytes(model, r, plan)).c_str(), size_text(r.host_memory).c_str());
+  }
+  std::snprintf(plan.context_note, sizeof plan.context_note, "%s", r.context_note.c_str());
 }
 
 }  // namespace riffle

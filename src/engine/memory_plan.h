@@ -19,14 +19,20 @@ struct ResolvedOptions {
   bool cuda = false;
   std::string device_note;  // of riffle_plan
   int64_t slots = 0;
+  bool trained_ctx = false;   // n_ctx was 0: plan_memory may shorten it
+  uint64_t host_memory = 0;   // physical memory of this machine, bytes
+  std::string context_note;   // of riffle_plan and riffle_context_notice; plan_memory's
   std::optional<TraceSpec> trace;
   bool trace_runs_prompts = false;
 };
 
-// Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given; plan_memory settles it.
+// Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the trained length;
+// plan_memory settles both.
 ResolvedOptions resolve_options(const Config& config, const riffle_context_options& options);
 
-// Fills plan and resolved.slots. Throws RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works, with plan filled.
+// Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the GPU's free memory or the
+// host's becomes the longest multiple of 1024 that does. Throws RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works
+// (with the length given, or with 1024 tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& plan);
 
 // Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1 microbatches (psa), or one.

@@ -81,7 +81,6 @@ void Engine::abandon(PrefillRun& r) {
 }
 
 int64_t Engine::next_rows(const PrefillRun& r) const {
-  if (options_.trace && !options_.trace_runs_prompts) return r.n();
   return r.first == 0 && r.short_chunk > 0 ? r.short_chunk : std::min(r.chunk, r.n() - r.first);
 }
 
@@ -131,6 +130,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
     r.kv_blocks = std::max(r.kv_blocks, r.kv.n_blocks * model_.config.n_kv_heads);
   }
   if (!options_.trace || options_.trace_runs_prompts) run_rows(r, rows);
+  else r.pairs += static_cast<double>(rows) * (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
@@ -214,6 +214,8 @@ void Engine::finish_run(PrefillRun& r) {
   }
   if (options_.trace) s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   s.kv.n_tokens = r.n0 + n;
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
   s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   r.over = true;
   run_ = nullptr;

@@ -12,9 +12,11 @@ class WorkingSet {
   // n_rows: layers times KV heads. max_blocks: of one row, at most. Throws std::bad_alloc.
   WorkingSet(size_t n_rows, int64_t max_blocks, int window);
 
-  // In each step: begin_step once, then add for rows in any order, each at most once. Blocks of a row differ. Takes memory only
-  // if a step selects more than any before it (std::bad_alloc: what was counted of the row stays consistent).
-  void begin_step();
+  // In each step: begin_step with the new token's position, then add for rows in any order. Blocks of a row differ. A position
+  // that comes twice in succession is one step that failed and is tried again: what it had added stays with it, so until that
+  // step leaves the window the set may be too large by blocks that only the failed attempt selected; it is never too small.
+  // Takes memory only if a step selects more than any before it (std::bad_alloc: what was counted stays consistent).
+  void begin_step(int64_t position);
   void add(size_t row, const int32_t* blocks, int n);
 
   int64_t size() const { return size_; }             // blocks, of all rows
@@ -30,7 +32,7 @@ class WorkingSet {
   };
   size_t max_blocks_;
   int window_;
-  int64_t step_ = 0, size_ = 0;
+  int64_t step_ = 0, position_ = 0, size_ = 0;
   std::vector<uint32_t> last_;         // [n_rows][max_blocks]: the step that selected the block last; 0: none
   std::vector<int32_t> rows_;          // blocks of each row that are in the set
   std::vector<std::vector<Use>> ring_; // [window]: what a step selected

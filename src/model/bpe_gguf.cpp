@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <utility>
 
@@ -11,21 +12,46 @@ namespace {
 
 constexpr size_t kMaxAddedBytes = 1 << 10;
 
-// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files.
+// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files. patterns: one after the
+// other, each on what the one before left, as the family's tokenizer.json has them; "default" is what llama.cpp does
+// with files that name no family (src/llama-vocab.cpp).
 struct Family {
   std::string_view pre;
   bool nfc;
-  bool each_digit;  // a step of its own before the pattern
-  std::string_view pattern;
+  std::initializer_list<std::string_view> patterns;
   bool ignore_merges, add_bos;
 };
+constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern}, kQwen2 = {kQwen2Pattern},
+                                                  kSmolLm = {kDigitPattern, kGpt2Pattern}, kGpt2 = {kGpt2Pattern},
+                                                  kCased = {kCasedPattern}, kTekken = {kTekkenPattern};
+constexpr std::initializer_list<std::string_view> kDeepSeekLlm = {kLineEndPattern,         kCasedLettersPattern,
+                                                                  kWidePunctuationPattern, kTrailingSpacePattern,
+                                                                  kHanHangulPattern,       kDigitPattern};
+constexpr std::initializer_list<std::string_view> kDeepSeekCoder = {
+    kLineEndPattern, kSpacedLettersPattern, kSpacedPunctuationPattern, kHanHangulPattern, kDigitPattern};
+constexpr std::initializer_list<std::string_view> kDefault = {kPunctuationPattern, kGpt2Pattern, kDigitsPattern,
+                                                              kThreeDigitsPattern};
 constexpr Family kFamilies[] = {
-    {"llama-bpe", false, false, kLlama3Pattern, true, true}, {"llama3", false, false, kLlama3Pattern, true, true},
-    {"llama-v3", false, false, kLlama3Pattern, true, true},  {"qwen2", true, false, kQwen2Pattern, false, false},
-    {"deepseek-r1-qwen", true, false, kQwen2Pattern, false, false},
-    {"smollm", false, true, kGpt2Pattern, false, false},     {"gpt-2", false, false, kGpt2Pattern, false, false},
-    {"default", false, false, kGpt2Pattern, false, false},
+    {"llama-bpe", false, kLlama3, true, true},
+    {"llama3", false, kLlama3, true, true},
+    {"llama-v3", false, kLlama3, true, true},
+    {"qwen2", true, kQwen2, false, false},
+    {"deepseek-r1-qwen", true, kQwen2, false, false},
+    {"smollm", false, kSmolLm, false, false},
+    {"gpt-2", false, kGpt2, false, false},
+    {"tekken", false, kTekken, true, true},
+    {"deepseek-llm", false, kDeepSeekLlm, false, false},
+    {"deepseek-coder", false, kDeepSeekCoder, false, false},
+    {"gpt-4o", false, kCased, false, false},
+    {"llama4", false, kCased, false, false},
+    {"default", false, kDefault, false, false},
 };
+
+std::string known_families() {
+  std::string out;
+  for (const Family& family : kFamilies) out += (out.empty() ? "" : ", ") + std::string(family.pre);
+  return out;
+}
 
 const Family& family_of(const GgufFile& gguf) {
   const auto pre = gguf.string("tokenizer.ggml.pre");
@@ -33,7 +59,7 @@ const Family& family_of(const GgufFile& gguf) {
                                [&](const Family& family) { return pre && *pre == family.pre; });
   if (it == std::end(kFamilies)) {
     unsupported(gguf.file.name, "tokenizer.ggml.pre", pre ? "\"" + std::string(*pre) + "\"" : "none",
-                "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, smollm, gpt-2 or default");
+                "one of " + known_families());
   }
   return *it;
 }
@@ -42,24 +68,23 @@ const Family& family_of(const GgufFile& gguf) {
 
 std::string_view gguf_pre(const BpeSpec& spec) {
   const auto refuse = [&](const char* field, const char* found) {
-    unsupported(spec.where, field, found, "what one of the families llama-bpe, qwen2, smollm and gpt-2 has, to write it as GGUF");
+    unsupported(spec.where, field, found, "what one of the families has, to write it as GGUF: " + known_families());
   };
   const bool nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::NFC;
   if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "other steps than NFC");
   std::vector<std::string_view> patterns;
   for (const SplitStep& step : spec.splits) {
-    if (step.kind == SplitStep::METASPACE || step.add_prefix_space || step.invert || step.behavior != SplitStep::ISOLATED)
+    if (step.kind == SplitStep::METASPACE || step.add_prefix_space || step.invert ||
+        step.behavior != SplitStep::ISOLATED)
       refuse("pre_tokenizer", "a step of another kind");
     if (step.pattern) patterns.push_back(step.pattern->text());
   }
   for (const Family& family : kFamilies) {
-    std::vector<std::string_view> own;
-    if (family.each_digit) own.push_back(kDigitPattern);
-    own.push_back(family.pattern);
-    if (patterns == own && family.nfc == nfc && family.ignore_merges == spec.ignore_merges) return family.pre;
+    const bool same = std::equal(patterns.begin(), patterns.end(), family.patterns.begin(), family.patterns.end());
+    if (same && family.nfc == nfc && family.ignore_merges == spec.ignore_merges) return family.pre;
   }
   unsupported(spec.where, "pre_tokenizer", "other patterns",
-              "those of llama-bpe, qwen2, smollm or gpt-2, to write it as GGUF");
+              "those of one of the families, to write it as GGUF: " + known_families());
 }
 
 BpeSpec bpe_from_gguf(const GgufFile& gguf) {
@@ -78,19 +103,17 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
   spec.eos_id = options.eos_id;
   spec.add_bos = options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(family.add_bos);
   if (family.nfc) spec.normalizer.push_back({NormalizerStep::NFC, "", ""});
-  const auto step = [&](SplitStep::Kind kind, std::string_view pattern) {
+  for (const std::string_view pattern : family.patterns) {
     spec.splits.emplace_back();
-    spec.splits.back().kind = kind;
     spec.splits.back().pattern.emplace(pattern, file, "tokenizer.ggml.pre");
-  };
-  if (family.each_digit) step(SplitStep::PATTERN, kDigitPattern);
-  step(SplitStep::BYTE_LEVEL, family.pattern);
+  }
+  spec.splits.back().kind = SplitStep::BYTE_LEVEL;
 
   for (size_t id = 0; id < spec.pieces.size(); id++) {
     VocabPiece& piece = spec.pieces[id];
     if (piece.type == VocabPiece::BYTE && byte_of_piece(piece.text) < 0) {
-      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", "\"" + piece.text.substr(0, 40) + "\" of type byte",
-                "<0x00> to <0xFF>");
+      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]",
+                "\"" + piece.text.substr(0, 40) + "\" of type byte", "<0x00> to <0xFF>");
     }
     if (piece.type == VocabPiece::UNKNOWN) piece.type = VocabPiece::CONTROL;
     const bool control = piece.type == VocabPiece::CONTROL, added = control || piece.type == VocabPiece::USER_DEFINED;
@@ -100,6 +123,9 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
       bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", std::to_string(piece.text.size()) + " bytes",
                 "at most " + std::to_string(kMaxAddedBytes) + " for a control token or a user-defined one");
     }
+    // GGUF does not say whether a token takes the spaces beside it (lstrip, rstrip) or is looked for in normalised text.
+    // llama.cpp knows by name who does: Phi-3's and Jina's, of other architectures. Those of Llama, CodeLlama, Mistral,
+    // Qwen2, Yi, SmolLM, TinyLlama and DeepSeek take none, and no normalisation changes their spelling.
     AddedToken token;
     token.id = static_cast<int32_t>(id);
     token.text = piece.text;

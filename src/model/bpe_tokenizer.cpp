@@ -45,12 +45,14 @@ class BpeTokenizer final : public Tokenizer {
       if (token.normalized) normalized_added_.add(token, normalized(token.text));
       else raw_added_.add(token, token.text);
     }
+    used_size_ = riffle::used_size(spec_.pieces);
     controls_.sort();
     raw_added_.sort();
     normalized_added_.sort();
   }
 
   int vocab_size() const override { return static_cast<int>(spec_.pieces.size()); }
+  int used_size() const override { return used_size_; }
   int bos_id() const override { return spec_.bos_id; }
   int eos_id() const override { return spec_.eos_id; }
 
@@ -365,6 +367,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<std::string> bytes_;  // by id
   PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else spelling to id
   int32_t byte_ids_[256];
+  int used_size_ = 0;
   Spellings controls_;
   AddedTokens raw_added_, normalized_added_;
   bool may_cut_ = false;

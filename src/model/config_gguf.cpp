@@ -2,6 +2,7 @@
 
 #include "model/config_fields.h"
 #include "model/gguf.h"
+#include "model/gguf_options.h"
 #include "model/weights.h"
 #include "util/error.h"
 
@@ -30,46 +31,12 @@ Keys keys_of(const std::string& a) {
           a + ".rope.freq_base"};
 }
 
-constexpr Neutral kGgufNeutral[] = {
-    {".attn_logit_softcapping", 0},
-    {".final_logit_softcapping", 0},
-    {".router_logit_softcapping", 0},
-    {".expert_count", 0},
-    {".expert_used_count", 0},
-    {".expert_shared_count", 0},
-    {".attention.clamp_kqv", 0},
-    {".attention.sliding_window_pattern", 0},
-    {".attention.chunk_size", 0},
-    {".attention.output_scale", 1},
-    {".attention.max_alibi_bias", 0},
-    {".attention.scale", 0},
-    {".attention.temperature_scale", 0},
-    {".logit_scale", 1},
-    {".embedding_scale", 1},
-    {".residual_scale", 1},
-    {".nextn_predict_layers", 0},
-};
-constexpr const char* kGgufFalse[] = {".use_parallel_residual", ".swin_norm"};
-
-void refuse_gguf_options(const GgufFile& gguf, const std::string& a, const Keys& keys) {
-  const std::string& file = gguf.file.name;
-  for (const Neutral& n : kGgufNeutral) {
-    const auto value = gguf.number(a + n.key);
-    // 0 is how some writers say "not set".
-    if (value && *value != 0 && *value != n.value)
-      unsupported(file, a + n.key, format("%g", *value), format("%g", n.value));
-  }
-  for (const char* key : kGgufFalse) {
-    if (gguf.boolean(a + key).value_or(false)) unsupported(file, a + key, "true", "false");
-  }
-  if (!gguf.boolean(a + ".attention.causal").value_or(true)) {
-    unsupported(file, a + ".attention.causal", "false", "true");
-  }
+void refuse_arrays(const GgufFile& gguf, const Keys& keys) {
   // One number for all layers; some models give one for each.
   for (const std::string& key : {keys.n_heads, keys.n_kv_heads, keys.hidden_dim}) {
     const auto it = gguf.metadata.find(key);
     if (it != gguf.metadata.end() && it->second.type == GgufType::ARRAY) {
-      unsupported(file, key, "a value for each layer", "one value for all layers");
+      unsupported(gguf.file.name, key, "a value for each layer", "one value for all layers");
     }
   }
 }
@@ -136,7 +103,8 @@ Config config_from_gguf(const GgufFile& gguf) {
     unsupported(file, "general.architecture", "\"" + a + "\"", "\"llama\" or \"qwen2\"");
   }
   const Keys keys = keys_of(a);
-  refuse_gguf_options(gguf, a, keys);
+  refuse_unknown_options(gguf, a);
+  refuse_arrays(gguf, keys);
   VocabOptions vocab;
   const std::vector<VocabPiece> pieces = gguf_vocab(gguf, &vocab);
 

@@ -229,7 +229,7 @@ std::vector<int> token_ids(const std::string& file, const json& config, const ch
   const json* value = find(config, key);
   if (!value) return ids;
   const auto add = [&](const json& id) {
-    if (id == -1) return;
+    if (id.is_number_integer() && !id.is_number_unsigned() && id == -1) return;  // to the library 2^64 - 1 is equal to -1
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
       bad_model(file, key, shown(id), "an id below vocab_size = " + std::to_string(vocab_size));
     }

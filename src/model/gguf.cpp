@@ -415,6 +415,12 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     if (gguf.has(key)) add(special_id(gguf, key, pieces, VocabPiece::CONTROL, ""));
   }
+  const char* list = "tokenizer.ggml.eos_token_ids";  // Ollama's converter
+  for (const int64_t id : gguf.integers(list).value_or(std::vector<int64_t>())) {
+    if (id < 0 || static_cast<uint64_t>(id) >= pieces.size())
+      bad_model(gguf.file.name, list, std::to_string(id), "ids below " + std::to_string(pieces.size()));
+    add(static_cast<int>(id));
+  }
   for (const std::string_view spelled : kEndTokenNames) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].type == VocabPiece::CONTROL && pieces[i].text == spelled) add(static_cast<int>(i));

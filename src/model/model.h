@@ -106,6 +106,10 @@ struct Model {
   Model& operator=(Model&&) noexcept;
 };
 
+// Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the pieces of type unused
+// at the vocabulary's end, which converters put in for such rows ("[PAD32000]"). An end token is never left out.
+int drawable_ids(const Model& model);
+
 // progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be empty.
 using LoadProgress = std::function<bool(double done, double total)>;
 

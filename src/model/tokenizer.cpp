@@ -46,11 +46,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (int id = 0; id < vocab_size(); id++) {
       if (model_.pieces[id].type == VocabPiece::CONTROL) controls_.add(model_.pieces[id].text, id);
     }
+    used_size_ = riffle::used_size(model_.pieces);
     controls_.sort();
     find_cuts();
   }
 
   int vocab_size() const override { return static_cast<int>(model_.pieces.size()); }
+  int used_size() const override { return used_size_; }
   int bos_id() const override { return bos_id_; }
   int eos_id() const override { return eos_id_; }
 
@@ -182,7 +184,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   sentencepiece::SentencePieceProcessor processor_;
   Spellings controls_;
   bool add_bos_;
-  int bos_id_ = -1, eos_id_ = -1;
+  int bos_id_ = -1, eos_id_ = -1, used_size_ = 0;
   bool may_cut_ = false;
   std::bitset<256> before_space_;  // bytes that stand before a space inside some piece
 };

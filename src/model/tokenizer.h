@@ -31,6 +31,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual int vocab_size() const = 0;
+  // Pieces of type UNUSED at the vocabulary's end do not count; all count if there are no others.
+  virtual int used_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;
   // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's tokenizers). add_bos puts bos_id
@@ -71,6 +73,9 @@ class StreamDecoder {
 // Appends text to *out, each maximal subpart of what is no character as U+FFFD (Unicode 15, 3.9). Returns how many bytes
 // it used: all, or, with keep_cut, all but a character's beginning at the end.
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out);
+
+// What Tokenizer::used_size() returns.
+int used_size(const std::vector<VocabPiece>& pieces);
 
 // The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper case.
 int byte_of_piece(std::string_view text);

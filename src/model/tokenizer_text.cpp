@@ -85,6 +85,12 @@ int64_t utf8_error(std::string_view text) {
   return -1;
 }
 
+int used_size(const std::vector<VocabPiece>& pieces) {
+  size_t n = pieces.size();
+  while (n > 0 && pieces[n - 1].type == VocabPiece::UNUSED) n--;
+  return static_cast<int>(n > 0 ? n : pieces.size());
+}
+
 int byte_of_piece(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
   const int high = hex_digit(text[3]), low = hex_digit(text[4]);

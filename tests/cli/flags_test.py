@@ -216,6 +216,20 @@ def limits(_):
     check(one_line_error(r, 4), "too few slots", r)
     r = riffle("run", "-p", "x", "--device", "emu", "--gpu-mem", "1M", "-q")
     check(one_line_error(r, 4), "too small a budget", r)
+    small = ["--device", "emu", "--gpu-mem", "60M"]
+    r = riffle("run", "-p", "x", *small, "-c", "32768", "-q")
+    check(one_line_error(r, 4, "32768 tokens of context need at least"), "a length that does not fit a budget", r)
+    plan = json.loads(riffle("info", "--json", "--plan", *small, "-q").out)["plan"]
+    check(plan["fits"] and plan["n_ctx"] < 32768 and plan["n_ctx"] % 1024 == 0, "... and what fits of the default", plan)
+    held = f"the context holds {plan['n_ctx']} tokens, of the 32768"
+    check(held in plan["context_note"] and held.encode() in riffle("info", "--plan", *small, "-q").out, "the plan says so", plan)
+    r = riffle("run", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
+    check(r.code == 0 and held in (json.loads(r.out)["notice"] or "") and held.encode() in r.err, "... and run", r)
+    r = riffle("run", *small, "-q", stdin=words(9000).encode())
+    check(one_line_error(r, 5, str(plan["n_ctx"])), "a prompt longer than what fits", r)
+    plan = json.loads(riffle("info", "--json", "--plan", "--device", "cpu", "-c", "64M", "-q").out)["plan"]
+    check(plan["fits"] and plan["n_ctx"] == 64 << 20 and "of host memory, and this machine has" in plan["context_note"],
+          "a length beyond host memory is kept on the CPU", plan)
     r = riffle("run", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY, "--json", "-q")
     check(r.code == 0 and json.loads(r.out)["finish_reason"] == "context", "an answer ends with the context", r)
 

@@ -1,4 +1,6 @@
 // An answer ends with any of a model's end tokens.
+#include "model/load_model.h"
+#include "tests/engine/padding.h"
 #include "tests/engine/test_model.h"
 #include "tests/model/test_files.h"
 
@@ -65,4 +67,23 @@ TEST_CASE("an answer ends with any of the model's end tokens", "[engine]") {
   CHECK(ended == std::vector<int32_t>(free.begin(), free.begin() + at));
   CHECK(answer(folder, true, &ended).finish == RIFFLE_FINISH_LENGTH);
   CHECK(ended == free);
+}
+
+TEST_CASE("pieces that are padding are never drawn", "[engine]") {
+  check_padding_is_not_drawn(options());
+  // A token that ends answers is no padding, whatever its type.
+  const TempDir dir;
+  TinyModel tiny = tiny_model(3);
+  const int n = static_cast<int>(tiny.pieces.size());
+  const auto drawable = [&] {
+    write_file(dir / "m.gguf", tiny_gguf(tiny, riffle::DType::F32));
+    return riffle::drawable_ids(*riffle::load_model(dir / "m.gguf", {}));
+  };
+  for (int i = n - 40; i < n; i++) tiny.pieces[i].type = riffle::VocabPiece::UNUSED;
+  tiny.pieces[n - 41].type = riffle::VocabPiece::NORMAL;
+  CHECK(drawable() == n - 40);
+  tiny.config.eos_id = n - 10;
+  CHECK(drawable() == n - 9);
+  for (int i = n - 40; i < n; i++) tiny.pieces[i].type = riffle::VocabPiece::NORMAL;
+  CHECK(drawable() == n);
 }

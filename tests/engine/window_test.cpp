@@ -151,6 +151,14 @@ TEST_CASE("window: positions in a list are refused", "[window]") {
   CHECK_THAT(err, Catch::Contains("positions list") && Catch::Contains("sliding window"));
   REQUIRE(riffle_set_selection(r.context, &o.selection) == RIFFLE_UNSUPPORTED);
   CHECK_THAT(riffle_context_error(r.context), Catch::Contains("sliding window"));
+  // ... and what was in force stays so.
+  Runtime quiet(sparse(RIFFLE_SELECTOR_TOKENSELECT), path);
+  CHECK(same_bits(run(r, r.session(), ids(0, 100), ids(100, 104)), run(quiet, quiet.session(), ids(0, 100), ids(100, 104))));
+  // A window in the second layer alone is one too.
+  const std::string second = qwen(temp, 50);
+  Runtime mixed(sparse(RIFFLE_SELECTOR_TOKENSELECT), second);
+  REQUIRE(riffle_set_selection(mixed.context, &o.selection) == RIFFLE_UNSUPPORTED);
+  CHECK_THAT(riffle_context_error(mixed.context), Catch::Contains("from 1 on"));
   o.n_ctx = 64;
   REQUIRE(riffle_context_create(r.model, &o, &c, err, sizeof err) == RIFFLE_OK);
   riffle_context_free(c);

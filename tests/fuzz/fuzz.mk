@@ -6,7 +6,7 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
 FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template
 # What reads hostile files; the sentencepiece library is not ours to fuzz.
-FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_model gguf_split json safetensors config config_gguf config_json \
+FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_options gguf_model gguf_split json safetensors config config_gguf config_json \
                 hf_folder split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf tokenizer_json tokenizer_text \
                 template_syntax template_reader chat_family chat_recognise) \
                 src/util/buffer src/util/error

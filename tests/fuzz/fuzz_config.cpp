@@ -1,4 +1,7 @@
-// The JSON files of a Hugging Face folder: config.json, the shard index, tokenizer_config.json.
+// The JSON files of a Hugging Face folder: config.json, the shard index, tokenizer_config.json, generation_config.json.
+#include <algorithm>
+#include <cstdlib>
+
 #include "model/config.h"
 #include "model/hf_folder.h"
 #include "util/error.h"
@@ -13,6 +16,27 @@ void attempt(Parse parse, const riffle::FileView& file) {
   }
 }
 
+// What comes of it are tokens of the model, each once, whatever the file says.
+void generation_config(const riffle::FileView& file) {
+  riffle::Config config;
+  config.vocab_size = 32000;
+  config.eos_ids = {2};
+  const auto check = [&] {
+    auto ids = config.eos_ids;
+    std::sort(ids.begin(), ids.end());
+    const bool good = std::adjacent_find(ids.begin(), ids.end()) == ids.end() && ids.front() >= 0 && ids.back() < 32000 &&
+                      config.eos_ids.front() == 2;
+    if (!good) std::abort();
+  };
+  try {
+    riffle::add_generation_config(file, &config);
+  } catch (const riffle::Error&) {
+    check();
+    throw;
+  }
+  check();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -20,5 +44,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   attempt(riffle::config_from_json, file);
   attempt(riffle::parse_shard_index, file);
   attempt(riffle::parse_tokenizer_config, file);
+  attempt(generation_config, file);
   return 0;
 }

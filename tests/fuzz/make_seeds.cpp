@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   write_file(root + "/config/rope",
              tiny_config_json(tiny, ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}"));
   write_file(root + "/config/index", "{\"metadata\": {}, \"weight_map\": {\"a\": \"x.safetensors\"}}");
+  write_file(root + "/config/generation", "{\"bos_token_id\": 1, \"eos_token_id\": [2, -1, 319], \"temperature\": 0.6}");
   write_file(root + "/config/tokenizer",
              "{\"chat_template\": [{\"name\": \"default\", \"template\": \"T\"}], \"pad_token\": \"<pad>\", "
              "\"added_tokens_decoder\": {\"8\": {\"content\": \"<pad>\"}}}");

@@ -31,7 +31,7 @@ std::unique_ptr<Tokenizer> from_json(const std::string& text, const TokenizerJso
 }
 
 // The same vocabulary as GGUF metadata.
-std::string gguf_of(const json& spec, const std::string& pre) {
+std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) {
   std::map<int, std::string> tokens;
   std::map<int, int32_t> types;
   for (const auto& [text, id] : spec["model"]["vocab"].items()) {
@@ -60,7 +60,10 @@ std::string gguf_of(const json& spec, const std::string& pre) {
   w.strings("tokenizer.ggml.tokens", texts);
   w.array("tokenizer.ggml.token_type", 5, kinds);
   w.strings("tokenizer.ggml.merges", merges);
-  if (pre == "llama-bpe") w.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(spec["added_tokens"][0]["id"]));
+  if (bos) {
+    w.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(spec["added_tokens"][0]["id"]));
+    if (pre.starts_with("deepseek")) w.boolean("tokenizer.ggml.add_bos_token", true);
+  }
   return w.bytes();
 }
 
@@ -131,8 +134,8 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
   CHECK(tokenizer.encode("x", true, false) == with_bos);
 }
 
-const char* const kNames[] = {"llama3",    "qwen2", "smollm", "gpt2",    "flags", "splits",
-                              "behaviors", "cased", "llama2", "mistral", "yi",    "metaspace"};
+const char* const kNames[] = {"llama3", "qwen2", "smollm",       "gpt2",           "flags",  "splits",  "behaviors", "cased",
+                              "tekken", "deepseek_llm", "deepseek_coder", "llamacpp_default", "llama2", "mistral", "yi", "metaspace"};
 
 }  // namespace
 
@@ -160,10 +163,16 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
   for (const auto& [name, pre] : {std::pair<std::string, std::string>{"llama3", "llama-bpe"},
                                   {"qwen2", "qwen2"},
                                   {"smollm", "smollm"},
-                                  {"gpt2", "gpt-2"}}) {
+                                  {"gpt2", "gpt-2"},
+                                  {"cased", "gpt-4o"},
+                                  {"cased", "llama4"},
+                                  {"tekken", "tekken"},
+                                  {"deepseek_llm", "deepseek-llm"},
+                                  {"deepseek_coder", "deepseek-coder"},
+                                  {"llamacpp_default", "default"}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));
     const json want = json::parse(read_file(kFolder + name + ".want.json"));
-    check_all(name + " in GGUF", *from_gguf(gguf_of(spec, pre)), want);
+    check_all(name + " as " + pre, *from_gguf(gguf_of(spec, pre, !want["bos"].empty())), want);
   }
 }
 
@@ -403,11 +412,13 @@ TEST_CASE("hostile patterns and texts end soon, in ids or in an error", "[tokeni
     }
   }
   // Runs of one character, through every family's pattern: neither splitting nor merging nor sorting may go quadratic.
-  for (const char* name : {"llama3", "qwen2", "smollm", "llama2", "cased"}) {
+  for (const char* name : {"llama3", "qwen2", "smollm", "llama2", "cased", "tekken", "deepseek_llm", "deepseek_coder",
+                           "llamacpp_default"}) {
     const auto tokenizer = from_json(read_file(kFolder + name + ".json"));
     for (const char* unit : {"a", " ", "\n", "7", "!", "\xCC\x81", "\xCC\xA3\xCC\x81", "\t ", "<|", "\xE2\x96\x81"}) {
       std::string text;
       while (text.size() < 300000) text += unit;
+      text += '7';  // a run of spaces that does not end the text
       const Ids ids = tokenizer->encode(text, false, true);
       const bool nfc = std::string(name) == "qwen2";
       REQUIRE(decode(*tokenizer, ids).size() > 0);
@@ -447,7 +458,7 @@ TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers", "[t
   };
   const auto nothing = [](json&) {};
   CHECK(from_gguf(gguf_of(small_spec(), "qwen2"))->encode("hello hello", true, false) == Ids{259, 260});
-  CHECK(from_gguf(gguf_of(small_spec(), "llama-bpe"))->encode("hello", true, false) == Ids{261, 259});
+  CHECK(from_gguf(gguf_of(small_spec(), "llama-bpe", true))->encode("hello", true, false) == Ids{261, 259});
   fails(RIFFLE_UNSUPPORTED, {"tokenizer.ggml.pre", "falcon"}, "falcon", nothing);
   fails(RIFFLE_BAD_MODEL, {"tokenizer.ggml.merges[1]", "l?"}, "gpt-2",
         [](json& s) { s["model"]["merges"][1] = "l ?"; });

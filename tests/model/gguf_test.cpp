@@ -312,6 +312,70 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
     w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2});
   });
 
+  // Whatever else a file says of the arithmetic or of the tokenizer, also what riffle never heard of.
+  for (const char* key : {"llama.router_logit_softcapping", "llama.expert_used_count", "llama.attention.clamp_kqv",
+                          "llama.attention.scale", "llama.logit_scale", "llama.embedding_scale",
+                          "llama.residual_scale", "llama.attention.temperature_scale", "llama.rope.freq_base_swa",
+                          "llama.attention.newer_than_riffle", "llama.vocab", "tokenizer.ggml.newer_than_riffle"}) {
+    refused(key, [&](GgufWriter& w) { w.f32(key, 0.5f); });
+    refused(key, [&](GgufWriter& w) { w.f32(key, NAN); });
+    refused(key, [&](GgufWriter& w) { w.scalar<int64_t>(key, 11, -256); });
+    refused(key, [&](GgufWriter& w) { w.u32(key, 0x100); });
+    refused(key, [&](GgufWriter& w) { w.text(key, "0"); });
+    refused(key, [&](GgufWriter& w) { w.array<float>(key, 6, {0, 0}); });
+    for (const int type : {0, 4, 10}) {  // 0: not set
+      const auto zero = with_key("", [&](GgufWriter& w) {
+        if (type == 0) w.scalar<uint8_t>(key, 0, 0);
+        if (type == 4) w.u32(key, 0);
+        if (type == 10) w.scalar<uint64_t>(key, 10, 0);
+      });
+      INFO(key << " " << type);
+      CHECK_NOTHROW(model_from_gguf(parse_gguf(view_of(zero)), {}));
+    }
+  }
+  refused("llama.attention.scale", [](GgufWriter& w) { w.f32("llama.attention.scale", 1); });
+  refused("llama.use_parallel_residual", [](GgufWriter& w) { w.boolean("llama.use_parallel_residual", true); });
+  refused("llama.attention.causal", [](GgufWriter& w) { w.u32("llama.attention.causal", 0); });
+  refused("llama.tensor_data_layout", [](GgufWriter& w) { w.text("llama.tensor_data_layout", "another"); });
+  refused("tokenizer.ggml.suppress_tokens", [](GgufWriter& w) {
+    w.array<int32_t>("tokenizer.ggml.suppress_tokens", 5, {3});
+  });
+
+  // What converters say of Llama and Qwen2 models: llama.cpp's of 2023 to 2026, llama2.c's, Ollama's.
+  const std::string usual = with_key("", [](GgufWriter& w) {
+    w.text("llama.tensor_data_layout", "Meta AI original pth");
+    w.f32("llama.attention.layer_norm_epsilon", 1e-5f);
+    w.boolean("llama.rope.scaling.finetuned", true);
+    w.boolean("llama.attention.causal", true);
+    w.boolean("llama.use_parallel_residual", false);
+    w.u32("llama.pooling_type", 3);
+    w.f32("llama.logit_scale", 1);
+    w.f32("llama.embedding_scale", 1);
+    w.f32("llama.residual_scale", 1);
+    w.u32("llama.expert_used_count", 0);
+    w.u32("general.file_type", 7);
+    w.u32("general.quantization_version", 2);
+    w.strings("general.tags", {"a"});
+    w.f32("general.sampling.temp", 0.7f);
+    w.u32("split.no", 0);
+    w.text("tokenizer.ggml.pre", "default");
+    w.boolean("tokenizer.ggml.add_bos_token", true);
+    w.boolean("tokenizer.ggml.add_eos_token", true);
+    w.boolean("tokenizer.ggml.add_sep_token", false);
+    w.boolean("tokenizer.ggml.remove_extra_whitespaces", false);
+    w.u32("tokenizer.ggml.token_type_count", 1);
+    for (const char* name : {"padding", "seperator", "separator", "cls", "mask", "prefix", "suffix", "middle", "fim_pre",
+                             "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"}) {
+      w.u32(std::string("tokenizer.ggml.") + name + "_token_id", name[0] == 's' ? UINT32_MAX : 7);
+    }
+    w.array<int32_t>("tokenizer.ggml.eos_token_ids", 5, {2, 9});
+    w.text("tokenizer.huggingface.json", "{}");
+  });
+  const auto model = model_from_gguf(parse_gguf(view_of(usual)), {});
+  CHECK(model->config.eos_ids == std::vector<int>{2, 9});
+  expect_bad(with_key("", [](GgufWriter& w) { w.array<int32_t>("tokenizer.ggml.eos_token_ids", 5, {2, 999999}); }),
+             {"tokenizer.ggml.eos_token_ids", "999999"});
+
   // Said, but with the meaning of not being there.
   const std::string neutral = with_key("", [](GgufWriter& w) {
     w.text("llama.rope.scaling.type", "none");

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "../engine/steps.h"
+#include "../engine/window_model.h"
 #include "tokenselect_settings.h"
 
 using namespace riffle;
@@ -262,4 +262,47 @@ TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
   const std::string text = riffle_context_notice(r.context);
   CHECK(text.find("32768") != std::string::npos);
   CHECK(text.find("positions list is selector tokenselect's") != std::string::npos);
+}
+
+// The factor multiplies cosines and sines of both, so a key that is stored without its rotation would lack it.
+TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later", "[tokenselect][model]") {
+  const test::TempDir temp;
+  test::TinyCheckpoint c = test::checkpoint("llama_yarn");
+  const std::string with = test::tiny_folder(c, temp);
+  c.name += "_1";
+  c.config["rope_scaling"]["attention_factor"] = 1.0;
+  const std::string without = test::tiny_folder(c, temp);
+  const auto prompt = test::ids(0, 200), steps = test::ids(200, 206);
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    riffle_context_options o = test::sparse(RIFFLE_SELECTOR_TOKENSELECT);
+    o.device = device;
+    riffle_context_options listed = o;
+    listed.selection.positions = RIFFLE_POSITIONS_LIST;
+    Runtime quiet(o, with), r(o, with);
+    riffle_context* none = nullptr;
+    char err[512] = "";
+    REQUIRE(riffle_context_create(r.model, &listed, &none, err, sizeof err) == RIFFLE_UNSUPPORTED);
+    CHECK(none == nullptr);
+    CHECK_THAT(err, Catch::Contains("selection.positions list") && Catch::Contains("attention factor") && Catch::Contains("yarn"));
+    // Refused later, it leaves the selection in force, and the session, as they were.
+    riffle_session* s = r.session();
+    const auto want = test::run(quiet, quiet.session(), prompt, steps);
+    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+      CHECK_THAT(riffle_context_error(r.context), Catch::Contains("attention factor"));
+      r.check(riffle_step(r.context, &s, &steps[i], 1));
+      CHECK(test::same_bits({r.logits(s)}, {want[i + 1]}));
+    }
+    // The setting alone is no matter: it is tokenselect's.
+    listed.selection.selector = RIFFLE_SELECTOR_DENSE;
+    r.check(riffle_set_selection(r.context, &listed.selection));
+    listed.selection.selector = RIFFLE_SELECTOR_TOKENSELECT;
+    REQUIRE(riffle_set_selection(r.context, &listed.selection) == RIFFLE_UNSUPPORTED);
+    // A factor of 1 is none.
+    Runtime allowed(o, without);
+    allowed.check(riffle_set_selection(allowed.context, &listed.selection));
+    test::run(allowed, allowed.session(), prompt, steps);
+    Runtime created(listed, without);
+  }
 }

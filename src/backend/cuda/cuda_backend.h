@@ -71,12 +71,12 @@ class CudaBackend : public Backend {
   void attend_hosted(int layer, const float* q, float* out);
   void prepare_step();
   void fetch_results(const float* logits);
-  int64_t sampled_vocab() const;
   int64_t index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const;
   void report_step();
 
   const Model& model_;
   const Config& config_;
+  const int64_t drawable_ids_ = drawable_ids(model_);
   CudaBackendOptions options_;
   ThreadPool* threads_;
   const cpu::Kernels* host_kernels_;

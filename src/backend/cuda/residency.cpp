@@ -14,8 +14,10 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 8 * 256;
+  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%.
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*) +
+              sizeof(uint32_t)) +
+         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 9 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
@@ -85,13 +87,19 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
+  out.last_use = d.last_use.as<uint32_t>();
   return out;
 }
 
-SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
+SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   SequenceKv s = store_->create(n_ctx, spec);
-  s.id = id;
+  open(s, n_ctx);
+  return s;
+}
+
+// What the device keeps of a sequence. On an error there is nothing of it.
+void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   if (free_tables_.empty()) {
     if (next_table_ == kMaxTables) fail(RIFFLE_BAD_ARGUMENT, "more than %d sessions on one GPU", kMaxTables);
     free_tables_.reserve(next_table_ + 1);  // destroy never allocates
@@ -103,7 +111,7 @@ SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& s
   const int64_t n = entries(config_, d->max_blocks);
   d->page_table = heap_->take(n * sizeof(int32_t), "a session's page table");
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
-  d->digests = heap_->take(n * store_->digest_stride(spec) * 2, "a session's digests");
+  d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
   d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t), "a session's history");
@@ -119,7 +127,55 @@ SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& s
   sequences_.push_back(d.get());
   free_tables_.pop_back();
   s.device = std::move(d);
+}
+
+// Full blocks are shared in the host store, and in a pool that the host drives. Where the device decides residency the new
+// sequence has a page table, and so slots, of its own.
+SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  const DeviceScope on(device_.ordinal);
+  const CudaSequence& f = on_device(from);
+  const int64_t block = n_tokens / layout_.block_size;
+  flush_.wait("flushing KV");
+  compute_->wait("flushing KV");  // full blocks are on their way to the host
+  if (f.tail_here && n_tokens % layout_.block_size != 0 && block == from.n_tokens / layout_.block_size) move_tails(from, true);
+  SequenceKv s = store_->fork(from, n_tokens, n_ctx);
+  try {
+    open(s, n_ctx);
+  } catch (...) {
+    store_->destroy(s);
+    throw;
+  }
+  try {
+    copy_index(from, s);
+    learn_addresses(s);
+    compute_->wait("forking a session");
+  } catch (...) {
+    destroy(s);
+    throw;
+  }
   return s;
+}
+
+// Digests and codes of the full blocks, and what rows are expected to read.
+void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
+  const CudaSequence& f = on_device(from);
+  CudaSequence& t = on_device(to);
+  const int64_t full = to.n_tokens / layout_.block_size, stride = store_->digest_stride(from.spec) * 2;
+  t.stale = f.stale;
+  if (f.codes.size() > 0) t.codes = heap_->take(entries(config_, t.max_blocks) * code_bytes(), "a session's INT4 keys");
+  const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
+    if (full > 0)
+      check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(), f.max_blocks * bytes, full * bytes,
+                              to.heads.size(), cudaMemcpyDeviceToDevice, *compute_),
+            "copying digests");
+  };
+  if (!f.stale) {
+    copy(f.digests, t.digests, stride);
+    copy(f.bound_factor, t.bound_factor, sizeof(float));
+  }
+  if (f.codes.size() > 0) copy(f.codes, t.codes, code_bytes());
+  check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(), cudaMemcpyDeviceToDevice, *compute_),
+        "copying a session's history");
 }
 
 void CudaResidency::destroy(SequenceKv& s) {
@@ -147,16 +203,22 @@ void CudaResidency::forget(SequenceKv& s, int64_t from_block) {
           "forgetting blocks");
     return;
   }
-  for (size_t i = 0; i < s.heads.size(); ++i) {
-    const int layer = static_cast<int>(i) / config_.n_kv_heads, head = static_cast<int>(i) % config_.n_kv_heads;
-    const int64_t end = static_cast<int64_t>(s.heads[i].blocks.size());
-    for (int64_t b = from_block; b < end; ++b) host_pool_->drop(block_key(s.id, layer, head, b));
-  }
+  for (const HeadKv& h : s.heads)
+    for (size_t b = from_block; b < h.blocks.size(); ++b)
+      if (!store_->shared(h.blocks[b])) host_pool_->drop(block_key(h.blocks[b]));
+}
+
+// The block that will be written next may be in the host's pool as another sequence's that held it too.
+void CudaResidency::drop_next(const SequenceKv& s) {
+  const size_t block = s.n_tokens / layout_.block_size;
+  for (const HeadKv& h : s.heads)
+    if (block < h.blocks.size()) host_pool_->drop(block_key(h.blocks[block]));
 }
 
 void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
   store_->reserve(s, n_tokens);
+  if (hosted() && on_device(s).known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
@@ -201,7 +263,7 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   forget_votes(d);
   compute_->wait("forgetting blocks");
   store_->truncate(s, n_tokens);
-  d.known_blocks = std::min(d.known_blocks, store_->layout().blocks(n_tokens));
+  d.known_blocks = std::min(d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
 }
 
 // The newest blocks of every layer and head between the tails and the host store.
@@ -455,6 +517,23 @@ void CudaResidency::require_votes(SequenceKv& s) {
 // The next step of every layer selects anew.
 void CudaResidency::forget_votes(CudaSequence& d) {
   if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
+}
+
+void CudaResidency::begin_working_set(SequenceKv& s, int window) {
+  if (hosted()) return store_->begin_working_set(s, window);
+  CudaSequence& d = on_device(s);
+  if (window > 0 && d.counted_window != window) {
+    if (d.last_use.size() == 0)
+      d.last_use = heap_->take(entries(config_, d.max_blocks) * sizeof(uint32_t), "a session's working set");
+    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_), "clearing a working set");
+  }
+  d.counted_window = window;
+}
+
+// The stamps are cleared by the next step that counts.
+void CudaResidency::clear_working_set(SequenceKv& s) {
+  Residency::clear_working_set(s);
+  on_device(s).counted_window = 0;
 }
 
 // After an error digests stay stale, and whoever needs them next comes back here.

@@ -20,6 +20,8 @@ struct CudaSequence : DeviceKv {
   Buffer page_table, host_table, digests, bound_factor, tails, expected;
   Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
+  Buffer last_use;           // StepSequence::last_use; empty until a step wants it
+  int counted_window = 0;    // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
@@ -38,13 +40,17 @@ class CudaResidency : public Residency {
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
-  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
+  SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void require_codes(SequenceKv& sequence) override;
   void require_votes(SequenceKv& sequence) override;
+  void clear_working_set(SequenceKv& sequence) override;
+  // KvStore::begin_working_set; counted on the device, unless the host decides residency.
+  void begin_working_set(SequenceKv& sequence, int window);
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
@@ -80,6 +86,8 @@ class CudaResidency : public Residency {
 
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
+  void open(SequenceKv& s, int64_t n_ctx);
+  void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
   std::byte* head_room(const SequenceKv& s);
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
@@ -89,6 +97,7 @@ class CudaResidency : public Residency {
   void reset_pool();
   void use_host_pool();
   void forget(SequenceKv& s, int64_t from_block);
+  void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one

@@ -1,0 +1,152 @@
+// The context length where none is given: the trained one, or what fits of it.
+#include "context_length.h"
+
+#include "engine/engine.h"
+#include "model/synthetic_model.h"
+#include "window_model.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memory) {
+  riffle_plan plan;
+  r.host_memory = host_memory;
+  plan_memory(model, r, plan);
+  return plan;
+}
+
+// What a plan takes of host memory when the sessions are full. made: bytes of weights that no file backs.
+uint64_t host_bytes(const riffle_plan& p, int sessions, uint64_t made) {
+  return sessions * (p.host_kv + p.selector_state) + p.activations + p.digests + p.prefill_kv + p.pool + made;
+}
+
+// Against every length tried in turn.
+void check_against_all(const Model& model, riffle_context_options o, uint64_t made) {
+  const int trained = model.config.n_ctx;
+  std::vector<uint64_t> takes;  // by multiples of 1024
+  for (int n = 1024; n <= trained; n += 1024) {
+    o.n_ctx = n;
+    ResolvedOptions r = resolve_options(model.config, o);
+    takes.push_back(host_bytes(plan_with(model, r, uint64_t(1) << 50), o.n_sessions, made));
+    CHECK(r.context_note.empty());
+    if (takes.size() > 1) CHECK(takes.back() > takes[takes.size() - 2]);
+  }
+  o.n_ctx = 0;
+  for (size_t i = 0; i < takes.size(); ++i) {
+    INFO("memory for " << (i + 1) * 1024 << " tokens");
+    // The least memory whose 7/8 are enough, and a little less.
+    uint64_t memory = takes[i] / 7 * 8;
+    while (memory - memory / 8 < takes[i]) ++memory;
+    ResolvedOptions r = resolve_options(model.config, o);
+    CHECK(plan_with(model, r, memory).n_ctx == static_cast<int>(i + 1) * 1024);
+    CHECK(r.context_note.empty() == (i + 1 == takes.size()));
+    if (i == 0) continue;
+    ResolvedOptions less = resolve_options(model.config, o);
+    CHECK(plan_with(model, less, memory - 2).n_ctx == static_cast<int>(i) * 1024);
+    CHECK(less.options.n_ctx == static_cast<int>(i) * 1024);
+    CHECK_THAT(less.context_note, Catch::Contains("this machine's memory"));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a default context is the longest that fits gpu_mem", "[limits][context]") {
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_EMU;
+  check_default_length_in_budget(o);
+  o.block_size = 64;
+  o.pool_per_layer = true;
+  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  check_default_length_in_budget(o);
+}
+
+TEST_CASE("a default context is the longest whose KV fits this machine", "[limits][context]") {
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = options();
+  o.n_sessions = 1;
+  check_against_all(*model, o, 0);
+  o.n_sessions = 3;
+  o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  check_against_all(*model, o, 0);
+  o.device = RIFFLE_DEVICE_EMU;
+  o.slots = 500;
+  check_against_all(*model, o, 0);
+}
+
+TEST_CASE("weights that no file backs count as host memory", "[limits][context]") {
+  const auto model = synthetic_model("tiny", DType::Q8_0);
+  model->config.n_ctx = 16384;
+  riffle_context_options o = options();
+  o.n_sessions = 1;
+  check_against_all(*model, o, model->weight_bytes);
+  materialize(*model);  // the same, once they are there
+  uint64_t made = 0;
+  for (const Buffer& b : model->generated) made += b.size();
+  CHECK(made >= model->weight_bytes * 9 / 10);
+  check_against_all(*model, o, made);
+}
+
+TEST_CASE("a length that is given is kept on the CPU, and a notice says what it takes", "[limits][context]") {
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = options();
+  o.n_ctx = 32768;
+  o.n_threads = 1;
+  ResolvedOptions r = resolve_options(model->config, o);
+  riffle_plan plan = plan_with(*model, r, 64 << 20);
+  CHECK(plan.n_ctx == 32768);
+  CHECK_THAT(plan.context_note, Catch::Contains("32768 tokens take") && Catch::Contains("64.0 MiB"));
+  Engine engine(*model, r);
+  CHECK(engine.n_ctx() == 32768);
+  CHECK_THAT(engine.notice(), Catch::Contains("32768 tokens take") && Catch::Contains("host memory"));
+  // No length fits: the shortest, which says both.
+  o.n_ctx = 0;
+  r = resolve_options(model->config, o);
+  plan = plan_with(*model, r, 1 << 20);
+  CHECK(plan.n_ctx == 1024);
+  CHECK_THAT(plan.context_note, Catch::Contains("holds 1024 tokens, of the 32768") && Catch::Contains("1024 tokens take"));
+  // emu's pool has to be there from the start.
+  o.device = RIFFLE_DEVICE_EMU;
+  o.n_ctx = 32768;
+  r = resolve_options(model->config, o);
+  r.host_memory = 64 << 20;
+  CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("this machine has 64.0 MiB"));
+}
+
+TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_EMU;
+  o.slots = 3;
+  ResolvedOptions r = resolve_options(model->config, o);
+  riffle_plan plan;
+  CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("slots is 3"));
+}
+
+TEST_CASE("RoPE that follows the context's length follows the one that was chosen", "[limits][context][rope]") {
+  const TempDir temp;
+  TinyCheckpoint c = checkpoint("llama_dynamic");
+  c.config["max_position_embeddings"] = 8192;
+  c.config["rope_scaling"]["original_max_position_embeddings"] = 256;
+  const std::string path = tiny_folder(c, temp);
+  riffle_context_options o = sparse(RIFFLE_SELECTOR_DENSE);
+  o.device = RIFFLE_DEVICE_EMU;
+  o.n_ctx = 2048;
+  riffle_plan plan{};
+  {
+    Runtime r(o, path);
+    plan_error(r.model, o, RIFFLE_OK, &plan);
+  }
+  const uint64_t gpu_mem = plan.min_gpu_mem;
+  const auto logits = [&](int n_ctx, uint64_t budget) {
+    o.n_ctx = n_ctx;
+    o.gpu_mem = budget;
+    Runtime r(o, path);
+    CHECK(riffle_context_length(r.context) == static_cast<size_t>(budget || n_ctx ? 2048 : 8192));
+    return run(r, r.session(), ids(0, 300), ids(300, 304));
+  };
+  const auto chosen = logits(0, gpu_mem);
+  CHECK(same_bits(chosen, logits(2048, 0)));
+  CHECK(!same_bits(chosen, logits(0, 0)));
+}
