@@ -85,6 +85,8 @@ def main():
     p = run(alone, "--restart")
     _, err = p.communicate()
     whole = time.time() - begin
+    if p.returncode not in (0, 1) or not os.path.exists(alone):
+        sys.exit(f"the undisturbed run failed: {err.decode()}")
     with open(alone, "rb") as f:
         want = gist(f.read())
     errors = sum(1 for w in want if w[2])
