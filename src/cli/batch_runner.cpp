@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kReadAhead = 64;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
 // Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it was submitted first.
-constexpr size_t kHeldAnswers = 4096, kHeldBytes = size_t{256} << 20;
+constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
 
 const char* error_code(riffle_status status) {
   switch (status) {
