@@ -93,21 +93,17 @@ def main():
     print(f"seed {seed}: {len(want)} lines ({errors} with errors) in {whole:.1f} s undisturbed, exit code {p.returncode}")
     if len(want) != o.lines or p.returncode != (1 if errors else 0):
         sys.exit(f"the undisturbed run failed: {err.decode()}")
-    # How long it takes until there is a first record, so that kills fall before and behind it.
-    begin = time.time()
-    p = run(out)
-    while p.poll() is None and not read():
-        time.sleep(0.005)
-    first = time.time() - begin
-    p.kill()
-    p.communicate()
-    os.unlink(out)
-
     found, torn, at_once = [], 0, 0
     for k in range(o.kills):
         p = run(out)
-        # Half of the way there on average by the last kill: every one finds work under way.
-        time.sleep(rng.uniform(0, 2 * first + whole / o.kills))
+        if k % 5 == 0:  # while it loads, or reads what is there
+            time.sleep(rng.uniform(0, 0.5))
+        else:  # after a number of further lines, such that all kills find work under way, and a moment
+            before = read().count(b"\n")
+            wanted = before + rng.randint(0, max(1, 2 * (o.lines - before) // (o.kills - k + 1)))
+            while p.poll() is None and read().count(b"\n") < wanted:
+                time.sleep(0.002)
+            time.sleep(rng.uniform(0, 2 * whole / o.lines))
         ended = p.poll()
         p.kill()
         _, err = p.communicate()
