@@ -28,8 +28,7 @@ int run_batch(BatchOptions& o) {
   input.survey(output.held(), output.name());
   if (held && input.counted())
     notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held, input.total());
-  else if (held)
-    notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
+  else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
   if (output.held().torn) notice(quiet, "[its last line was cut short and is dropped]");
   const auto failed = [&](size_t now) { return now + held_failed ? EXIT_RUN : EXIT_OK; };
   if (held && input.counted() && input.remaining() == 0) {
@@ -86,7 +85,8 @@ void add_batch(CLI::App& app, Command& chosen) {
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
       ->type_name("FILE")
       ->capture_default_str();
-  sub->add_option("--max-seqs,--parallel", o->max_seqs, "lines answered at once; the answers are the same for any number")
+  sub->add_option("--max-seqs,--parallel", o->max_seqs,
+                  "lines answered at once; the answers are the same for any number")
       ->type_name("N")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its output. Lines and records
-// are untrusted.
+// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its output. Lines and
+// records are untrusted.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,8 +28,8 @@ struct BatchDefaults {
   riffle_sampling sampling{};
 };
 
-// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id, dup_id,
-// bad_request, too_long, empty_prompt, bad_text, oom, no_slot, error.
+// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id,
+// dup_id, bad_request, too_long, empty_prompt, bad_text, oom, no_slot, error.
 struct BatchError {
   std::string code, message;
   std::string custom_id;  // "" if not known
@@ -38,7 +38,8 @@ struct BatchError {
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kMaxNameBytes = 1024;  // of custom_id and model, which go into the record
 constexpr int kMaxNesting = 32;         // a valid request needs 5
-constexpr size_t kMaxValues = 1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
+constexpr size_t kMaxValues =
+    1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
 
 // Parses a line. Throws BatchError; messages begin "line N: ".
 BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults);

@@ -34,8 +34,8 @@ class BatchInput {
   // Input and output must not be one file.
   bool is_file(const struct stat& other) const;
 
-  // Reads a regular file through, to know what there is to do and that held belongs to it; output: its name, for errors.
-  // What else it is is checked as it comes. Throws Exit; to be called before next.
+  // Reads a regular file through, to know what there is to do and that held belongs to it; output: its name, for
+  // errors. What else it is is checked as it comes. Throws Exit; to be called before next.
   void survey(HeldRecords held, const std::string& output);
 
   // Blank lines are left out. Bytes that form no request, and ids used before, are an error of their line. Throws Exit.

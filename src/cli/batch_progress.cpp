@@ -18,14 +18,14 @@ std::string BatchProgress::rate() const {
   return text;
 }
 
-void BatchProgress::update(size_t running) {
+void BatchProgress::update() {
   if (!bar_.due()) return;
   const size_t done = counts.answers + counts.errors;
   std::string label = text_of("%zu", done);
   if (total_) label += text_of(" of %zu", total_);
-  label += text_of(" lines, %zu under way", running);
-  if (counts.errors) label += text_of(", %zu errors", counts.errors);
-  bar_.show(label + ", " + rate(), static_cast<double>(done), static_cast<double>(total_));
+  label += " lines, " + rate();
+  if (counts.errors) label += text_of(", %zu failed", counts.errors);
+  bar_.show(std::move(label), static_cast<double>(done), static_cast<double>(total_));
 }
 
 std::string BatchProgress::summary() const {

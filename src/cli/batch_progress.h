@@ -7,7 +7,7 @@
 namespace riffle::cli {
 
 struct BatchCounts {
-  size_t answers = 0, errors = 0;  // records written by this run
+  size_t answers = 0, errors = 0;                                    // records written by this run
   uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;  // answer_tokens: as they come
 };
 
@@ -18,7 +18,7 @@ class BatchProgress {
 
   BatchCounts counts;
 
-  void update(size_t running);  // running: lines under way
+  void update();
   void clear() { bar_.clear(); }
   std::string summary() const;
   void finish() { bar_.finish(); }

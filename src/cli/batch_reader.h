@@ -35,7 +35,7 @@ class LineReader {
   Got next(std::string& line, bool wait = true);
 
   // Of the line that next gave.
-  size_t number() const { return number_; }   // from 1
+  size_t number() const { return number_; }  // from 1
   bool too_long() const { return too_long_; }
   bool whole() const { return whole_; }        // ended by a line break
   uint64_t offset() const { return offset_; }  // of the first byte behind it, from where reading began

@@ -25,9 +25,10 @@ HeldRecords scan_records(int fd, const std::string& name) {
   std::string line;
   while (reader.next(line) == LineReader::Got::LINE) {
     const auto damaged = [&](const std::string& why) {
-      throw Exit(EXIT_RUN, text_of("%s: line %zu is no record of riffle batch: %s; nothing was changed (--restart begins "
-                                   "anew)",
-                                   name.c_str(), reader.number(), why.c_str()));
+      throw Exit(EXIT_RUN,
+                 text_of("%s: line %zu is no record of riffle batch: %s; nothing was changed (--restart begins "
+                         "anew)",
+                         name.c_str(), reader.number(), why.c_str()));
     };
     if (!reader.whole()) {
       // The end of an interrupted run. Anything else without a line break is left to its owner.

@@ -24,7 +24,8 @@ const char* error_code(riffle_status status) {
 }
 
 BatchError error_of(size_t line, riffle_status status, const char* text, const std::string& custom_id) {
-  return {error_code(status), text_of("line %zu: %s", line, text && *text ? text : riffle_status_name(status)), custom_id};
+  return {error_code(status), text_of("line %zu: %s", line, text && *text ? text : riffle_status_name(status)),
+          custom_id};
 }
 
 }  // namespace
@@ -85,7 +86,8 @@ bool BatchRunner::want_line() const {
 }
 
 bool BatchRunner::read_ahead() {
-  // What can run at once, and one that waits; then a line with each iteration, so that reading does not hold up answers.
+  // What can run at once, and one that waits; then a line with each iteration, so that reading does not hold up
+  // answers.
   for (bool first = true; want_line() && (first || under_way_.size() <= max_seqs_); first = false) {
     const LineReader::Got got = input_.next(line_, under_way_.empty());
     if (got == LineReader::Got::END) return false;
@@ -191,7 +193,7 @@ void BatchRunner::run() {
     if (failure_) std::rethrow_exception(failure_);
     if (status == RIFFLE_ABORTED && interrupted()) break;
     check(status, context_);
-    progress_.update(under_way_.size());
+    progress_.update();
   }
   dropped_ = static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }));
 }

@@ -19,8 +19,8 @@ class BatchRunner {
   BatchRunner(riffle_model* model, riffle_context* context, riffle_scheduler_options scheduler, bool unordered,
               BatchInput& input, BatchOutput& output, BatchProgress& progress);
 
-  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line that is
-  // not. Throws Exit.
+  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line
+  // that is not. Throws Exit.
   void run();
 
   size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
@@ -44,7 +44,7 @@ class BatchRunner {
   bool read_ahead();
   void start(InputLine& in);
   std::optional<BatchError> submit(Jobs::iterator job);  // throws Exit
-  void conclude(Jobs::iterator job);  // the scheduler is done with it
+  void conclude(Jobs::iterator job);                     // the scheduler is done with it
   void finish(Jobs::iterator job, std::string record, bool failed);
   void write_finished();
 

@@ -4,7 +4,8 @@
 
 namespace riffle::cli {
 
-// --no-ws-control --window --prefill --max-inject-tokens --no-prefix-reuse. options: as riffle_scheduler_defaults left it.
+// --no-ws-control --window --prefill --max-inject-tokens --no-prefix-reuse. options: as riffle_scheduler_defaults left
+// it.
 void add_scheduler_flags(CLI::App& app, riffle_scheduler_options& options);
 
 }  // namespace riffle::cli

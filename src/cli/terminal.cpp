@@ -138,7 +138,9 @@ void Progress::show(std::string label, double done, double total) {
     const std::string tail = text_of(" %3.0f%%", 100 * share) + left;
     const size_t room = columns > line.size() + tail.size() + 4 ? columns - line.size() - tail.size() - 4 : 0;
     const size_t width = std::min<size_t>(room, 40), filled = static_cast<size_t>(share * static_cast<double>(width));
-    line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]" + tail;
+    // Words before pictures where the line is narrow.
+    if (width >= 5) line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+    line += tail;
   }
   if (line.size() >= columns) line.resize(columns - 1);
   const size_t now_drawn = line.size();
