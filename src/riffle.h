@@ -374,8 +374,9 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
  * host's physical memory, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
  * riffle_context_length say which, riffle_context_notice why. Host memory counts the KV, the selector's state and weights
  * that were converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool as well.
- * An n_ctx that is given is kept: too much for gpu_mem or the GPU is an error, as is KV beyond the host's memory on cuda; on
- * cpu and emu, where memory is taken as sessions grow, riffle_context_notice says that they may not fit. */
+ * Models trained with at most 1024 tokens are not shortened. A given n_ctx is kept. An error: beyond gpu_mem or the GPU's
+ * memory; cuda's KV or emu's pool beyond the host's memory. Beyond 7/8 of it: a notice, as memory is taken while sessions
+ * grow. */
 
 /* What running with these options would take, in bytes, computed before anything is allocated. */
 typedef struct riffle_plan {
@@ -402,7 +403,8 @@ typedef struct riffle_plan {
  * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for
  * n_sessions sessions of n_ctx tokens that step together: each further one adds its digests and its part of a step's buffers.
  * cuda: RIFFLE_OUT_OF_MEMORY also if the KV of so many full sessions does not fit host memory. With n_ctx 0 these are errors
- * only if 1024 tokens do not fit either; *plan is then for so many. */
+ * only if 1024 tokens do not fit either; *plan is then for so many (for models trained with fewer: for the trained length, and
+ * so where slots are too few, or too many for gpu_mem or the machine, whatever the length). */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 
@@ -412,8 +414,8 @@ RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
 RIFFLE_API size_t riffle_context_length(const riffle_context *context); /* tokens that a session can hold */
 /* What a user should know of how the context runs with the selection in force, such as a length below the trained one for want
- * of memory, positions beyond it or host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
- * context. */
+ * of memory, positions beyond it, host memory that could not be pinned, or a file that does not say how its text is cut into
+ * tokens; parts are joined by "; ", "" if there is nothing. Valid until the next call on the context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
 /* Change the selection for the steps that follow; KV already held stays valid. Where that needs other digests, each session

@@ -2,8 +2,6 @@
 // machine. On a model file, or on a shape with synthetic weights; with the model's attention or a synthetic one.
 #include "cli/bench.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <string_view>
 
@@ -46,16 +44,9 @@ class Bench {
     char err[1024] = "";
     if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
       results_.plan.n_threads = 0;
-    // Filled up, this machine would end the process without a word.
-    const double host = static_cast<double>(results_.plan.host_kv) * o_.batch +
-                        (results_.plan.device && std::string_view(results_.plan.device) == "cuda"
-                             ? 0.0
-                             : static_cast<double>(results_.plan.weights));
-    const double physical = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    if (!o_.shape.empty() && host > 0.95 * physical)
-      throw Exit(EXIT_MEMORY, text_of("%s of weights and KV do not fit this machine's %s of memory: try a smaller --depth, "
-                                      "--batch or --shape",
-                                      human_bytes(host).c_str(), human_bytes(physical).c_str()));
+    // Sessions are filled here, and a machine that is full would end the process without a word.
+    if (!o_.shape.empty() && *results_.plan.context_note)
+      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape", results_.plan.context_note));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));

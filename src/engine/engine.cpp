@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "model/tokenizer.h"
 #include "select/tokenselect.h"
 #include "util/error.h"
 
@@ -125,6 +126,7 @@ const char* Engine::notice() {
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
   const auto say = [&](const std::string& text) { notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text; };
+  if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
   if (n_ctx() > trained && !options_.trace) {
     if (!list_positions())

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/running_memory.h"
+#include "model/checked.h"
 #include "model/synthetic_model.h"
 #include "util/error.h"
 
@@ -320,7 +321,8 @@ CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
   p.free = device->free;
   p.weights = cuda::device_bytes(model);
   p.activations = cuda::running_bytes(model, o);
-  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
+  const uint64_t session = cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
+  if (!checked_mul(o.n_sessions, session, &p.digests)) p.digests = UINT64_MAX;
   const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
   p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
   p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
