@@ -12,6 +12,7 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kThreads = kNormThreads, kWarps = kThreads / 32;
+constexpr int kMostRows = 8;  // of x in one launch
 
 // What the kernel needs of Gemv, and how the work is cut.
 struct Plan {
@@ -375,15 +376,16 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
     const Status s = gemv_quant::launch(args, device, stream);
     return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
   }
-  if (gemv_mma::fits(args, device)) return gemv_mma::launch(args, device, stream);
-  switch (w.type) {
-    case WType::F32: return launch_type<WType::F32>(args, device, stream);
-    case WType::F16: return launch_type<WType::F16>(args, device, stream);
-    case WType::BF16: return launch_type<WType::BF16>(args, device, stream);
-    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
-    default: break;
-  }
-  return cudaErrorInvalidValue;
+  return launch_in_parts(args, kMostRows, [&](const Gemv& part) {
+    if (gemv_mma::fits(part, device)) return gemv_mma::launch(part, device, stream);
+    switch (w.type) {
+      case WType::F32: return launch_type<WType::F32>(part, device, stream);
+      case WType::F16: return launch_type<WType::F16>(part, device, stream);
+      case WType::BF16: return launch_type<WType::BF16>(part, device, stream);
+      case WType::Q8_0: return launch_type<WType::Q8_0>(part, device, stream);
+      default: return cudaErrorInvalidValue;
+    }
+  });
 }
 
 }  // namespace
