@@ -165,7 +165,9 @@ struct KvLayout {
 // [n_layers][n_kv_heads][max_blocks]; entry e = (layer * n_kv_heads + head) * max_blocks + block.
 struct StepSequence {
   int32_t n_tokens = 0;    // the current token included; its position is n_tokens - 1
-  int32_t table = 0;       // index into Pool::page_tables
+  int32_t table = 0;       // index into Pool::page_tables: names the blocks from prefix_blocks on
+  // Names those before, which other sequences have, too (forks): the same host blocks at the same entries.
+  int32_t prefix_table = 0, prefix_blocks = 0;
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;         // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;        // f16 [..][max_blocks][vectors][d], of full blocks
@@ -197,12 +199,16 @@ __host__ __device__ constexpr int64_t vote_bytes(int64_t n_query, int64_t max_bl
 // The slot pool as the device sees it (device-side residency). All members point to device memory.
 //   words[slot] = key(table, entry) << 24 | stamp: who owns the slot and the step that used it last. kFreeWord: nobody.
 //   page_tables[table][entry] = slot or -1.
-// Rules: a reader (one row's warp; a key belongs to one row) may use a slot only after it has moved words[slot] from
-// {its key, any stamp} to {its key, now} with a compare-and-swap. An evictor may take a slot only by moving words[slot]
-// from {other key, stamp != now} to {its key, now} with a compare-and-swap; then it clears the loser's page-table entry with
+// Rules: a reader (a row's warp) may use a slot only after it has found words[slot] to be {its key, now}, or moved it there from
+// {its key, any stamp} with a compare-and-swap. An evictor may take a slot only by moving words[slot]
+// from {any key, stamp != now} to {its key, now} with a compare-and-swap; then it clears the loser's page-table entry with
 // a compare-and-swap (slot -> -1), copies the block in, and enters itself into its own page table. So whatever a step uses
 // stays for that step, and what it needs beyond the pool it reads from host memory without keeping it: the pool can never
 // block a step, and never changes an answer.
+// A key belongs to one row, or (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
+// bytes are there (__threadfence between), and who finds a slot stamped now has a fence before it reads. Rows that miss a block
+// in the same step each take a slot: the last to enter itself is found from then on, the others' slots belong to a key that
+// leads elsewhere, and become victims like all that is no longer used.
 struct Pool {
   std::byte* slots = nullptr;  // [n_slots][block_bytes]
   int64_t n_slots = 0;
@@ -226,7 +232,8 @@ inline constexpr int kVictimBins = 4096;
 size_t victims_scratch_bytes();
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
 
-// forget.cu: a table forgets its blocks from `first` on: their slots become free. page_table: [n_heads][max_blocks].
+// forget.cu: a table forgets its blocks from `first` on: all slots with their keys become free. page_table:
+// [n_heads][max_blocks].
 Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64_t n_heads, int64_t max_blocks,
                      int64_t first, cudaStream_t stream);
 

@@ -52,7 +52,8 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options) : 
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
     fail(RIFFLE_UNSUPPORTED, "prefill chunks does not go with a selector that learns from whole prompts (lfps, positions list)");
-  engine_.set_working_set(o_.no_ws_control ? 0 : o_.window);
+  control_ = !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
+  engine_.set_working_set(control_ ? o_.window : 0);
 }
 
 Scheduler::~Scheduler() {
@@ -133,10 +134,9 @@ void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
   for (auto& r : decoding_) order.push_back(r.get());
   std::stable_partition(order.begin(), order.end(), [&](const Request* r) { return r->skips >= o_.max_skips; });
   const size_t limit = o_.max_tokens > 0 ? static_cast<size_t>(o_.max_tokens) : order.size();
-  const bool control = !o_.no_ws_control && engine_.pool_room(0) > 0;
   for (Request* r : order) {
-    const int64_t need = control ? estimate(*r) : 0;
-    const bool fits = !control || it.working_set + need <= engine_.pool_room(chosen.size() + 1);
+    const int64_t need = control_ ? estimate(*r) : 0;
+    const bool fits = !control_ || it.working_set + need <= engine_.pool_room(chosen.size() + 1);
     if (chosen.size() == limit || (!chosen.empty() && !fits)) {
       ++r->skips;
       ++it.skipped;
@@ -167,7 +167,7 @@ void Scheduler::decode(riffle_iteration& it) {
   it.blocks_loaded = (after.loaded_bytes - before.loaded_bytes) / engine_.block_bytes();
   double used = 0, all = 0;
   for (auto& r : decoding_) {
-    if (r->steps == 0) continue;
+    if (r->sequence->working_set < 0) continue;
     used += static_cast<double>(r->sequence->working_set);
     all += static_cast<double>(engine_.kv_blocks(*r->sequence));
   }

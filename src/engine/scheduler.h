@@ -64,6 +64,7 @@ class Scheduler {
   std::unique_ptr<PrefillRun> run_;
   Requests kept_;                // over, but a waiting prompt begins as theirs
   double share_ = 1;             // working set over all blocks, of sequences that have stepped
+  bool control_ = false;         // by working sets
   bool memory_short_ = false;    // nobody begins until somebody ends
 };
 

@@ -1,4 +1,6 @@
 // Forked sessions on a GPU: same bits as sessions of their own that went through the same prompts, steps and cuts.
+#include <algorithm>
+
 #include "../engine/forks.h"
 #include "device.h"
 
@@ -67,6 +69,97 @@ TEST_CASE("cuda: random histories of forked sessions are those of sessions of th
     }
 }
 
+TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][fork]") {
+  if (skip()) return;
+  riffle_context_options o = small(RIFFLE_SELECTOR_DENSE);
+  o.slots = 3000;
+  Runtime r(o);
+  const auto counted = [&](const riffle_session* s) {
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    r.check(riffle_session_get_stats(s, &stats));
+    return stats;
+  };
+  const auto fork = [&](const riffle_session* from, size_t n) {
+    r.sessions.push_back(nullptr);
+    r.check(riffle_session_fork(from, n, &r.sessions.back()));
+    return r.sessions.back();
+  };
+  const auto step = [&](riffle_session* s) {
+    const int32_t token = 500;
+    r.check(riffle_step(r.context, &s, &token, 1));
+  };
+  const auto free = [&](riffle_session* s) {
+    r.sessions.erase(std::find(r.sessions.begin(), r.sessions.end(), s));
+    riffle_session_free(s);
+  };
+  riffle_session* donor = r.session();
+  const auto prompt = some_tokens(16 * 12 + 3, 1);
+  r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session *before = fork(donor, prompt.size()), *other = fork(donor, 16 * 8);
+  step(donor);
+  const uint64_t heads = 16;  // 8 layers, 2 KV heads
+  CHECK(counted(donor).pool_lookups == 12 * heads);
+  CHECK(counted(donor).pool_hits == 0);
+  riffle_session* after = fork(donor, 16 * 12);
+  riffle_session* child = fork(after, 16 * 12);  // of a fork
+  for (riffle_session* s : {before, after, child}) {
+    step(s);
+    CHECK(counted(s).pool_lookups == 12 * heads);
+    CHECK(counted(s).pool_hits == 12 * heads);
+  }
+  free(donor);  // its forks keep what they share in the pool
+  step(other);
+  CHECK(counted(other).pool_lookups == 8 * heads);
+  CHECK(counted(other).pool_hits == 8 * heads);
+  // A cut into what others find under this name, and something else written there: under a name of its own.
+  r.check(riffle_session_truncate(after, 16 * 5 + 7));
+  r.check(riffle_prefill(after, prompt.data(), 16 * 6, nullptr, nullptr));  // 11 full blocks, 5 of them shared
+  step(after);
+  CHECK(counted(after).pool_lookups == (12 + 11) * heads);
+  CHECK(counted(after).pool_hits == (12 + 5) * heads);
+  step(child);
+  CHECK(counted(child).pool_hits == 2 * 12 * heads);
+  for (riffle_session* s : {before, after, child, other}) free(s);
+  // Whoever is called by the same names next finds nothing of that.
+  riffle_session* fresh = r.session();
+  r.check(riffle_prefill(fresh, prompt.data(), prompt.size(), nullptr, nullptr));
+  step(fresh);
+  CHECK(counted(fresh).pool_hits == 0);
+}
+
+TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
+  if (skip()) return;
+  constexpr int kForks = 8, kSteps = 60;
+  const auto prompt = some_tokens(600, 1);
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TOKENSELECT})
+    for (const int64_t slots : {16, 300, 700, 4000}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      riffle_context_options o = small(selector);
+      o.slots = slots;
+      Runtime r(o), alone(o);
+      riffle_session* donor = r.session();
+      r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+      std::vector<riffle_session*> forks, own;
+      for (int i = 0; i < kForks; ++i) {
+        r.sessions.push_back(nullptr);
+        r.check(riffle_session_fork(donor, prompt.size() - static_cast<size_t>(i) * 16, &r.sessions.back()));
+        forks.push_back(r.sessions.back());
+        own.push_back(alone.session());
+        alone.check(riffle_prefill(own[i], prompt.data(), prompt.size(), nullptr, nullptr));
+        alone.check(riffle_session_truncate(own[i], prompt.size() - static_cast<size_t>(i) * 16));
+      }
+      for (int t = 0; t < kSteps; ++t) {
+        const std::vector<int32_t> next(kForks, 400 + t);  // the same: they ask for nearly the same blocks
+        r.check(riffle_step(r.context, forks.data(), next.data(), kForks));
+        for (int i = 0; i < kForks; ++i) {
+          alone.check(riffle_step(alone.context, &own[i], &next[i], 1));
+          REQUIRE(r.logits(forks[i]) == alone.logits(own[i]));
+        }
+      }
+    }
+}
+
 TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was", "[cuda][fork][memory]") {
   if (skip()) return;
   riffle_context_options o = small(RIFFLE_SELECTOR_PSA);
@@ -87,6 +180,8 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
   const auto prompt = some_tokens(500, 1), tokens = some_tokens(20, 2);
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
   alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+  r.check(riffle_step(r.context, &s, &prompt[1], 1));  // takes what a step needs
+  alone.check(riffle_step(alone.context, &a, &prompt[1], 1));
   std::vector<riffle_session*> forks;
   riffle_status status = RIFFLE_OK;
   riffle_stats before{}, after{};

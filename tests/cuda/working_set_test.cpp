@@ -196,7 +196,7 @@ TEST_CASE("cuda: counting working sets costs no synchronisation and no answer", 
   const auto model = load_model(shipped_model(), {});
   std::vector<std::vector<float>> logits[2];
   for (int counted = 0; counted < 2; ++counted) {
-    Engine engine(*model, cuda_play(RIFFLE_SELECTOR_PSA).options);
+    Engine engine(*model, planned(*model, cuda_play(RIFFLE_SELECTOR_PSA).options));
     const auto s = engine.create();
     engine.prefill(*s, some_tokens(600, 4), nullptr, {});
     engine.set_working_set(counted * 12);

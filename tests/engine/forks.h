@@ -1,6 +1,7 @@
 // Random histories of forked sessions, each beside a session in a context of its own that went through the same prompts,
 // steps and cuts without ever sharing anything.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -97,8 +98,9 @@ class Forks {
     ++compared_;
     REQUIRE(riffle_session_length(m.session) == m.length);
     const float *a = riffle_logits(m.session), *b = riffle_logits(m.twin);
-    REQUIRE((a == nullptr) == (b == nullptr));
-    if (a) REQUIRE(std::memcmp(a, b, sizeof(float) * static_cast<size_t>(shared_.vocab_size())) == 0);
+    if (!a) return;  // the twin of a fork may have kept those of its last deed
+    REQUIRE(b);
+    REQUIRE(std::memcmp(a, b, sizeof(float) * static_cast<size_t>(shared_.vocab_size())) == 0);
   }
   void again(riffle_session* s, const Deed& deed) {
     if (deed.kind == Deed::kTruncate) return alone_.check(riffle_session_truncate(s, deed.length));
@@ -107,6 +109,7 @@ class Forks {
   }
   void done(Member& m, Deed deed) {
     again(m.twin, deed);
+    if (deed.kind != Deed::kTruncate) REQUIRE(riffle_logits(m.session));
     m.deeds.push_back(std::move(deed));
     compare(m);
   }
@@ -209,9 +212,9 @@ inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
     at.sessions.erase(std::find(at.sessions.begin(), at.sessions.end(), s));
     riffle_session_free(s);
   };
-  const auto prompt = some_tokens(static_cast<int>(20 * block + 5), 1), one = some_tokens(40, 2), two = some_tokens(70, 3);
+  const auto prompt = some_tokens(static_cast<int>(9 * block + 5), 1), one = some_tokens(40, 2), two = some_tokens(70, 3);
   // Inside a block, at a boundary, at the newest block, of nothing.
-  for (const size_t n : {size_t(7 * block + 3), size_t(8 * block), size_t(20 * block), prompt.size(), size_t(0)}) {
+  for (const size_t n : {size_t(4 * block + 3), size_t(5 * block), size_t(9 * block), prompt.size(), size_t(0)}) {
     INFO(n << " tokens of " << prompt.size());
     riffle_session *donor = r.session(), *fork = nullptr, *child = nullptr;
     const std::vector<int32_t> head(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(n)),

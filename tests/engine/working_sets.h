@@ -24,11 +24,18 @@ struct WorkingSetPlay {
   int fails_in_layer = -1;
 };
 
+inline ResolvedOptions planned(const Model& model, const riffle_context_options& options) {
+  ResolvedOptions resolved = resolve_options(model.config, options);
+  riffle_plan plan{};
+  plan_memory(model, resolved, plan);
+  return resolved;
+}
+
 // Three sequences, of which not all are in every step, are cut and prefilled meanwhile, and counting is changed and
 // interrupted. Returns Sequence::working_set of each sequence after each turn.
 class WorkingSetRun {
  public:
-  WorkingSetRun(const Model& model, const WorkingSetPlay& play) : play_(play), engine_(model, play.options) {
+  WorkingSetRun(const Model& model, const WorkingSetPlay& play) : play_(play), engine_(model, planned(model, play.options)) {
     rows_ = model.config.n_layers * model.config.n_kv_heads;
     heads_ = model.config.n_kv_heads;
   }

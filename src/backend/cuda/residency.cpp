@@ -14,8 +14,9 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%.
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*) +
+  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%. Two page
+  // tables: its own, and one that it may have from a session that has ended (forks).
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + 2 * sizeof(int32_t) + sizeof(void*) +
               sizeof(uint32_t)) +
          coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 9 * 256;
 }
@@ -63,8 +64,8 @@ void CudaResidency::reset_pool() {
   check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]), cudaMemcpyHostToDevice, *compute_),
         "clearing the slot pool");
   check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_), "clearing the slot pool");
-  for (CudaSequence* s : sequences_)
-    check(cudaMemsetAsync(s->page_table.data(), 0xff, s->page_table.size(), *compute_), "clearing a page table");
+  for (PageTable* t : page_tables_)
+    check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_), "clearing a page table");
   compute_->wait("clearing the slot pool");
   steps_ = 0;
 }
@@ -77,7 +78,9 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   const CudaSequence& d = on_device(s);
   StepSequence out;
   out.n_tokens = static_cast<int32_t>(s.n_tokens + 1);
-  out.table = d.table;
+  out.table = d.own->index;
+  out.prefix_table = d.prefix ? d.prefix->index : 0;
+  out.prefix_blocks = static_cast<int32_t>(d.prefix_blocks);
   out.max_blocks = d.max_blocks;
   out.host = d.host_table.as<std::byte*>();
   out.digests = d.digests.as<uint16_t>();
@@ -98,18 +101,83 @@ SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
   return s;
 }
 
-// What the device keeps of a sequence. On an error there is nothing of it.
-void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
+std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   if (free_tables_.empty()) {
     if (next_table_ == kMaxTables) fail(RIFFLE_BAD_ARGUMENT, "more than %d sessions on one GPU", kMaxTables);
-    free_tables_.reserve(next_table_ + 1);  // destroy never allocates
+    free_tables_.reserve(next_table_ + 1);  // release never allocates
     free_tables_.push_back(next_table_++);
   }
+  auto table = std::make_shared<PageTable>();
+  table->index = free_tables_.back();
+  table->entries = heap_->take(entries(config_, max_blocks) * sizeof(int32_t), "a session's page table");
+  page_tables_.reserve(page_tables_.size() + 1);
+  int32_t* at = table->entries.as<int32_t>();
+  check(cudaMemsetAsync(at, 0xff, table->entries.size(), *compute_), "clearing a page table");
+  check(cudaMemcpyAsync(pool_.page_tables + table->index, &at, sizeof at, cudaMemcpyHostToDevice, *compute_),
+        "entering a page table");
+  compute_->wait("entering a page table");
+  page_tables_.push_back(table.get());
+  free_tables_.pop_back();
+  return table;
+}
+
+void CudaResidency::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
+  if (hosted()) return;
+  check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(), int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
+                      from_block, *compute_),
+        "forgetting blocks");
+}
+
+// One holder less; with the last one all its blocks leave the pool, and another table may have its number. Throws nothing: if
+// the device is lost, so is what it held.
+void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
+  if (!table) return;
+  if (table.use_count() == 1) {
+    try {
+      forget(*table, max_blocks, 0);
+    } catch (const Error&) {
+    }
+    cudaStreamSynchronize(*compute_);
+    cudaGetLastError();
+    page_tables_.erase(std::find(page_tables_.begin(), page_tables_.end(), table.get()));
+    free_tables_.push_back(table->index);
+  }
+  table.reset();
+}
+
+// A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names, those with the first one.
+void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
+  if (hosted() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
+  if (from.prefix_blocks > 0) {
+    to.prefix = from.prefix;
+    to.prefix_blocks = std::min(n_blocks, from.prefix_blocks);
+  } else if (from.own) {
+    to.prefix = from.own;
+    to.prefix_blocks = n_blocks;
+    from.own->shared_blocks = std::max(from.own->shared_blocks, n_blocks);
+  }
+}
+
+// The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what follows under another name.
+void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
+  d.prefix_blocks = std::min(d.prefix_blocks, n_blocks);
+  if (d.prefix_blocks == 0) release(d.prefix, d.max_blocks);
+  if (!d.own) return;
+  if (d.own.use_count() == 1) d.own->shared_blocks = 0;
+  forget(*d.own, d.max_blocks, std::max(n_blocks, d.own->shared_blocks));
+  if (n_blocks >= d.own->shared_blocks) return;
+  if (!d.prefix && n_blocks > 0) {
+    d.prefix = d.own;
+    d.prefix_blocks = n_blocks;
+  }
+  release(d.own, d.max_blocks);
+}
+
+// What the device keeps of a sequence. On an error there is nothing of it.
+void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
-  d->table = free_tables_.back();
   d->max_blocks = store_->layout().blocks(n_ctx);
   const int64_t n = entries(config_, d->max_blocks);
-  d->page_table = heap_->take(n * sizeof(int32_t), "a session's page table");
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
@@ -118,22 +186,15 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   d->addresses = riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_), "clearing a session's history");
-  check(cudaMemsetAsync(d->page_table.data(), 0xff, d->page_table.size(), *compute_), "clearing a page table");
   check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_), "clearing a session's blocks");
-  int32_t* table = d->page_table.as<int32_t>();
-  check(cudaMemcpyAsync(pool_.page_tables + d->table, &table, sizeof table, cudaMemcpyHostToDevice, *compute_),
-        "entering a page table");
-  compute_->wait("creating a session");
+  d->own = make_table(d->max_blocks);  // and waits
   sequences_.push_back(d.get());
-  free_tables_.pop_back();
   s.device = std::move(d);
 }
 
-// Full blocks are shared in the host store, and in a pool that the host drives. Where the device decides residency the new
-// sequence has a page table, and so slots, of its own.
 SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   const DeviceScope on(device_.ordinal);
-  const CudaSequence& f = on_device(from);
+  CudaSequence& f = on_device(from);
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
   compute_->wait("flushing KV");  // full blocks are on their way to the host
@@ -146,6 +207,7 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
     throw;
   }
   try {
+    share_table(f, on_device(s), block);
     copy_index(from, s);
     learn_addresses(s);
     compute_->wait("forking a session");
@@ -182,27 +244,25 @@ void CudaResidency::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
   cudaStreamSynchronize(flush_);
-  try {
-    const DeviceScope on(device_.ordinal);
-    forget(s, 0);
-  } catch (const Error&) {
-  }
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
+  drop_from_host_pool(s, 0);
+  try {
+    const DeviceScope on(device_.ordinal);
+    if (d.own && d.own.use_count() > 1) forget(*d.own, d.max_blocks, d.own->shared_blocks);
+    release(d.prefix, d.max_blocks);
+    release(d.own, d.max_blocks);
+  } catch (const Error&) {
+  }
+  release(d.prefix, d.max_blocks);  // what an error has left
+  release(d.own, d.max_blocks);
   sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
-  free_tables_.push_back(d.table);
   s.device.reset();
   store_->destroy(s);
 }
 
-void CudaResidency::forget(SequenceKv& s, int64_t from_block) {
-  CudaSequence& d = on_device(s);
-  if (!hosted()) {
-    check(forget_blocks(pool_, d.table, d.page_table.as<int32_t>(), static_cast<int64_t>(s.heads.size()), d.max_blocks,
-                        from_block, *compute_),
-          "forgetting blocks");
-    return;
-  }
+void CudaResidency::drop_from_host_pool(const SequenceKv& s, int64_t from_block) {
+  if (!hosted()) return;
   for (const HeadKv& h : s.heads)
     for (size_t b = from_block; b < h.blocks.size(); ++b)
       if (!store_->shared(h.blocks[b])) host_pool_->drop(block_key(h.blocks[b]));
@@ -217,8 +277,10 @@ void CudaResidency::drop_next(const SequenceKv& s) {
 
 void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
+  CudaSequence& d = on_device(s);
+  if (!d.own) d.own = make_table(d.max_blocks);
   store_->reserve(s, n_tokens);
-  if (hosted() && on_device(s).known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
+  if (hosted() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
@@ -259,7 +321,8 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
-  forget(s, block);
+  drop_from_host_pool(s, block);
+  cut_tables(d, block);
   forget_votes(d);
   compute_->wait("forgetting blocks");
   store_->truncate(s, n_tokens);

@@ -1,6 +1,7 @@
 // Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by itself (struct Pool of
 // kernels/cuda.h), one layer of KV while prefilling.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/cuda.h"
@@ -13,11 +14,20 @@
 
 namespace riffle::cuda {
 
+// Names blocks in the device's pool: those of one sequence, and of its forks where they are the same.
+struct PageTable {
+  int32_t index = 0;          // in Pool::page_tables
+  Buffer entries;
+  int64_t shared_blocks = 0;  // a fork may find its first so many blocks here
+};
+
 // What the device has of a sequence; tables as in StepSequence.
 struct CudaSequence : DeviceKv {
-  int32_t table = 0;
+  std::shared_ptr<PageTable> own;     // null after a cut into what forks find there, until reserve
+  std::shared_ptr<PageTable> prefix;  // of its first prefix_blocks; null: none
+  int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
-  Buffer page_table, host_table, digests, bound_factor, tails, expected;
+  Buffer host_table, digests, bound_factor, tails, expected;
   Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
   Buffer last_use;           // StepSequence::last_use; empty until a step wants it
@@ -87,6 +97,11 @@ class CudaResidency : public Residency {
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
   void open(SequenceKv& s, int64_t n_ctx);
+  std::shared_ptr<PageTable> make_table(int64_t max_blocks);
+  void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
+  void release(std::shared_ptr<PageTable>& table, int64_t max_blocks);
+  void share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks);
+  void cut_tables(CudaSequence& d, int64_t n_blocks);
   void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
   std::byte* head_room(const SequenceKv& s);
@@ -96,7 +111,7 @@ class CudaResidency : public Residency {
   void forget_votes(CudaSequence& d);
   void reset_pool();
   void use_host_pool();
-  void forget(SequenceKv& s, int64_t from_block);
+  void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
@@ -125,6 +140,7 @@ class CudaResidency : public Residency {
   uint32_t steps_ = 0;  // since the pool's stamps began
   std::vector<int32_t> free_tables_;
   int32_t next_table_ = 0;
+  std::vector<PageTable*> page_tables_;   // alive
   std::vector<CudaSequence*> sequences_;  // alive
 
   // Prefill: a layer's KV, and the one before, which may still be on its way to the host.
