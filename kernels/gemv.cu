@@ -366,14 +366,13 @@ Status launch_any(const Gemv& args, const GemvDevice& device, cudaStream_t strea
 // Outputs [first, first + n) of args, all of one type.
 Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Matrix& w = args.w[0];
-  // Q8_0 has no padding between rows of scales.
-  const bool integers = is_quantised(w.type) && (w.type != WType::Q8_0 || w.cols % 256 == 0);
+  const bool few_bits = is_quantised(w.type) && w.type != WType::Q8_0;
   bool fast = vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30);
   for (int o = 0; o < args.n_outs; o++)
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, row_parts(w.type, w.cols).data, 1);
   if (!fast) return launch_any(args, device, stream);
-  if (integers) {
+  if (few_bits) {
     const Status s = gemv_quant::launch(args, device, stream);
     return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
   }

@@ -17,7 +17,7 @@ constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of
 constexpr int kMaxStages = 8;
 constexpr int kMostRows = 8;    // of x in one launch
 constexpr int kTensorRows = 3;  // from here on tensor cores are faster
-constexpr int rows_of_unit(WType type) { return type == WType::Q8_0 ? 2 : 4; }
+constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
 
 struct Plan {
   Gemv args;
@@ -73,7 +73,7 @@ struct Part {
           : "=l"(from)
           : "r"(at[i]), "n"(kPiece), "l"(is_second(lane, i, pairs) ? second : first));
       if (kOfRow * R % 32 == 0 || i * 32 + lane < kOfRow * R)
-        copy_or_zero<kPiece>(to + piece_in_slot<kRow>(i * 32 + lane) * kPiece, from, left[kSame ? 0 : i] > 0);
+        copy_or_zero<kPiece>(to + (i * 32 + lane) * kPiece, from, left[kSame ? 0 : i] > 0);
       at[i] += kOfRow;
       if (!kSame || i + 1 == kCopies) left[kSame ? 0 : i] -= kRow;
     }
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
 
 template <WType T, int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int R = rows_of_unit(T), kStage = kWarps * Slot<T, R>::kBytes;
+  constexpr int R = rows_of_unit(N), kStage = kWarps * Slot<T, R>::kBytes;
   Plan plan = {};
   plan.args = args;
   plan.row = row_parts(T, args.w[0].cols);
@@ -322,7 +322,6 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 
 Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   switch (args.w[0].type) {
-    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
     case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
     case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
     case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);

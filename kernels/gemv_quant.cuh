@@ -13,7 +13,7 @@ constexpr bool is_five(WType t) { return t == WType::Q5_0 || t == WType::Q5_1 ||
 // Bytes of a row's step in each part of a matrix.
 template <WType T>
 struct Format {
-  static constexpr int kData = T == WType::Q8_0 ? 1024 : 512, kHigh = T == WType::Q6_K ? 256 : is_five(T) ? 128 : 0;
+  static constexpr int kData = 512, kHigh = T == WType::Q6_K ? 256 : is_five(T) ? 128 : 0;
   static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 128 : 64;
   static constexpr int kBlocks = T == WType::Q6_K ? 8 : 0;
   // Value = scale * quant - min * m, else scale * quant.
@@ -28,26 +28,11 @@ struct Slot {
   static constexpr int kBytes = (kBlocks + R * F::kBlocks + 15) / 16 * 16;
 };
 
-// Where piece p of 16 bytes is in a row of kRow: where lanes take two each, those of eight lanes are in different banks.
-template <int kRow>
-__device__ __forceinline__ int piece_in_slot(int p) {
-  return kRow == 1024 ? p ^ (p / 8 & 1) : p;
-}
-
 // A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. Types with an offset have it taken off,
 // and to keep the sign the quant is at the top of the byte: it is 2^shift too large, which the scale makes good.
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
-  if constexpr (T == WType::Q8_0) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const uint4 v = *reinterpret_cast<const uint4*>(slot + r * F::kData + piece_in_slot<F::kData>(2 * lane + h) * 16);
-      q[4 * h] = static_cast<int>(v.x), q[4 * h + 1] = static_cast<int>(v.y);
-      q[4 * h + 2] = static_cast<int>(v.z), q[4 * h + 3] = static_cast<int>(v.w);
-    }
-    return;
-  }
   const uint4 v = *reinterpret_cast<const uint4*>(slot + r * F::kData + lane * 16);
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
   uint32_t high[2] = {};
@@ -86,8 +71,8 @@ __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, i
   using F = Format<T>;
   const char* at = slot + rows * (F::kData + F::kHigh) + r * F::kScales;
   const auto half_of = [](const char* p) { return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(p)); };
-  if constexpr (T == WType::Q4_0 || T == WType::Q5_0 || T == WType::Q8_0) {
-    return {half_of(at + lane * 2) * (T == WType::Q4_0 ? 1.0f / 16 : T == WType::Q5_0 ? 1.0f / 8 : 1.0f), 0};
+  if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
+    return {half_of(at + lane * 2) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
   } else if constexpr (T == WType::Q4_1 || T == WType::Q5_1) {
     const uint32_t both = *reinterpret_cast<const uint32_t*>(at + lane * 4);
     return {f16_bits_to_f32(both & 0xffff), f16_bits_to_f32(both >> 16)};

@@ -41,8 +41,8 @@ struct Tile {
 template <int kRow>
 __device__ __forceinline__ int piece_at(int r, int piece) {
   constexpr int kPieces = kRow / 16;
-  if constexpr (kPieces > 8) return r * kRow + (piece ^ r % 8) * 16;
-  else return r * kRow + (piece ^ (r / (8 / kPieces) % kPieces)) * 16;
+  static_assert(kPieces == 1 || kPieces == 2 || kPieces == 4 || kPieces == 8);
+  return r * kRow + (piece ^ (r / (8 / kPieces) % kPieces)) * 16;
 }
 
 // x of a group of columns: of each 8 rows the operands [byte][lane] and [row] (unit, sum). The padding spreads groups
@@ -252,11 +252,6 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
 template <WType T>
 __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first, uint32_t* second) {
   using L = Tile<T>;
-  if constexpr (T == WType::Q8_0) {
-    *first = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, 2 * m) + t * 4);
-    *second = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, 2 * m + 1) + t * 4);
-    return;
-  }
   const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, m) + t * 4);
   if constexpr (T == WType::Q6_K) {
     uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) + m % 2 * 8);
@@ -314,9 +309,8 @@ struct RowScales {
     } else if constexpr (T == WType::Q6_K) {
       const auto signed_at = [&](int k) { return static_cast<float>(static_cast<int8_t>(bytes[k / 4] >> 8 * (k % 4))); };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
-    } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0 || T == WType::Q8_0) {
-      constexpr float kFactor = T == WType::Q4_0 ? 1.0f / 16 : T == WType::Q5_0 ? 1.0f / 8 : 1.0f;
-      return {f16_bits_to_f32(bytes[m / 2] >> 16 * (m % 2) & 0xffff) * kFactor, 0};
+    } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
+      return {f16_bits_to_f32(bytes[m / 2] >> 16 * (m % 2) & 0xffff) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
     } else {
       const uint32_t both = *reinterpret_cast<const uint32_t*>(tile + L::kScalesAt + piece_at<L::kScales>(r, m / 4) +
                                                                m % 4 * 4);
@@ -551,7 +545,6 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   if (device.major < 9) return cudaErrorNotSupported;
   switch (args.w[0].type) {
-    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
     case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
     case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
     case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
