@@ -1,9 +1,10 @@
-// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0 they are
-// slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters most), types
-// of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
-// unit of kRows rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
-// even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of
-// the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0
+// they are slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters
+// most), types of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of
+// reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time and keeps kDepth 16-byte
+// loads a lane in flight, also across units and before x is even there. The row of a matrix belongs to one warp whatever
+// the grid, and a lane adds its products in the order of the columns: the bits of y depend on W's row and x alone, not
+// on n, on the other outputs or on the device.
 #include "kernels/gemv_mma.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/rmsnorm.cuh"

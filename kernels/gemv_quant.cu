@@ -4,7 +4,8 @@
 // bytes come through a ring in shared memory, filled by asynchronous copies that begin before x is there and run on
 // from unit to unit, so that registers do not limit what is in flight and the next kernel's blocks find room beside
 // this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups in the order of the
-// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device. From
+// kTensorRows rows on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/gemv_quant.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/gemv_ring.cuh"

@@ -1,10 +1,11 @@
 // y = W x for several rows x, of weights of 4 to 6 bits, on the tensor cores' integer product (mma.m16n8k32): the same
 // integers as gemv_quant.cu's, added as f32 in the same order, so that y has the same bits, in a time that hardly grows
 // with the rows. The quants of 16 rows of W are one operand, the other is one byte of each of 8 rows of x; three
-// products make the sums of a group of 32 columns, exactly. There, a lane has every 32nd group of a row; here, a warp
-// has 8 neighbouring groups of every 32 with a sum for each, and the four blocks of a cluster share the columns: block b
-// has columns 256 b to 256 b + 255 of every 1024, and the rows' sums meet in shared memory of one of them. So a block
-// needs a fourth of x only. Weights come through a ring as in gemv_quant.cu.
+// products make the sums of a group of 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes
+// are added at the end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps share 16
+// rows of W: two of each block of a cluster of four, where block b has columns 256 b to 256 b + 255 of every 1024, so
+// that it needs a fourth of x only. Their sums meet in the shared memory of one of the blocks. Weights come through a
+// ring as in gemv_quant.cu.
 #include "kernels/gemv_quant.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/gemv_ring.cuh"
@@ -13,9 +14,11 @@
 namespace riffle::cuda::gemv_quant {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr int kCluster = 4;
-constexpr int kRows = 16, kCols = kStep / kCluster, kGroups = kCols / kGroup;  // of a tile: a block's part of a step
+constexpr int kWarps = 16, kThreads = kWarps * 32;
+constexpr int kCluster = 4, kBlockCols = kStep / kCluster;  // a block's part of a step
+constexpr int kShares = 2, kSlots = kWarps / kShares;       // warps that share a unit; units under way in a block
+constexpr int kRows = 16, kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
+constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
 constexpr int kMaxStages = 8;
 
 struct Plan {
@@ -33,7 +36,9 @@ struct Plan {
 template <WType T>
 struct Tile {
   using F = Format<T>;
-  static constexpr int kData = F::kData / kCluster, kHigh = F::kHigh / kCluster, kScales = F::kScales / kCluster;
+  static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts, kHigh = F::kHigh / kParts;
+  static constexpr int kScalesParts = F::kScales / 16,
+                       kScales = 16;  // both warps have those of 256 columns, or each its own
   static constexpr bool kBlocks = F::kBlocks > 0;
   static constexpr int kHighAt = kRows * kData, kScalesAt = kHighAt + kRows * kHigh,
                        kBlocksAt = kScalesAt + kRows * kScales, kBytes = kBlocksAt + (kBlocks ? kRows * 4 : 0);
@@ -49,13 +54,13 @@ __device__ __forceinline__ int piece_at(int r, int piece) {
 // over the banks when they are written.
 constexpr int kOperands = 3 * 32 * 8, kOfEight = kOperands + 8 * 8;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_group(int eights) { return eights * kOfEight + 32; }
-RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) { return kGroups * bytes_of_group(eights); }
-// A block's sums of a unit, [row of x][16] with a stride that keeps a warp's stores apart; a block collects those of 2
-// warps, from 4 blocks, of this unit and the one before. Then sums of squares [row][8] and 1 / rms [row].
+RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) { return kBlockCols / kGroup * bytes_of_group(eights); }
+// A warp's sums of a unit, [row of x][16] with a stride that keeps its stores apart; a block collects those of 2 units,
+// from 8 warps, of this round and the one before. Then sums of squares [row][8] and 1 / rms [row].
 constexpr int kStride = kRows + 4;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_sums(int eights) { return eights * 8 * kStride * 4; }
 RIFFLE_HOST_DEVICE constexpr int bytes_of_exchange(int eights) {
-  return 2 * (kWarps / kCluster) * kCluster * bytes_of_sums(eights) + eights * 8 * (kWarps + 1) * 4;
+  return 2 * (kSlots / kCluster) * kCluster * kShares * bytes_of_sums(eights) + eights * 8 * (kSquares + 1) * 4;
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -108,8 +113,9 @@ __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[out].rows) - 1};
 }
 
-// Copies one part of a matrix, kRow bytes of each row of a tile. A lane's copies are always at the same places.
-template <int kRow>
+// Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A lane's copies are always
+// at the same places.
+template <int kRow, int kTiles>
 struct Part {
   static constexpr int kOfRow = kRow / 16, kCopies = (kOfRow * kRows + 31) / 32;
   const char *first, *second;  // of the first and of the last 8 rows
@@ -133,14 +139,15 @@ struct Part {
       const int r = (i * 32 + lane) / kOfRow;
       const char* from;
       asm("mad.wide.u32 %0, %1, 16, %2;" : "=l"(from) : "r"(at[i]), "l"(r >= 8 ? second : first));
-      if (kOfRow * kRows % 32 == 0 || r < kRows) copy_or_zero<16>(to + piece_at<kRow>(r, lane % kOfRow), from, left > 0);
-      at[i] += kCluster * kOfRow;
+      if (kOfRow * kRows % 32 == 0 || r < kRows)
+        copy_or_zero<16>(to + piece_at<kRow>(r, lane % kOfRow), from, left > 0);
+      at[i] += kTiles * kOfRow;
     }
-    left -= kCluster * kRow;
+    left -= kTiles * kRow;
   }
 };
-template <>
-struct Part<0> {
+template <int kTiles>
+struct Part<0, kTiles> {
   __device__ __forceinline__ void seek(int, const void*, const void*, bool, const Rows&, int64_t, int) {}
   __device__ __forceinline__ void copy(int, uint32_t) {}
 };
@@ -149,29 +156,29 @@ struct Part<0> {
 template <WType T>
 struct Producer {
   using L = Tile<T>;
-  Part<L::kData> data;
-  Part<L::kHigh> high;
-  Part<L::kScales> scales;
+  Part<L::kData, L::kParts> data;
+  Part<L::kHigh, L::kParts> high;
+  Part<L::kScales, L::kScalesParts> scales;
   const char* blocks;  // of this lane's row, lane < 16
   int blocks_left;     // bytes from there on
   int unit, step;
 
-  __device__ __forceinline__ void seek(const Plan& plan, int lane, int rank, int u) {
+  __device__ __forceinline__ void seek(const Plan& plan, int lane, int part, int u) {
     unit = u, step = 0;
     if (u >= plan.n_units) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
     const Rows rows = rows_of(plan, u);
     const Matrix &w = plan.args.w[rows.out], &v = plan.args.w[pairs ? 1 : rows.out];
-    data.seek(lane, w.data, v.data, pairs, rows, plan.row.data, rank);
-    high.seek(lane, w.high, v.high, pairs, rows, plan.row.high, rank);
-    scales.seek(lane, w.scales, v.scales, pairs, rows, plan.row.scales, rank);
+    data.seek(lane, w.data, v.data, pairs, rows, plan.row.data, part);
+    high.seek(lane, w.high, v.high, pairs, rows, plan.row.high, part);
+    scales.seek(lane, w.scales, v.scales, pairs, rows, plan.row.scales, L::kScalesParts == 4 ? part / 2 : part);
     if constexpr (L::kBlocks) {
-      const int r = lane % kRows, row = min(rows.first + (pairs ? r % 8 : r), rows.last), in = rank / 2 * 4;
+      const int r = lane % kRows, row = min(rows.first + (pairs ? r % 8 : r), rows.last), in = part / 4 * 4;
       blocks = static_cast<const char*>(r >= 8 ? v.blocks : w.blocks) + row * plan.row.blocks + in;
       blocks_left = static_cast<int>(plan.row.blocks) - in;
     }
   }
-  __device__ __forceinline__ void copy(const Plan& plan, int lane, int rank, uint32_t slot) {
+  __device__ __forceinline__ void copy(const Plan& plan, int lane, int part, uint32_t slot) {
     if (unit < plan.n_units) {
       data.copy(lane, slot);
       high.copy(lane, slot + L::kHighAt);
@@ -180,7 +187,7 @@ struct Producer {
         if (lane < kRows) copy_or_zero<4>(slot + L::kBlocksAt + lane * 4, blocks, blocks_left > 0);
         blocks += 8, blocks_left -= 8;
       }
-      if (++step == plan.n_steps) seek(plan, lane, rank, unit + static_cast<int>(gridDim.x) / kCluster * kWarps);
+      if (++step == plan.n_steps) seek(plan, lane, part, unit + static_cast<int>(gridDim.x) / kCluster * kSlots);
     }
     close_stage(plan.groups);
   }
@@ -191,7 +198,7 @@ struct Producer {
 // gemv_quant.cu, where a warp takes 256 of every 2048 columns.
 template <int H>
 __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, char* xs, uint32_t sums) {
-  constexpr int kMine = 2 * H;  // rows: the warp's are row + 4m
+  constexpr int kMine = H;  // rows: the warp's are row + 8m
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, parity = threadIdx.x / 32 % 2, row = threadIdx.x / 64;
   const int cols = static_cast<int>(a.w[0].cols), end = min(first + plan.chunk, plan.n_steps);
@@ -199,7 +206,7 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
   float squares[kMine] = {};
 #pragma unroll 1
   for (int step = first + (first + parity) % 2; step < last; step += 2) {
-    const int c = step * kStep + rank * kCols + lane * 8;
+    const int c = step * kStep + rank * kBlockCols + lane * 8;
     float4 weight[2] = {make_float4(1, 1, 1, 1), make_float4(1, 1, 1, 1)}, v[kMine][2];
     if (a.norm != nullptr && c < cols) {
       weight[0] = *reinterpret_cast<const float4*>(a.norm + c);
@@ -207,7 +214,7 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
     }
 #pragma unroll
     for (int m = 0; m < kMine; m++) {
-      const int i = row + 4 * m;
+      const int i = row + 8 * m;
       v[m][0] = v[m][1] = make_float4(0, 0, 0, 0);
       if (i < a.n && c < cols) {
         v[m][0] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c);
@@ -227,7 +234,7 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
       }
       const Eight eight = in_bytes(x);
       if (step >= end) continue;
-      const int i = row + 4 * m;
+      const int i = row + 8 * m;
       char* const to = group + i / 8 * kOfEight;
 #pragma unroll
       for (int part = 0; part < 3; part++) {
@@ -243,7 +250,7 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
   for (int m = 0; m < kMine; m++) {
     const float sum = warp_sum(squares[m]);
     if (lane < kCluster)
-      store_far(in_block(sums + ((row + 4 * m) * kWarps + parity * kCluster + rank) * 4, lane), sum);
+      store_far(in_block(sums + ((row + 8 * m) * kSquares + parity * kCluster + rank) * 4, lane), sum);
   }
 }
 
@@ -275,65 +282,65 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
   }
 }
 
-// The scales of a row's tile; of(m): what scales_of() of gemv_quant.cuh makes of group m.
+// The scales of a row's tile; of(m): what scales_of() of gemv_quant.cuh makes of group m. half: which one of 256
+// columns; odd: whether those are the second 256 of 512.
 template <WType T>
 struct RowScales {
   using L = Tile<T>;
   static constexpr bool kSixBits = T == WType::Q4_K || T == WType::Q5_K;
-  uint32_t bytes[4], mins[2];
+  uint32_t words[4];
   float d, dmin;
-  const char* at;
 
-  __device__ __forceinline__ void load(const char* tile, int r, int odd_tile) {
-    at = tile + L::kScalesAt + r * L::kScales;
-    if constexpr (L::kScales == 16) {
+  __device__ __forceinline__ void load(const char* tile, int r, int half, int odd) {
+    const char* at = tile + L::kScalesAt + r * L::kScales;
+    if constexpr (kSixBits) {
       const uint4 v = *reinterpret_cast<const uint4*>(at);
-      if constexpr (kSixBits) {
-        d = f16_bits_to_f32(v.x & 0xffff), dmin = -f16_bits_to_f32(v.x >> 16);
-        bytes[0] = (v.y & 0x0f0f0f0fu) | (v.w << 4 & 0x30303030u), bytes[1] = (v.z & 0x0f0f0f0fu) | (v.w & 0x30303030u);
-        mins[0] = (v.y >> 4 & 0x0f0f0f0fu) | (v.w << 2 & 0x30303030u);
-        mins[1] = (v.z >> 4 & 0x0f0f0f0fu) | (v.w >> 2 & 0x30303030u);
-      } else {
-        bytes[0] = v.x, bytes[1] = v.y, bytes[2] = v.z, bytes[3] = v.w;
-      }
+      d = f16_bits_to_f32(v.x & 0xffff), dmin = -f16_bits_to_f32(v.x >> 16);
+      const uint32_t low = half ? v.z : v.y, scale = half ? v.w : v.w << 4, min = half ? v.w >> 2 : v.w << 2;
+      words[0] = (low & 0x0f0f0f0fu) | (scale & 0x30303030u), words[1] = (low >> 4 & 0x0f0f0f0fu) | (min & 0x30303030u);
+    } else if constexpr (L::kScalesParts == 4) {
+      const uint2 v = *reinterpret_cast<const uint2*>(at + half * 8);
+      words[0] = v.x, words[1] = v.y;
     } else {
-      at = tile + L::kScalesAt + piece_at<L::kScales>(r, 0);
+      const uint4 v = *reinterpret_cast<const uint4*>(at);
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     }
     if constexpr (T == WType::Q6_K)
-      d = f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd_tile * 2)) * 0.25f;
+      d = f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd * 2)) * 0.25f;
   }
-  __device__ __forceinline__ Scales of(const char* tile, int r, int m) const {
+  __device__ __forceinline__ Scales of(int m) const {
     if constexpr (kSixBits) {
-      return {d * static_cast<float>(bytes[m / 4] >> 8 * (m % 4) & 255),
-              dmin * static_cast<float>(mins[m / 4] >> 8 * (m % 4) & 255)};
+      return {d * static_cast<float>(words[0] >> 8 * m & 255), dmin * static_cast<float>(words[1] >> 8 * m & 255)};
     } else if constexpr (T == WType::Q6_K) {
-      const auto signed_at = [&](int k) { return static_cast<float>(static_cast<int8_t>(bytes[k / 4] >> 8 * (k % 4))); };
+      const auto signed_at = [&](int k) {
+        return static_cast<float>(static_cast<int8_t>(words[k / 4] >> 8 * (k % 4)));
+      };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
     } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
-      return {f16_bits_to_f32(bytes[m / 2] >> 16 * (m % 2) & 0xffff) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
+      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
     } else {
-      const uint32_t both = *reinterpret_cast<const uint32_t*>(tile + L::kScalesAt + piece_at<L::kScales>(r, m / 4) +
-                                                               m % 4 * 4);
-      return {f16_bits_to_f32(both & 0xffff), f16_bits_to_f32(both >> 16)};
+      return {f16_bits_to_f32(words[m] & 0xffff), f16_bits_to_f32(words[m] >> 16)};
     }
   }
 };
 
-// Lane 4g + t has of each group's sums, and of rows 8h to 8h + 7 of x, [h][k]: W's row g + 8 (k / 2), x's row 2t + k % 2.
+// Lane 4g + t has of each group's sums, and of rows 8h to 8h + 7 of x, [h][k]: W's row g + 8 (k / 2), x's row 2t + k
+// % 2.
 template <int H>
 using Sums = float[kGroups][H][4];
 
 template <WType T, int H>
-__device__ __forceinline__ void multiply_tile(const char* tile, const char* x, int odd_tile, int lane, Sums<H>& sum) {
+__device__ __forceinline__ void multiply_tile(const char* tile, const char* x, int half, int odd, int lane,
+                                              Sums<H>& sum) {
   const int g = lane / 4, t = lane % 4;
   RowScales<T> scales[2];
-  scales[0].load(tile, g, odd_tile), scales[1].load(tile, g + 8, odd_tile);
+  scales[0].load(tile, g, half, odd), scales[1].load(tile, g + 8, half, odd);
 #pragma unroll
   for (int m = 0; m < kGroups; m++) {
     uint32_t a[4];
     unpack_tile<T>(tile, g, m, t, &a[0], &a[2]);
     unpack_tile<T>(tile, g + 8, m, t, &a[1], &a[3]);
-    const Scales s[2] = {scales[0].of(tile, g, m), scales[1].of(tile, g + 8, m)};
+    const Scales s[2] = {scales[0].of(m), scales[1].of(m)};
 #pragma unroll
     for (int h = 0; h < H; h++) {
       const char* const from = x + m * bytes_of_group(H) + h * kOfEight;
@@ -365,20 +372,22 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
   }
 }
 
-// Adds the four blocks' sums of a unit and writes its rows of y.
+// Adds the eight warps' sums of a unit and writes its rows of y, of every second row of x.
 template <int H>
-__device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, const float* sums, const float* norms) {
+__device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int half, const float* sums,
+                                       const float* norms) {
   constexpr int kOne = H * 8 * kStride;
   const Gemv& a = plan.args;
   const bool pairs = a.then == Then::SwiGlu;
   const int rows = pairs ? kRows / 2 : kRows, r = lane % rows;
   const Rows at = rows_of(plan, unit);
   if (at.first + r > at.last) return;
-  for (int i = lane / rows; i < a.n; i += 32 / rows) {
+  for (int i = lane / rows * kShares + half; i < a.n; i += 32 / rows * kShares) {
     const float* of = sums + i * kStride + r;
     const float norm = a.norm != nullptr ? norms[i] : 1.0f;
     const auto whole = [&](const float* p) {
-      return __fmul_rn((p[0] + p[kOne]) + (p[2 * kOne] + p[3 * kOne]), norm);
+      const auto two = [&](int k) { return p[2 * k * kOne] + p[(2 * k + 1) * kOne]; };
+      return __fmul_rn((two(0) + two(1)) + (two(2) + two(3)), norm);
     };
     const float mine = whole(of);
     float* y = a.y[at.out] + i * a.ldy[at.out] + at.first + r;
@@ -389,28 +398,29 @@ __device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, con
 #endif
 
 template <WType T, int H>
-__global__ void __launch_bounds__(kThreads, H == 1 ? 2 : 1) kernel(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Plan plan) {
 #if __CUDA_ARCH__ >= 900
   using L = Tile<T>;
   extern __shared__ uint4 shared[];
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(blockIdx.x) % kCluster;
+  const int of_block = warp / kShares, half = warp % kShares, part = rank * kShares + half;
   char* const ring = reinterpret_cast<char*>(shared) + warp * plan.stages * L::kBytes;
   char* const xs = reinterpret_cast<char*>(shared) + kWarps * plan.stages * L::kBytes;
   float* const exchange = reinterpret_cast<float*>(xs + plan.chunk * bytes_of_step(H));
-  float* const squares = exchange + 2 * (kWarps / kCluster) * kCluster * (bytes_of_sums(H) / 4);
-  float* const norms = squares + H * 8 * kWarps;
+  float* const squares = exchange + 2 * (kSlots / kCluster) * kCluster * kShares * (bytes_of_sums(H) / 4);
+  float* const norms = squares + H * 8 * kSquares;
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * L::kBytes;
 
   // Weights first: they wait for nobody.
   let_next_start();
   cluster_arrive();
   Producer<T> producer;
-  const int first = warp * (static_cast<int>(gridDim.x) / kCluster) + static_cast<int>(blockIdx.x) / kCluster;
-  const int stride = static_cast<int>(gridDim.x) / kCluster * kWarps;
-  producer.seek(plan, lane, rank, first);
+  const int first = of_block * (static_cast<int>(gridDim.x) / kCluster) + static_cast<int>(blockIdx.x) / kCluster;
+  const int stride = static_cast<int>(gridDim.x) / kCluster * kSlots;
+  producer.seek(plan, lane, part, first);
 #pragma unroll 1
-  for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, rank, ring_at + s * L::kBytes);
+  for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, part, ring_at + s * L::kBytes);
 
   cluster_wait();  // all blocks are there: their shared memory may be written
   wait_for_previous();
@@ -421,20 +431,22 @@ __global__ void __launch_bounds__(kThreads, H == 1 ? 2 : 1) kernel(const __grid_
   if (a.norm != nullptr) {  // 1 / rms is common to the whole sum, so it is applied there
     if (threadIdx.x < H * 8) {
       float sum = 0;
-      for (int w = 0; w < kWarps; w++) sum += squares[threadIdx.x * kWarps + w];
+      for (int w = 0; w < kSquares; w++) sum += squares[threadIdx.x * kSquares + w];
       norms[threadIdx.x] = 1.0f / sqrtf(__fadd_rn(sum / static_cast<float>(a.w[0].cols), a.eps));
     }
     __syncthreads();
   }
 
   uint32_t slot = 0, slot_before = ring_bytes - L::kBytes;
-  // Where the sums of this warp's units meet: in block warp % 4, in turns in two places. They are read one unit later,
-  // so that blocks need not wait for each other.
-  constexpr int kMeeting = kCluster * (bytes_of_sums(H) / 4);
-  const auto meeting = [&](int round) { return exchange + (round % 2 * (kWarps / kCluster) + warp / kCluster) * kMeeting; };
+  // Where the sums of this warp's units meet: in one of the blocks, in turns in two places. They are read one unit
+  // later, so that blocks need not wait for each other.
+  constexpr int kMeeting = kCluster * kShares * (bytes_of_sums(H) / 4);
+  const auto meeting = [&](int round) {
+    return exchange + (round % 2 * (kSlots / kCluster) + of_block / kCluster) * kMeeting;
+  };
   const auto finish_round = [&](int round) {
     const int u = first + round * stride;
-    if (u < plan.n_units && warp % kCluster == rank) finish<H>(plan, u, lane, meeting(round), norms);
+    if (u < plan.n_units && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
     __syncwarp();
   };
   for (int round = 0; round < plan.rounds; round++) {
@@ -453,11 +465,11 @@ __global__ void __launch_bounds__(kThreads, H == 1 ? 2 : 1) kernel(const __grid_
       for (int step = begin; step < end; step++, x_at += bytes_of_step(H)) {
         wait_for_stage();
         __syncwarp();  // all lanes' copies are there, and all have read the slot before
-        producer.copy(plan, lane, rank, ring_at + slot_before);
+        producer.copy(plan, lane, part, ring_at + slot_before);
         const char* const from = ring + slot;
         slot_before = slot;
         slot = slot + L::kBytes == ring_bytes ? 0 : slot + L::kBytes;
-        multiply_tile<T, H>(from, x_at, rank % 2, lane, sum);
+        multiply_tile<T, H>(from, x_at + half * kGroups * bytes_of_group(H), half, rank % 2, lane, sum);
       }
     }
     if (round > 0) {
@@ -465,14 +477,14 @@ __global__ void __launch_bounds__(kThreads, H == 1 ? 2 : 1) kernel(const __grid_
       finish_round(round - 1);
     }
     if (active) {
-      const uint32_t to = in_block(shared_address(meeting(round) + rank * (kMeeting / kCluster)), warp % kCluster);
+      const uint32_t to = in_block(shared_address(meeting(round) + part * (bytes_of_sums(H) / 4)), of_block % kCluster);
       const int g = lane / 4, t = lane % 4;
 #pragma unroll
       for (int h = 0; h < H; h++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
           const auto of = [&](int m) { return sum[m][h][k]; };
-          const float whole = ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
+          const float whole = (of(0) + of(1)) + (of(2) + of(3));
           store_far(to + ((8 * h + 2 * t + k % 2) * kStride + g + k / 2 * 8) * 4, whole);
         }
     }
@@ -501,10 +513,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (pairs) plan.args.n_outs = 1;
   plan.n_units = static_cast<int>(n_units);
   plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
-  // Half of the shared memory if that is enough, so that the next kernel's block has room; else all of it.
-  constexpr int kFew = 3, kFixed = 1024 + bytes_of_exchange(H);
-  int room = device.smem / 2 - kFixed;
-  if (H > 1 || plan.n_steps * kStepOfX + kFew * kStage > room) room = device.smem - kFixed;
+  constexpr int kFew = 3;
+  const int room = device.smem - bytes_of_exchange(H);
   const int fit = (room - kFew * kStage) / kStepOfX;
   if (fit < 1) return cudaErrorNotSupported;
   const int n_chunks = (plan.n_steps + fit - 1) / fit;
@@ -513,8 +523,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (plan.stages > kMaxStages) plan.stages = kMaxStages;
   while (!stages_possible(plan.stages)) plan.stages--;
   plan.groups = kGroupsLeft / (plan.stages - 2);
-  const size_t smem = static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * kStepOfX +
-                      bytes_of_exchange(H);
+  const size_t smem =
+      static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * kStepOfX + bytes_of_exchange(H);
 
   // As many clusters as the device has room for with one block on a processor: one more would take as long again.
   if (Status s = cudaFuncSetAttribute(kernel<T, H>, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem);
@@ -531,7 +541,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (Status s = cudaOccupancyMaxActiveClusters(&most, kernel<T, H>, &config); s != cudaSuccess) return s;
   if (most < 1) return cudaErrorNotSupported;
   const int clusters = static_cast<int>(n_units < most ? n_units : most);
-  plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(clusters) * kWarps) / (clusters * kWarps));
+  plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));
   return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap, stream, kCluster);
 }
 
