@@ -37,8 +37,9 @@ template <WType T>
 struct Tile {
   using F = Format<T>;
   static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts, kHigh = F::kHigh / kParts;
-  static constexpr int kScalesParts = F::kScales / 16,
-                       kScales = 16;  // both warps have those of 256 columns, or each its own
+  // Of 256 columns, which both warps of a block have, or (8 parts) of a warp's own.
+  static constexpr int kScales = 16, kScalesParts = F::kScales / kScales;
+  static_assert(kScalesParts == kCluster || kScalesParts == kParts);
   static constexpr bool kBlocks = F::kBlocks > 0;
   static constexpr int kHighAt = kRows * kData, kScalesAt = kHighAt + kRows * kHigh,
                        kBlocksAt = kScalesAt + kRows * kScales, kBytes = kBlocksAt + (kBlocks ? kRows * 4 : 0);
@@ -54,7 +55,7 @@ __device__ __forceinline__ int piece_at(int r, int piece) {
 // over the banks when they are written.
 constexpr int kOperands = 3 * 32 * 8, kOfEight = kOperands + 8 * 8;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_group(int eights) { return eights * kOfEight + 32; }
-RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) { return kBlockCols / kGroup * bytes_of_group(eights); }
+RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) { return kShares * kGroups * bytes_of_group(eights); }
 // A warp's sums of a unit, [row of x][16] with a stride that keeps its stores apart; a block collects those of 2 units,
 // from 8 warps, of this round and the one before. Then sums of squares [row][8] and 1 / rms [row].
 constexpr int kStride = kRows + 4;
