@@ -86,9 +86,14 @@ enum class Then : uint8_t {
   SwiGlu,  // two matrices of one shape: y[0] = silu(W[0] x) * (W[1] x)
 };
 
-inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
+// Which units multiply weights of 4 to 6 bits. The bits are the same; tensor cores need compute capability 9.0, and
+// where there are none the others do it. Other types take no notice.
+enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
-// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x
+inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
+
+// Decode: few rows x, bound by reading the weights once (of types other than those of 4 to 6 bits, once for 8 rows).
+// The bits of a row of y do not depend on n or on the other rows. Arithmetic in f32; weights are widened. With BF16 weights x
 // goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits
 // products are of integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a group
 // that is not all finite makes NaN.
@@ -106,6 +111,7 @@ struct Gemv {
   // Programmatic dependent launch: the kernel may start, and read weights, while the one before it in the stream still
   // runs; it waits before it touches x, norm or y. So the kernel before must not be the one that writes the weights.
   bool overlap = false;
+  Cores cores = Cores::Best;
 };
 Status gemv(const Gemv& args, cudaStream_t stream);
 

@@ -106,7 +106,7 @@ void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int6
 void CudaBackend::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
-  if (args.phase == Phase::Decode || args.n <= kGemvMaxRows) {
+  if (args.phase == Phase::Decode || args.n <= kFewRows) {
     Gemv g;
     g.x = args.x;
     g.ldx = cols;
@@ -146,7 +146,7 @@ void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
-  if (phase == Phase::Decode || n <= kGemvMaxRows) {
+  if (phase == Phase::Decode || n <= kFewRows) {
     const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
     grow(hidden_, (biased ? 2 : 1) * n * hidden * sizeof(float), "a step's FFN");
     Gemv up;
