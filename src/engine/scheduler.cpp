@@ -305,7 +305,8 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     budget = std::min(budget, (o_.max_tokens - it.decode_rows) * layers);
   }
   if (o_.prefill == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
-  if (!reading_ && !begin_next()) return;
+  // Who was skipped came first: another sequence would only take more of the pool from them.
+  if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;
   try {
     if (!run_) {
