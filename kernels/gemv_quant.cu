@@ -319,7 +319,8 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                                  : launch_rows<T, 8>(args, device, stream);
   if (s != cudaErrorNotSupported || args.n == 1) return s;
   // A device with less shared memory.
-  return launch_in_parts(args, (args.n + 1) / 2, [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
+  return launch_in_parts(args, (args.n + 1) / 2,
+                         [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
 }
 
 Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
