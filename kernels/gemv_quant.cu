@@ -5,7 +5,7 @@
 // from unit to unit, so that registers do not limit what is in flight and the next kernel's blocks find room beside
 // this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups in the order of the
 // columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device. From
-// kTensorRows rows on gemv_quant_tensor.cu makes the same bits faster.
+// tensor_rows() rows on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/gemv_quant.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/gemv_ring.cuh"
@@ -16,8 +16,9 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of squares of x
 constexpr int kMaxStages = 8;
-constexpr int kMostRows = 8;    // of x in one launch
-constexpr int kTensorRows = 3;  // from here on tensor cores are faster
+constexpr int kMostRows = 8;  // of x in one launch
+// From so many rows on tensor cores are faster (measured: tools/bench/RESULTS-CUDA.md).
+constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
 constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
 
 struct Plan {
@@ -318,7 +319,8 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                                  : launch_rows<T, 8>(args, device, stream);
   if (s != cudaErrorNotSupported || args.n == 1) return s;
   // A device with less shared memory.
-  return launch_in_parts(args, (args.n + 1) / 2, [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
+  return launch_in_parts(args, (args.n + 1) / 2,
+                         [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
 }
 
 Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
@@ -337,7 +339,7 @@ Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t 
 }  // namespace
 
 Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (args.cores == Cores::Tensor || (args.cores == Cores::Best && args.n >= kTensorRows)) {
+  if (args.cores == Cores::Tensor || (args.cores == Cores::Best && args.n >= tensor_rows(args.w[0].type))) {
     const Status s = launch_tensor(args, device, stream);
     if (s != cudaErrorNotSupported) return s;
   }
