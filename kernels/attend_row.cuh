@@ -85,7 +85,18 @@ struct RowWarp {
 
   __device__ int64_t head_index() const { return int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads; }
   __device__ int own(int i) const { return first + kRowWarps * i; }
-  __device__ unsigned long long key(int b) const { return device_pool_key(sequence.table, entry0 + b); }
+  __device__ unsigned long long key(int b) const { return device_pool_key(table_of(sequence, b), entry0 + b); }
+  // Where the block's slot is entered. What forks share costs a look into the tables' table instead of registers.
+  __device__ bool is_shared(int b) const { return b < sequence.prefix_blocks; }
+  __device__ int32_t* place(int b) const {
+    return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 + b;
+  }
+  // After the warp has written the block to the slot.
+  __device__ void enter(int b, int slot_) const {
+    if (is_shared(b)) __threadfence();
+    __syncwarp();
+    if (lane == 0) *place(b) = slot_;
+  }
   __device__ const std::byte* tail() const { return sequence.tail + head_index() * a.step.layout.block_bytes; }
   // Where whole blocks may not fit (kernels with none of this lose nothing).
   static constexpr bool kMayHalve = D * sizeof(T) > 256;
@@ -117,7 +128,7 @@ struct RowWarp {
       source = kGiven;
       from = a.sources[int64_t(row) * a.max_positions + (p - a.begin)];
     } else if (page_table != nullptr) {
-      slot = __ldcg(page_table + entry0 + block);
+      slot = __ldcg(place(block));
       if (slot >= 0) word = *static_cast<volatile unsigned long long*>(a.step.pool.words + slot);
     }
   }
@@ -134,7 +145,7 @@ struct RowWarp {
   }
 
   // Misses below `limit` (claimed, before anything was issued) go from host memory into victims' slots, with many loads
-  // under way. Only this warp reads them in this step. Those for which there is no slot stay misses.
+  // under way. Those for which there is no slot stay misses.
   __device__ void fetch(int limit) {
     if (page_table == nullptr) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;
@@ -162,12 +173,13 @@ struct RowWarp {
           if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);
       }
     }
+    __threadfence();  // other lanes, and rows of forks, are going to read what this one wrote
+    __syncwarp();
     if (to >= 0) {
-      page_table[entry0 + block] = to;
+      *place(block) = to;
       source = kFetched;
       from = a.step.pool.slots + int64_t(to) * a.step.layout.block_bytes;
     }
-    __threadfence();  // other lanes are going to read what this one wrote
     __syncwarp();
   }
 
@@ -277,7 +289,7 @@ struct RowWarp {
     block_.values(ring, a.step.layout.block_size, memory.block);
     if (to >= 0) {
       keep_rows(to, a.step.layout.value_offset, ring);
-      if (lane == 0) page_table[entry0 + what.x] = to;
+      enter(what.x, to);
     }
     last = what;
     __syncwarp();
@@ -289,6 +301,7 @@ struct RowWarp {
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr && !a.host_driven)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
+    if (lane == 0 && a.step.stamp) sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
   }
   // It does not; but its bytes came.
   __device__ void drop_result() {
@@ -326,8 +339,9 @@ struct RowWarp {
         *reinterpret_cast<uint4*>(base + a.step.layout.value_offset + t * row_bytes + c * 16) =
             stage[block_size * Shape::kChunks + at];
       }
-    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see all of the above.
-    if (lane == 0) page_table[entry0 + b] = to;
+    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see all of the above; but for
+    // blocks that forks share.
+    enter(b, to);
   }
 
   // Masses for the test, of each head: to the words of its wave.

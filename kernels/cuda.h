@@ -86,9 +86,14 @@ enum class Then : uint8_t {
   SwiGlu,  // two matrices of one shape: y[0] = silu(W[0] x) * (W[1] x)
 };
 
-inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 8;
+// Which units multiply weights of 4 to 6 bits. The bits are the same; tensor cores need compute capability 9.0, and
+// where there are none the others do it. Other types take no notice.
+enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
-// Decode: few rows x, bound by reading the weights once. Arithmetic in f32; weights are widened. With BF16 weights x
+inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
+
+// Decode: few rows x, bound by reading the weights once (of types other than those of 4 to 6 bits, once for 8 rows).
+// The bits of a row of y do not depend on n or on the other rows. Arithmetic in f32; weights are widened. With BF16 weights x
 // goes through tensor cores in two bf16 parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits
 // products are of integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32 columns, and a group
 // that is not all finite makes NaN.
@@ -106,6 +111,7 @@ struct Gemv {
   // Programmatic dependent launch: the kernel may start, and read weights, while the one before it in the stream still
   // runs; it waits before it touches x, norm or y. So the kernel before must not be the one that writes the weights.
   bool overlap = false;
+  Cores cores = Cores::Best;
 };
 Status gemv(const Gemv& args, cudaStream_t stream);
 
@@ -159,7 +165,9 @@ struct KvLayout {
 // [n_layers][n_kv_heads][max_blocks]; entry e = (layer * n_kv_heads + head) * max_blocks + block.
 struct StepSequence {
   int32_t n_tokens = 0;    // the current token included; its position is n_tokens - 1
-  int32_t table = 0;       // index into Pool::page_tables
+  int32_t table = 0;       // index into Pool::page_tables: names the blocks from prefix_blocks on
+  // Names those before, which other sequences have, too (forks): the same host blocks at the same entries.
+  int32_t prefix_table = 0, prefix_blocks = 0;
   int64_t max_blocks = 0;
   std::byte* const* host = nullptr;         // pinned host blocks (readable from the device)
   const uint16_t* digests = nullptr;        // f16 [..][max_blocks][vectors][d], of full blocks
@@ -171,6 +179,9 @@ struct StepSequence {
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
   // once, and tested in fewer passes; results do not depend on it. Null: none is expected.
   int32_t* expected = nullptr;
+  // [n_layers][n_kv_heads][max_blocks]: n_tokens of the last step that attended to the block, 0: none has. Null unless
+  // DecodeStep::stamp or count_working_sets ask for it.
+  uint32_t* last_use = nullptr;
 };
 
 // The last selection of a layer by vote; n_tokens 0: none. Then follow the query that voted, f32 [n_heads * d], and of each block
@@ -188,12 +199,16 @@ __host__ __device__ constexpr int64_t vote_bytes(int64_t n_query, int64_t max_bl
 // The slot pool as the device sees it (device-side residency). All members point to device memory.
 //   words[slot] = key(table, entry) << 24 | stamp: who owns the slot and the step that used it last. kFreeWord: nobody.
 //   page_tables[table][entry] = slot or -1.
-// Rules: a reader (one row's warp; a key belongs to one row) may use a slot only after it has moved words[slot] from
-// {its key, any stamp} to {its key, now} with a compare-and-swap. An evictor may take a slot only by moving words[slot]
-// from {other key, stamp != now} to {its key, now} with a compare-and-swap; then it clears the loser's page-table entry with
+// Rules: a reader (a row's warp) may use a slot only after it has found words[slot] to be {its key, now}, or moved it there from
+// {its key, any stamp} with a compare-and-swap. An evictor may take a slot only by moving words[slot]
+// from {any key, stamp != now} to {its key, now} with a compare-and-swap; then it clears the loser's page-table entry with
 // a compare-and-swap (slot -> -1), copies the block in, and enters itself into its own page table. So whatever a step uses
 // stays for that step, and what it needs beyond the pool it reads from host memory without keeping it: the pool can never
 // block a step, and never changes an answer.
+// A key belongs to one row, or (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
+// bytes are there (__threadfence between), and who finds a slot stamped now has a fence before it reads. Rows that miss a block
+// in the same step each take a slot: the last to enter itself is found from then on, the others' slots belong to a key that
+// leads elsewhere, and become victims like all that is no longer used.
 struct Pool {
   std::byte* slots = nullptr;  // [n_slots][block_bytes]
   int64_t n_slots = 0;
@@ -217,7 +232,8 @@ inline constexpr int kVictimBins = 4096;
 size_t victims_scratch_bytes();
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
 
-// forget.cu: a table forgets its blocks from `first` on: their slots become free. page_table: [n_heads][max_blocks].
+// forget.cu: a table forgets its blocks from `first` on: all slots with their keys become free. page_table:
+// [n_heads][max_blocks].
 Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64_t n_heads, int64_t max_blocks,
                      int64_t first, cudaStream_t stream);
 
@@ -298,6 +314,7 @@ struct RowResult {  // per row, written by the kernel
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
   int32_t cached = 0;     // vote: an earlier selection was used again
+  int32_t working_set = 0;  // blocks; 0 until count_working_sets
 };
 
 struct DecodeStep {
@@ -323,6 +340,7 @@ struct DecodeStep {
   // [1], 0 before: the CTAs of a row wait for each other, which never ends if kernels of other streams keep some of them from
   // the GPU. After about 2 s they set this and leave; then the step's results mean nothing. Null: they wait for ever.
   uint32_t* fault = nullptr;
+  bool stamp = false;                   // enter the blocks attended to in the sequences' last_use; not for host-driven steps
 };
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
@@ -341,6 +359,18 @@ size_t decode_scratch_bytes(const DecodeStep& step);
 // The whole of decode attention for one layer: score the digests, rank, attend progressively with device-side residency
 // (hits from slots, misses straight from pinned host memory, kept in a victim's slot), test, merge, normalise. No host.
 Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStream_t stream);
+
+// working_set.cu: at the end of a step that stamped what it attended to: each row's blocks that one of the last `window` steps
+// of its sequence attended to, this one included, into its result (SparseServe 3.3). A step is known by its n_tokens, so a
+// sequence need not be in every step. Reads 4 bytes for each block held, in all layers: 4 MiB for 128K tokens in blocks of 32,
+// 32 layers and 8 KV heads, about 2 us at an H200's bandwidth beside the launch.
+struct WorkingSets {
+  int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
+  int window = 0;                           // steps, > 0
+  const StepSequence* sequences = nullptr;  // [n], device
+  RowResult* results = nullptr;             // [n_layers][n][n_kv_heads]
+};
+Status count_working_sets(const WorkingSets& args, cudaStream_t stream);
 
 // ---- the same in pieces, driven by the host (pipelined PSA, algorithms.md 2.3) -------------------------------------------
 // rank_rows: begins a step: scores, and at least the first `first` positions of every row ranked -> order (forced blocks first)

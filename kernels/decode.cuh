@@ -109,11 +109,18 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 __device__ inline unsigned long long device_pool_key(int table, int64_t entry) {
   return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry)) << kStampBits;
 }
+// The table that names a block of a sequence.
+__device__ inline int table_of(const StepSequence& s, int block) {
+  return block < s.prefix_blocks ? s.prefix_table : s.table;
+}
 // Whether the slot holds this key; if so it stays for this step. word: what words[slot] was when last seen.
 __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long key, uint32_t now,
                                   unsigned long long word) {
   while (word >> kStampBits == key >> kStampBits) {
-    if (word == (key | now)) return true;
+    if (word == (key | now)) {  // a row of another sequence has it, and may have brought it in this step
+      __threadfence();
+      return true;
+    }
     const unsigned long long seen = atomicCAS(pool.words + slot, word, key | now);
     if (seen == word) return true;
     word = seen;

@@ -1,9 +1,10 @@
-// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0 they are
-// slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters most), types
-// of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of reading W once, so everything serves that: a warp takes a
-// unit of kRows rows of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
-// even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order of
-// the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0
+// they are slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters
+// most), types of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of
+// reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time and keeps kDepth 16-byte
+// loads a lane in flight, also across units and before x is even there. The row of a matrix belongs to one warp whatever
+// the grid, and a lane adds its products in the order of the columns: the bits of y depend on W's row and x alone, not
+// on n, on the other outputs or on the device.
 #include "kernels/gemv_mma.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/rmsnorm.cuh"
@@ -12,6 +13,7 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kThreads = kNormThreads, kWarps = kThreads / 32;
+constexpr int kMostRows = 8;  // of x in one launch
 
 // What the kernel needs of Gemv, and how the work is cut.
 struct Plan {
@@ -375,15 +377,16 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
     const Status s = gemv_quant::launch(args, device, stream);
     return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
   }
-  if (gemv_mma::fits(args, device)) return gemv_mma::launch(args, device, stream);
-  switch (w.type) {
-    case WType::F32: return launch_type<WType::F32>(args, device, stream);
-    case WType::F16: return launch_type<WType::F16>(args, device, stream);
-    case WType::BF16: return launch_type<WType::BF16>(args, device, stream);
-    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
-    default: break;
-  }
-  return cudaErrorInvalidValue;
+  return launch_in_parts(args, kMostRows, [&](const Gemv& part) {
+    if (gemv_mma::fits(part, device)) return gemv_mma::launch(part, device, stream);
+    switch (w.type) {
+      case WType::F32: return launch_type<WType::F32>(part, device, stream);
+      case WType::F16: return launch_type<WType::F16>(part, device, stream);
+      case WType::BF16: return launch_type<WType::BF16>(part, device, stream);
+      case WType::Q8_0: return launch_type<WType::Q8_0>(part, device, stream);
+      default: return cudaErrorInvalidValue;
+    }
+  });
 }
 
 }  // namespace

@@ -31,22 +31,45 @@ inline Status ask_device(GemvDevice* device) {
 
 template <class Kernel, class Args>
 Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem, bool overlap,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, unsigned cluster = 1) {
   if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
       s != cudaSuccess)
     return s;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned n = 0;
+  if (overlap) {
+    attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[n].id = cudaLaunchAttributeClusterDimension;
+    attributes[n].val.clusterDim.x = cluster;
+    attributes[n].val.clusterDim.y = attributes[n].val.clusterDim.z = 1;
+    n++;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = smem;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = n;
   if (Status s = cudaLaunchKernelEx(&config, kernel, args); s != cudaSuccess) return s;
   return cudaGetLastError();
+}
+
+// `rows` rows of x at a time.
+template <class Launch>
+Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
+  for (int first = 0; first < args.n; first += rows) {
+    Gemv part = args;
+    part.x += first * args.ldx;
+    part.n = args.n - first < rows ? args.n - first : rows;
+    for (int o = 0; o < args.n_outs; o++)
+      if (part.y[o] != nullptr) part.y[o] += first * args.ldy[o];
+    if (Status s = launch(part); s != cudaSuccess) return s;
+  }
+  return cudaSuccess;
 }
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

@@ -4,10 +4,11 @@
 // bytes come through a ring in shared memory, filled by asynchronous copies that begin before x is there and run on
 // from unit to unit, so that registers do not limit what is in flight and the next kernel's blocks find room beside
 // this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups in the order of the
-// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device.
+// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device. From
+// tensor_rows() rows on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/gemv_quant.cuh"
 #include "kernels/gemv_quant.h"
-#include "kernels/mma.cuh"
+#include "kernels/gemv_ring.cuh"
 #include "kernels/rmsnorm.cuh"
 
 namespace riffle::cuda::gemv_quant {
@@ -15,6 +16,9 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of squares of x
 constexpr int kMaxStages = 8;
+constexpr int kMostRows = 8;  // of x in one launch
+// From so many rows on tensor cores are faster (measured: tools/bench/RESULTS-CUDA.md).
+constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
 constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
 
 struct Plan {
@@ -26,42 +30,6 @@ struct Plan {
   int chunk;                // steps whose x is in shared memory at a time
   int stages, groups;       // of a warp's ring; groups of copies in a stage
 };
-
-// 16 or 8 bytes, or zeros.
-template <int kBytes>
-__device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, bool valid) {
-#if __CUDA_ARCH__ >= 800
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(p), "r"(bytes) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(p), "r"(bytes) : "memory");
-#else
-  if constexpr (kBytes == 16) {
-    const uint4 v = valid ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-  } else {
-    const uint2 v = valid ? *reinterpret_cast<const uint2*>(p) : make_uint2(0, 0);
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
-  }
-#endif
-}
-// A ring of S stages lets copies of S - 2 stages be under way. How many groups of copies may be is a constant, so a
-// stage is closed with as many groups, most of them empty, as make it so: 8 stages of one, 5 of 2, 4 of 3, 3 of 6.
-constexpr int kGroupsLeft = 6;
-constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
-__device__ __forceinline__ void close_stage(int groups) {
-#if __CUDA_ARCH__ >= 800
-  cp_async_commit();
-#pragma unroll 1
-  for (int i = 1; i < groups; i++) cp_async_commit();
-#endif
-}
-__device__ __forceinline__ void wait_for_stage() {
-#if __CUDA_ARCH__ >= 800
-  cp_async_wait<kGroupsLeft>();
-#endif
-}
 
 // The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
 struct Unit {
@@ -165,7 +133,6 @@ __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
   const Gemv& a = plan.args;
   const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep, end = begin + plan.chunk * kStep;
   const int last = sums != nullptr && cols > end ? cols : end;
-  constexpr int kBias = 0x808080;  // makes three unsigned bytes of three signed ones
   float squares[N] = {};
 #pragma unroll 1
   for (int base = begin; base < last; base += kThreads * 8) {
@@ -194,44 +161,13 @@ __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
         x[0] *= weight[0].x, x[1] *= weight[0].y, x[2] *= weight[0].z, x[3] *= weight[0].w;
         x[4] *= weight[1].x, x[5] *= weight[1].y, x[6] *= weight[1].z, x[7] *= weight[1].w;
       }
-      uint32_t most = 0;  // the largest |x|, as bits: a NaN's are larger than any number's
-#pragma unroll
-      for (int j = 0; j < 8; j++) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
-      most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = max(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22. 2^-100 is small
-      // enough.
-      const uint32_t power = max(most & 0x7f800000u, 27u << 23);
-      const float scale = __uint_as_float((275u << 23) - power);
-      const float unit = most < 0x7f800000u ? __uint_as_float(power - (21u << 23)) : __uint_as_float(0x7fffffffu);
-      uint32_t u[8];
-      uint32_t total = 0;
-#pragma unroll
-      for (int j = 0; j < 8; j++) {  // 1.5 * 2^23 + q: rounds to nearest, and q is in the low bits
-        u[j] = __float_as_uint(fmaf(x[j], scale, 12582912.0f)) - 0x4b400000u + kBias;
-        total += u[j];
-      }
-      total += __shfl_xor_sync(0xffffffffu, total, 1);
-      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      const Eight eight = in_bytes(x);
       if (c >= end) continue;
-      uint2 words[3];
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        const uint32_t a01 = __byte_perm(u[4 * k], u[4 * k + 1], 0x5140),
-                       a23 = __byte_perm(u[4 * k + 2], u[4 * k + 3], 0x5140);
-        const uint32_t b01 = __byte_perm(u[4 * k], u[4 * k + 1], 0x0062),
-                       b23 = __byte_perm(u[4 * k + 2], u[4 * k + 3], 0x0062);
-        const uint32_t bytes[3] = {__byte_perm(a01, a23, 0x5410), __byte_perm(a01, a23, 0x7632),
-                                   __byte_perm(b01, b23, 0x5410)};
-#pragma unroll
-        for (int p = 0; p < 3; p++) (k == 0 ? words[p].x : words[p].y) = bytes[p] ^ 0x80808080u;
-      }
 #pragma unroll
       for (int p = 0; p < 3; p++)
-        *reinterpret_cast<uint2*>(to + ((2 * p + half) * 32 + lane) * 16 + in_half) = words[p];
+        *reinterpret_cast<uint2*>(to + ((2 * p + half) * 32 + lane) * 16 + in_half) = eight.part[p];
       if (threadIdx.x % 4 == 0)
-        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) =
-            make_float2(unit, unit * static_cast<float>(static_cast<int>(total) - kGroup * kBias));
+        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) = make_float2(eight.unit, eight.sum);
     }
   }
   if (sums == nullptr) return;
@@ -328,10 +264,10 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
     for (int r = 0; r < R; r++)
 #pragma unroll
       for (int j = 0; j < N; j++) {
-        const float whole = warp_sum(sum[r][j]);
+        const float whole = sum_of_lanes(sum[r][j]);
         if (lane == r * N + j) mine = whole;
       }
-    mine *= norm_of_mine;
+    mine = __fmul_rn(mine, norm_of_mine);
     const float up = __shfl_down_sync(0xffffffffu, mine, R / 2 * N);
     if (y == nullptr) continue;
     *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? __fmul_rn(silu(mine), up) : mine;
@@ -382,18 +318,12 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
                    : args.n <= 4 ? launch_rows<T, 4>(args, device, stream)
                                  : launch_rows<T, 8>(args, device, stream);
   if (s != cudaErrorNotSupported || args.n == 1) return s;
-  Gemv part = args;  // a device with less shared memory: in two halves
-  part.n = (args.n + 1) / 2;
-  if (Status first = launch_type<T>(part, device, stream); first != cudaSuccess) return first;
-  part.x += part.n * part.ldx;
-  for (int o = 0; o < part.n_outs; o++) part.y[o] += part.n * part.ldy[o];
-  part.n = args.n - part.n;
-  return launch_type<T>(part, device, stream);
+  // A device with less shared memory.
+  return launch_in_parts(args, (args.n + 1) / 2,
+                         [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
 }
 
-}  // namespace
-
-Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   switch (args.w[0].type) {
     case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
     case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
@@ -404,6 +334,16 @@ Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
     case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
     default: return cudaErrorInvalidValue;
   }
+}
+
+}  // namespace
+
+Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  if (args.cores == Cores::Tensor || (args.cores == Cores::Best && args.n >= tensor_rows(args.w[0].type))) {
+    const Status s = launch_tensor(args, device, stream);
+    if (s != cudaErrorNotSupported) return s;
+  }
+  return launch_in_parts(args, kMostRows, [&](const Gemv& part) { return launch_ordinary(part, device, stream); });
 }
 
 }  // namespace riffle::cuda::gemv_quant

@@ -92,6 +92,48 @@ __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, i
   }
 }
 
+// Eight values of x, of which four neighbouring lanes have a group.
+struct Eight {
+  uint2 part[3];    // byte p of each
+  float unit, sum;  // of the group
+};
+__device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
+  constexpr int kBias = 0x808080;  // makes three unsigned bytes of three signed ones
+  Eight eight;
+  uint32_t most = 0;  // the largest |x|, as bits: a NaN's are larger than any number's
+#pragma unroll
+  for (int j = 0; j < 8; j++) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+  most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
+  most = max(most, __shfl_xor_sync(0xffffffffu, most, 2));
+  // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22. 2^-100 is small
+  // enough.
+  const uint32_t power = max(most & 0x7f800000u, 27u << 23);
+  const float scale = __uint_as_float((275u << 23) - power);
+  eight.unit = most < 0x7f800000u ? __uint_as_float(power - (21u << 23)) : __uint_as_float(0x7fffffffu);
+  uint32_t u[8];
+  uint32_t total = 0;
+#pragma unroll
+  for (int j = 0; j < 8; j++) {  // 1.5 * 2^23 + q: rounds to nearest, and q is in the low bits
+    u[j] = __float_as_uint(fmaf(x[j], scale, 12582912.0f)) - 0x4b400000u + kBias;
+    total += u[j];
+  }
+  total += __shfl_xor_sync(0xffffffffu, total, 1);
+  total += __shfl_xor_sync(0xffffffffu, total, 2);
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const uint32_t a01 = __byte_perm(u[4 * k], u[4 * k + 1], 0x5140),
+                   a23 = __byte_perm(u[4 * k + 2], u[4 * k + 3], 0x5140);
+    const uint32_t b01 = __byte_perm(u[4 * k], u[4 * k + 1], 0x0062),
+                   b23 = __byte_perm(u[4 * k + 2], u[4 * k + 3], 0x0062);
+    const uint32_t bytes[3] = {__byte_perm(a01, a23, 0x5410), __byte_perm(a01, a23, 0x7632),
+                               __byte_perm(b01, b23, 0x5410)};
+#pragma unroll
+    for (int p = 0; p < 3; p++) (k == 0 ? eight.part[p].x : eight.part[p].y) = bytes[p] ^ 0x80808080u;
+  }
+  eight.sum = eight.unit * static_cast<float>(static_cast<int>(total) - kGroup * kBias);
+  return eight;
+}
+
 // x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: what a step of the lowest byte is
 // worth; sum: of the values as they were rounded, in x's own unit.
 struct Group {
@@ -104,6 +146,12 @@ __device__ __forceinline__ int dot16(const int* q, const uint4& x, int sum) {
   sum = __dp4a(q[1], static_cast<int>(x.y), sum);
   sum = __dp4a(q[2], static_cast<int>(x.z), sum);
   return __dp4a(q[3], static_cast<int>(x.w), sum);
+}
+// A lane's sum, of every 32nd group, with the other lanes': groups of 256 columns first.
+__device__ __forceinline__ float sum_of_lanes(float x) {
+#pragma unroll
+  for (int other = 1; other < 32; other *= 2) x += __shfl_xor_sync(0xffffffffu, x, other);
+  return x;
 }
 // The three parts' sums as one number. |part| <= 32 * 128 * 128.
 __device__ __forceinline__ float join(int p0, int p1, int p2) {

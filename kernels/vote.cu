@@ -119,8 +119,9 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
     // Nothing changes the pool while this kernel runs.
     const std::byte* block = b == n_full ? s.tail + head_index * a.step.layout.block_bytes : nullptr;
     if (block == nullptr && page_table != nullptr) {
-      const int slot = __ldcg(page_table + entry0 + b);
-      if (slot >= 0 && __ldcg(pool.words + slot) >> kStampBits == device_pool_key(s.table, entry0 + b) >> kStampBits)
+      const int table = table_of(s, b);
+      const int slot = __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);
+      if (slot >= 0 && __ldcg(pool.words + slot) >> kStampBits == device_pool_key(table, entry0 + b) >> kStampBits)
         block = pool.slots + slot * a.step.layout.block_bytes;
     }
     if (block == nullptr) block = s.host[entry0 + b];

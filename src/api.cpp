@@ -7,7 +7,7 @@
 #include <new>
 #include <optional>
 
-#include "engine/engine.h"
+#include "api_handles.h"
 #include "engine/generate.h"
 #include "model/config.h"
 #include "model/chat_template.h"
@@ -19,95 +19,7 @@
 
 using namespace riffle;
 
-// Long enough for every message; fixed, so that reporting "out of memory" needs none.
-using ErrorText = char[512];
-
-struct riffle_model {
-  std::unique_ptr<Model> model;
-  std::string weight_type, rope_scaling;
-  std::optional<ChatFormat> chat;  // nothing: a template that riffle does not know, or none
-  std::mutex error_lock;  // threads may tokenise at once
-  std::mutex weights_lock;  // ... and create contexts
-  ErrorText error = "";
-};
-
-struct riffle_context {
-  riffle_model* model = nullptr;
-  std::unique_ptr<Engine> engine;
-  ErrorText error = "";
-};
-
-struct riffle_session {
-  riffle_context* context = nullptr;
-  std::unique_ptr<Sequence> sequence;
-};
-
 namespace {
-
-template <class Body>
-riffle_status guarded(char* err, size_t err_size, Body&& body) {
-  const auto say = [&](const char* text) {
-    if (err && err_size) snprintf(err, err_size, "%s", text);
-  };
-  try {
-    say("");
-    body();
-    return RIFFLE_OK;
-  } catch (const Error& e) {
-    say(e.what());
-    return e.status();
-  } catch (const std::bad_alloc&) {
-    say("out of memory");
-    return RIFFLE_OUT_OF_MEMORY;
-  } catch (const std::exception& e) {
-    say(e.what());
-    return RIFFLE_INTERNAL;
-  } catch (...) {
-    say("unknown error");
-    return RIFFLE_INTERNAL;
-  }
-}
-
-template <class Body>
-riffle_status on_context(riffle_context* c, Body&& body) {
-  if (!c) return RIFFLE_BAD_ARGUMENT;
-  return guarded(c->error, sizeof c->error, body);
-}
-
-template <class Body>
-riffle_status on_session(riffle_session* s, Body&& body) {
-  if (!s) return RIFFLE_BAD_ARGUMENT;
-  return on_context(s->context, body);
-}
-
-template <class Body>
-riffle_status on_model(riffle_model* m, Body&& body) {
-  if (!m) return RIFFLE_BAD_ARGUMENT;
-  ErrorText text = "";
-  const riffle_status status = guarded(text, sizeof text, body);
-  const std::lock_guard<std::mutex> lock(m->error_lock);
-  memcpy(m->error, text, sizeof text);
-  return status;
-}
-
-void require(bool ok, const char* what) {
-  if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
-}
-
-template <class Struct>
-void require_size(const Struct& s, const char* what) {
-  if (s.struct_size != sizeof s)
-    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size, sizeof s);
-}
-
-// The (out, capacity, n_out) rule of riffle.h.
-template <class T>
-void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {
-  *n_out = n;
-  if (n > capacity) fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
-  if (n) require(out, "the output buffer");
-  std::copy_n(values, n, out);
-}
 
 const Tokenizer& tokenizer_of(const riffle_model& m) {
   if (!m.model->tokenizer) fail(RIFFLE_UNSUPPORTED, "this model has no tokenizer");
@@ -476,6 +388,7 @@ riffle_status riffle_set_selection(riffle_context* context, const riffle_selecti
   return on_context(context, [&] {
     require(selection, "selection");
     require_size(*selection, "selection");
+    if (context->scheduler) fail(RIFFLE_BAD_ARGUMENT, "the context's scheduler runs with the selection in force: free it first");
     context->engine->set_selection(*selection);
   });
 }
@@ -495,6 +408,22 @@ riffle_status riffle_session_create(riffle_context* context, riffle_session** se
     s->sequence = context->engine->create();
     s->sequence->session = s.get();
     *session = s.release();
+  });
+}
+
+riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens, riffle_session** fork) {
+  if (fork) *fork = nullptr;
+  if (!session) return RIFFLE_BAD_ARGUMENT;
+  return on_context(session->context, [&] {
+    require(fork, "fork");
+    const size_t length = session->sequence->tokens.size();
+    if (n_tokens > length)
+      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+    auto s = std::make_unique<riffle_session>();
+    s->context = session->context;
+    s->sequence = session->context->engine->fork(*session->sequence, static_cast<int64_t>(n_tokens));
+    s->sequence->session = s.get();
+    *fork = s.release();
   });
 }
 

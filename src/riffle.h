@@ -342,6 +342,7 @@ typedef struct riffle_attention_trace {
   float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999                   */
   float overlap;  /* share of them that the next step's query looks at as well: 0 to 1                     */
   uint64_t seed;
+  bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV is only made up */
 } riffle_attention_trace;
 RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace *trace);
 
@@ -373,8 +374,9 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
  * host's physical memory, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
  * riffle_context_length say which, riffle_context_notice why. Host memory counts the KV, the selector's state and weights
  * that were converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool as well.
- * An n_ctx that is given is kept: too much for gpu_mem or the GPU is an error, as is KV beyond the host's memory on cuda; on
- * cpu and emu, where memory is taken as sessions grow, riffle_context_notice says that they may not fit. */
+ * Models trained with at most 1024 tokens are not shortened. A given n_ctx is kept. An error: beyond gpu_mem or the GPU's
+ * memory; cuda's KV or emu's pool beyond the host's memory. Beyond 7/8 of it: a notice, as memory is taken while sessions
+ * grow. */
 
 /* What running with these options would take, in bytes, computed before anything is allocated. */
 typedef struct riffle_plan {
@@ -401,7 +403,8 @@ typedef struct riffle_plan {
  * machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is filled all the same. The plan is for
  * n_sessions sessions of n_ctx tokens that step together: each further one adds its digests and its part of a step's buffers.
  * cuda: RIFFLE_OUT_OF_MEMORY also if the KV of so many full sessions does not fit host memory. With n_ctx 0 these are errors
- * only if 1024 tokens do not fit either; *plan is then for so many. */
+ * only if 1024 tokens do not fit either; *plan is then for so many (for models trained with fewer: for the trained length, and
+ * so where slots are too few, or too many for gpu_mem or the machine, whatever the length). */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model *model, const riffle_context_options *options,
                                             riffle_plan *plan, char *err, size_t err_size);
 
@@ -411,8 +414,8 @@ RIFFLE_API void riffle_context_free(riffle_context *context);
 RIFFLE_API const char *riffle_context_error(const riffle_context *context);
 RIFFLE_API size_t riffle_context_length(const riffle_context *context); /* tokens that a session can hold */
 /* What a user should know of how the context runs with the selection in force, such as a length below the trained one for want
- * of memory, positions beyond it or host memory that could not be pinned; parts are joined by "; ", "" if there is nothing. Valid until the next call on the
- * context. */
+ * of memory, positions beyond it, host memory that could not be pinned, or a file that does not say how its text is cut into
+ * tokens; parts are joined by "; ", "" if there is nothing. Valid until the next call on the context. */
 RIFFLE_API const char *riffle_context_notice(const riffle_context *context);
 
 /* Change the selection for the steps that follow; KV already held stays valid. Where that needs other digests, each session
@@ -433,6 +436,12 @@ RIFFLE_API size_t riffle_session_length(const riffle_session *session); /* token
 /* Forget all but the first n_tokens, and the logits if that is fewer than it holds. RIFFLE_BAD_ARGUMENT if the session is
  * shorter. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session *session, size_t n_tokens);
+
+/* A new session that holds the first n_tokens of another one of the same context, which may be freed before it. What is not
+ * changed later is held once: full blocks are shared in host memory and in the slot pool; the unfilled one is copied. It has
+ * no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT if session is shorter; RIFFLE_UNSUPPORTED with a selector that
+ * learns from how prompts are attended to (lfps), or that places tokens by a list (positions LIST). */
+RIFFLE_API riffle_status riffle_session_fork(const riffle_session *session, size_t n_tokens, riffle_session **fork);
 
 /* Append tokens, attending densely (but for tokenselect with positions LIST). RIFFLE_CONTEXT_FULL if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an
  * id is not in the vocabulary. Progress may be NULL. */
@@ -579,6 +588,84 @@ typedef struct riffle_trace {
 } riffle_trace;
 typedef void (*riffle_trace_fn)(void *user, const riffle_trace *trace);
 RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_fn trace, void *user, bool with_coverage);
+
+/* ---- many requests at once --------------------------------------------------------------------------------------- */
+
+/* A scheduler runs any number of requests over one context, first come first served: in each iteration the decode steps of
+ * those that fit together, and a piece of the next prompt's prefill (SparseServe, section 3). Each text is the one that
+ * riffle_generate gives alone, whatever else runs. Requests wait in the scheduler; those that run hold sessions of their own.
+ *
+ * A decode step of a sequence reads nearly the same blocks as the steps before it: its working set, the union of the blocks
+ * selected in its last `window` steps. Sequences step together while their working sets fit in the slot pool; who does not fit
+ * waits for a later iteration, with KV kept in host memory, and after max_skips of them goes first. */
+typedef struct riffle_scheduler riffle_scheduler;
+
+typedef enum riffle_prefill_mode {
+  RIFFLE_PREFILL_LAYERS = 0, /* whole layers of the prompt, a few in each iteration; parts of one where it is long        */
+  RIFFLE_PREFILL_CHUNKS = 1, /* a piece of the prompt through all layers in each iteration, as other systems do           */
+  RIFFLE_PREFILL_WHOLE = 2   /* the whole prompt in one iteration                                                          */
+} riffle_prefill_mode;
+
+/* on_token: as riffle_token_fn, with the request's id; false stops this answer (RIFFLE_FINISH_ABORTED). on_done: the request
+ * is over, well or not; the arrays live only during the call. Both are called inside riffle_scheduler_step and
+ * riffle_scheduler_cancel, and may submit. */
+typedef bool (*riffle_request_token_fn)(void *user, uint64_t id, int32_t token, const char *text, size_t text_len);
+typedef struct riffle_request_end {
+  riffle_status status;      /* RIFFLE_OK, or why there is no answer: RIFFLE_CONTEXT_FULL, RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... */
+  const char *error;         /* its text; "" if there is none                                              */
+  riffle_result result;
+  size_t prompt_tokens, reused_tokens; /* reused: of the prompt, taken from another request's KV           */
+  riffle_stats stats;        /* as riffle_session_get_stats                                                */
+} riffle_request_end;
+typedef void (*riffle_request_end_fn)(void *user, uint64_t id, const riffle_request_end *end);
+
+typedef struct riffle_scheduler_options {
+  size_t struct_size;
+  int32_t max_seqs;           /* sequences that hold KV at once; 0: n_sessions of the context              */
+  int32_t max_tokens;         /* of one iteration: one for each decoding sequence, and prefill's token-layers over the number of
+                                 layers; 0: no limit                                                       */
+  int32_t window;             /* decode steps that a working set looks back, 1 to 64; 12                   */
+  bool no_ws_control;         /* all that hold KV step together (for comparison)                           */
+  int32_t max_skips;          /* iterations that a sequence waits at most before it goes first, >= 1; 64   */
+  riffle_prefill_mode prefill;
+  int64_t max_inject_tokens;  /* prefill of one iteration beside decode steps, token-layers; 0: 2048 for each layer. Nothing
+                                 smaller than one prefill_chunk of one layer is cut                        */
+  bool no_prefix_reuse;       /* prompts that begin alike are read each on its own                         */
+  riffle_request_token_fn on_token; /* may be NULL */
+  riffle_request_end_fn on_done;    /* may be NULL */
+  void *user;
+} riffle_scheduler_options;
+RIFFLE_API void riffle_scheduler_defaults(riffle_scheduler_options *options);
+
+/* One scheduler for a context at a time; free it before the context. Freeing one with requests drops them unanswered. */
+RIFFLE_API riffle_status riffle_scheduler_create(riffle_context *context, const riffle_scheduler_options *options,
+                                                 riffle_scheduler **scheduler);
+RIFFLE_API void riffle_scheduler_free(riffle_scheduler *scheduler);
+
+/* Takes a prompt in; what the pointers lead to is copied. options NULL: the defaults. id may be NULL. RIFFLE_BAD_ARGUMENT or
+ * RIFFLE_CONTEXT_FULL now, or later in on_done. */
+RIFFLE_API riffle_status riffle_scheduler_submit(riffle_scheduler *scheduler, const int32_t *tokens, size_t n_tokens,
+                                                 const riffle_generate_options *options, uint64_t *id);
+/* Ends a request with RIFFLE_FINISH_ABORTED. RIFFLE_BAD_ARGUMENT if there is none of this id. */
+RIFFLE_API riffle_status riffle_scheduler_cancel(riffle_scheduler *scheduler, uint64_t id);
+
+typedef struct riffle_iteration {
+  size_t struct_size;
+  size_t n_waiting, n_prefilling, n_decoding; /* requests after it; 0 0 0: nothing is left to do           */
+  int32_t decode_rows, skipped;     /* sequences that stepped; that were ready but did not fit             */
+  int64_t prefill_token_layers;     /* of prompts, read in this iteration                                  */
+  double prefill_pairs;             /* query and key pairs of its attention, in one head                   */
+  int64_t prefill_kv_blocks;        /* blocks of prompts on the device at once, at most                    */
+  int64_t working_set, available;   /* blocks: of those that stepped, as estimated before; slots for them (0: no pool) */
+  uint64_t blocks_loaded;           /* host to slot, by decode steps                                       */
+  uint64_t blocks_read;             /* attended by decode steps                                            */
+  double seconds, decode_seconds;
+} riffle_iteration;
+
+/* Runs one iteration. iteration may be NULL. A request that fails ends with its own status; the call fails only if nothing can
+ * go on (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after riffle_abort: then every request is as it was and another call
+ * goes on. */
+RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler *scheduler, riffle_iteration *iteration);
 
 #ifdef __cplusplus
 }

@@ -77,6 +77,7 @@ struct RowReport {
   const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
   int64_t n_tokens = 0;             // that the query sees; the engine fills it in
+  int32_t working_set = 0;          // blocks of the row that the last Step::working_set steps of its sequence selected
 };
 
 // One decode step: the newest token of each of n sequences.
@@ -94,6 +95,7 @@ struct Step {
   int window_of(int layer) const { return layer >= first_window_layer ? window : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;    // report which blocks were read
+  int working_set = 0;    // steps over which each sequence's selections are united, this one included; 0: not counted
   bool coverage = false;  // also measure what share of the attention weight was covered
   const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
   const SampleRequest* samples = nullptr;  // [n]: also draw a token from each row of logits; null: do not

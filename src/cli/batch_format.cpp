@@ -1,8 +1,8 @@
 #include "cli/batch_format.h"
 
-#include <cmath>
-#include <initializer_list>
+#include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 namespace riffle::cli {
 namespace {
@@ -10,24 +10,50 @@ namespace {
 // What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would make slow.
 using In = nlohmann::json;
 
-// Depth of [ and { outside strings; counted before parsing, so that no parser meets a tower of brackets.
-int nesting(std::string_view s) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
+struct Shape {
+  int depth = 0;      // of [ and {
+  size_t values = 1;  // no fewer than there are values and keys
+};
+
+// Looked at outside strings before parsing, so that no parser meets a tower or a desert of brackets.
+Shape shape_of(std::string_view s) {
+  Shape shape;
+  int depth = 0;
   for (size_t i = 0; i < s.size(); ++i) {
     const char c = s[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
+    if (c == '"') {
+      for (++i; i < s.size() && s[i] != '"'; ++i)
+        if (s[i] == '\\') ++i;
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
+      shape.depth = std::max(shape.depth, ++depth);
+      ++shape.values;
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if (c == ',' || c == ':') {
+      ++shape.values;
     }
   }
-  return deepest;
+  return shape;
+}
+
+// An object, or a BatchError.
+In parse_object(std::string_view line) {
+  const auto fail = [](const char* code, const std::string& text) -> void { throw BatchError{code, text, ""}; };
+  if (const size_t at = find_bad_utf8(line); at != line.npos)
+    fail("bad_utf8", text_of("byte %zu is not valid UTF-8", at + 1));
+  const Shape shape = shape_of(line);
+  if (shape.depth > kMaxNesting) fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
+  if (shape.values > kMaxValues) fail("too_many_values", text_of("holds more than %zu values", kMaxValues));
+  In json;
+  try {
+    json = In::parse(line);
+  } catch (const In::parse_error& e) {
+    fail("bad_json", text_of("not valid JSON at byte %zu", e.byte));
+  } catch (const In::exception&) {  // a number out of range
+    fail("bad_json", "not valid JSON: a number is out of range");
+  }
+  if (!json.is_object()) fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
+  return json;
 }
 
 // Text from the file for a message: short, one line.
@@ -141,6 +167,8 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
       continue;  // OpenAI's way of leaving an optional field out
     } else if (key == "model") {
       r.model = f.text(field, value);
+      if (r.model.size() > kMaxNameBytes)
+        f.fail("bad_request", text_of("field body.model is longer than %zu bytes", kMaxNameBytes));
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
       r.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
     } else if (key == "temperature") {
@@ -171,47 +199,20 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
 
 }  // namespace
 
-size_t find_bad_utf8(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
-  for (size_t i = 0; i < text.size();) {
-    const unsigned c = byte(i);
-    if (c < 0x80) {
-      ++i;
-    } else if (c >= 0xC2 && c <= 0xDF && follows(i + 1)) {
-      i += 2;
-    } else if (c >= 0xE0 && c <= 0xEF && follows(i + 1) && follows(i + 2) && !(c == 0xE0 && byte(i + 1) < 0xA0) &&
-               !(c == 0xED && byte(i + 1) >= 0xA0)) {  // overlong; surrogates
-      i += 3;
-    } else if (c >= 0xF0 && c <= 0xF4 && follows(i + 1) && follows(i + 2) && follows(i + 3) &&
-               !(c == 0xF0 && byte(i + 1) < 0x90) && !(c == 0xF4 && byte(i + 1) >= 0x90)) {
-      i += 4;
-    } else {
-      return i;
-    }
-  }
-  return std::string_view::npos;
-}
-
-BatchRequest parse_batch_line(std::string_view line, size_t line_number, const CommonOptions& defaults) {
+BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults) {
   const Fields unknown(line_number, "");
-  if (const size_t at = find_bad_utf8(line); at != line.npos)
-    unknown.fail("bad_utf8", text_of("byte %zu is not valid UTF-8", at + 1));
-  if (nesting(line) > kMaxNesting) unknown.fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
   In json;
   try {
-    json = In::parse(line);
-  } catch (const In::parse_error& e) {
-    unknown.fail("bad_json", text_of("not valid JSON at byte %zu", e.byte));
-  } catch (const In::exception&) {  // a number out of range
-    unknown.fail("bad_json", "not valid JSON: a number is out of range");
+    json = parse_object(line);
+  } catch (const BatchError& e) {
+    unknown.fail(e.code.c_str(), e.message);
   }
-  if (!json.is_object()) unknown.fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
-
   const auto id = json.find("custom_id");
   if (id == json.end()) unknown.fail("missing_id", "field custom_id is missing");
   if (!id->is_string() || id->get_ref<const std::string&>().empty())
     unknown.fail("missing_id", "field custom_id is not a string with text");
+  if (id->get_ref<const std::string&>().size() > kMaxNameBytes)
+    unknown.fail("missing_id", text_of("field custom_id is longer than %zu bytes", kMaxNameBytes));
   BatchRequest r;
   r.custom_id = id->get<std::string>();
   r.max_tokens = defaults.max_tokens;
@@ -242,44 +243,28 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number, const C
   return r;
 }
 
-Json batch_error_record(size_t line_number, const BatchError& e) {
-  return {{"id", text_of("line-%zu", line_number)},
-          {"custom_id", e.custom_id.empty() ? Json(nullptr) : Json(e.custom_id)},
-          {"response", nullptr},
-          {"error", {{"code", e.code}, {"message", e.message}}}};
-}
-
-Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
-                         const std::string& text, const riffle_result& result, size_t prompt_tokens,
-                         const riffle_stats& stats) {
-  Json choice = {{"index", 0}};
-  if (request.chat) choice["message"] = {{"role", "assistant"}, {"content", text}};
-  else choice["text"] = text;
-  choice["finish_reason"] = result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
-  const Json body = {{"object", request.chat ? "chat.completion" : "text_completion"},
-                     {"model", request.model.empty() ? model_name : request.model},
-                     {"choices", Json::array({choice})},
-                     {"usage",
-                      {{"prompt_tokens", prompt_tokens},
-                       {"completion_tokens", result.n_tokens},
-                       {"total_tokens", prompt_tokens + static_cast<size_t>(result.n_tokens)}}},
-                     {"riffle",
-                      {{"finish", finish_name(result.finish)},
-                       {"seed", request.sampling.seed},
-                       {"kv_read_pct", number(kv_read_pct(stats))},
-                       {"pool_hit_pct", number(pool_hit_pct(stats))},
-                       {"kv_blocks_total", stats.kv_blocks_total},
-                       {"kv_blocks_read", stats.kv_blocks_read},
-                       {"kv_tokens_total", stats.kv_tokens_total},
-                       {"kv_tokens_read", stats.kv_tokens_read},
-                       {"kv_bytes_read", stats.kv_bytes_read},
-                       {"loaded_bytes", stats.loaded_bytes},
-                       {"prefill_seconds", number(stats.prefill_seconds)},
-                       {"decode_seconds", number(stats.decode_seconds)}}}};
-  return {{"id", text_of("line-%zu", line_number)},
-          {"custom_id", request.custom_id},
-          {"response", {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
-          {"error", nullptr}};
+RecordHead parse_record(std::string_view record) {
+  In json;
+  try {
+    json = parse_object(record);
+  } catch (const BatchError& e) {
+    throw std::runtime_error(e.message);
+  }
+  const auto member = [&](const char* key) -> const In& {
+    const auto it = json.find(key);
+    if (it == json.end()) throw std::runtime_error(std::string("it has no member ") + key);
+    return *it;
+  };
+  RecordHead head;
+  const In &line = member("line"), &id = member("custom_id"), &error = member("error"), &response = member("response");
+  if (!line.is_number_unsigned() || line.get<uint64_t>() == 0)
+    throw std::runtime_error("its member line is no line number");
+  if (!id.is_string() && !id.is_null()) throw std::runtime_error("its member custom_id is no string");
+  if (error.is_null() == response.is_null()) throw std::runtime_error("it is neither an answer nor an error");
+  head.line = line.get<uint64_t>();
+  if (id.is_string()) head.custom_id = id.get<std::string>();
+  head.failed = !error.is_null();
+  return head;
 }
 
 }  // namespace riffle::cli

@@ -1,5 +1,7 @@
-// One line of a batch file: OpenAI's batch format, checked field by field. Lines are untrusted.
+// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its output. Lines and
+// records are untrusted.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,27 +22,42 @@ struct BatchRequest {
   std::vector<std::string> stop;
 };
 
-// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, line_too_long, missing_id, dup_id, bad_request,
-// too_long, empty_prompt, bad_text, oom, no_slot, error.
+// What the flags say, for fields that a line leaves out.
+struct BatchDefaults {
+  int32_t max_tokens = -1;
+  riffle_sampling sampling{};
+};
+
+// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id,
+// dup_id, bad_request, too_long, empty_prompt, bad_text, oom, no_slot, error.
 struct BatchError {
   std::string code, message;
   std::string custom_id;  // "" if not known
 };
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-constexpr int kMaxNesting = 32;  // a valid request needs 5
+constexpr size_t kMaxNameBytes = 1024;  // of custom_id and model, which go into the record
+constexpr int kMaxNesting = 32;         // a valid request needs 5
+constexpr size_t kMaxValues =
+    1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
 
-// Parses a line. defaults: what the flags say, for fields the line leaves out. Throws BatchError; messages begin
-// "line N: ".
-BatchRequest parse_batch_line(std::string_view line, size_t line_number, const CommonOptions& defaults);
+// Parses a line. Throws BatchError; messages begin "line N: ".
+BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults);
 
-// Output records.
+// Output records. Each holds the number of its line ("line"), by which a resumed run knows it again.
 Json batch_error_record(size_t line_number, const BatchError& error);
 Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
-                         const std::string& text, const riffle_result& result, size_t prompt_tokens,
-                         const riffle_stats& stats);
+                         const std::string& text, const riffle_request_end& end);
 
-// Offset of the first byte that is not valid UTF-8, or npos.
-size_t find_bad_utf8(std::string_view text);
+// What a resumed run needs of a record.
+struct RecordHead {
+  size_t line = 0;
+  std::string custom_id;  // "" if it has none
+  bool failed = false;
+};
+// Throws std::runtime_error with what is wrong.
+RecordHead parse_record(std::string_view record);
+// What every record begins with, so that a piece of one can be told from other text.
+constexpr std::string_view kRecordBegin = "{\"id\":\"line-";
 
 }  // namespace riffle::cli

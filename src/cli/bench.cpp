@@ -2,8 +2,6 @@
 // machine. On a model file, or on a shape with synthetic weights; with the model's attention or a synthetic one.
 #include "cli/bench.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <string_view>
 
@@ -46,16 +44,9 @@ class Bench {
     char err[1024] = "";
     if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
       results_.plan.n_threads = 0;
-    // Filled up, this machine would end the process without a word.
-    const double host = static_cast<double>(results_.plan.host_kv) * o_.batch +
-                        (results_.plan.device && std::string_view(results_.plan.device) == "cuda"
-                             ? 0.0
-                             : static_cast<double>(results_.plan.weights));
-    const double physical = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    if (!o_.shape.empty() && host > 0.95 * physical)
-      throw Exit(EXIT_MEMORY, text_of("%s of weights and KV do not fit this machine's %s of memory: try a smaller --depth, "
-                                      "--batch or --shape",
-                                      human_bytes(host).c_str(), human_bytes(physical).c_str()));
+    // Sessions are filled here, and a machine that is full would end the process without a word.
+    if (!o_.shape.empty() && *results_.plan.context_note)
+      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape", results_.plan.context_note));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
@@ -235,6 +226,13 @@ class Bench {
   BenchResults results_;
 };
 
+riffle_prefill_mode parse_prefill_mode(const std::string& word) {
+  if (word == "layers") return RIFFLE_PREFILL_LAYERS;
+  if (word == "chunks") return RIFFLE_PREFILL_CHUNKS;
+  if (word == "whole") return RIFFLE_PREFILL_WHOLE;
+  throw CLI::ValidationError("--prefill", "'" + word + "': with --trace expected one of layers, chunks, whole");
+}
+
 }  // namespace
 
 Model make_synthetic(const std::string& shape, const std::string& weights) {
@@ -256,10 +254,16 @@ void add_bench(CLI::App& app, Command& chosen) {
       "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host waited for the GPU. spread:\n"
       "slowest less fastest, as a share of the median. --shape: llama-3.1-8b, llama-3.2-1b,\n"
       "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.\n"
-      "--weights is their type then (default q8_0).");
+      "--weights is their type then (default q8_0).\n"
+      "With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's prefill) are those that a\n"
+      "client sees. sequences in a step, blocks and working set: means over iterations with decode steps; with --cost, of the\n"
+      "model that it stands for.");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
-  CLI::Option* prefill =
-      sub->add_option("--prefill", o->prefill, "prompt lengths")->type_name("N,N")->capture_default_str();
+  CLI::Option* prefill = sub->add_option("--prefill", o->prefill,
+                                         "prompt lengths; with --trace how prompts are read beside decode steps: layers (a few of them in "
+                                         "each iteration), chunks or whole")
+                             ->type_name("N,N|MODE")
+                             ->capture_default_str();
   sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
       ->type_name("N,N")
       ->capture_default_str();
@@ -284,7 +288,6 @@ void add_bench(CLI::App& app, Command& chosen) {
   const std::string heading = "Synthetic attention";
   CLI::Option* trace = sub->add_flag("--attention-trace", o->traced,
                                      "q, k and v of known sparsity in place of the model's; prompts are filled in")
-                           ->excludes(prefill)
                            ->group(heading);
   const auto trace_option = [&](const char* flag, auto& target, const char* what) {
     sub->add_option(flag, target, what)->type_name("X")->needs(trace)->group(heading)->capture_default_str();
@@ -293,7 +296,16 @@ void add_bench(CLI::App& app, Command& chosen) {
   trace_option("--trace-weight", o->trace.weight, "share of the attention weight in them");
   trace_option("--trace-overlap", o->trace.overlap, "share of them that the next query looks at as well");
   trace_option("--trace-seed", o->trace.seed, "which blocks they are");
-  sub->final_callback([o, sub, &chosen] {
+  add_trace_flags(*sub, o->arrivals);
+  sub->final_callback([o, sub, prefill, trace, &chosen] {
+    if (o->arrivals.on) {
+      for (const char* flag : {"--depth", "--selectors", "--text", "--steps", "--reps", "--warmup", "--batch"})
+        if (sub->count(flag) > 0) throw CLI::ExcludesError("--trace", flag);
+      if (prefill->count() > 0) o->arrivals.scheduler.prefill = parse_prefill_mode(o->prefill);
+      chosen = [o] { return run_trace(*o); };
+      return;
+    }
+    if (trace->count() > 0 && prefill->count() > 0) throw CLI::ExcludesError("--attention-trace", "--prefill");
     if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
       o->selectors = selector_name(o->common.context.selection.selector);
     chosen = [o] { return Bench(*o).run(); };

@@ -1,9 +1,11 @@
-// riffle bench in parts: bench.cpp measures, bench_bandwidth.cpp measures the machine, bench_report.cpp tells.
+// riffle bench in parts: bench.cpp measures, bench_bandwidth.cpp measures the machine, bench_report.cpp tells. Requests that
+// arrive over time: bench_trace.h.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/bench_trace.h"
 #include "cli/common.h"
 
 namespace riffle::cli {
@@ -17,6 +19,7 @@ struct BenchOptions {
   riffle_attention_trace trace;
   int steps = 32, reps = 3, batch = 1;
   std::optional<int> warmup;
+  TraceOptions arrivals;                // --trace
   // Steps before a measurement: buffers, caches, and with a trace a pool that holds what the last steps looked at.
   int warmup_steps() const { return warmup.value_or(traced ? 8 : 2); }
 };
@@ -54,6 +57,7 @@ double median(std::vector<double> values);
 // at best be read at, with whatever cache the machine has for a set of that size.
 double read_bandwidth(size_t bytes, int n_threads);
 
+Json attention_trace_json(const BenchOptions& options);  // null without one
 Json bench_json(const BenchOptions& options, const BenchResults& results);
 void print_bench(const BenchOptions& options, const BenchResults& results);
 

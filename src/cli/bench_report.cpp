@@ -50,6 +50,14 @@ double median(std::vector<double> v) {
   return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+Json attention_trace_json(const BenchOptions& o) {
+  if (!o.traced) return nullptr;
+  return {{"sparsity", number(o.trace.sparsity)},
+          {"weight", number(o.trace.weight)},
+          {"overlap", number(o.trace.overlap)},
+          {"seed", o.trace.seed}};
+}
+
 Json bench_json(const BenchOptions& o, const BenchResults& results) {
   Json prefill = Json::array(), decode = Json::array();
   for (const PrefillRow& r : results.prefill) {
@@ -80,16 +88,10 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                       {"parts", r.timing ? timing_json(*r.timing) : Json(nullptr)},
                       {"samples", r.seconds}});
   }
-  Json trace = nullptr;
-  if (o.traced)
-    trace = {{"sparsity", number(o.trace.sparsity)},
-             {"weight", number(o.trace.weight)},
-             {"overlap", number(o.trace.overlap)},
-             {"seed", o.trace.seed}};
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
           {"weights", !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
-          {"attention_trace", trace},
+          {"attention_trace", attention_trace_json(o)},
           {"device", results.plan.device ? results.plan.device : ""},
           {"isa", results.plan.isa ? results.plan.isa : ""},
           {"threads", results.plan.n_threads},

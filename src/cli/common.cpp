@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cmath>
-#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -12,18 +11,6 @@
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
-
-std::string text_of(const char* format, ...) {
-  va_list args, again;
-  va_start(args, format);
-  va_copy(again, args);
-  const int n = std::vsnprintf(nullptr, 0, format, args);
-  std::string s(n > 0 ? static_cast<size_t>(n) : 0, '\0');
-  if (n > 0) std::vsnprintf(s.data(), s.size() + 1, format, again);
-  va_end(again);
-  va_end(args);
-  return s;
-}
 
 // ---- errors ----
 
@@ -285,9 +272,6 @@ std::string stats_line(const riffle_stats& s) {
   return line;
 }
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-Json number(float value) { return number(std::strtod(text_of("%.7g", static_cast<double>(value)).c_str(), nullptr)); }
-
 Json stats_json(const riffle_stats& s) {
   return {{"prefill_tokens", s.prefill_tokens},
           {"prefill_seconds", number(s.prefill_seconds)},
@@ -363,7 +347,6 @@ Json context_json(const riffle_context_options& o) {
           {"selection", selection_json(o.selection)}};
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 void print_json(const Json& json) { write_out(dump(json) + "\n"); }
 
 }  // namespace riffle::cli

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/args.h"
+#include "cli/text.h"
 #include "riffle.h"
 
 namespace riffle::cli {
@@ -38,9 +38,6 @@ class Exit : public std::runtime_error {
   int code_;
 };
 
-// printf into a string.
-[[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
-
 int exit_code_of(riffle_status status);
 
 // Throw Exit with the handle's error text unless status is RIFFLE_OK.
@@ -53,11 +50,13 @@ struct HandleDeleter {
   void operator()(riffle_model* p) const { riffle_model_free(p); }
   void operator()(riffle_context* p) const { riffle_context_free(p); }
   void operator()(riffle_session* p) const { riffle_session_free(p); }
+  void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
 };
-// Declare them in the order model, context, session: C++ destroys them in the order the library asks for.
+// Declare them in the order model, context, session (or scheduler): C++ destroys them in the order the library asks for.
 using Model = std::unique_ptr<riffle_model, HandleDeleter>;
 using Context = std::unique_ptr<riffle_context, HandleDeleter>;
 using Session = std::unique_ptr<riffle_session, HandleDeleter>;
+using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
 // -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if there is none.
 std::string resolve_model_path(const std::string& flag);
@@ -129,11 +128,11 @@ bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
 [[gnu::format(printf, 2, 3)]] void notice(bool quiet, const char* format, ...);
 
 // A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a moment, erased at the
-// end. Elsewhere a plain line every ten seconds. Pass callback and this to riffle functions; it returns false after
+// end. Elsewhere a plain line every line_seconds. Pass callback and this to riffle functions; it returns false after
 // Ctrl-C.
 class Progress {
  public:
-  Progress(std::string label, bool quiet);
+  Progress(std::string label, bool quiet, double line_seconds = 10);
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -141,6 +140,10 @@ class Progress {
   // Loading, converting and uploading weights say which they are; others have the label given.
   static bool callback(void* self, const riffle_progress* p);
   void update(double done, double total);  // for work counted here, e.g. questions of an eval
+  // Whether a picture now would be shown; then show it under another label. total 0: not known, no bar.
+  bool due() const;
+  void show(std::string label, double done, double total);
+  void clear();  // before something else goes to the terminal; the next picture draws the bar again
   void finish();
 
  private:
@@ -148,6 +151,7 @@ class Progress {
   enum class Mode { SILENT, LINES, BAR };
   std::string label_;
   Mode mode_;
+  double line_seconds_;
   Clock::time_point start_, last_;
   size_t drawn_ = 0;  // columns on the line now
   bool converting_ = false;
@@ -170,8 +174,6 @@ std::string human_bytes(double bytes);  // "28.6 MiB"
 
 // ---- statistics and JSON ----
 
-using Json = nlohmann::ordered_json;
-
 // Shares in percent; NaN where nothing was counted (to JSON: null).
 double kv_read_pct(const riffle_stats& stats);
 double pool_hit_pct(const riffle_stats& stats);
@@ -182,13 +184,9 @@ const char* finish_name(riffle_finish finish);  // "stop", "length", "context", 
 std::string percent(double value);              // "9.7%", or "-" for NaN
 std::string stats_line(const riffle_stats& stats);
 
-Json number(double value);                   // null if not finite
-Json number(float value);                    // 0.1F as 0.1
 Json stats_json(const riffle_stats& stats);  // counters; rates and percentages beside them
 Json selection_json(const riffle_selection& selection);
 Json context_json(const riffle_context_options& options);
-// One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
-std::string dump(const Json& json);
 void print_json(const Json& json);  // dump and a newline to stdout
 
 }  // namespace riffle::cli

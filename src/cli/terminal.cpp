@@ -81,7 +81,8 @@ void notice(bool quiet, const char* format, ...) {
   va_end(args);
 }
 
-Progress::Progress(std::string label, bool quiet) : label_(std::move(label)), start_(Clock::now()), last_(start_) {
+Progress::Progress(std::string label, bool quiet, double line_seconds)
+    : label_(std::move(label)), line_seconds_(line_seconds), start_(Clock::now()), last_(start_) {
   if (quiet) mode_ = Mode::SILENT;
   else mode_ = is_terminal(STDERR_FILENO) && !dumb_terminal() ? Mode::BAR : Mode::LINES;
 }
@@ -99,31 +100,48 @@ bool Progress::callback(void* self, const riffle_progress* p) {
 }
 
 void Progress::update(double done, double total) {
-  if (mode_ == Mode::SILENT || !(total > 0)) return;
-  const Clock::time_point now = Clock::now();
+  if (total > 0) show(std::move(label_), done, total);
+}
+
+bool Progress::due() const {
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  const double spent = seconds(now - start_), since = seconds(now - last_);
-  const double share = std::clamp(done / total, 0.0, 1.0);
-  if (mode_ == Mode::LINES) {
-    if (since < 10) return;
-    last_ = now;
-    std::fprintf(stderr, "%s: %.0f%%\n", label_.c_str(), 100 * share);
-    return;
+  const Clock::time_point now = Clock::now();
+  switch (mode_) {
+    case Mode::SILENT: return false;
+    case Mode::LINES: return seconds(now - last_) >= line_seconds_;
+    // What is over in a moment needs no bar, and nobody sees more than ten pictures a second.
+    default: return seconds(now - start_) >= 0.3 && seconds(now - last_) >= 0.1;
   }
-  // What is over in a moment needs no bar, and nobody sees more than ten pictures a second.
-  if (spent < 0.3 || (drawn_ && since < 0.1)) return;
-  last_ = now;
-  winsize size{};
-  const size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void Progress::show(std::string label, double done, double total) {
+  label_ = std::move(label);
+  if (!due()) return;
+  last_ = Clock::now();
+  const double spent = std::chrono::duration<double>(last_ - start_).count();
+  const double share = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0;
   std::string left;
   if (share > 0.02) {
     const double s = spent / share - spent;
     left = s < 99.5 ? text_of(" %2.0fs left", s) : text_of(" %.0fmin left", std::ceil(s / 60));
   }
-  std::string head = label_ + " ", tail = text_of(" %3.0f%%", 100 * share) + left;
-  const size_t room = columns > head.size() + tail.size() + 3 ? columns - head.size() - tail.size() - 3 : 0;
-  const size_t width = std::min<size_t>(room, 40), filled = static_cast<size_t>(share * static_cast<double>(width));
-  std::string line = head + "[" + std::string(filled, '#') + std::string(width - filled, '.') + "]" + tail;
+  if (mode_ == Mode::LINES) {
+    std::string line = label_;
+    if (total > 0) line += text_of(": %.0f%%", 100 * share) + (left.empty() ? "" : "," + left);
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
+  winsize size{};
+  const size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  std::string line = label_;
+  if (total > 0) {
+    const std::string tail = text_of(" %3.0f%%", 100 * share) + left;
+    const size_t room = columns > line.size() + tail.size() + 4 ? columns - line.size() - tail.size() - 4 : 0;
+    const size_t width = std::min<size_t>(room, 40), filled = static_cast<size_t>(share * static_cast<double>(width));
+    // Words before pictures where the line is narrow.
+    if (width >= 5) line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+    line += tail;
+  }
   if (line.size() >= columns) line.resize(columns - 1);
   const size_t now_drawn = line.size();
   if (now_drawn < drawn_) line.append(drawn_ - now_drawn, ' ');
@@ -132,10 +150,14 @@ void Progress::update(double done, double total) {
   std::fflush(stderr);
 }
 
-void Progress::finish() {
+void Progress::clear() {
   if (drawn_) std::fprintf(stderr, "\r%*s\r", static_cast<int>(drawn_), "");
   if (drawn_) std::fflush(stderr);
   drawn_ = 0;
+}
+
+void Progress::finish() {
+  clear();
   mode_ = Mode::SILENT;
 }
 

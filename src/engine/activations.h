@@ -5,7 +5,8 @@
 namespace riffle {
 
 struct Engine::Activations {
-  Buffer x;        // [n][dim] residual stream (prefill: of the whole prompt)
+  Buffer x;        // [rows of a step][dim] residual stream
+  Buffer prompt_x; // [n][dim] ... of a whole prompt, which stays while steps run between its pieces
   Buffer q, att;   // [rows][n_heads*head_dim]
   Buffer k, v;     // [rows][n_kv_heads*head_dim]
   Buffer logits;   // [rows][vocab_size]
@@ -14,8 +15,8 @@ struct Engine::Activations {
   std::vector<float> scored;  // logits of the rows that are being scored
   uint64_t growths = 0;
 
-  void reserve(Backend& backend, const Config& c, int64_t n, int64_t rows) {
-    grow(backend, x, n * c.dim);
+  // rows that go through a layer together
+  void reserve(Backend& backend, const Config& c, int64_t rows) {
     grow(backend, q, rows * c.n_heads * c.head_dim);
     grow(backend, att, rows * c.n_heads * c.head_dim);
     grow(backend, k, rows * c.n_kv_heads * c.head_dim);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "model/tokenizer.h"
 #include "select/tokenselect.h"
 #include "util/error.h"
 
@@ -40,24 +41,30 @@ Engine::~Engine() = default;
 std::unique_ptr<Sequence> Engine::create() {
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
-  if (free_ids_.empty()) {
-    if (next_id_ == kMaxSequences) fail(RIFFLE_BAD_ARGUMENT, "more than %lld sessions", (long long)kMaxSequences);
-    free_ids_.reserve(next_id_ + 1);  // destroy never allocates
-    free_ids_.push_back(next_id_++);
-  }
-  s->kv = backend_->residency().create(free_ids_.back(), n_ctx(), digest_spec(selection()));
-  free_ids_.pop_back();
+  s->kv = backend_->residency().create(n_ctx(), digest_spec(selection()));
   return s;
 }
 
-void Engine::destroy(Sequence& s) {
-  backend_->residency().destroy(s.kv);
-  free_ids_.push_back(s.kv.id);
+std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
+  if (selector_->prompt_queries() > 0)
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s learns from how prompts are attended to: its sessions cannot be forked",
+         selector_->name());
+  if (list_positions() || from.kv.unrotated)
+    fail(RIFFLE_UNSUPPORTED, "selection.positions list: sessions whose keys have no fixed positions cannot be forked");
+  auto s = std::make_unique<Sequence>();
+  s->tokens.reserve(n_ctx());
+  s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
+  s->kv = backend_->residency().fork(from.kv, n_tokens, n_ctx());
+  return s;
 }
+
+void Engine::destroy(Sequence& s) { backend_->residency().destroy(s.kv); }
 
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
   s.tokens.resize(n_tokens);
   s.logits.clear();
 }
@@ -68,6 +75,17 @@ void Engine::set_selection(const riffle_selection& selection) {
   selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
+}
+
+void Engine::set_working_set(int window) {
+  working_set_ = window;
+  ++program_;
+}
+
+int64_t Engine::pool_room(size_t n) const {
+  const int64_t slots = backend_->residency().slots(), heads = int64_t(model_.config.n_layers) * model_.config.n_kv_heads;
+  // On emu newest blocks are in the pool as well; one row's iteration must find room beside all that is kept.
+  return options_.pooled ? std::max<int64_t>(1, slots - static_cast<int64_t>(n) * heads - row_slots(selection())) : slots;
 }
 
 void Engine::set_trace(Trace trace, bool coverage) {
@@ -108,6 +126,7 @@ const char* Engine::notice() {
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
   const auto say = [&](const std::string& text) { notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text; };
+  if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
   if (n_ctx() > trained && !options_.trace) {
     if (!list_positions())

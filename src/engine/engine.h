@@ -30,6 +30,31 @@ struct Sequence {
   std::vector<float> logits;    // after the last of them; [vocab_size], or empty
   std::vector<float> next_logits;  // those of a step under way
   Counts counts;
+  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1: none since the sequence was cut
+  // or prefilled, or not counted.
+  int64_t working_set = -1;
+  int64_t next_working_set = -1;  // that of a step under way
+};
+
+// A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
+// sequences can run between two pieces (SparseServe 3.4, layer-segmented prefill). At most one layer's KV is on the device.
+struct PrefillRun {
+  Sequence* sequence = nullptr;
+  std::vector<int32_t> tokens;
+  riffle_score* scores = nullptr;
+  int64_t n0 = 0;                      // tokens that the sequence held before
+  int64_t chunk = 0, short_chunk = 0;  // rows of a piece; of a layer's first piece, if not 0
+  bool list = false;                   // positions are those in the attended list
+  int layer = 0;
+  int64_t first = 0;                   // of the layer's tokens, the next; > 0: the layer is under way in `kv`
+  LayerKv kv;
+  std::vector<float> old_logits;
+  double done = 0, pairs = 0;          // token-layers; query and key pairs of attention in one head
+  int64_t kv_blocks = 0;               // of the prompt, on the device at once: at most
+  double seconds = 0;
+  bool over = false;
+
+  int64_t n() const { return static_cast<int64_t>(tokens.size()); }
 };
 
 class Engine {
@@ -44,10 +69,21 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
+  // A sequence of the first n_tokens of another one (at most those it holds), without logits and counts. RIFFLE_UNSUPPORTED
+  // where what is kept of a sequence depends on more than its tokens' keys and values.
+  std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress);
+  // The same in pieces. One at a time (RIFFLE_BAD_ARGUMENT). scores as above, valid until the end.
+  std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores);
+  // Goes on for `budget` token-layers, but at least for one piece; true: the sequence holds the prompt and has logits. After
+  // RIFFLE_ABORTED the run is as before its last piece's end and may go on; on any other Error it is over and the sequence as
+  // before the prompt.
+  bool advance(PrefillRun& run, double budget, const Progress& progress);
+  // Gives a run up that is not over: the sequence is as before.
+  void abandon(PrefillRun& run);
   // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
   // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
   // of its first groups may have advanced (their lengths tell).
@@ -57,6 +93,11 @@ class Engine {
             int32_t* sampled = nullptr);
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
+
+  // Whether the selection in force reads a sequence that was forked as one that was read whole.
+  bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
+  // Steps over which Sequence::working_set unites selections from now on; 0: not counted.
+  void set_working_set(int window);
 
   // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
@@ -68,6 +109,11 @@ class Engine {
 
   const Model& model() const { return model_; }
   int64_t n_ctx() const { return options_.options.n_ctx; }
+  int64_t n_sessions() const { return options_.options.n_sessions; }
+  size_t block_bytes() const { return options_.layout.bytes(); }
+  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may fill (0: there is no pool).
+  int64_t kv_blocks(const Sequence& s) const { return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size()); }
+  int64_t pool_room(size_t n_sequences) const;
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice
@@ -90,9 +136,11 @@ class Engine {
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
   void check_device(const Selector& selector, const riffle_selection& wanted) const;
-  void prefill_layers(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
-                      const Progress& progress);
-  void fill_from_trace(Sequence& sequence, int64_t n, const Progress& progress);
+  void start_run(PrefillRun& run);
+  int64_t next_rows(const PrefillRun& run) const;
+  void run_piece(PrefillRun& run, int64_t rows);
+  void run_rows(PrefillRun& run, int64_t rows);
+  void finish_run(PrefillRun& run);
   void end_traced_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
   // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
   void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
@@ -111,12 +159,12 @@ class Engine {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Selector> selector_, dense_;
   std::unique_ptr<Activations> act_;
+  PrefillRun* run_ = nullptr;  // under way
   std::atomic<bool> abort_{false};
   Trace trace_;
   bool coverage_ = false;
+  int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
-  std::vector<uint32_t> free_ids_;
-  uint32_t next_id_ = 0;
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

@@ -2,11 +2,10 @@
 #pragma once
 #include <span>
 
+#include "engine/answer.h"
 #include "engine/engine.h"
 
 namespace riffle {
-
-void check_generate_options(const riffle_generate_options& options);
 
 // Every sequence must have logits. options[i], results[i] belong to sequences[i]. An abort ends all with
 // RIFFLE_FINISH_ABORTED.

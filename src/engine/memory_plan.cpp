@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdint>
+#include <initializer_list>
 #include <thread>
 
+#include "model/checked.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -56,7 +58,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     fail(RIFFLE_UNSUPPORTED, "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
          config.n_kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
-  if (o.attention_trace) r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
+  if (o.attention_trace) {
+    r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
+    r.trace_runs_prompts = o.attention_trace->run_prompts;
+  }
   o.attention_trace = nullptr;  // the caller's
 
   r.isa = o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
@@ -152,24 +157,41 @@ static std::string size_text(uint64_t bytes) {
   return format("%.1f MiB", double(bytes) / (1 << 20));
 }
 
+// A million sessions of a hundred million tokens may be beyond 64 bits; the largest number is too much for any machine as
+// well. factors: above 0.
+static uint64_t product(std::initializer_list<uint64_t> factors) {
+  uint64_t out = 1;
+  for (const uint64_t factor : factors)
+    if (!checked_mul(out, factor, &out)) return UINT64_MAX;
+  return out;
+}
+
+static uint64_t sum(std::initializer_list<uint64_t> terms) {
+  uint64_t out = 0;
+  for (const uint64_t term : terms)
+    if (!checked_add(out, term, &out)) return UINT64_MAX;
+  return out;
+}
+
 // Whether a length fits.
 struct Verdict {
   riffle_status status = RIFFLE_OK;  // of the error that running with it is
   std::string text;                  // that error's
-  std::string limit;                 // what the length exceeds; empty: nothing
+  std::string limit;                 // what is exceeded; empty: nothing
+  bool by_length = true;             // a shorter length may do
 };
 
-static Verdict refuse(riffle_status status, const std::string& limit, const std::string& text) {
-  return {status, text, limit};
+static Verdict refuse(riffle_status status, const std::string& limit, bool by_length, const std::string& text) {
+  return {status, text, limit, by_length};
 }
 
 // In host memory when every session is full; a mapped file's weights are not in it, which the system may drop and read again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
-  uint64_t bytes = r.options.n_sessions * (plan.host_kv + plan.selector_state);
-  for (const Buffer& b : model.generated) bytes += b.size();
+  uint64_t bytes = product({uint64_t(r.options.n_sessions), sum({plan.host_kv, plan.selector_state})});
+  for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
   if (r.cuda) return bytes;
-  if (!model.weights.embedding.data) bytes += plan.weights;  // synthetic; materialize() gives it its bytes
-  return bytes + plan.activations + plan.digests + plan.prefill_kv + plan.pool;
+  if (!model.weights.embedding.data) bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
+  return sum({bytes, plan.activations, plan.digests, plan.prefill_kv, plan.pool});
 }
 
 // Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths tried are told the same.
@@ -192,9 +214,9 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
                                                                           2 * uint64_t(c.hidden_dim)) +
                                       uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
   const DigestSpec spec = digest_spec(o.selection);
-  plan.digests = sessions * heads * blocks * (uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float));
+  plan.digests = product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
   plan.slot_bytes = r.layout.bytes();
-  plan.host_kv = heads * blocks * plan.slot_bytes;
+  plan.host_kv = product({heads, blocks, plan.slot_bytes});
   if (!r.cuda) plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
   uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
   if (r.cuda) {
@@ -217,12 +239,12 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
     plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
                                       : row_slots(o.selection) + static_cast<int64_t>(heads);
   }
-  const uint64_t fixed = plan.weights + plan.activations + plan.digests + plan.prefill_kv;
+  const uint64_t fixed = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
   plan.total = fixed;
   const std::string memory = format("this machine's memory (%s)", size_text(r.host_memory).c_str());
   if (r.cuda || r.pooled) {
-    plan.min_gpu_mem = fixed + plan.min_slots * per_slot;
-    const int64_t all_blocks = static_cast<int64_t>(sessions * heads * blocks);
+    plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
+    const auto all_blocks = static_cast<int64_t>(std::min<uint64_t>(product({sessions, heads, blocks}), INT64_MAX));
     r.slots = o.slots;
     if (r.slots == 0) {
       r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0) : all_blocks;
@@ -230,12 +252,13 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
       r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
     }
     plan.slots = r.slots;
-    plan.pool = uint64_t(r.slots) * per_slot;
-    plan.total = fixed + plan.pool;
+    plan.pool = product({uint64_t(r.slots), per_slot});
+    plan.total = sum({fixed, plan.pool});
     const std::string limit = format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory", size_text(budget).c_str());
-    if (budget && (r.slots < plan.min_slots || plan.total > budget)) {
+    // Too few by themselves are the last thing said: the budget has nothing to do with it.
+    if (budget && ((o.slots == 0 && r.slots < plan.min_slots) || plan.total > budget)) {
       const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
-      return refuse(RIFFLE_OUT_OF_MEMORY, limit,
+      return refuse(RIFFLE_OUT_OF_MEMORY, limit, o.slots == 0 || plan.pool <= budget,
           format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
                  "one layer of KV while prefilling %s, %lld slots %s",
                  o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx, size_text(least).c_str(),
@@ -245,28 +268,28 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
                  size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
     }
     if (r.cuda && plan.total > device_free)
-      return refuse(RIFFLE_OUT_OF_MEMORY, format("the GPU's free memory (%s)", size_text(device_free).c_str()),
+      return refuse(RIFFLE_OUT_OF_MEMORY, format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
           format("gpu_mem is %s and %s of it would be used, but the GPU has only %s free: a gpu_mem from %s up to that works",
                  size_text(budget).c_str(), size_text(plan.total).c_str(), size_text(device_free).c_str(),
                  size_text(plan.min_gpu_mem).c_str()));
     if (r.pooled && plan.pool > r.host_memory)
-      return refuse(RIFFLE_OUT_OF_MEMORY, memory,
+      return refuse(RIFFLE_OUT_OF_MEMORY, memory, o.slots == 0,
           format("%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
                  size_text(r.host_memory).c_str()));
     // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
-    if (r.cuda && plan.host_kv * sessions > r.host_memory)
-      return refuse(RIFFLE_OUT_OF_MEMORY, memory,
+    if (r.cuda && product({sessions, plan.host_kv}) > r.host_memory)
+      return refuse(RIFFLE_OUT_OF_MEMORY, memory, true,
           format("%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
                  o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-                 size_text(plan.host_kv * sessions).c_str(), size_text(r.host_memory).c_str(),
-                 static_cast<unsigned long long>(r.host_memory / (sessions * heads * plan.slot_bytes) * o.block_size)));
+                 size_text(product({sessions, plan.host_kv})).c_str(), size_text(r.host_memory).c_str(),
+                 static_cast<unsigned long long>(r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
     if (r.slots < plan.min_slots)
-      return refuse(RIFFLE_NO_SLOT, "slots",
+      return refuse(RIFFLE_NO_SLOT, "slots", false,
           format("slots is %lld, but one iteration of one sequence needs at least %lld", static_cast<long long>(r.slots),
                  static_cast<long long>(plan.min_slots)));
   }
   // No error: memory is taken as sessions grow, and they may stay short.
-  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare) return {RIFFLE_OK, "", memory};
+  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare) return {RIFFLE_OK, "", memory, true};
   return {};
 }
 
@@ -296,11 +319,15 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   uint64_t device_free = 0;
   Verdict verdict = plan_length(model, r, plan, device_free);
   r.context_note.clear();
-  if (!verdict.limit.empty() && r.trained_ctx && trained > kContextStep) {
+  if (!verdict.limit.empty() && verdict.by_length && r.trained_ctx && trained > kContextStep) {
     std::string limit = verdict.limit;
     verdict = shorten(model, r, plan, device_free, limit);
     r.context_note = format("the context holds %d tokens, of the %d that the model was trained with: more does not fit %s, and n_ctx (-c) "
                             "sets another length", r.options.n_ctx, trained, limit.c_str());
+    const RopeScaling& rope = model.config.rope;
+    if (rope.type == RopeScaling::DYNAMIC && trained > rope.original_ctx)
+      r.context_note += ", which changes this model's text too (its RoPE scaling is dynamic: positions are rotated by the context's "
+                        "length)";
   }
   if (verdict.status != RIFFLE_OK) throw Error(verdict.status, verdict.text);
   if (!verdict.limit.empty()) {

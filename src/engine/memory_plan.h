@@ -23,6 +23,7 @@ struct ResolvedOptions {
   uint64_t host_memory = 0;   // physical memory of this machine, bytes
   std::string context_note;   // of riffle_plan and riffle_context_notice; plan_memory's
   std::optional<TraceSpec> trace;
+  bool trace_runs_prompts = false;
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the trained length;

@@ -22,10 +22,11 @@ struct BlockLayout {
   int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
 };
 
-// Names a block in the slot pool. 20 bits of sequence, 10 of layer, 10 of head, 24 of block index.
+// Limits; of blocks: in one sequence.
 inline constexpr int64_t kMaxSequences = 1 << 20, kMaxLayers = 1 << 10, kMaxKvHeads = 1 << 10, kMaxBlocks = 1 << 24;
-inline uint64_t block_key(uint32_t sequence, int layer, int head, int64_t block) {
-  return uint64_t(sequence) << 44 | uint64_t(layer) << 34 | uint64_t(head) << 24 | uint64_t(block);
-}
+
+// Names a block in the slot pool: its place in the host store, so that all sequences which hold it find it there once. A block
+// leaves the pool before its last holder gives it back, and before a holder writes to it.
+inline uint64_t block_key(const std::byte* host_block) { return reinterpret_cast<uintptr_t>(host_block); }
 
 }  // namespace riffle

@@ -7,15 +7,20 @@
 
 namespace riffle {
 
-SequenceKv HostResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
-  SequenceKv s = store_->create(n_ctx, spec);
-  s.id = id;
-  return s;
-}
-
 void HostResidency::destroy(SequenceKv& s) {
   forget(s, 0);
   store_->destroy(s);
+}
+
+SequenceKv HostResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  const int64_t block_size = store_->layout().block_size;
+  if (n_tokens % block_size != 0 && n_tokens / block_size == from.n_tokens / block_size) park(from);
+  return store_->fork(from, n_tokens, n_ctx);
+}
+
+void HostResidency::retire(SequenceKv& s) {
+  forget(s, 0);
+  store_->make_own(s, 0, store_->layout().blocks(s.n_tokens));
 }
 
 void HostResidency::truncate(SequenceKv& s, int64_t n_tokens) {
@@ -46,10 +51,11 @@ class InPlace : public HostResidency {
   std::byte* tail(SequenceKv& s, int layer, int head) override {
     return store_->head(s, layer, head).blocks[s.n_tokens / store_->layout().block_size];
   }
+  int64_t used_slots() const override { return 0; }
   int64_t room(int) const override { return kMaxBlocks; }
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
     const HeadKv& h = store_->head(s, layer, head);
-    for (int i = 0; i < n; ++i) held[i] = {h.blocks[blocks[i]], nullptr, -1, false};
+    for (int i = 0; i < n; ++i) held[i] = {h.blocks[blocks[i]], nullptr, -1, false, false};
   }
   void load(const Held*, int) override {}
   void release(const Held*, int) override {}
@@ -64,6 +70,7 @@ class InPlace : public HostResidency {
   }
 
  protected:
+  void park(SequenceKv&) override {}
   void flush_full(SequenceKv&) override {}
   void flush_layer(SequenceKv&, int, int64_t) override {}
   void forget(SequenceKv&, int64_t) override {}
@@ -80,6 +87,16 @@ class Pooled : public HostResidency {
 
   bool in_place() const override { return false; }
   int64_t slots() const override { return pool_.size(); }
+  int64_t used_slots() const override { return pool_.used(); }
+
+  // The block that will be written next may be in the pool as another sequence's that held it too, or from before a cut.
+  void reserve(SequenceKv& s, int64_t n_tokens) override {
+    store_->reserve(s, n_tokens);
+    const size_t block = s.n_tokens / store_->layout().block_size;
+    if (!s.tail_slots.empty()) return;
+    for (const HeadKv& h : s.heads)
+      if (block < h.blocks.size()) pool_.drop(block_key(h.blocks[block]));
+  }
 
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override {
     for (size_t i = 0; i < n; ++i) {
@@ -105,12 +122,13 @@ class Pooled : public HostResidency {
   void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
     const HeadKv& h = store_->head(s, layer, head);
     for (int i = 0; i < n; ++i) {
-      const SlotPool::Grant grant = pool_.acquire(block_key(s.id, layer, head, blocks[i]), partition(layer));
+      const SlotPool::Grant grant = pool_.acquire(block_key(h.blocks[blocks[i]]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
         abandon(held, i);
         fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool_.size()));
       }
-      held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit};
+      held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit,
+                 grant.hit && pool_.state(grant.slot) == SlotPool::State::Loading};
       counters.hits += grant.hit;
       counters.evictions += grant.evicted;
       if (!grant.hit) counters.loaded_bytes += bytes_;
@@ -134,13 +152,15 @@ class Pooled : public HostResidency {
   void abandon(const Held* held, int n) override {
     for (int i = 0; i < n; ++i) {
       if (held[i].slot < 0) continue;
-      if (held[i].miss) pool_.drop_slot(held[i].slot);
+      // What was not loaded goes with the last that wanted it.
+      if (pool_.state(held[i].slot) == SlotPool::State::Loading && pool_.pins(held[i].slot) == 1)
+        pool_.drop_slot(held[i].slot);
       else pool_.unpin(held[i].slot);
     }
   }
 
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    if (!s.tail_slots.empty()) park(s);
+    park(s);
     const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
     const int n_heads = store_->n_kv_heads();
     layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
@@ -181,12 +201,24 @@ class Pooled : public HostResidency {
   }
 
   void forget(SequenceKv& s, int64_t from_block) override {
-    if (!s.tail_slots.empty()) park(s);
-    for (size_t i = 0; i < s.heads.size(); ++i) {
-      const int layer = static_cast<int>(i) / store_->n_kv_heads(), head = static_cast<int>(i) % store_->n_kv_heads();
-      const int64_t end = static_cast<int64_t>(s.heads[i].blocks.size());
-      for (int64_t b = from_block; b < end; ++b) pool_.drop(block_key(s.id, layer, head, b));
+    park(s);
+    for (const HeadKv& h : s.heads)
+      for (size_t b = from_block; b < h.blocks.size(); ++b)
+        if (!store_->shared(h.blocks[b])) pool_.drop(block_key(h.blocks[b]));
+  }
+
+  void park(SequenceKv& s) override {
+    if (s.tail_slots.empty()) return;
+    const int64_t block = s.n_tokens / store_->layout().block_size;
+    if (s.n_tokens % store_->layout().block_size != 0) {
+      threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+        std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
+      });
+      counters.flushed_bytes += s.heads.size() * bytes_;
     }
+    for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
+    s.tail_slots.clear();
+    active_.erase(std::find(active_.begin(), active_.end(), &s));
   }
 
  private:
@@ -198,8 +230,8 @@ class Pooled : public HostResidency {
     const int64_t block = s.n_tokens / store_->layout().block_size;
     const int n_heads = store_->n_kv_heads();
     for (size_t i = 0; i < s.heads.size(); ++i) {
-      const int layer = static_cast<int>(i) / n_heads, head = static_cast<int>(i) % n_heads;
-      const SlotPool::Grant grant = pool_.fill(block_key(s.id, layer, head, block), partition(layer));
+      const int layer = static_cast<int>(i) / n_heads;
+      const SlotPool::Grant grant = pool_.fill(block_key(s.heads[i].blocks[block]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
         for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
         s.tail_slots.clear();
@@ -215,20 +247,6 @@ class Pooled : public HostResidency {
       counters.loaded_bytes += s.heads.size() * bytes_;
     }
     return true;
-  }
-
-  // Writes the unfilled blocks back to the host store and gives their slots up.
-  void park(SequenceKv& s) {
-    const int64_t block = s.n_tokens / store_->layout().block_size;
-    if (s.n_tokens % store_->layout().block_size != 0) {
-      threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-        std::memcpy(s.heads[i].blocks[block], slot_data(s.tail_slots[i]), bytes_);
-      });
-      counters.flushed_bytes += s.heads.size() * bytes_;
-    }
-    for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
-    s.tail_slots.clear();
-    active_.erase(std::find(active_.begin(), active_.end(), &s));
   }
 
   // Parks a sequence that is not among these.

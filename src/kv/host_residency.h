@@ -13,14 +13,16 @@ struct Held {
   const std::byte* host = nullptr;  // where to copy from, if it is a miss
   int32_t slot = -1;                // -1: nothing to release
   bool miss = false;
+  bool wait = false;  // another's miss
 };
 
 class HostResidency : public Residency {
  public:
   explicit HostResidency(KvStore* store) : store_(store) {}
   uint64_t host_bytes() const override { return store_->host_bytes(); }
-  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override { return store_->create(n_ctx, spec); }
   void destroy(SequenceKv& sequence) override;
+  SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override { store_->reserve(sequence, n_tokens); }
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override { store_->change_digests(sequence, spec); }
@@ -28,13 +30,16 @@ class HostResidency : public Residency {
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
 
   virtual bool in_place() const = 0;
-  // Brings all that the device changed back to the host store and forgets its copies.
-  void retire(SequenceKv& sequence) { forget(sequence, 0); }
+  // Brings all that the device changed back to the host store, forgets its copies, and gives the sequence blocks of its own:
+  // they are about to be changed. On RIFFLE_OUT_OF_MEMORY the sequence reads the same.
+  void retire(SequenceKv& sequence);
+  virtual int64_t used_slots() const = 0;
   virtual std::byte* tail(SequenceKv& sequence, int layer, int head) = 0;
   // How many blocks of a layer can be held at once besides the tails.
   virtual int64_t room(int layer) const = 0;
-  // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes. In place: safe from any thread.
-  // Pooled: the owner's thread only; never asks for more than room().
+  // Holds blocks (not the tail) for reading; misses have a slot but not yet the bytes, and a block that sequences share is a
+  // miss for the first that asks alone (`wait` for the others, until its holder has loaded it). In place: safe from any
+  // thread. Pooled: the owner's thread only; never asks for more than room().
   virtual void acquire(SequenceKv& sequence, int layer, int head, const int32_t* blocks, int n, Held* held) = 0;
   virtual void load(const Held* held, int n) = 0;  // copies the misses; any thread, different blocks
   virtual void release(const Held* held, int n) = 0;
@@ -42,9 +47,10 @@ class HostResidency : public Residency {
   virtual void abandon(const Held* held, int n) = 0;
 
  protected:
+  virtual void park(SequenceKv& sequence) = 0;  // the newest blocks, wherever they are written, go to the host store
   virtual void flush_full(SequenceKv& sequence) = 0;  // commit: the newest blocks are full
   virtual void flush_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
-  // Forgets blocks from this index on (truncation; 0: the sequence ends).
+  // Forgets blocks from this index on that no other sequence holds (truncation; 0: the sequence ends).
   virtual void forget(SequenceKv& sequence, int64_t from_block) = 0;
 
   KvStore* store_;

@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "util/error.h"
 
 namespace riffle {
@@ -31,18 +34,30 @@ HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source)
 }
 
 HostStore::~HostStore() {
-  for (std::byte* slab : slabs_) source_->give_back(slab, slab_bytes_);
+  for (const Slab& slab : slabs_) source_->give_back(slab.data, slab_bytes_);
 }
 
 void HostStore::grow() {
+  const size_t blocks = slab_bytes_ / block_bytes_;
   slabs_.reserve(slabs_.size() + 1);
-  std::byte* slab = source_->take(slab_bytes_);
-  if (!slab)
+  free_.reserve((slabs_.size() + 1) * blocks);  // give_back never allocates
+  Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks)};
+  slab.data = source_->take(slab_bytes_);
+  if (!slab.data)
     fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes", slabs_.size() * slab_bytes_);
-  slabs_.push_back(slab);
-  free_.reserve(slabs_.size() * (slab_bytes_ / block_bytes_));  // give_back never allocates
-  next_ = slabs_.back();
-  end_ = next_ + slab_bytes_ / block_bytes_ * block_bytes_;
+  next_ = slab.data;
+  end_ = next_ + blocks * block_bytes_;
+  slabs_.insert(std::upper_bound(slabs_.begin(), slabs_.end(), next_,
+                                 [](const std::byte* at, const Slab& other) { return std::less<>()(at, other.data); }),
+                std::move(slab));
+}
+
+uint32_t& HostStore::holders(const std::byte* block) const {
+  const auto after = std::upper_bound(slabs_.begin(), slabs_.end(), block, [](const std::byte* at, const Slab& slab) {
+    return std::less<>()(at, slab.data);
+  });
+  const Slab& slab = *(after - 1);
+  return slab.holders[size_t(block - slab.data) / block_bytes_];
 }
 
 std::byte* HostStore::take() {
@@ -55,11 +70,13 @@ std::byte* HostStore::take() {
     block = next_;
     next_ += block_bytes_;
   }
+  holders(block) = 1;
   ++in_use_;
   return block;
 }
 
 void HostStore::give_back(std::byte* block) {
+  if (--holders(block) > 0) return;
   free_.push_back(block);
   --in_use_;
 }

@@ -1,4 +1,4 @@
-// Where all KV lives: equal blocks cut from slabs of host memory.
+// Where all KV lives: equal blocks cut from slabs of host memory. A block may be held by several sequences that begin alike.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,18 +28,28 @@ class HostStore {
   // Blocks handed out one after the other are neighbours in memory where possible, so that reading a head's blocks in
   // order streams. Throws RIFFLE_OUT_OF_MEMORY; then nothing was taken.
   std::byte* take();
+  // One more holder of a block that is held. Who writes to a block must be its only holder.
+  void share(std::byte* block) { ++holders(block); }
+  bool shared(const std::byte* block) const { return holders(block) > 1; }
+  // One holder less; the last one's block is free. Never allocates.
   void give_back(std::byte* block);
 
   size_t block_bytes() const { return block_bytes_; }
-  int64_t in_use() const { return in_use_; }
+  int64_t in_use() const { return in_use_; }  // blocks, however many hold them
   uint64_t reserved_bytes() const { return slabs_.size() * slab_bytes_; }
 
  private:
+  struct Slab {
+    std::byte* data;
+    std::unique_ptr<uint32_t[]> holders;  // of each block
+  };
+
   void grow();
+  uint32_t& holders(const std::byte* block) const;
 
   std::unique_ptr<SlabSource> source_;
   size_t block_bytes_, slab_bytes_;
-  std::vector<std::byte*> slabs_;
+  std::vector<Slab> slabs_;       // by address
   std::vector<std::byte*> free_;  // last in, first out
   std::byte* next_ = nullptr;     // unused rest of the newest slab
   std::byte* end_ = nullptr;

@@ -1,6 +1,7 @@
 #include "kv/kv_store.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace riffle {
 
@@ -12,6 +13,7 @@ KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
   s.spec = spec;
+  s.max_blocks = layout_.blocks(n_ctx);
   s.heads.resize(size_t(n_layers_) * n_kv_heads_);
   const size_t blocks = layout_.blocks(n_ctx);
   for (HeadKv& h : s.heads) {
@@ -22,6 +24,48 @@ SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   }
   s.tail_slots.reserve(s.heads.size());
   return s;
+}
+
+SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  SequenceKv s = create(n_ctx, from.spec);
+  const size_t full = n_tokens / layout_.block_size, blocks = layout_.blocks(n_tokens);
+  const int64_t stride = digest_stride(from.spec);
+  s.unrotated = from.unrotated;
+  try {
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      HeadKv& h = s.heads[i];
+      h.blocks.reserve(blocks);
+      for (size_t b = 0; b < full; ++b) {
+        store_.share(from.heads[i].blocks[b]);
+        h.blocks.push_back(from.heads[i].blocks[b]);
+      }
+      if (full < blocks) h.blocks.push_back(store_.take());
+      const size_t digested = std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
+      h.digests.assign(from.heads[i].digests.begin(), from.heads[i].digests.begin() + digested * stride);
+      h.bound_factor.assign(from.heads[i].bound_factor.begin(), from.heads[i].bound_factor.begin() + digested);
+    }
+    if (host_digests_) build_digests(s, n_tokens);  // what `from` lacks after memory ran out
+  } catch (...) {
+    destroy(s);
+    throw;
+  }
+  if (full < blocks)
+    threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
+      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], layout_.bytes());
+    });
+  s.n_tokens = n_tokens;
+  return s;
+}
+
+void KvStore::make_own(SequenceKv& s, int64_t first, int64_t last) {
+  for (HeadKv& h : s.heads)
+    for (int64_t b = first; b < last; ++b) {
+      if (!store_.shared(h.blocks[b])) continue;
+      std::byte* own = store_.take();
+      std::memcpy(own, h.blocks[b], layout_.bytes());
+      store_.give_back(h.blocks[b]);
+      h.blocks[b] = own;
+    }
 }
 
 void KvStore::destroy(SequenceKv& s) {
@@ -35,6 +79,8 @@ void KvStore::destroy(SequenceKv& s) {
 void KvStore::reserve(SequenceKv& s, int64_t n_tokens) {
   const size_t want = layout_.blocks(n_tokens);
   try {
+    // Full when it was shared, and cut since.
+    if (n_tokens > s.n_tokens) make_own(s, s.n_tokens / layout_.block_size, layout_.blocks(s.n_tokens));
     for (HeadKv& h : s.heads)
       while (h.blocks.size() < want) {
         h.blocks.reserve(h.blocks.size() + 1);
@@ -100,6 +146,13 @@ void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
   }
   s.spec = spec;
   build_digests(s, s.n_tokens);
+}
+
+void KvStore::begin_working_set(SequenceKv& s, int window) const {
+  if (s.working_set && s.working_set->window() != window) s.working_set.reset();
+  if (window == 0) return;
+  if (!s.working_set) s.working_set = std::make_unique<WorkingSet>(s.heads.size(), s.max_blocks, window);
+  s.working_set->begin_step(s.n_tokens);
 }
 
 void KvStore::renew_digests(SequenceKv& s) {

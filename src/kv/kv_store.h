@@ -8,6 +8,7 @@
 #include "kv/block_layout.h"
 #include "kv/host_store.h"
 #include "kv/selector_state.h"
+#include "kv/working_set.h"
 #include "util/thread_pool.h"
 
 namespace riffle {
@@ -33,14 +34,15 @@ struct DeviceKv {
 };
 
 struct SequenceKv {
-  uint32_t id = 0;
   int64_t n_tokens = 0;  // committed; blocks may hold more while a step or prefill is under way
+  int64_t max_blocks = 0;  // that a head may come to hold
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
   // Keys are held as they were before RoPE (at position 0), for positions in the attended list; else at their positions.
   bool unrotated = false;
   std::unique_ptr<DeviceKv> device;  // null on the CPU
   std::unique_ptr<SelectorState> selection;  // null until a selector wants one
+  std::unique_ptr<WorkingSet> working_set;  // null until a step asks for it, and on devices that count it themselves
   std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in the host store only
 };
 
@@ -53,11 +55,20 @@ class KvStore {
   // Space for n_ctx tokens is reserved (not touched), so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
   void destroy(SequenceKv& sequence);
+  // A sequence of the first n_tokens of another one (at most those it holds): its full blocks are shared, the partial ones and
+  // digests copied; no selector's state. The host store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is
+  // as before.
+  SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
+  bool shared(const std::byte* block) const { return store_.shared(block); }
+  // Blocks [first, last) are this sequence's alone from now on: those that others hold too are copied. On
+  // RIFFLE_OUT_OF_MEMORY some may have been; the sequence reads the same.
+  void make_own(SequenceKv& sequence, int64_t first, int64_t last);
 
   HeadKv& head(SequenceKv& s, int layer, int h) const { return s.heads[size_t(layer) * n_kv_heads_ + h]; }
   const HeadKv& head(const SequenceKv& s, int layer, int h) const { return s.heads[size_t(layer) * n_kv_heads_ + h]; }
 
-  // Host blocks for n_tokens in every layer and head. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
+  // Host blocks for n_tokens in every layer and head; those that will be written next, from n_tokens of the sequence on, are its
+  // own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
   // Blocks beyond n_tokens go back; digests of blocks that are no longer full go away. Sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
@@ -66,6 +77,9 @@ class KvStore {
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
   // Digests of another kind: throws the old ones away and builds the new.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
+  // A step begins whose selections are to be counted (SequenceKv::working_set). A window other than the last step's starts from
+  // nothing; 0: not counted, and what was is forgotten. std::bad_alloc.
+  void begin_working_set(SequenceKv& sequence, int window) const;
   // The keys of full blocks were changed in place: their digests again. The selector's state is gone. Does not allocate.
   void renew_digests(SequenceKv& sequence);
 

@@ -29,13 +29,20 @@ class Residency {
   virtual uint64_t host_bytes() const = 0;
 
   // ---- sequences
-  virtual SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) = 0;
+  virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
   virtual void destroy(SequenceKv& sequence) = 0;
+  // A sequence of the first n_tokens of another one (at most those it holds), which keeps them: KvStore::fork. On an error
+  // there is no new sequence and `from` holds what it held.
+  virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
+  // The sequence was cut or prefilled: its working set begins anew with its next step.
+  virtual void clear_working_set(SequenceKv& sequence) {
+    if (sequence.working_set) sequence.working_set->clear();
+  }
   // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own (SelectorState).
   virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
   // A GPU keeps what was last voted for, until the sequence is cut or prefilled.

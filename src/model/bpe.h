@@ -59,12 +59,14 @@ struct BpeSpec {
   bool strip_first_space = false;  // decoding drops the text's first space
   int bos_id = -1, eos_id = -1;
   bool add_bos = false;  // texts begin with bos_id
+  std::string note;      // Tokenizer::note()
 };
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 
 // tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a pre-tokenizer
-// (tokenizer.ggml.pre) too that riffle does not know.
+// (tokenizer.ggml.pre) too that riffle does not know. One that names none is
+// taken for "default", with a note.
 BpeSpec bpe_from_gguf(const GgufFile& gguf);
 // The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if there is none.
 std::string_view gguf_pre(const BpeSpec& spec);

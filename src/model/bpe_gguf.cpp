@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMaxAddedBytes = 1 << 10;
 
 // tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files. patterns: one after the
-// other, each on what the one before left, as the family's tokenizer.json has them; "default" is what llama.cpp does
-// with files that name no family (src/llama-vocab.cpp).
+// other, each on what the one before left, as the family's tokenizer.json has them; "default", and the names after it, as
+// in llama.cpp (src/llama-vocab.cpp), which takes "default" where a file names no family and warns of it.
 struct Family {
   std::string_view pre;
   bool nfc;
@@ -45,6 +45,10 @@ constexpr Family kFamilies[] = {
     {"gpt-4o", false, kCased, false, false},
     {"llama4", false, kCased, false, false},
     {"default", false, kDefault, false, false},
+    {"smaug-bpe", false, kLlama3, false, false},
+    {"falcon3", false, kLlama3, true, true},
+    {"megrez", false, kQwen2, false, false},
+    {"minerva-7b", false, kSmolLm, false, false},
 };
 
 std::string known_families() {
@@ -53,13 +57,15 @@ std::string known_families() {
   return out;
 }
 
+// Empty: the file names none.
+std::string_view pre_of(const GgufFile& gguf) { return gguf.string("tokenizer.ggml.pre").value_or(""); }
+
 const Family& family_of(const GgufFile& gguf) {
-  const auto pre = gguf.string("tokenizer.ggml.pre");
+  const std::string_view pre = pre_of(gguf).empty() ? "default" : pre_of(gguf);
   const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                               [&](const Family& family) { return pre && *pre == family.pre; });
+                               [&](const Family& family) { return pre == family.pre; });
   if (it == std::end(kFamilies)) {
-    unsupported(gguf.file.name, "tokenizer.ggml.pre", pre ? "\"" + std::string(*pre) + "\"" : "none",
-                "one of " + known_families());
+    unsupported(gguf.file.name, "tokenizer.ggml.pre", "\"" + std::string(pre) + "\"", "one of " + known_families());
   }
   return *it;
 }
@@ -95,6 +101,9 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
   }
   BpeSpec spec;
   spec.where = file;
+  if (pre_of(gguf).empty())
+    spec.note = "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): it is cut as llama.cpp does "
+                "without (\"default\"), perhaps not as the model was trained";
   VocabOptions options;
   spec.pieces = gguf_vocab(gguf, &options);
   spec.byte_level = true;

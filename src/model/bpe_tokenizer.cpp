@@ -55,6 +55,7 @@ class BpeTokenizer final : public Tokenizer {
   int used_size() const override { return used_size_; }
   int bos_id() const override { return spec_.bos_id; }
   int eos_id() const override { return spec_.eos_id; }
+  std::string note() const override { return spec_.note; }
 
   std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const override {
     if (text.size() > kMaxTextBytes) {

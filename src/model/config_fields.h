@@ -39,10 +39,4 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
 // Sets attention_factor by factor, or by what the file gives (0: nothing).
 void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale, double mscale_all_dim);
 
-// Keys that change the arithmetic, and the value with which they do not.
-struct Neutral {
-  const char* key;
-  double value;
-};
-
 }  // namespace riffle

@@ -117,10 +117,10 @@ Config config_from_gguf(const GgufFile& gguf) {
     bad_model(file, keys.vocab_size, std::to_string(c.vocab_size),
               "at least " + std::to_string(pieces.size()) + ", the number of tokenizer.ggml.tokens");
   }
-  const int value_length = dimension(fields, a + ".attention.value_length", kMaxHeadDim, c.head_dim);
-  if (value_length != c.head_dim) {
-    unsupported(file, a + ".attention.value_length", std::to_string(value_length),
-                std::to_string(c.head_dim) + ", as the keys have");
+  for (const char* name : {".attention.value_length", ".attention.head_dim"}) {  // the latter: Ollama's converter
+    const int length = dimension(fields, a + name, kMaxHeadDim, c.head_dim);
+    if (length != c.head_dim)
+      unsupported(file, a + name, std::to_string(length), std::to_string(c.head_dim) + ", as the keys have");
   }
   const int rope_dims = dimension(fields, a + ".rope.dimension_count", kMaxHeadDim, c.head_dim);
   if (rope_dims != c.head_dim) {

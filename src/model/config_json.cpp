@@ -56,6 +56,11 @@ const Keys kJsonKeys = {"hidden_size",         "intermediate_size",   "head_dim"
                             "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings",
                             "rms_norm_eps",        "rope_theta"};
 
+// Keys that change the arithmetic, and the value with which they do not.
+struct Neutral {
+  const char* key;
+  double value;
+};
 constexpr Neutral kJsonNeutral[] = {
     {"attn_logit_softcapping", 0},
     {"final_logit_softcapping", 0},
@@ -224,7 +229,6 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
 
 // A number, or a list of them. None of them, or -1: empty.
 std::vector<int> token_ids(const std::string& file, const json& config, const char* key, int vocab_size) {
-  constexpr size_t kMaxIds = 256;
   std::vector<int> ids;
   const json* value = find(config, key);
   if (!value) return ids;
@@ -239,8 +243,8 @@ std::vector<int> token_ids(const std::string& file, const json& config, const ch
     add(*value);
     return ids;
   }
-  if (value->size() > kMaxIds) {
-    bad_model(file, key, std::to_string(value->size()) + " ids", "at most " + std::to_string(kMaxIds));
+  if (value->size() > kMaxTokenIds) {
+    bad_model(file, key, std::to_string(value->size()) + " ids", "at most " + std::to_string(kMaxTokenIds));
   }
   for (const json& id : *value) add(id);
   return ids;

@@ -408,25 +408,46 @@ bool is_chat_control(std::string_view text) {
 // but that files do not always name.
 std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pieces, int eos_id) {
   std::vector<int> ids;
-  const auto add = [&](int id) {
-    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  const std::string at_most = "at most " + std::to_string(kMaxTokenIds);
+  const auto add = [&](int id, const char* key) {
+    if (id < 0 || std::find(ids.begin(), ids.end(), id) != ids.end()) return;
+    if (ids.size() == kMaxTokenIds) bad_model(gguf.file.name, key, "more end tokens", at_most);
+    ids.push_back(id);
   };
-  add(eos_id);
+  add(eos_id, "tokenizer.ggml.eos_token_id");
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-    if (gguf.has(key)) add(special_id(gguf, key, pieces, VocabPiece::CONTROL, ""));
+    if (gguf.has(key)) add(special_id(gguf, key, pieces, VocabPiece::CONTROL, ""), key);
   }
   const char* list = "tokenizer.ggml.eos_token_ids";  // Ollama's converter
-  for (const int64_t id : gguf.integers(list).value_or(std::vector<int64_t>())) {
+  const std::vector<int64_t> listed = gguf.integers(list).value_or(std::vector<int64_t>());
+  if (listed.size() > kMaxTokenIds) bad_model(gguf.file.name, list, std::to_string(listed.size()) + " ids", at_most);
+  for (const int64_t id : listed) {
+    if (id == -1 || id == UINT32_MAX) continue;  // "none", as in special_id
     if (id < 0 || static_cast<uint64_t>(id) >= pieces.size())
       bad_model(gguf.file.name, list, std::to_string(id), "ids below " + std::to_string(pieces.size()));
-    add(static_cast<int>(id));
+    add(static_cast<int>(id), list);
   }
   for (const std::string_view spelled : kEndTokenNames) {
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (pieces[i].type == VocabPiece::CONTROL && pieces[i].text == spelled) add(static_cast<int>(i));
+      if (pieces[i].type == VocabPiece::CONTROL && pieces[i].text == spelled)
+        add(static_cast<int>(i), "tokenizer.ggml.tokens");
     }
   }
   return ids;
+}
+
+// "[PAD32000]", with which converters fill a vocabulary up to the rows of the embedding.
+bool is_padding(std::string_view text) {
+  return text.size() >= 6 && text.starts_with("[PAD") && text.ends_with("]") &&
+         std::all_of(text.begin() + 4, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Ollama's converter and those of 2023 say of padding that it is user-defined: it would be drawn, and found in text.
+void mark_padding(std::vector<VocabPiece>& pieces) {
+  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
+    if (piece->type == VocabPiece::USER_DEFINED && is_padding(piece->text)) piece->type = VocabPiece::UNUSED;
+    if (piece->type != VocabPiece::UNUSED) return;
+  }
 }
 
 }  // namespace
@@ -477,6 +498,7 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
     pieces[i] = {std::string((*tokens)[i]), score,
                  text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
+  mark_padding(pieces);
   options->add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   options->add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
   options->bpe = true;

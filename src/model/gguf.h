@@ -48,6 +48,8 @@ GgufFile parse_gguf(const FileView& file);
 // Control tokens that end answers under whatever key, or none: files do not always name them.
 inline constexpr std::string_view kEndTokenNames[] = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"};
 bool is_end_token_name(std::string_view text);
+// Of the tokens that end answers, and of ids in one list of a file: more than any model has, so that lists stay short.
+inline constexpr size_t kMaxTokenIds = 256;
 
 // tokenizer.ggml.*: pieces and options, of sentencepiece's kind (model "llama", for tokenizer_from_pieces) or of byte-level
 // BPE's ("gpt2", options->byte_level, for bpe_from_gguf, which reads the rest). Throws RIFFLE_BAD_MODEL;

@@ -53,7 +53,8 @@ Vocabulary padded(std::vector<VocabPiece> pieces, const Config& c) {
   return v;
 }
 
-// The ids that end answers: one is eos; readers find some by their spelling, the rest has two keys.
+// The ids that end answers: one is eos, two have keys of their own, some are found by their spelling, and riffle and Ollama
+// read a list of others.
 void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id, bool add_bos, const Vocabulary& v,
                    const std::string& where) {
   if (bos_id >= 0) out.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos_id));
@@ -69,12 +70,17 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
   const auto found_by_name = [&](int id) { return v.types[id] == VocabPiece::CONTROL && is_end_token_name(v.texts[id]); };
   const char* keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
   size_t used = 0;
+  std::vector<int32_t> listed;
   for (const int id : others) {
     if (used < std::size(keys)) out.u32(keys[used++], static_cast<uint32_t>(id));
-    else if (!found_by_name(id))
-      unsupported(where, "eos_token_id", std::to_string(c.eos_ids.size()) + " end tokens",
-                  "3 at most, to write them as GGUF");
+    else if (!found_by_name(id)) listed.push_back(id);
   }
+  // Readers may find some more by name.
+  constexpr size_t kMost = kMaxTokenIds - std::size(kEndTokenNames);
+  if (others.size() >= kMost)
+    unsupported(where, "eos_token_id", std::to_string(c.eos_ids.size()) + " end tokens",
+                "at most " + std::to_string(kMost) + ", to write them as GGUF");
+  if (!listed.empty()) out.integers("tokenizer.ggml.eos_token_ids", listed);
 }
 
 }  // namespace

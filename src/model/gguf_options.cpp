@@ -15,8 +15,8 @@ namespace {
 constexpr std::string_view kModelKeys[] = {
     // Read in config_gguf.cpp.
     "embedding_length", "feed_forward_length", "block_count", "vocab_size", "context_length", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-    "attention.sliding_window", "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.head_dim",
+    "attention.layer_norm_rms_epsilon", "attention.sliding_window", "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type",
     "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
     "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
     "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
@@ -29,7 +29,7 @@ constexpr std::string_view kModelKeys[] = {
 constexpr std::string_view kTokenizerKeys[] = {
     // Read in gguf.cpp and bpe_gguf.cpp; ids of tokens below.
     "model", "pre", "tokens", "scores", "token_type", "merges", "add_bos_token", "add_space_prefix",
-    "remove_extra_whitespaces", "precompiled_charsmap", "eos_token_ids",
+    "remove_extra_whitespaces", "precompiled_charsmap",
     // Of no consequence.
     "add_eos_token",     // for training: a prompt that ends a text cannot be continued
     "add_sep_token",     // the same for pairs of texts
@@ -97,9 +97,11 @@ void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& 
 
 void refuse_unknown_options(const GgufFile& gguf, std::string_view architecture) {
   refuse_below(gguf, std::string(architecture) + ".", [](std::string_view name) { return holds(kModelKeys, name); });
-  // Other ids name tokens for uses that riffle has not (padding, filling in the middle).
-  refuse_below(gguf, "tokenizer.ggml.",
-               [](std::string_view name) { return holds(kTokenizerKeys, name) || name.ends_with("_token_id"); });
+  // Other ids name tokens for uses that riffle has not (padding, filling in the middle); Ollama's converter writes lists of
+  // any.
+  refuse_below(gguf, "tokenizer.ggml.", [](std::string_view name) {
+    return holds(kTokenizerKeys, name) || name.ends_with("_token_id") || name.ends_with("_token_ids");
+  });
 }
 
 }  // namespace riffle

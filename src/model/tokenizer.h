@@ -35,6 +35,8 @@ class Tokenizer {
   virtual int used_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;
+  // What a user should know of where ids come from; usually empty.
+  virtual std::string note() const { return {}; }
   // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's tokenizers). add_bos puts bos_id
   // first if the model's texts begin with it; parse_special reads control pieces written out in the text as those pieces
   // (the text between two of them is encoded by itself).

@@ -302,6 +302,21 @@ static void generation(riffle_model* model) {
   riffle_session* twice[2] = {session, session};
   report(riffle_step(context, twice, many + 1, 2) == RIFFLE_BAD_ARGUMENT, "the same session twice is refused", "");
 
+  /* A fork of the first half goes on as a session that read it by itself, also when the other is gone. */
+  riffle_session* fork = NULL;
+  report(riffle_session_fork(pair[1], riffle_session_length(pair[1]) + 1, &fork) == RIFFLE_BAD_ARGUMENT && !fork,
+         "no fork of more than there is", "");
+  need(riffle_session_fork(pair[1], n / 2, &fork), "fork a session", riffle_context_error(context));
+  report(riffle_session_length(fork) == n / 2 && !riffle_logits(fork), "it holds the first half, and no logits", "");
+  riffle_session_free(pair[1]);
+  need(riffle_session_create(context, &pair[1]), "a session of its own", riffle_context_error(context));
+  need(riffle_prefill(fork, ids + n / 2, n - n / 2, NULL, NULL), "read on in the fork", riffle_context_error(context));
+  need(riffle_prefill(pair[1], ids, n / 2, NULL, NULL), "the same in two parts", riffle_context_error(context));
+  need(riffle_prefill(pair[1], ids + n / 2, n - n / 2, NULL, NULL), "the second", riffle_context_error(context));
+  a = riffle_logits(fork), b = riffle_logits(pair[1]);
+  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0, "the logits are equal", "");
+  riffle_session_free(fork);
+
   riffle_stats stats = {.struct_size = sizeof stats};
   need(riffle_get_stats(context, &stats), "statistics", riffle_context_error(context));
   report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 && stats.kv_blocks_read > 0 &&

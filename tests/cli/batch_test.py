@@ -88,6 +88,11 @@ BAD = {
                                  [], None),
     "many keys": (b'{"custom_id":"b37",' + b",".join(b'"k%d":1' % i for i in range(100000)) + b"}", "bad_request",
                   ["not supported"], "b37"),
+    "a tokenful of empty lists": (b'{"custom_id":"x","body":[' + b"[]," * 1500000 + b"[]]}", "too_many_values", ["values"],
+                                  None),
+    "a custom_id of a megabyte": (b'{"custom_id":"' + b"a" * (1 << 20) + b'"}', "missing_id", ["custom_id", "longer"], None),
+    "a model of a megabyte": (prompt("b38", model="m" * (1 << 20)), "bad_request", ["body.model"], "b38"),
+    "a huge number": (b'{"custom_id":"x","body":{"prompt":"a","seed":1' + b"0" * 400 + b"}}", "bad_json", ["number"], None),
     "a used custom_id": (prompt("good-0"), "dup_id", ["custom_id"], "good-0"),
     "a custom_id whose line was bad": (prompt("b20x", max_tokens=0), "bad_request", [], "b20x"),
 }
@@ -133,6 +138,14 @@ def good_lines(folder):
         many = riffle(*ARGS, "--parallel", str(n), stdin=b"\n".join(GOOD))
         check(many.code == 0 and [text_of(x) for x in records(many.out)] == texts, f"--parallel {n}: the same texts",
               many)
+    for args in (["--unordered"], ["--prefill", "chunks"], ["--prefill", "whole", "--window", "3"],
+                 ["--no-ws-control", "--no-prefix-reuse"], ["--max-inject-tokens", "64"]):
+        many = riffle(*ARGS, "--max-seqs", "4", *args, stdin=b"\n".join(GOOD))
+        by_line = sorted(records(many.out), key=lambda x: x["line"])
+        check(many.code == 0 and [text_of(x) for x in by_line] == texts, f"{' '.join(args)}: the same texts", many)
+    for args in (["--window", "0"], ["--window", "65"], ["--prefill", "no"], ["--max-inject-tokens", "x"], ["--max-seqs", "0"]):
+        r = riffle(*ARGS, *args, stdin=GOOD[0])
+        check(one_line_error(r, 2, args[0]) or r.code == 2 and args[0].encode() in r.err, f"{' '.join(args)} is refused", r)
     for args in (["--device", "emu", "--gpu-mem", "150M"],):
         few = riffle(*ARGS, *args, stdin=b"\n".join(GOOD))
         many = riffle(*ARGS, *args, "--parallel", "4", stdin=b"\n".join(GOOD))
@@ -170,6 +183,26 @@ def bad_lines(folder):
                   f"bad line: {name} ({parallel})", (have, f"expected line {number} {code} {message}"))
 
 
+UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [],
+               "tool_choice": "none", "functions": [], "logit_bias": {"1": 2}, "frequency_penalty": 0.5,
+               "presence_penalty": 0.5, "echo": True, "best_of": 2, "suffix": "a", "user": "u", "stream_options": {},
+               "parallel_tool_calls": False, "reasoning_effort": "low", "store": True, "metadata": {}, "modalities": [],
+               "audio": {}, "prediction": {}, "service_tier": "auto", "repetition_penalty": 1.1}
+
+
+def unsupported(_):
+    """Every field of OpenAI's that is not implemented is refused by its name; null is as if it were not there."""
+    lines = [prompt(f, **{f: v}) for f, v in UNSUPPORTED.items()] + [prompt(f + "-null", **{f: None}) for f in UNSUPPORTED]
+    r = riffle(*ARGS, "--parallel", "8", stdin=b"\n".join(lines))
+    got = records(r.out)
+    check(r.code == 1 and len(got) == len(lines), "a record for each", r)
+    for i, (f, record) in enumerate(zip(UNSUPPORTED, got)):
+        e = record["error"] or {}
+        check(e.get("code") == "bad_request" and f in e["message"] and "not supported" in e["message"]
+              and f"line {i + 1}:" in e["message"] and record["line"] == i + 1, f"body.{f} is refused", record)
+    check(all(x["error"] is None for x in got[len(UNSUPPORTED):]), "null fields are left out", got[-1])
+
+
 def files(folder):
     path = os.path.join(folder, "in.jsonl")
     with open(path, "wb") as f:
@@ -203,4 +236,4 @@ def streaming(_):
     p.stderr.close()
 
 
-main(good_lines, bad_lines, files, streaming)
+main(good_lines, bad_lines, unsupported, files, streaming)

@@ -97,6 +97,10 @@ def mistakes(_):
     for name, (args, word) in cases.items():
         r = riffle("bench", *args)
         check(one_line_error(r, 2, word), f"usage error: {name}", r)
+    # 200 M tokens of 8192 bytes of KV for each of 512 sessions.
+    r = riffle("bench", "--shape", "tiny", "--attention-trace", "--depth", "200M", "--batch", "512", "--device", "cpu")
+    check(one_line_error(r, 4, "of host memory, and this machine has") and b"smaller --depth" in r.err,
+          "more than the machine's memory is refused before it is taken", r)
 
 
 main(shape, planning, batch, trace, mistakes)

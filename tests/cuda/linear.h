@@ -143,6 +143,7 @@ struct Case {
   Then then;
   bool overlap = false;
   int64_t ldx_pad = 0;
+  Cores cores = Cores::Best;
 };
 
 // Runs one gemv, compares it with float64, and returns the outputs.
@@ -156,7 +157,7 @@ inline std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w,
   std::vector<DeviceArray<float>> y;
   Gemv args;
   args.x = x_device.get(), args.ldx = ldx, args.n = c.n, args.norm = c.norm ? norm_device.get() : nullptr;
-  args.eps = eps, args.n_outs = static_cast<int>(w.size()), args.then = c.then, args.overlap = c.overlap;
+  args.eps = eps, args.n_outs = static_cast<int>(w.size()), args.then = c.then, args.overlap = c.overlap, args.cores = c.cores;
   const int64_t pad = 3;  // beyond the rows: must stay as it is
   for (size_t o = 0; o < w.size(); o++) {
     args.w[o] = w[o].matrix();
@@ -193,7 +194,8 @@ inline std::vector<std::vector<float>> check_gemv(const std::vector<Weights>& w,
       for (int64_t p = 0; p < pad; p++) intact &= results[o][i * ldy + w[o].rows + p] == 7;
     }
     INFO(name_of(w[o].type) << " " << w[o].rows << "x" << cols << " n " << c.n << " norm " << c.norm << " then "
-                            << static_cast<int>(c.then) << " out " << o << " ldx + " << c.ldx_pad);
+                            << static_cast<int>(c.then) << " out " << o << " ldx + " << c.ldx_pad << " cores "
+                            << static_cast<int>(c.cores));
     CHECK(finite);
     // BF16 takes x as two bf16 parts, which leaves out up to 2^-18 of a value.
     CHECK(worst <= (w[o].type == WType::BF16 ? 6e-6 : 2e-6));

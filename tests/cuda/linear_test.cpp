@@ -55,13 +55,13 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
         w.emplace_back(g, type, shape[0], shape[1]);
         if (then == Then::SwiGlu) w.emplace_back(g, type, shape[0], shape[1]);
         const bool norm = ++turn % 2 == 0;
-        const auto x = random_floats(g, shape[1] * 8), weight = random_floats(g, shape[1]);
+        const auto x = random_floats(g, shape[1] * kGemvMaxRows), weight = random_floats(g, shape[1]);
         const auto before = random_floats(g, shape[0] + 3);  // as long as ldy: the same for every row
         std::vector<float> all;
-        for (int n : {8, 1, 2, 3, 4, 5, 6, 7}) {
-          if (shape[0] > 1000 && n != 8 && n != 1 && n != 3) continue;
+        for (int n : {16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13}) {
+          if (shape[0] > 1000 && n != 16 && n != 1 && n != 3) continue;
           const auto y = check_gemv(w, {n, norm, then}, x, weight, before)[0];
-          if (n == 8) all = y;
+          if (n == 16) all = y;
           INFO(name_of(type) << " " << shape[0] << "x" << shape[1] << " n " << n);
           CHECK(same_bits(y, std::vector<float>(all.begin(), all.begin() + static_cast<int64_t>(y.size()))));
         }
@@ -73,14 +73,14 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
 TEST_CASE("gemv of more rows and columns than a block holds at a time; other rows of x do not matter", "[cuda]") {
   if (skip()) return;
   Rng g(6);
-  const int64_t rows = 4300, cols = 8192, n_rows = 8;
+  const int64_t rows = 4300, cols = 8192, n_rows = 16;
   const auto clean = random_floats(g, cols * n_rows), norm = random_floats(g, cols);
   const DeviceArray<float> norm_device(norm);
   for (WType type : {WType::BF16, WType::Q8_0, WType::Q4_0, WType::Q4_K, WType::Q6_K}) {
     const Weights w(g, type, rows, cols);
     for (bool with_norm : {false, true}) {
       std::vector<float> all;
-      for (int n : {8, 1, 2, 3, 4, 5, 6, 7, -8}) {  // -8: 8 with rows of which some are not numbers
+      for (int n : {16, 1, 2, 3, 4, 5, 8, 11, -16}) {  // -16: 16 with rows of which some are not numbers
         auto x = clean;
         if (n < 0) {
           for (int64_t c = 0; c < cols; c++) x[3 * cols + c] = c % 5 ? INFINITY : NAN, x[6 * cols + c] *= 1e30f;
@@ -94,7 +94,7 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
         check_cuda(gemv(a, nullptr), "gemv");
         const auto got = y.download();
         INFO(name_of(type) << " n " << n << " norm " << with_norm);
-        if (n == 8) {
+        if (n == 16) {
           all = got;
           double worst = 0;
           bool finite = true;
@@ -128,7 +128,7 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
       if (!whole_blocks(type, cols)) continue;
       std::vector<Weights> w;
       w.emplace_back(g, type, 40, cols);
-      std::vector<float> x(cols * 8), norm(cols, 1.0f), before(43);
+      std::vector<float> x(cols * 16), norm(cols, 1.0f), before(43);
       for (int64_t c = 0; c < cols; c++) {  // of row 0's signs; of every size; the largest 2^20 times the others; tiny
         const float w0 = w[0].values[c];
         for (int i = 0; i < 8; i++) {
@@ -140,7 +140,9 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
           else to = v * 1e-20f;
         }
       }
-      check_gemv(w, {8, false, Then::Store}, x, norm, before);
+      for (int64_t i = 0; i < 8 * cols; i++) x[8 * cols + i] = x[i];
+      check_gemv(w, {16, false, Then::Store}, x, norm, before);
+      check_gemv(w, {8, false, Then::Store, false, 0, Cores::Ordinary}, x, norm, before);
       check_gemv(w, {6, true, Then::Store}, x, norm, before);
     }
   }
@@ -162,13 +164,13 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
     }
   }
   const int64_t cols = 2560;
-  const auto x = random_floats(g, (cols + 4) * 8), norm = random_floats(g, cols), before = random_floats(g, 40);
+  const auto x = random_floats(g, (cols + 4) * 10), norm = random_floats(g, cols), before = random_floats(g, 40);
   for (WType a : kTypes) {
     for (WType b : kTypes) {
       std::vector<Weights> w, pair;
       w.emplace_back(g, a, 129, cols), w.emplace_back(g, b, 31, cols), w.emplace_back(g, b, 32, cols);
       pair.emplace_back(g, a, 61, cols), pair.emplace_back(g, b, 61, cols);
-      for (int n : {1, 3}) {
+      for (int n : {1, 3, 10}) {
         check_gemv(w, {n, true, Then::Store, true}, x, norm, before);
         check_gemv(w, {n, true, Then::Store, false, 1}, x, norm, before);  // unaligned rows of x
         check_gemv(w, {n, false, Then::Store, false, 4}, x, norm, before);
@@ -193,7 +195,7 @@ TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same ch
   const DeviceArray<float> norm_device(norm);
   for (WType type : {WType::BF16, WType::Q8_0, WType::F16, WType::Q4_K, WType::Q6_K}) {
     const Weights w(g, type, dim, dim);
-    for (int n : {1, 5}) {
+    for (int n : {1, 5, 16}) {
       const auto start = random_floats(g, dim * n);
       std::vector<float> plain;
       for (bool overlap : {false, true}) {

@@ -173,9 +173,11 @@ TEST_CASE("a gemv of the golden blocks' extreme scales is that of their values",
     const int64_t values = dtype_info(one.type).block_values;
     std::vector<Weights> w;
     w.emplace_back(one.type, one.n_blocks, values, one.blocks);
-    const auto x = random_floats(g, values * 8), before = random_floats(g, one.n_blocks + 3);
+    const auto x = random_floats(g, values * 16), before = random_floats(g, one.n_blocks + 3);
     const std::vector<float> norm(values, 1.0f);
-    for (int n : {1, 2, 8}) check_gemv(w, {n, false, Then::Store}, x, norm, before);
+    for (int n : {1, 2, 8, 16})
+      for (Cores cores : {Cores::Tensor, Cores::Ordinary})
+        check_gemv(w, {n, false, Then::Store, false, 0, cores}, x, norm, before);
   }
 }
 
@@ -190,13 +192,17 @@ TEST_CASE("gemv of rows that end inside a step, of any number of rows, alone and
         std::vector<Weights> one, pair;
         one.emplace_back(g, type, rows, cols);
         pair.emplace_back(g, type, rows, cols), pair.emplace_back(g, type, rows, cols);
-        const auto x = random_floats(g, cols * 8), norm = random_floats(g, cols), before = random_floats(g, rows + 3);
+        const auto x = random_floats(g, cols * 16), norm = random_floats(g, cols), before = random_floats(g, rows + 3);
         std::vector<float> all, all_pairs;
-        for (int n : {8, 1, 2, 3, 4, 5}) {
-          const auto y = check_gemv(one, {n, rows % 2 == 0, Then::Add, n % 2 == 1}, x, norm, before)[0];
-          const auto z = check_gemv(pair, {n, rows % 2 == 1, Then::SwiGlu}, x, norm, before)[0];
-          if (n == 8) all = y, all_pairs = z;
-          INFO(name_of(type) << " " << rows << "x" << cols << " n " << n);
+        // From one row on by either way, and 16 by both.
+        const std::pair<int, Cores> cases[] = {{16, Cores::Ordinary}, {16, Cores::Tensor}, {1, Cores::Ordinary},
+                                               {1, Cores::Tensor},    {2, Cores::Tensor},  {3, Cores::Best},
+                                               {4, Cores::Ordinary},  {5, Cores::Best},    {9, Cores::Best}};
+        for (const auto& [n, cores] : cases) {
+          const auto y = check_gemv(one, {n, rows % 2 == 0, Then::Add, n % 2 == 1, 0, cores}, x, norm, before)[0];
+          const auto z = check_gemv(pair, {n, rows % 2 == 1, Then::SwiGlu, n == 5, 0, cores}, x, norm, before)[0];
+          if (all.empty()) all = y, all_pairs = z;
+          INFO(name_of(type) << " " << rows << "x" << cols << " n " << n << " cores " << static_cast<int>(cores));
           CHECK(std::memcmp(y.data(), all.data(), y.size() * 4) == 0);
           CHECK(std::memcmp(z.data(), all_pairs.data(), z.size() * 4) == 0);
         }
@@ -219,15 +225,20 @@ TEST_CASE("gemv of quantised weights with x that is not finite: not a number, an
       Gemv a;
       a.x = clean.get(), a.ldx = cols, a.n = 3, a.w[0] = w.matrix(), a.y[0] = y.get(), a.ldy[0] = rows;
       check_cuda(gemv(a, nullptr));
+      const auto good = y.download();
       a.x = dirty.get(), a.y[0] = z.get();
-      check_cuda(gemv(a, nullptr));
-      const auto good = y.download(), got = z.download();
-      int finite = 0;
-      for (int64_t r = 0; r < rows; r++) finite += std::isfinite(got[rows + r]);
-      INFO(name_of(type) << " " << bad);
-      CHECK(finite == 0);
-      CHECK(std::memcmp(&good[0], &got[0], rows * 4) == 0);
-      CHECK(std::memcmp(&good[2 * rows], &got[2 * rows], rows * 4) == 0);
+      for (Cores cores : {Cores::Tensor, Cores::Ordinary}) {
+        z.poison();
+        a.cores = cores;
+        check_cuda(gemv(a, nullptr));
+        const auto got = z.download();
+        int finite = 0;
+        for (int64_t r = 0; r < rows; r++) finite += std::isfinite(got[rows + r]);
+        INFO(name_of(type) << " " << bad << " cores " << static_cast<int>(cores));
+        CHECK(finite == 0);
+        CHECK(std::memcmp(&good[0], &got[0], rows * 4) == 0);
+        CHECK(std::memcmp(&good[2 * rows], &got[2 * rows], rows * 4) == 0);
+      }
     }
   }
 }

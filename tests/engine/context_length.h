@@ -53,6 +53,7 @@ inline void check_default_length_in_budget(riffle_context_options o) {
     CHECK(notice == plan.context_note);
     CHECK(notice.find("holds 9216 tokens, of the 32768") != std::string::npos);
     CHECK(notice.find("gpu_mem") != std::string::npos);
+    CHECK(notice.find("dynamic") == std::string::npos);  // this model's RoPE is the same for any length
     riffle_session* s = r.session();
     const auto long_prompt = some_tokens(kFits + 1, 7);
     CHECK(riffle_prefill(s, long_prompt.data(), long_prompt.size(), nullptr, nullptr) == RIFFLE_CONTEXT_FULL);

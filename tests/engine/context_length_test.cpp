@@ -121,7 +121,57 @@ TEST_CASE("slots that do not do are refused whatever the length", "[limits][cont
   o.slots = 3;
   ResolvedOptions r = resolve_options(model->config, o);
   riffle_plan plan;
-  CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("slots is 3"));
+  const auto refused = [&](riffle_status status, const std::string& text) {
+    r.host_memory = 64 << 20;
+    try {
+      plan_memory(*model, r, plan);
+      FAIL("no error");
+    } catch (const Error& e) {
+      CHECK(e.status() == status);
+      CHECK_THAT(e.what(), Catch::Contains(text));
+    }
+    // A shorter context would not help, so none is tried.
+    CHECK(plan.n_ctx == 32768);
+    CHECK(r.options.n_ctx == 32768);
+    CHECK(r.context_note.empty());
+  };
+  refused(RIFFLE_NO_SLOT, "slots is 3");
+  o.gpu_mem = uint64_t(1) << 40;  // has nothing to do with it
+  r = resolve_options(model->config, o);
+  refused(RIFFLE_NO_SLOT, "slots is 3");
+  o.slots = 1 << 24;
+  r = resolve_options(model->config, o);
+  refused(RIFFLE_OUT_OF_MEMORY, "slots take");
+  o.gpu_mem = uint64_t(1) << 30;
+  r = resolve_options(model->config, o);
+  refused(RIFFLE_OUT_OF_MEMORY, "gpu_mem is 1.00 GiB");
+  o.gpu_mem = 0;
+  r = resolve_options(model->config, o);
+  refused(RIFFLE_OUT_OF_MEMORY, "slots take");
+}
+
+TEST_CASE("sessions that take more than 64 bits can count are too many", "[limits][context]") {
+  const auto model = synthetic_model("tiny", DType::Q8_0);
+  Config& c = model->config;
+  riffle_context_options o = options();
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  o.n_ctx = 1 << 28;
+  c.n_layers = 1024, c.n_heads = c.n_kv_heads = 16, c.head_dim = 256;
+  // Powers of two: 2^52 bytes a session, 2^72 in all, of which the lower 64 bits are 0.
+  o.n_sessions = 1 << 20;
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    o.device = device;
+    ResolvedOptions r = resolve_options(c, o);
+    r.host_memory = uint64_t(1) << 63;
+    riffle_plan plan;
+    if (device == RIFFLE_DEVICE_EMU) {
+      CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("slots take"));
+      continue;
+    }
+    plan_memory(*model, r, plan);
+    CHECK(plan.host_kv == uint64_t(1) << 52);
+    CHECK_THAT(plan.context_note, Catch::Contains("in each of 1048576 sessions take"));
+  }
 }
 
 TEST_CASE("RoPE that follows the context's length follows the one that was chosen", "[limits][context][rope]") {
@@ -146,6 +196,13 @@ TEST_CASE("RoPE that follows the context's length follows the one that was chose
     CHECK(riffle_context_length(r.context) == static_cast<size_t>(budget || n_ctx ? 2048 : 8192));
     return run(r, r.session(), ids(0, 300), ids(300, 304));
   };
+  {
+    o.n_ctx = 0;
+    o.gpu_mem = gpu_mem;
+    Runtime r(o, path);
+    CHECK_THAT(riffle_context_notice(r.context), Catch::Contains("changes this model's text") && Catch::Contains("dynamic"));
+    CHECK(std::string(riffle_context_notice(r.context)).size() < sizeof plan.context_note - 1);
+  }
   const auto chosen = logits(0, gpu_mem);
   CHECK(same_bits(chosen, logits(2048, 0)));
   CHECK(!same_bits(chosen, logits(0, 0)));

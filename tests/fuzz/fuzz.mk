@@ -4,12 +4,12 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template
+FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template batch_line batch_resume
 # What reads hostile files; the sentencepiece library is not ours to fuzz.
 FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_options gguf_model gguf_split json safetensors config config_gguf config_json \
                 hf_folder split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf tokenizer_json tokenizer_text \
                 template_syntax template_reader chat_family chat_recognise) \
-                src/util/buffer src/util/error
+                src/util/buffer src/util/error $(addprefix src/cli/,text batch_format batch_reader batch_resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)

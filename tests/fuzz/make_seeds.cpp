@@ -10,7 +10,8 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template"})
+  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template", "batch_line",
+                             "batch_resume"})
     std::filesystem::create_directories(root + "/" + target);
 
   // A Llama of four values wide, with a vocabulary of eight.
@@ -98,5 +99,20 @@ int main(int argc, char** argv) {
   for (const auto& family : templates["families"]) {
     write_file(root + "/chat_template/" + std::string(family["name"]), std::string(family["templates"][0]));
   }
+  const std::string body = "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/";
+  write_file(root + "/batch_line/prompt",
+             body + "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", \"max_tokens\": 3, \"temperature\": 0.5, "
+                    "\"top_p\": 1, \"min_p\": 0, \"top_k\": 4, \"seed\": 18446744073709551615, \"stop\": [\"x\"], \"n\": 1, "
+                    "\"stream\": false}}");
+  write_file(root + "/batch_line/messages",
+             body + "chat/completions\", \"body\": {\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
+                    "\"user\", \"content\": \"u\"}], \"max_completion_tokens\": 3, \"stop\": null}}");
+  const std::string answer =
+      "{\"id\":\"line-1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},\"error\":null}\n";
+  const std::string error =
+      "{\"id\":\"line-2\",\"custom_id\":null,\"line\":2,\"response\":null,\"error\":{\"code\":\"bad_json\"}}\n";
+  write_file(root + "/batch_resume/whole", answer + error);
+  write_file(root + "/batch_resume/torn", answer + error.substr(0, 40));
+  write_file(root + "/batch_resume/zeros", error + std::string(8, '\0'));
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "model/load_model.h"
 #include "model/nfc.h"
 #include "model/tokenizer_json.h"
+#include "riffle.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 
@@ -56,7 +57,7 @@ std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) 
   GgufWriter w;
   w.text("general.architecture", "llama");
   w.text("tokenizer.ggml.model", "gpt2");
-  w.text("tokenizer.ggml.pre", pre);
+  if (!pre.empty()) w.text("tokenizer.ggml.pre", pre);
   w.strings("tokenizer.ggml.tokens", texts);
   w.array("tokenizer.ggml.token_type", 5, kinds);
   w.strings("tokenizer.ggml.merges", merges);
@@ -134,8 +135,9 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
   CHECK(tokenizer.encode("x", true, false) == with_bos);
 }
 
-const char* const kNames[] = {"llama3", "qwen2", "smollm",       "gpt2",           "flags",  "splits",  "behaviors", "cased",
-                              "tekken", "deepseek_llm", "deepseek_coder", "llamacpp_default", "llama2", "mistral", "yi", "metaspace"};
+const char* const kNames[] = {"llama3",    "qwen2",   "smollm", "gpt2",         "flags",          "splits",
+                              "behaviors", "cased",   "tekken", "deepseek_llm", "deepseek_coder", "llamacpp_default",
+                              "llama2",    "mistral", "yi",     "metaspace"};
 
 }  // namespace
 
@@ -163,17 +165,39 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
   for (const auto& [name, pre] : {std::pair<std::string, std::string>{"llama3", "llama-bpe"},
                                   {"qwen2", "qwen2"},
                                   {"smollm", "smollm"},
+                                  {"llama3", "falcon3"},
+                                  {"smollm", "minerva-7b"},
                                   {"gpt2", "gpt-2"},
                                   {"cased", "gpt-4o"},
                                   {"cased", "llama4"},
                                   {"tekken", "tekken"},
                                   {"deepseek_llm", "deepseek-llm"},
                                   {"deepseek_coder", "deepseek-coder"},
-                                  {"llamacpp_default", "default"}}) {
+                                  {"llamacpp_default", "default"},
+                                  {"llamacpp_default", ""}}) {
     const json spec = json::parse(read_file(kFolder + name + ".json"));
     const json want = json::parse(read_file(kFolder + name + ".want.json"));
     check_all(name + " as " + pre, *from_gguf(gguf_of(spec, pre, !want["bos"].empty())), want);
   }
+  // Families that differ in one thing: tokenizer.json says it, which is held against the library above.
+  const auto same = [](const std::string& name, const std::string& pre, const std::string& pointer, const json& value) {
+    json spec = json::parse(read_file(kFolder + name + ".json"));
+    REQUIRE(spec.at(json::json_pointer(pointer)) != value);
+    const auto before = from_json(spec.dump());
+    spec[json::json_pointer(pointer)] = value;
+    const auto want = from_json(spec.dump()), found = from_gguf(gguf_of(spec, pre));
+    size_t wrong = 0, changed = 0;
+    for (const std::string& text : corpus()) {
+      const Ids ids = want->encode(text, false, false);
+      wrong += found->encode(text, false, false) != ids;
+      changed += before->encode(text, false, false) != ids;
+    }
+    INFO(pre);
+    CHECK(wrong == 0);
+    CHECK(changed > 0);
+  };
+  same("llama3", "smaug-bpe", "/model/ignore_merges", false);
+  same("qwen2", "megrez", "/normalizer", nullptr);
 }
 
 namespace {
@@ -473,7 +497,18 @@ TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers", "[t
     w.strings("tokenizer.ggml.tokens", {"a"});
     w.array("tokenizer.ggml.token_type", 5, std::vector<int32_t>{1});
   };
-  fails(RIFFLE_UNSUPPORTED, {"tokenizer.ggml.pre", "none"}, "gpt-2", nothing, head);
+  // Padding that is said to be user-defined.
+  json padded = small_spec();
+  for (const int id : {262, 263})
+    padded["added_tokens"].push_back({{"id", id}, {"content", "[PAD" + std::to_string(id) + "]"}, {"special", false}});
+  const auto tokenizer = from_gguf(gguf_of(padded, "gpt-2"));
+  CHECK(tokenizer->vocab_size() == 264);
+  CHECK(tokenizer->used_size() == 262);
+  for (const bool special : {false, true}) {
+    const Ids ids = tokenizer->encode("[PAD262]", false, special);
+    CHECK(ids.size() == 8);
+    CHECK(decode(*tokenizer, ids) == "[PAD262]");
+  }
   fails(RIFFLE_BAD_MODEL, {"tokenizer.ggml.merges", "none"}, "gpt-2", nothing, [&](GgufWriter& w) {
     head(w);
     w.text("tokenizer.ggml.pre", "gpt-2");
@@ -528,6 +563,7 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   }
   w.f32("llama.attention.layer_norm_rms_epsilon", c.norm_eps);
   w.text("tokenizer.ggml.model", "gpt2");
+  GgufWriter unnamed = w;
   w.text("tokenizer.ggml.pre", "llama-bpe");
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
@@ -535,13 +571,29 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   for (const char* piece : {"he", "ll", "llo", "hello", "\u0120hello", "<|eot_id|>"}) tokens.push_back(piece);
   types.assign(tokens.size(), VocabPiece::NORMAL);
   types.back() = VocabPiece::CONTROL;
-  w.strings("tokenizer.ggml.tokens", tokens);
-  w.array("tokenizer.ggml.token_type", 5, types);
-  w.strings("tokenizer.ggml.merges", {"h e", "l l", "ll o", "he llo", "\u0120 hello"});
-  add_tiny_tensors(w, tiny, DType::F16);
+  for (GgufWriter* file : {&w, &unnamed}) {
+    file->strings("tokenizer.ggml.tokens", tokens);
+    file->array("tokenizer.ggml.token_type", 5, types);
+    file->strings("tokenizer.ggml.merges", {"h e", "l l", "ll o", "he llo", "\u0120 hello"});
+    add_tiny_tensors(*file, tiny, DType::F16);
+  }
   write_file(dir / "m.gguf", w.bytes());
   const auto from_file = load_model(dir / "m.gguf", {});
+  CHECK(from_file->tokenizer->note().empty());
   CHECK(from_file->tokenizer->encode("hello hello<|eot_id|>", true, true) == Ids{0, 259, 260, 261});
   CHECK(from_file->config.eos_id == 1);
   CHECK(from_file->config.eos_ids == std::vector<int>{1, 5, 261});
+
+  // A file that does not say how text is cut: as llama.cpp does without, and users are told.
+  write_file(dir / "unnamed.gguf", unnamed.bytes());
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load((dir / "unnamed.gguf").c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  riffle_context_options o;
+  riffle_context_defaults(&o);
+  o.device = RIFFLE_DEVICE_CPU;
+  riffle_context* context = nullptr;
+  REQUIRE(riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK);
+  CHECK_THAT(riffle_context_notice(context), Catch::Contains("tokenizer.ggml.pre") && Catch::Contains("llama.cpp"));
+  riffle_context_free(context);
+  riffle_model_free(model);
 }

@@ -293,6 +293,115 @@ TEST_CASE("gguf: the vocabulary is checked", "[gguf]") {
              {"tokenizer.ggml.model", "bert"}, RIFFLE_UNSUPPORTED);
 }
 
+TEST_CASE("gguf: end tokens in a list", "[gguf]") {
+  const char* key = "tokenizer.ggml.eos_token_ids";
+  const auto ids = [&](int type, auto values) {
+    const std::string bytes = with_key("", [&](GgufWriter& w) { w.array(key, type, values); });
+    return model_from_gguf(parse_gguf(view_of(bytes)), {})->config.eos_ids;
+  };
+  CHECK(ids(5, std::vector<int32_t>{}) == std::vector<int>{2});
+  CHECK(ids(5, std::vector<int32_t>{-1}) == std::vector<int>{2});
+  CHECK(ids(5, std::vector<int32_t>{7, -1, 2, 7}) == std::vector<int>{2, 7});
+  CHECK(ids(4, std::vector<uint32_t>{7, UINT32_MAX}) == std::vector<int>{2, 7});
+  const auto bad = [&](const std::vector<int32_t>& values, const std::string& shown) {
+    expect_bad(with_key("", [&](GgufWriter& w) { w.array(key, 5, values); }), {key, shown});
+  };
+  bad({2, 999999}, "999999");
+  bad({-2}, "-2");
+  // 256 are enough for anyone: lists are searched for each token that is drawn.
+  std::vector<int32_t> many(256);
+  for (int i = 0; i < 256; ++i) many[i] = i;
+  CHECK(ids(5, many).size() == 256);
+  many[2] = 256;
+  bad(many, "more end tokens, expected at most 256");  // 2 is eos
+  bad(std::vector<int32_t>(257, 2), "257 ids");
+  // So it is with those that a vocabulary names.
+  TinyModel tiny = tiny_model(1);
+  for (int i = 40; i < 300; ++i) tiny.pieces[i] = {"<|im_end|>", 0, VocabPiece::CONTROL};
+  expect_bad(tiny_gguf(tiny, DType::F16), {"tokenizer.ggml.tokens", "at most 256"});
+}
+
+TEST_CASE("gguf: padding that is said to be user-defined", "[gguf]") {
+  // Ollama's converter and those of 2023.
+  const TempDir dir;
+  TinyModel tiny = tiny_model(1);
+  const int n = static_cast<int>(tiny.pieces.size());
+  for (VocabPiece& piece : tiny.pieces)
+    if (piece.type == VocabPiece::UNUSED) piece.type = VocabPiece::NORMAL;
+  const auto load = [&] {
+    write_file(dir / "m.gguf", tiny_gguf(tiny, DType::F32));
+    return load_model(dir / "m.gguf", {});
+  };
+  const auto pad = [](int i) { return "[PAD" + std::to_string(i) + "]"; };
+  const auto plain = load();
+  CHECK(drawable_ids(*plain) == n);
+  for (int i = n - 8; i < n; ++i) tiny.pieces[i] = {pad(i), -1, VocabPiece::USER_DEFINED};
+  tiny.pieces[n - 3].type = VocabPiece::UNUSED;  // others in between
+  tiny.pieces[n - 11] = {pad(5), -1, VocabPiece::USER_DEFINED};
+  const auto model = load();
+  CHECK(drawable_ids(*model) == n - 8);
+  for (const int i : {n - 8, n - 4, n - 1}) {
+    for (const bool special : {false, true}) {
+      const auto ids = model->tokenizer->encode("the " + pad(i), false, special);
+      CHECK(std::find(ids.begin(), ids.end(), i) == ids.end());
+      CHECK(model->tokenizer->decode(ids.data(), ids.size()) == "the " + pad(i));
+    }
+  }
+  // What only looks so stays what it is: in the midst of the vocabulary, or spelled otherwise.
+  const auto middle = model->tokenizer->encode(pad(5), false, false);
+  CHECK(std::find(middle.begin(), middle.end(), n - 11) != middle.end());
+  for (const char* text : {"[PAD]", "[PADx]", "[PAD1", "PAD12]", "[PAD1-]", "[pad12]", "<pad>"}) {
+    tiny.pieces[n - 1] = {text, -1, VocabPiece::USER_DEFINED};
+    INFO(text);
+    const auto kept = load();
+    CHECK(drawable_ids(*kept) == n);
+    const auto ids = kept->tokenizer->encode(std::string("the ") + text, false, false);
+    CHECK(ids.back() == n - 1);
+  }
+}
+
+TEST_CASE("gguf: every key that is read may be there, and is read", "[gguf]") {
+  // All at once, none with the value that stands for its absence: a key that is read but not on the list of those known
+  // would be refused.
+  TinyModel tiny = tiny_model(1);
+  GgufWriter w;
+  add_tiny_keys(w, tiny);
+  const std::string p = "llama.rope.scaling.";
+  w.u32("llama.attention.head_dim", 16);
+  w.u32("llama.attention.sliding_window", 48);
+  w.text(p + "type", "yarn");
+  w.f32(p + "factor", 4);
+  w.f32("llama.rope.scale_linear", 3);
+  w.u32(p + "original_context_length", 32);
+  w.f32(p + "yarn_beta_fast", 31);
+  w.f32(p + "yarn_beta_slow", 2);
+  w.f32(p + "yarn_ext_factor", 1);
+  w.f32(p + "yarn_attn_factor", 1.25f);
+  w.f32(p + "yarn_log_multiplier", 0.5f);
+  w.f32(p + "attn_factor", 2);
+  w.text("tokenizer.ggml.pre", "default");
+  w.strings("tokenizer.ggml.merges", {"t h"});
+  w.boolean("tokenizer.ggml.add_bos_token", true);
+  w.boolean("tokenizer.ggml.remove_extra_whitespaces", false);
+  w.u32("tokenizer.ggml.eot_token_id", 5);
+  w.u32("tokenizer.ggml.eom_token_id", 6);
+  w.array<int32_t>("tokenizer.ggml.eos_token_ids", 5, {7});
+  add_tiny_tensors(w, tiny, DType::F16);
+  const auto model = model_from_gguf(parse_gguf(view_of(w.bytes())), {});
+  const Config& c = model->config;
+  CHECK(c.sliding_window == 48);
+  CHECK(c.rope.type == RopeScaling::YARN);
+  CHECK(c.rope.factor == 4);
+  CHECK(c.rope.original_ctx == 32);
+  CHECK(c.rope.beta_fast == 31);
+  CHECK(c.rope.beta_slow == 2);
+  CHECK(c.rope.attention_factor == 2.5f);
+  CHECK(c.eos_ids == std::vector<int>{2, 5, 6, 7});
+  // Refused by what it asks for, not as unknown.
+  expect_bad(with_key("", [](GgufWriter& g) { g.array<int8_t>("tokenizer.ggml.precompiled_charsmap", 1, {1}); }),
+             {"tokenizer.ggml.precompiled_charsmap", "normalisation"}, RIFFLE_UNSUPPORTED);
+}
+
 TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   const auto refused = [](const std::string& key, const std::function<void(GgufWriter&)>& say) {
     expect_bad(with_key(key, say), {key}, RIFFLE_UNSUPPORTED);
@@ -304,6 +413,7 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   refused("llama.rope.scaling.factor", [](GgufWriter& w) { w.f32("llama.rope.scaling.factor", 8); });
   refused("llama.rope.dimension_count", [](GgufWriter& w) { w.u32("llama.rope.dimension_count", 8); });
   refused("llama.attention.value_length", [](GgufWriter& w) { w.u32("llama.attention.value_length", 32); });
+  refused("llama.attention.head_dim", [](GgufWriter& w) { w.u32("llama.attention.head_dim", 32); });
   refused("llama.attn_logit_softcapping", [](GgufWriter& w) { w.f32("llama.attn_logit_softcapping", 50); });
   refused("llama.final_logit_softcapping", [](GgufWriter& w) { w.f32("llama.final_logit_softcapping", 30); });
   refused("llama.expert_count", [](GgufWriter& w) { w.u32("llama.expert_count", 8); });
@@ -368,13 +478,13 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
                              "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"}) {
       w.u32(std::string("tokenizer.ggml.") + name + "_token_id", name[0] == 's' ? UINT32_MAX : 7);
     }
+    w.u32("llama.attention.head_dim", 16);
     w.array<int32_t>("tokenizer.ggml.eos_token_ids", 5, {2, 9});
+    w.array<int32_t>("tokenizer.ggml.padding_token_ids", 5, {3, 4});
     w.text("tokenizer.huggingface.json", "{}");
   });
   const auto model = model_from_gguf(parse_gguf(view_of(usual)), {});
   CHECK(model->config.eos_ids == std::vector<int>{2, 9});
-  expect_bad(with_key("", [](GgufWriter& w) { w.array<int32_t>("tokenizer.ggml.eos_token_ids", 5, {2, 999999}); }),
-             {"tokenizer.ggml.eos_token_ids", "999999"});
 
   // Said, but with the meaning of not being there.
   const std::string neutral = with_key("", [](GgufWriter& w) {

@@ -307,6 +307,27 @@ TEST_CASE("quantize: the vocabulary and the template of a folder", "[quantize]")
   CHECK(again->tokenizer->encode("the hen", true, true) == file->tokenizer->encode("the hen", true, true));
 }
 
+TEST_CASE("quantize: all tokens that end answers are kept", "[quantize]") {
+  const TempDir temp;
+  const TinyModel tiny = tiny_model(3);
+  write_tiny_folder(temp / "hf", tiny, DType::BF16);
+  const auto converted = [&](int n) {
+    std::string ids = "2";
+    for (int i = 1; i < n; ++i) ids += ", " + std::to_string(30 + i);
+    write_file(temp / "hf/generation_config.json", "{\"eos_token_id\": [" + ids + "]}");
+    quantize(temp / "hf", temp / "a.gguf", "q8_0");
+    const std::vector<int> found = load_model(temp / "a.gguf", {})->config.eos_ids;
+    CHECK(found == load_model(temp / "hf", {})->config.eos_ids);
+    CHECK(found.size() == static_cast<size_t>(n));
+  };
+  for (const int n : {1, 3, 4, 9, 251}) {
+    INFO(n);
+    converted(n);
+    std::filesystem::remove(temp / "a.gguf");
+  }
+  expect_error(RIFFLE_UNSUPPORTED, {"eos_token_id", "252 end tokens", "at most 251"}, [&] { converted(252); });
+}
+
 TEST_CASE("quantize: byte-level tokenizer.json keeps its ids", "[quantize]") {
   const std::string root = "tests/model/tokenizers/";
   std::vector<std::string> texts(1);

@@ -51,7 +51,7 @@ struct ListScene {
     std::normal_distribution<float> normal;
     for (auto* x : {&q, &k, &v})
       for (float& y : *x) y = normal(random);
-    sequence = backend->residency().create(0, tokens + steps, {});
+    sequence = backend->residency().create(tokens + steps, {});
     sequence.unrotated = true;
     StateShape shape;
     shape.n_layers = 1;

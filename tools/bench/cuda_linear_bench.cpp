@@ -119,26 +119,24 @@ struct Buffers {
   }
 };
 
-using Call = Status (*)(const Gemv&, cudaStream_t);
-
 // A gemv of this shape whose weights begin at element `at` of the arena.
-void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, bool overlap, cudaStream_t stream,
-            Call call) {
+void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, bool overlap, Cores cores,
+            cudaStream_t stream) {
   Gemv a;
   a.x = b.x.floats(), a.ldx = s.cols, a.n = n, a.norm = s.norm ? b.norm.floats() : nullptr, a.eps = 1e-5f;
-  a.n_outs = s.n_outs, a.then = s.then, a.overlap = overlap;
+  a.n_outs = s.n_outs, a.then = s.then, a.overlap = overlap, a.cores = cores;
   int64_t y_at = 0;
   for (int o = 0; o < s.n_outs; o++) {
     a.w[o] = b.matrix(type, s.rows[o], s.cols, at);
     a.y[o] = b.y.floats() + y_at, a.ldy[o] = s.rows[o];
     at += s.rows[o] * s.cols, y_at += kGemvMaxRows * s.rows[o];
   }
-  check(call(a, stream), "gemv");
+  check(gemv(a, stream), "gemv");
 }
 
 // Seconds of one launch of each of shapes [first, last) in turn.
 double time_of(Stream& stream, const Buffers& b, int first, int last, WType type, int n, bool overlap,
-               Call call = gemv) {
+               Cores cores) {
   int64_t each = 0;
   for (int i = first; i < last; i++) each += elements(kShapes[i]);
   const auto wanted = static_cast<int64_t>(kRotation / (static_cast<double>(each) * bytes_per_weight(type))) + 1;
@@ -147,7 +145,7 @@ double time_of(Stream& stream, const Buffers& b, int first, int last, WType type
     for (int64_t r = 0; r < rounds * sets; r++) {
       int64_t at = r % sets * each;
       for (int i = first; i < last; i++) {
-        launch(b, kShapes[i], type, n, at, overlap, stream.stream, call);
+        launch(b, kShapes[i], type, n, at, overlap, cores, stream.stream);
         at += elements(kShapes[i]);
       }
     }
@@ -172,11 +170,14 @@ double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params
 
 int main(int argc, char** argv) {
   std::vector<WType> types;
+  Cores cores = Cores::Best;
+  if (argc > 1 && strcmp(argv[1], "--tensor") == 0) cores = Cores::Tensor, argc--, argv++;
+  else if (argc > 1 && strcmp(argv[1], "--ordinary") == 0) cores = Cores::Ordinary, argc--, argv++;
   for (int i = 1; i < argc; i++)
     for (int t = 1; t < riffle::kNumDTypes; t++)  // F32 would not fit the arena
       if (strcasecmp(argv[i], riffle::kDTypes[t].name) == 0) types.push_back(static_cast<WType>(t));
   if (types.size() != static_cast<size_t>(argc - 1)) {
-    std::fprintf(stderr, "usage: cuda_linear_bench [TYPE...]\n");
+    std::fprintf(stderr, "usage: cuda_linear_bench [--tensor | --ordinary] [TYPE...]\n");
     return 2;
   }
   if (types.empty()) types = {WType::BF16, WType::F16, WType::Q8_0, WType::Q4_K, WType::Q6_K};
@@ -216,9 +217,9 @@ int main(int argc, char** argv) {
       const int first = layer ? 0 : i, last = layer ? kLayerShapes : i + 1;
       double weights = 0;
       for (int j = first; j < last; j++) weights += static_cast<double>(elements(kShapes[j])) * bytes_per_weight(type);
-      for (int n : {1, 2, 4, 8}) {
-        const double plain = time_of(stream, b, first, last, type, n, false);
-        const double overlap = time_of(stream, b, first, last, type, n, true);
+      for (int n : {1, 2, 3, 4, 8, 16}) {
+        const double plain = time_of(stream, b, first, last, type, n, false, cores);
+        const double overlap = time_of(stream, b, first, last, type, n, true, cores);
         std::printf("%-8s %-5s %2d %10.2f %9.0f %5.0f%% %12.2f %9.0f %5.0f%%\n", layer ? "layer" : kShapes[i].name,
                     type_name, n, plain * 1e6, weights / plain * 1e-9, weights / plain / copy * 100, overlap * 1e6,
                     weights / overlap * 1e-9, weights / overlap / copy * 100);

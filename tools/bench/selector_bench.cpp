@@ -231,7 +231,7 @@ class Bench {
 
   Measured run(const Selector& selector, const DigestSpec& digests) {
     Residency& residency = backend_->residency();
-    SequenceKv s = residency.create(1, trace_.n + trace_.more + 64, digests);
+    SequenceKv s = residency.create(trace_.n + trace_.more + 64, digests);
     StateShape shape;
     shape.n_layers = 1;
     shape.n_kv_heads = kHeads;

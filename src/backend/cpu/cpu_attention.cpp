@@ -190,11 +190,16 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
   for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
 }
 
+void CpuBackend::load_held(const Work& w) {
+  if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+}
+
 void CpuBackend::run_work(const Selector& selector) {
   for (Buffer& b : thread_scratch_) b.reserve(size_t(config_.n_heads) * sizeof(float));
+  if (waits_) threads_->parallel_for(work_.size(), [&](int64_t i, int) { load_held(work_[i]); });
   threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
     const Work& w = work_[i];
-    if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+    if (!waits_) load_held(w);
     if (selector.microbatch() > 0) run_row(*w.row, w.end, selector, thread);
     else attend_positions(*w.row, w.begin, w.end, thread_scratch_[thread].as<float>(), 0, thread);
   });
@@ -213,6 +218,7 @@ void CpuBackend::hold(ActiveRow& r, int end) {
       residency_->acquire(*r.sequence, r.layer, r.head, &block, 1, &held);
       ++r.lookups;
       r.misses += held.miss;
+      waits_ |= held.wait;
     }
     r.held.push_back(held);
   }
@@ -221,6 +227,7 @@ void CpuBackend::hold(ActiveRow& r, int end) {
 // Slots, and work, for each active row: one iteration, or as much of it as the quota allows.
 void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
   work_.clear();
+  waits_ = false;
   for (ActiveRow* r : active_) {
     const int64_t left = r->plan->size() - r->at;
     const int64_t want = microbatch > 0 ? int64_t(r->batch_begin - r->at) + int64_t(lookahead + 1) * microbatch : left;
@@ -316,14 +323,18 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);
   if (step_.coverage) measure_coverage(n_rows);
-  if (!step_.report) return;
   reports_.resize(n_rows);
   for (int64_t i = 0; i < n_rows; ++i) {
     const ActiveRow& r = rows_[i];
     reports_[i] = {r.row.n_blocks, r.at, r.lookups, r.misses, r.plan->tokens_read(r.row, r.at), r.plan->index_bytes,
                    !r.plan->cached, r.plan->order().data(), step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+    if (step_.working_set == 0) continue;
+    WorkingSet& set = *r.sequence->working_set;
+    const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;
+    set.add(row, r.plan->order().data(), r.at);
+    reports_[i].working_set = set.size(row);
   }
-  step_.report(layer, reports_.data());
+  if (step_.report) step_.report(layer, reports_.data());
 }
 
 }  // namespace riffle

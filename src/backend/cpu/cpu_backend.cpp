@@ -219,6 +219,7 @@ bool CpuBackend::begin_step(const Step& step) {
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)
     positions_[i] = step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
+  for (int64_t i = 0; i < step.n; ++i) store_.begin_working_set(*step.sequences[i], step.working_set);
   return true;
 }
 

@@ -75,6 +75,7 @@ class CpuBackend : public Backend {
   void hold(ActiveRow& r, int end);
   void grant(int64_t quota, int lookahead, int microbatch);
   void run_work(const Selector& selector);
+  void load_held(const Work& work);
   void run_row(ActiveRow& r, int end, const Selector& selector, int thread);
   void attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread);
   uint64_t token_mask(const ActiveRow& r, int position) const;
@@ -101,6 +102,7 @@ class CpuBackend : public Backend {
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
+  bool waits_ = false;  // rows wait for blocks that others load
   std::vector<Row> layer_rows_;  // of one sequence
   std::vector<float> cos_sin_;  // [positions][head_dim/2][2]
   int64_t rope_positions_ = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/running_memory.h"
+#include "model/checked.h"
 #include "model/synthetic_model.h"
 #include "util/error.h"
 
@@ -105,7 +106,7 @@ void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int6
 void CudaBackend::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
-  if (args.phase == Phase::Decode || args.n <= kGemvMaxRows) {
+  if (args.phase == Phase::Decode || args.n <= kFewRows) {
     Gemv g;
     g.x = args.x;
     g.ldx = cols;
@@ -145,7 +146,7 @@ void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
-  if (phase == Phase::Decode || n <= kGemvMaxRows) {
+  if (phase == Phase::Decode || n <= kFewRows) {
     const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
     grow(hidden_, (biased ? 2 : 1) * n * hidden * sizeof(float), "a step's FFN");
     Gemv up;
@@ -320,7 +321,8 @@ CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
   p.free = device->free;
   p.weights = cuda::device_bytes(model);
   p.activations = cuda::running_bytes(model, o);
-  p.digests = o.n_sessions * cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
+  const uint64_t session = cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
+  if (!checked_mul(o.n_sessions, session, &p.digests)) p.digests = UINT64_MAX;
   const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
   p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
   p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);

@@ -58,6 +58,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.arrivals = arrivals_.as<uint32_t>();
   s.results = results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
   s.fault = results_.as<uint32_t>();
+  s.stamp = step_.working_set > 0 && !residency_.hosted();
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
   if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
@@ -122,6 +123,7 @@ bool CudaBackend::begin_step(const Step& step) {
     max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
   }
   prepare_step();
+  for (int64_t i = 0; i < step.n; ++i) residency_.begin_working_set(*step.sequences[i], step.working_set);
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
   check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence), cudaMemcpyHostToDevice, compute_),
@@ -193,7 +195,8 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
 
 void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
   const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim, rows = step_.n * heads;
-  if (step_.orders) host_orders_.resize(config_.n_layers * rows * max_blocks_);
+  const bool orders = step_.orders || step_.working_set > 0;
+  if (orders) host_orders_.resize(config_.n_layers * rows * max_blocks_);
   for (int64_t i = 0; i < step_.n; ++i) {
     DecodeStep s = decode_step(layer, q + i * width, out + i * width);
     s.n = 1;
@@ -201,7 +204,7 @@ void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
     host_driven_.attend(s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
-                        step_.orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &event_waits_);
+                        orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &event_waits_);
   }
   mark(Part::Attend);
 }
@@ -227,12 +230,24 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
   s.pool.n_slots = 0;
   s.out = dense_out_.as<float>();
   s.order = nullptr;
+  s.stamp = false;
   s.lse = lse_.as<float>() + int64_t(2 * layer + 1) * step_.n * config_.n_heads;
   s.results = nullptr;
   check(attend_decode(s, device_.limits, compute_), "attention of a step");
 }
 
 void CudaBackend::fetch_results(const float* logits) {
+  if (step_.working_set > 0 && !residency_.hosted()) {
+    WorkingSets w;
+    w.n = static_cast<int>(step_.n);
+    w.n_layers = config_.n_layers;
+    w.n_kv_heads = config_.n_kv_heads;
+    w.block_size = options_.layout.block_size;
+    w.window = step_.working_set;
+    w.sequences = sequences_.as<StepSequence>();
+    w.results = results_.as<RowResult>() + 1;
+    check(count_working_sets(w, compute_), "counting working sets");
+  }
   check(cudaMemcpyAsync(host_logits_.data(), logits, step_.n * config_.vocab_size * sizeof(float), cudaMemcpyDeviceToHost,
                         compute_),
         "reading logits");
@@ -337,7 +352,17 @@ void CudaBackend::report_step() {
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
       counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
-      if (step_.orders) to.blocks = host_orders_.data() + (layer * rows + r) * max_blocks_;
+      const bool counts_here = residency_.hosted() && step_.working_set > 0;
+      const int32_t* order = nullptr;
+      if (step_.orders || counts_here) order = host_orders_.data() + (layer * rows + r) * max_blocks_;
+      if (step_.orders) to.blocks = order;
+      to.working_set = from.working_set;
+      if (counts_here) {
+        WorkingSet& set = *step_.sequences[r / heads]->working_set;
+        const int64_t row = layer * heads + r % heads;
+        set.add(row, order, from.n_read);
+        to.working_set = set.size(row);
+      }
       if (!step_.coverage) continue;
       const float* some = host_lse_.data() + int64_t(2 * layer) * rows * g + r * g;
       const float* all = some + rows * g;

@@ -67,7 +67,7 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
       for (int p = begin; p < batch.end; ++p) {
         const int32_t block = shared.step.ranked.everything ? first_block_ + p : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
         if (block == tail) continue;
-        const SlotPool::Grant grant = pool.acquire(block_key(s.id, shared.step.layer, h, block),
+        const SlotPool::Grant grant = pool.acquire(block_key(residency_->host_block(s, shared.step.layer, h, block)),
                                                    residency_->partition(shared.step.layer));
         if (grant.slot == SlotPool::kNone)
           fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool.size()));
@@ -131,6 +131,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   const int64_t room = residency_->host_room(step.layer);
   step.pool = {};
   step.order = nullptr;
+  step.stamp = false;
 
   const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
   const int64_t unseen = step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;

@@ -14,8 +14,11 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   const uint64_t n = entries(c, layout.blocks(n_ctx));
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + sizeof(int32_t) + sizeof(void*)) +
-         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 8 * 256;
+  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%. Two page
+  // tables: its own, and one that it may have from a session that has ended (forks).
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + 2 * sizeof(int32_t) + sizeof(void*) +
+              sizeof(uint32_t)) +
+         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 9 * 256;
 }
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
@@ -61,8 +64,8 @@ void CudaResidency::reset_pool() {
   check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]), cudaMemcpyHostToDevice, *compute_),
         "clearing the slot pool");
   check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_), "clearing the slot pool");
-  for (CudaSequence* s : sequences_)
-    check(cudaMemsetAsync(s->page_table.data(), 0xff, s->page_table.size(), *compute_), "clearing a page table");
+  for (PageTable* t : page_tables_)
+    check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_), "clearing a page table");
   compute_->wait("clearing the slot pool");
   steps_ = 0;
 }
@@ -75,7 +78,9 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   const CudaSequence& d = on_device(s);
   StepSequence out;
   out.n_tokens = static_cast<int32_t>(s.n_tokens + 1);
-  out.table = d.table;
+  out.table = d.own->index;
+  out.prefix_table = d.prefix ? d.prefix->index : 0;
+  out.prefix_blocks = static_cast<int32_t>(d.prefix_blocks);
   out.max_blocks = d.max_blocks;
   out.host = d.host_table.as<std::byte*>();
   out.digests = d.digests.as<uint16_t>();
@@ -85,78 +90,197 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
+  out.last_use = d.last_use.as<uint32_t>();
   return out;
 }
 
-SequenceKv CudaResidency::create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) {
+SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   SequenceKv s = store_->create(n_ctx, spec);
-  s.id = id;
+  open(s, n_ctx);
+  return s;
+}
+
+std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   if (free_tables_.empty()) {
     if (next_table_ == kMaxTables) fail(RIFFLE_BAD_ARGUMENT, "more than %d sessions on one GPU", kMaxTables);
-    free_tables_.reserve(next_table_ + 1);  // destroy never allocates
+    free_tables_.reserve(next_table_ + 1);  // release never allocates
     free_tables_.push_back(next_table_++);
   }
+  auto table = std::make_shared<PageTable>();
+  table->index = free_tables_.back();
+  table->entries = heap_->take(entries(config_, max_blocks) * sizeof(int32_t), "a session's page table");
+  page_tables_.reserve(page_tables_.size() + 1);
+  int32_t* at = table->entries.as<int32_t>();
+  check(cudaMemsetAsync(at, 0xff, table->entries.size(), *compute_), "clearing a page table");
+  check(cudaMemcpyAsync(pool_.page_tables + table->index, &at, sizeof at, cudaMemcpyHostToDevice, *compute_),
+        "entering a page table");
+  compute_->wait("entering a page table");
+  page_tables_.push_back(table.get());
+  free_tables_.pop_back();
+  return table;
+}
+
+void CudaResidency::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
+  if (hosted()) return;
+  check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(), int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
+                      from_block, *compute_),
+        "forgetting blocks");
+}
+
+// One holder less; with the last one all its blocks leave the pool, and another table may have its number. Throws nothing: if
+// the device is lost, so is what it held.
+void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
+  if (!table) return;
+  if (table.use_count() == 1) {
+    try {
+      forget(*table, max_blocks, 0);
+    } catch (const Error&) {
+    }
+    cudaStreamSynchronize(*compute_);
+    cudaGetLastError();
+    page_tables_.erase(std::find(page_tables_.begin(), page_tables_.end(), table.get()));
+    free_tables_.push_back(table->index);
+  }
+  table.reset();
+}
+
+// A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names, those with the first one.
+void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
+  if (hosted() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
+  if (from.prefix_blocks > 0) {
+    to.prefix = from.prefix;
+    to.prefix_blocks = std::min(n_blocks, from.prefix_blocks);
+  } else if (from.own) {
+    to.prefix = from.own;
+    to.prefix_blocks = n_blocks;
+    from.own->shared_blocks = std::max(from.own->shared_blocks, n_blocks);
+  }
+}
+
+// The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what follows under another name.
+void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
+  d.prefix_blocks = std::min(d.prefix_blocks, n_blocks);
+  if (d.prefix_blocks == 0) release(d.prefix, d.max_blocks);
+  if (!d.own) return;
+  if (d.own.use_count() == 1) d.own->shared_blocks = 0;
+  forget(*d.own, d.max_blocks, std::max(n_blocks, d.own->shared_blocks));
+  if (n_blocks >= d.own->shared_blocks) return;
+  if (!d.prefix && n_blocks > 0) {
+    d.prefix = d.own;
+    d.prefix_blocks = n_blocks;
+  }
+  release(d.own, d.max_blocks);
+}
+
+// What the device keeps of a sequence. On an error there is nothing of it.
+void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
-  d->table = free_tables_.back();
   d->max_blocks = store_->layout().blocks(n_ctx);
   const int64_t n = entries(config_, d->max_blocks);
-  d->page_table = heap_->take(n * sizeof(int32_t), "a session's page table");
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
-  d->digests = heap_->take(n * store_->digest_stride(spec) * 2, "a session's digests");
+  d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
   d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t), "a session's history");
   d->addresses = riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
   sequences_.reserve(sequences_.size() + 1);
   check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_), "clearing a session's history");
-  check(cudaMemsetAsync(d->page_table.data(), 0xff, d->page_table.size(), *compute_), "clearing a page table");
   check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_), "clearing a session's blocks");
-  int32_t* table = d->page_table.as<int32_t>();
-  check(cudaMemcpyAsync(pool_.page_tables + d->table, &table, sizeof table, cudaMemcpyHostToDevice, *compute_),
-        "entering a page table");
-  compute_->wait("creating a session");
+  d->own = make_table(d->max_blocks);  // and waits
   sequences_.push_back(d.get());
-  free_tables_.pop_back();
   s.device = std::move(d);
+}
+
+SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+  const DeviceScope on(device_.ordinal);
+  CudaSequence& f = on_device(from);
+  const int64_t block = n_tokens / layout_.block_size;
+  flush_.wait("flushing KV");
+  compute_->wait("flushing KV");  // full blocks are on their way to the host
+  if (f.tail_here && n_tokens % layout_.block_size != 0 && block == from.n_tokens / layout_.block_size) move_tails(from, true);
+  SequenceKv s = store_->fork(from, n_tokens, n_ctx);
+  try {
+    open(s, n_ctx);
+  } catch (...) {
+    store_->destroy(s);
+    throw;
+  }
+  try {
+    share_table(f, on_device(s), block);
+    copy_index(from, s);
+    learn_addresses(s);
+    compute_->wait("forking a session");
+  } catch (...) {
+    destroy(s);
+    throw;
+  }
   return s;
+}
+
+// Digests and codes of the full blocks, and what rows are expected to read.
+void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
+  const CudaSequence& f = on_device(from);
+  CudaSequence& t = on_device(to);
+  const int64_t full = to.n_tokens / layout_.block_size, stride = store_->digest_stride(from.spec) * 2;
+  t.stale = f.stale;
+  if (f.codes.size() > 0) t.codes = heap_->take(entries(config_, t.max_blocks) * code_bytes(), "a session's INT4 keys");
+  const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
+    if (full > 0)
+      check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(), f.max_blocks * bytes, full * bytes,
+                              to.heads.size(), cudaMemcpyDeviceToDevice, *compute_),
+            "copying digests");
+  };
+  if (!f.stale) {
+    copy(f.digests, t.digests, stride);
+    copy(f.bound_factor, t.bound_factor, sizeof(float));
+  }
+  if (f.codes.size() > 0) copy(f.codes, t.codes, code_bytes());
+  check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(), cudaMemcpyDeviceToDevice, *compute_),
+        "copying a session's history");
 }
 
 void CudaResidency::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
   cudaStreamSynchronize(flush_);
-  try {
-    const DeviceScope on(device_.ordinal);
-    forget(s, 0);
-  } catch (const Error&) {
-  }
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
+  drop_from_host_pool(s, 0);
+  try {
+    const DeviceScope on(device_.ordinal);
+    if (d.own && d.own.use_count() > 1) forget(*d.own, d.max_blocks, d.own->shared_blocks);
+    release(d.prefix, d.max_blocks);
+    release(d.own, d.max_blocks);
+  } catch (const Error&) {
+  }
+  release(d.prefix, d.max_blocks);  // what an error has left
+  release(d.own, d.max_blocks);
   sequences_.erase(std::find(sequences_.begin(), sequences_.end(), &d));
-  free_tables_.push_back(d.table);
   s.device.reset();
   store_->destroy(s);
 }
 
-void CudaResidency::forget(SequenceKv& s, int64_t from_block) {
-  CudaSequence& d = on_device(s);
-  if (!hosted()) {
-    check(forget_blocks(pool_, d.table, d.page_table.as<int32_t>(), static_cast<int64_t>(s.heads.size()), d.max_blocks,
-                        from_block, *compute_),
-          "forgetting blocks");
-    return;
-  }
-  for (size_t i = 0; i < s.heads.size(); ++i) {
-    const int layer = static_cast<int>(i) / config_.n_kv_heads, head = static_cast<int>(i) % config_.n_kv_heads;
-    const int64_t end = static_cast<int64_t>(s.heads[i].blocks.size());
-    for (int64_t b = from_block; b < end; ++b) host_pool_->drop(block_key(s.id, layer, head, b));
-  }
+void CudaResidency::drop_from_host_pool(const SequenceKv& s, int64_t from_block) {
+  if (!hosted()) return;
+  for (const HeadKv& h : s.heads)
+    for (size_t b = from_block; b < h.blocks.size(); ++b)
+      if (!store_->shared(h.blocks[b])) host_pool_->drop(block_key(h.blocks[b]));
+}
+
+// The block that will be written next may be in the host's pool as another sequence's that held it too.
+void CudaResidency::drop_next(const SequenceKv& s) {
+  const size_t block = s.n_tokens / layout_.block_size;
+  for (const HeadKv& h : s.heads)
+    if (block < h.blocks.size()) host_pool_->drop(block_key(h.blocks[block]));
 }
 
 void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
+  CudaSequence& d = on_device(s);
+  if (!d.own) d.own = make_table(d.max_blocks);
   store_->reserve(s, n_tokens);
+  if (hosted() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
@@ -197,11 +321,12 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
-  forget(s, block);
+  drop_from_host_pool(s, block);
+  cut_tables(d, block);
   forget_votes(d);
   compute_->wait("forgetting blocks");
   store_->truncate(s, n_tokens);
-  d.known_blocks = std::min(d.known_blocks, store_->layout().blocks(n_tokens));
+  d.known_blocks = std::min(d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
 }
 
 // The newest blocks of every layer and head between the tails and the host store.
@@ -455,6 +580,23 @@ void CudaResidency::require_votes(SequenceKv& s) {
 // The next step of every layer selects anew.
 void CudaResidency::forget_votes(CudaSequence& d) {
   if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
+}
+
+void CudaResidency::begin_working_set(SequenceKv& s, int window) {
+  if (hosted()) return store_->begin_working_set(s, window);
+  CudaSequence& d = on_device(s);
+  if (window > 0 && d.counted_window != window) {
+    if (d.last_use.size() == 0)
+      d.last_use = heap_->take(entries(config_, d.max_blocks) * sizeof(uint32_t), "a session's working set");
+    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_), "clearing a working set");
+  }
+  d.counted_window = window;
+}
+
+// The stamps are cleared by the next step that counts.
+void CudaResidency::clear_working_set(SequenceKv& s) {
+  Residency::clear_working_set(s);
+  on_device(s).counted_window = 0;
 }
 
 // After an error digests stay stale, and whoever needs them next comes back here.

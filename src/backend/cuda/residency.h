@@ -1,6 +1,7 @@
 // Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by itself (struct Pool of
 // kernels/cuda.h), one layer of KV while prefilling.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/cuda.h"
@@ -13,13 +14,24 @@
 
 namespace riffle::cuda {
 
+// Names blocks in the device's pool: those of one sequence, and of its forks where they are the same.
+struct PageTable {
+  int32_t index = 0;          // in Pool::page_tables
+  Buffer entries;
+  int64_t shared_blocks = 0;  // a fork may find its first so many blocks here
+};
+
 // What the device has of a sequence; tables as in StepSequence.
 struct CudaSequence : DeviceKv {
-  int32_t table = 0;
+  std::shared_ptr<PageTable> own;     // null after a cut into what forks find there, until reserve
+  std::shared_ptr<PageTable> prefix;  // of its first prefix_blocks; null: none
+  int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
-  Buffer page_table, host_table, digests, bound_factor, tails, expected;
+  Buffer host_table, digests, bound_factor, tails, expected;
   Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
+  Buffer last_use;           // StepSequence::last_use; empty until a step wants it
+  int counted_window = 0;    // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
@@ -38,13 +50,17 @@ class CudaResidency : public Residency {
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
-  SequenceKv create(uint32_t id, int64_t n_ctx, const DigestSpec& spec) override;
+  SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
+  SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void require_codes(SequenceKv& sequence) override;
   void require_votes(SequenceKv& sequence) override;
+  void clear_working_set(SequenceKv& sequence) override;
+  // KvStore::begin_working_set; counted on the device, unless the host decides residency.
+  void begin_working_set(SequenceKv& sequence, int window);
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
@@ -80,6 +96,13 @@ class CudaResidency : public Residency {
 
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
+  void open(SequenceKv& s, int64_t n_ctx);
+  std::shared_ptr<PageTable> make_table(int64_t max_blocks);
+  void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
+  void release(std::shared_ptr<PageTable>& table, int64_t max_blocks);
+  void share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks);
+  void cut_tables(CudaSequence& d, int64_t n_blocks);
+  void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
   std::byte* head_room(const SequenceKv& s);
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
@@ -88,7 +111,8 @@ class CudaResidency : public Residency {
   void forget_votes(CudaSequence& d);
   void reset_pool();
   void use_host_pool();
-  void forget(SequenceKv& s, int64_t from_block);
+  void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
+  void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
@@ -116,6 +140,7 @@ class CudaResidency : public Residency {
   uint32_t steps_ = 0;  // since the pool's stamps began
   std::vector<int32_t> free_tables_;
   int32_t next_table_ = 0;
+  std::vector<PageTable*> page_tables_;   // alive
   std::vector<CudaSequence*> sequences_;  // alive
 
   // Prefill: a layer's KV, and the one before, which may still be on its way to the host.

@@ -32,7 +32,7 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   const auto add = [&](uint64_t one) { bytes += (one + 255) / 256 * 256; };  // as DeviceHeap rounds
 
   // engine/activations.h
-  add(4 * std::max(n_ctx, n) * c.dim);
+  add(4 * n_ctx * c.dim), add(4 * n * c.dim);
   add(4 * rows * q), add(4 * rows * q);
   add(4 * rows * kv), add(4 * rows * kv);
   add(4 * std::max(n, scored) * c.vocab_size);
@@ -58,7 +58,7 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   step.layout.head_dim = c.head_dim;
   step.layout.block_size = o.layout.block_size;
   step.layout.block_bytes = static_cast<int64_t>(o.layout.bytes());
-  add((c.mlp_bias ? 8 : 4) * std::max<int64_t>(n, kGemvMaxRows) * c.hidden_dim);
+  add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.hidden_dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
   step.ranked.top_p = o.token_scores ? 0.5 : 0;

@@ -15,6 +15,9 @@ inline WType operand_type(cpu::KvType kv, WType weight) {
 }
 inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
 
+// A prompt's chunk of no more rows goes through gemv, as decode does.
+inline constexpr int64_t kFewRows = 8;
+
 // Rows of a matrix that are dequantised at a time.
 inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   constexpr size_t kBytes = size_t(128) << 20;

@@ -1,0 +1,87 @@
+#include "cli/batch_output.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace riffle::cli {
+BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool restart, bool quiet)
+    : path_(path), name_(path == "-" ? "stdout" : path), fd_(STDOUT_FILENO) {
+  if (path == "-") return;
+  struct stat s {};
+  const bool exists = ::stat(path.c_str(), &s) == 0;
+  // A pipe is opened for writing alone, so that its other end going away is noticed.
+  const int flags = O_CLOEXEC | (!exists ? O_RDWR | O_CREAT | O_EXCL : S_ISREG(s.st_mode) ? O_RDWR : O_WRONLY);
+  file_ = Descriptor(::open(path.c_str(), flags, 0666));
+  if (file_.get() < 0) fail(exists ? "cannot open" : "cannot create", errno);
+  fd_ = file_.get();
+  created_ = !exists;
+  if (::fstat(fd_, &s) != 0) fail("cannot open", errno);
+  if (!S_ISREG(s.st_mode)) return;
+  if (input.is_file(s)) throw Exit(EXIT_USAGE, "-o " + path + " is the input file");
+  regular_ = true;
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      created_ = false;  // it is the other's now
+      throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");
+    }
+    notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]", path.c_str(),
+           std::strerror(errno));
+  }
+  if (!restart) held_ = scan_records(fd_, name_);
+}
+
+BatchOutput::~BatchOutput() {
+  // A run that did not begin leaves no empty file.
+  struct stat s {};
+  if (created_ && ::fstat(fd_, &s) == 0 && s.st_size == 0) ::unlink(path_.c_str());
+}
+
+bool BatchOutput::terminal() const { return is_terminal(fd_); }
+
+void BatchOutput::fail(const char* what, int error) const {
+  throw Exit(EXIT_RUN, name_ + ": " + what + ": " + std::strerror(error));
+}
+
+void BatchOutput::begin() {
+  created_ = false;
+  if (!regular_) return;
+  end_ = held_.bytes;
+  if (::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
+  if (::lseek(fd_, static_cast<off_t>(end_), SEEK_SET) < 0) fail("cannot write", errno);
+}
+
+void BatchOutput::write(const std::string& record) {
+  const std::string line = record + "\n";
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const int error = errno;
+      if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot write, nor cut off its end", error);
+      fail("cannot write", error);
+    }
+    done += static_cast<size_t>(n);
+  }
+  end_ += line.size();
+  unsynced_ = true;
+}
+
+void BatchOutput::sync() {
+  if (!regular_ || !unsynced_) return;
+  // Network file systems report here what did not fit.
+  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS) fail("cannot write", errno);
+  unsynced_ = false;
+  synced_ = Clock::now();
+}
+
+void BatchOutput::sync_if_due() {
+  if (unsynced_ && Clock::now() - synced_ >= std::chrono::seconds(5)) sync();
+}
+
+void BatchOutput::finish() { sync(); }
+
+}  // namespace riffle::cli

@@ -1,0 +1,36 @@
+// How far a run of riffle batch is: counts, the bar or the line a minute, the line at the end.
+#pragma once
+#include <chrono>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+
+struct BatchCounts {
+  size_t answers = 0, errors = 0;                                    // records written by this run
+  uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;  // answer_tokens: as they come
+};
+
+class BatchProgress {
+ public:
+  // total: lines to answer; 0: not known.
+  BatchProgress(riffle_context* context, size_t total, bool quiet);
+
+  BatchCounts counts;
+
+  void update();
+  void clear() { bar_.clear(); }
+  std::string summary() const;
+  void finish() { bar_.finish(); }
+
+ private:
+  double seconds() const;
+  std::string rate() const;  // "12.3 tokens/s, 98.2% pool hits"
+
+  riffle_context* context_;
+  size_t total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Progress bar_;
+};
+
+}  // namespace riffle::cli

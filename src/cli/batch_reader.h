@@ -1,0 +1,56 @@
+// Lines of a file, a pipe or a terminal, one at a time, without waiting where the caller has other things to do.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace riffle::cli {
+
+// Closes what it holds; not 0, 1 and 2.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class LineReader {
+ public:
+  enum class Got { LINE, WAIT, END };
+
+  // name: of the file, for errors. A line longer than max_bytes is not kept. stop: asked while waiting; true ends the
+  // input, and half a line is then no line. May be NULL.
+  LineReader(int fd, std::string name, size_t max_bytes, bool (*stop)() = nullptr);
+
+  // WAIT, only without `wait`: nothing has come yet. Throws Exit.
+  Got next(std::string& line, bool wait = true);
+
+  // Of the line that next gave.
+  size_t number() const { return number_; }  // from 1
+  bool too_long() const { return too_long_; }
+  bool whole() const { return whole_; }        // ended by a line break
+  uint64_t offset() const { return offset_; }  // of the first byte behind it, from where reading began
+
+ private:
+  static constexpr size_t kBuffer = size_t{1} << 16;
+  int fd_;
+  std::string name_;
+  size_t max_bytes_;
+  bool (*stop_)();
+  std::unique_ptr<char[]> buffer_;
+  std::string part_;  // what has come of a line
+  size_t at_ = 0, end_ = 0, number_ = 0;
+  uint64_t offset_ = 0;
+  bool any_ = false, too_long_part_ = false, too_long_ = false, whole_ = false, over_ = false;
+};
+
+}  // namespace riffle::cli

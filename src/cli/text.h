@@ -1,0 +1,22 @@
+// Formatting that needs neither the library nor a terminal.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace riffle::cli {
+
+// printf into a string.
+[[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
+
+// Offset of the first byte that is not valid UTF-8, or npos.
+size_t find_bad_utf8(std::string_view text);
+
+using Json = nlohmann::ordered_json;
+
+Json number(double value);  // null if not finite
+Json number(float value);   // 0.1F as 0.1
+// One line, valid UTF-8 whatever the strings hold (bad bytes become U+FFFD).
+std::string dump(const Json& json);
+
+}  // namespace riffle::cli

@@ -1,0 +1,265 @@
+// Reading a prompt: layer by layer, chunk by chunk. A run can stop after any chunk and go on later.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "engine/activations.h"
+#include "engine/engine.h"
+#include "util/error.h"
+
+namespace riffle {
+
+using Clock = std::chrono::steady_clock;
+
+// Rows of logits that are computed together when a prompt is scored: 64 rows of a 128K vocabulary are 32 MB.
+static constexpr int64_t kScoreRows = 64;
+
+void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress) {
+  const auto run = begin_prefill(s, tokens, scores);
+  try {
+    advance(*run, INFINITY, progress);
+  } catch (...) {
+    abandon(*run);
+    throw;
+  }
+}
+
+std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores) {
+  if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
+  check_tokens(tokens);
+  if (run_) fail(RIFFLE_BAD_ARGUMENT, "another prompt of this context is being read by its scheduler");
+  auto run = std::make_unique<PrefillRun>();
+  run->sequence = &s;
+  run->scores = scores;
+  run->n0 = s.kv.n_tokens;
+  run->tokens.assign(tokens.begin(), tokens.end());
+  const int64_t n0 = run->n0, n = run->n();
+  if (n0 + n > n_ctx())
+    fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens and the session %lld, but the context holds %lld",
+         static_cast<long long>(n), static_cast<long long>(n0), static_cast<long long>(n_ctx()));
+  run->old_logits.swap(s.logits);
+  run_ = run.get();
+  const auto start = Clock::now();
+  try {
+    start_run(*run);
+  } catch (...) {
+    abandon(*run);
+    throw;
+  }
+  run->seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return run;
+}
+
+void Engine::start_run(PrefillRun& r) {
+  Sequence& s = *r.sequence;
+  const int64_t n = r.n();
+  require_state(s);
+  backend_->residency().reserve(s.kv, r.n0 + n);
+  s.tokens.reserve(r.n0 + n);
+  // Under list positions a chunk attends to one list, which must hold all of the chunk: in its window.
+  r.list = s.kv.unrotated;
+  r.chunk = std::min<int64_t>({options_.options.prefill_chunk, n, r.list ? selection().local_tokens : n});
+  // A selector that looks at the prompt's last queries finds them all in the last chunk: the first one is the short one.
+  r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
+  if (options_.trace && !options_.trace_runs_prompts) return;
+  Activations& a = *act_;
+  a.grow(*backend_, a.prompt_x, n * model_.config.dim);
+  a.reserve(*backend_, model_.config, r.chunk);
+  backend_->rope_table(rope_positions(r.n0 + n), rope_);
+  backend_->embed(model_.weights.embedding, r.tokens.data(), n, a.prompt_x.as<float>());
+}
+
+void Engine::abandon(PrefillRun& r) {
+  if (r.over) return;
+  r.over = true;
+  run_ = nullptr;
+  r.sequence->logits.swap(r.old_logits);
+  try {
+    backend_->residency().truncate(r.sequence->kv, r.n0);
+  } catch (const Error&) {  // the device is lost: the first error says why
+  }
+}
+
+int64_t Engine::next_rows(const PrefillRun& r) const {
+  return r.first == 0 && r.short_chunk > 0 ? r.short_chunk : std::min(r.chunk, r.n() - r.first);
+}
+
+bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
+  if (r.over) return true;
+  const auto start = Clock::now();
+  const double total = static_cast<double>(r.n()) * model_.config.n_layers;
+  for (double spent = 0; r.layer < model_.config.n_layers;) {
+    const int64_t rows = next_rows(r);
+    if (spent > 0 && spent + static_cast<double>(rows) > budget) break;
+    spent += static_cast<double>(rows);
+    try {
+      run_piece(r, rows);
+    } catch (...) {
+      abandon(r);
+      throw;
+    }
+    const bool stop = progress && !progress(r.done, total);
+    if (take_abort() || stop)
+      fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", std::min(r.layer + 1, model_.config.n_layers),
+           model_.config.n_layers);
+  }
+  if (r.layer == model_.config.n_layers) {
+    try {
+      finish_run(r);
+    } catch (...) {
+      abandon(r);
+      throw;
+    }
+  }
+  r.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  if (!r.over) return false;
+  for (Counts* c : {&counts_, &r.sequence->counts}) {
+    c->prefill_tokens += r.n();
+    c->prefill_seconds += r.seconds;
+  }
+  return true;
+}
+
+// The next rows of the layer that is under way, or of a new one.
+void Engine::run_piece(PrefillRun& r, int64_t rows) {
+  Residency& residency = backend_->residency();
+  const int64_t n_total = r.n0 + r.n();
+  if (r.first == 0) {
+    r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total);
+    r.kv.unrotated = r.list;
+    r.kv_blocks = std::max(r.kv_blocks, r.kv.n_blocks * model_.config.n_kv_heads);
+  }
+  if (!options_.trace || options_.trace_runs_prompts) run_rows(r, rows);
+  else r.pairs += static_cast<double>(rows) * (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
+  r.first += rows;
+  r.done += static_cast<double>(rows);
+  if (r.first < r.n()) return;
+  if (options_.trace) {  // synthetic attention: the KV is what the trace says
+    backend_->fill_trace(*options_.trace, r.layer, r.n0, r.n(), r.kv);
+    if (r.sequence->kv.selection) end_traced_prompt(*r.sequence, r.layer, r.n(), r.kv);
+  }
+  residency.finish_layer(r.sequence->kv, r.layer, n_total);
+  r.first = 0;
+  ++r.layer;
+}
+
+void Engine::run_rows(PrefillRun& r, int64_t rows) {
+  const Config& c = model_.config;
+  const LayerWeights& w = model_.weights.layers[r.layer];
+  const int64_t n0 = r.n0, n = r.n(), first = r.first;
+  const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
+  Activations& a = *act_;
+  // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the last token of
+  // the prompt goes beyond its keys and values.
+  const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
+  // A list is chosen by all queries of its chunk.
+  const int64_t wanted = r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
+  const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
+  float* xc = a.prompt_x.as<float>() + first * c.dim;
+  Linear qkv;
+  qkv.x = xc;
+  qkv.n = rows;
+  qkv.norm = &w.attn_norm;
+  qkv.outs[0] = {&w.wk, a.k.as<float>(), kv_width, &w.bk};
+  qkv.outs[1] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
+  qkv.outs[2] = {&w.wq, a.q.as<float>(), q_width, &w.bq};
+  qkv.n_outs = skip == 0 ? 3 : 2;
+  qkv.phase = Phase::Prefill;
+  backend_->linear(qkv);
+  backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, r.kv);
+  if (skip == rows) return;
+  if (skip > 0) {
+    Linear q = qkv;
+    q.x = xc + skip * c.dim;
+    q.n = rows - skip;
+    q.outs[0] = qkv.outs[2];
+    q.n_outs = 1;
+    backend_->linear(q);
+  }
+  if (!r.list) backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
+  PrefillAttention att;
+  att.q = a.q.as<float>();
+  att.n = rows - skip;
+  att.ldq = att.ldo = q_width;
+  att.pos0 = n0 + first + skip;
+  att.window = window(r.layer);
+  att.sequence = &r.sequence->kv;
+  att.layer = r.layer;
+  att.last = first + rows == n && !options_.trace;
+  att.kv = r.kv;
+  att.out = a.att.as<float>();
+  att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
+  att.vote_position = selection().local_tokens;
+  backend_->attend_prefill(att);
+  r.pairs += static_cast<double>(rows - skip) * (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
+  finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
+}
+
+void Engine::finish_run(PrefillRun& r) {
+  const Config& c = model_.config;
+  const int64_t n = r.n();
+  const float* x = act_->prompt_x.as<float>();
+  Sequence& s = *r.sequence;
+  if (options_.trace && !options_.trace_runs_prompts) {
+    if (r.scores) std::fill_n(r.scores, n, riffle_score{});
+  } else {
+    if (r.scores)
+      for (int64_t first = 0; first < n; first += kScoreRows) {
+        const int64_t rows = std::min(kScoreRows, n - first);
+        score_rows(x + first * c.dim, rows, r.tokens.data() + first + 1, std::min(rows, n - first - 1), r.scores + first);
+      }
+    s.logits.resize(c.vocab_size);
+    output(x + (n - 1) * c.dim, 1, Phase::Decode);
+    backend_->read(act_->logits.as<float>(), c.vocab_size, s.logits.data());
+  }
+  if (options_.trace) s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+  s.kv.n_tokens = r.n0 + n;
+  backend_->residency().clear_working_set(s.kv);
+  s.working_set = -1;
+  s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
+  r.over = true;
+  run_ = nullptr;
+}
+
+// What the selector learns from a prompt's last queries, it learns from the trace's.
+void Engine::end_traced_prompt(Sequence& s, int layer, int64_t n, const LayerKv& kv) {
+  const Config& c = model_.config;
+  const int64_t queries = std::min<int64_t>(n, std::max(1, selector_->prompt_queries()));
+  const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + n - queries;
+  std::vector<float> q(queries * width);
+  for (int64_t i = 0; i < queries; ++i)
+    trace_query(*options_.trace, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim, &q[i * width]);
+  threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
+    PromptEnd end;
+    end.layer = layer;
+    end.head = static_cast<int>(h);
+    end.q = q.data() + h * (width / c.n_kv_heads);
+    end.stride = width;
+    end.n = static_cast<int>(queries);
+    end.pos0 = pos0;
+    end.begin = s.kv.n_tokens;
+    end.blocks = kv.blocks + h * kv.n_blocks;
+    s.kv.selection->end_prompt(end);
+  });
+}
+
+// out[i] tells of the logits of row i; next[i] (n_next of them) is the token that really follows.
+void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out) {
+  const Config& c = model_.config;
+  Activations& a = *act_;
+  output(x, n, Phase::Prefill);
+  a.scored.resize(n * c.vocab_size);
+  backend_->read(a.logits.as<float>(), n * c.vocab_size, a.scored.data());
+  threads_->parallel_for(n, [&](int64_t i, int) {
+    const float* logits = a.scored.data() + i * c.vocab_size;
+    const float* best = std::max_element(logits, logits + c.vocab_size);
+    double sum = 0;
+    for (int v = 0; v < c.vocab_size; ++v) sum += std::exp(static_cast<double>(logits[v]) - *best);
+    const double lse = *best + std::log(sum);
+    out[i].logsumexp = static_cast<float>(lse);
+    out[i].argmax = static_cast<int32_t>(best - logits);
+    out[i].next_logprob = i < n_next ? static_cast<float>(logits[next[i]] - lse) : 0.f;
+  });
+}
+
+}  // namespace riffle

@@ -1,0 +1,71 @@
+// Many requests over one engine: first come first served, working-set batch control, prefill in pieces beside decode steps,
+// prompts that begin alike read once. SparseServe, section 3; algorithms.md 3.
+//
+// A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes. Each iteration is one decode
+// step of the sequences that fit together, then a piece of the prompt that is being read. A text does not depend on what else
+// runs: a row's bits are its own (backend.h), and what must be done again draws the same tokens.
+#pragma once
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/answer.h"
+#include "engine/engine.h"
+#include "riffle.h"
+
+namespace riffle {
+
+class Scheduler {
+ public:
+  // Throws RIFFLE_BAD_ARGUMENT, RIFFLE_UNSUPPORTED.
+  Scheduler(Engine& engine, const riffle_scheduler_options& options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  uint64_t submit(std::span<const int32_t> tokens, const riffle_generate_options& options);
+  void cancel(uint64_t id);
+  void step(riffle_iteration* out);
+
+ private:
+  struct Request;
+  using Requests = std::deque<std::unique_ptr<Request>>;
+
+  int64_t estimate(const Request& r) const;  // of its working set, blocks
+  void choose(std::vector<Request*>& chosen, riffle_iteration& it);
+  void decode(riffle_iteration& it);
+  std::vector<Request*> step_together(std::span<Request* const> group);
+  bool make_memory(const Request& r);
+  void start_again(std::unique_ptr<Request> r);
+  bool take_token(Request& r, int32_t sampled);
+  Answer::Show show(Request& r);
+  std::unique_ptr<Request> take(Requests& from, const Request* r);
+  void end(std::unique_ptr<Request> r, riffle_status status, const std::string& error);
+
+  void read_prompt(riffle_iteration& it);
+  void prompt_failed(riffle_status status, const std::string& error);
+  bool begin_next();
+  struct Donor {
+    Sequence* sequence = nullptr;
+    int64_t n_tokens = 0;
+  };
+  Donor find_donor(const Request& r) const;
+  bool wanted(const Request& done) const;
+  void drop_kept(size_t index);
+  size_t live() const { return decoding_.size() + (reading_ ? 1 : 0) + kept_.size(); }
+
+  Engine& engine_;
+  riffle_scheduler_options o_;
+  uint64_t next_id_ = 1;
+  Requests waiting_, decoding_;  // in order of arrival
+  std::unique_ptr<Request> reading_;
+  std::unique_ptr<PrefillRun> run_;
+  Requests kept_;                // over, but a waiting prompt begins as theirs
+  double share_ = 1;             // working set over all blocks, of sequences that have stepped
+  bool control_ = false;         // by working sets
+  bool memory_short_ = false;    // nobody begins until somebody ends
+};
+
+}  // namespace riffle

@@ -1,0 +1,303 @@
+"""riffle batch interrupted in every way: what is there stays, what is missing follows, nothing is lost or doubled."""
+import fcntl
+import pty
+import random
+import resource
+import time
+
+from harness import *
+
+ARGS = ["batch", "-c", "2048", "--threads", "2"]
+
+
+def line(i, **body):
+    """Lines of several kinds: short and long answers, a shared beginning, chat; every 7th has a fault."""
+    body = {"prompt": f"Number {i}: the rain", "temperature": 0, "max_tokens": 4 + i * 7 % 23, **body}
+    if i % 5 == 3:
+        body["prompt"] = words(150) + str(i)
+    if i % 6 == 4:
+        del body["prompt"]
+        body["messages"] = [{"role": "user", "content": f"The code is {i}{i}.\nWhat is the code?"}]
+    if i % 7 == 6:
+        body["max_tokens"] = -1
+    return json.dumps({"custom_id": f"id-{i}", "body": body}).encode()
+
+
+def lines(n, faults=True):
+    return [line(i) if faults or i % 7 != 6 else line(i, temperature=0.5) for i in range(n)]
+
+
+def good(n):
+    return [line(7 * (i // 6) + i % 6) for i in range(n)]
+
+
+def put(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def get(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def gist(data):
+    """What does not depend on the clock and on what else ran."""
+    out = []
+    for text in data.decode().splitlines():
+        r = json.loads(text)
+        body = (r["response"] or {}).get("body") or {}
+        out.append((r["line"], r["custom_id"], r["error"], body.get("choices"), body.get("usage")))
+    return out
+
+
+def setup(folder, data):
+    path, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
+    put(path, data)
+    return path, out, ["-i", path, "-o", out]
+
+
+def goes_on(folder):
+    """From every kind of remains."""
+    path, out, files = setup(folder, b"\n".join(lines(12)) + b"\n")
+    r = riffle(*ARGS, *files)
+    whole = get(out)
+    want = gist(whole)
+    check(r.code == 1 and [w[0] for w in want] == list(range(1, 13)), "12 lines, one with a fault", r)
+    check(b"11 answers, 1 errors" in r.err and b"answer tokens" in r.err and b"tokens/s" in r.err, "a summary", r)
+    rows = whole.splitlines(keepends=True)
+    for name, kept, rest in [("nothing", 0, b""), ("a few records", 5, b""), ("all but one", 11, b""),
+                             ("a piece of a record", 3, rows[3][:100]), ("its first byte", 3, rows[3][:1]),
+                             ("a record without its line break", 7, rows[7][:-1]),
+                             ("a piece and zeros", 4, rows[4][:60] + bytes(500)), ("zeros", 4, bytes(4096)),
+                             ("half a character", 2, '{"id":"line-3","custom_id":"ü'.encode()[:-1])]:
+        before = b"".join(rows[:kept])
+        put(out, before + rest)
+        r = riffle(*ARGS, *files, "--max-seqs", "3")
+        check(r.code == 1 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
+              (r, gist(get(out))))
+        if kept:
+            check(f"{kept} of 12 lines are there".encode() in r.err, f"from {name}: it says so", r)
+        check((b"cut short" in r.err) == bool(rest), f"from {name}: a torn end is told", r)
+    r = riffle(*ARGS, *files, "-m", "/nowhere")
+    check(r.code == 1 and get(out) and b"nothing is left" in r.err, "with nothing left no model is loaded, but a failed "
+          "line is still told", r)
+    r = riffle(*ARGS, *files, "--restart", "-q")
+    check(r.code == 1 and r.err == b"" and gist(get(out)) == want, "--restart: all again", r)
+    r = riffle(*ARGS, *files, "--restart", "-m", "/nowhere")
+    check(r.code == 3 and gist(get(out)) == want, "--restart with a bad model loses nothing", r)
+    put(out, whole)
+    r = riffle(*ARGS, "-o", out, stdin=get(path) + line(20) + b"\n")
+    check(r.code == 1 and gist(get(out))[:12] == want and len(gist(get(out))) == 13 and get(out).startswith(whole),
+          "a file that has grown, from stdin: what is new follows", r)
+
+
+def any_order(folder):
+    path, out, files = setup(folder, b"\n".join(lines(14)) + b"\n")
+    riffle(*ARGS, *files, "-q")
+    want = gist(get(out))
+    r = riffle(*ARGS, *files, "-q", "--restart", "--unordered", "--max-seqs", "4")
+    rows = get(out).splitlines(keepends=True)
+    check(r.code == 1 and sorted(gist(get(out)), key=lambda g: g[0]) == want, "--unordered: the same records", r)
+    some = [rows[i] for i in (9, 2, 5, 0)]
+    put(out, b"".join(some))
+    r = riffle(*ARGS, *files, "--max-seqs", "2")
+    got = gist(get(out))
+    check(r.code in (0, 1) and sorted(got, key=lambda g: g[0]) == want and get(out).startswith(b"".join(some)),
+          "an output in another order is filled up", r)
+    check([g[0] for g in got[4:]] == sorted(g[0] for g in got[4:]), "in input order", got)
+    check(b"not in input order" in r.err, "and it says so", r)
+    put(out, rows[3])
+    with open(path, "rb") as f:
+        p = start(*ARGS, "-o", out, stdin=f)
+        p.communicate(timeout=200)
+    check(sorted(gist(get(out)), key=lambda g: g[0]) == want, "also from a redirected file", p.returncode)
+
+
+def refused(folder):
+    """Outputs that are not this run's: named, and left as they are."""
+    path, out, files = setup(folder, b"\n".join(good(4)) + b"\n")
+    riffle(*ARGS, *files, "-q")
+    whole = get(out)
+    rows = whole.splitlines(keepends=True)
+
+    def same(name, data, code, *say, args=()):
+        put(out, data)
+        r = riffle(*ARGS, *files, *args)
+        check(r.code == code and get(out) == data and all(s in r.err.decode() for s in say)
+              and r.err.startswith(b"riffle: "), name, r)
+
+    deep = b"[" * 100000
+    for name, bad in [("a torn line", rows[1][:50] + b"\n"), ("an empty line", b"\n"), ("no JSON", b"hello\n"),
+                      ("an array", b"[]\n"), ("deep nesting", deep + b"\n"), ("invalid UTF-8", b'{"line":1,"\xff":2}\n'),
+                      ("a record without a line", rows[1].replace(b'"line":2', b'"lime":2')),
+                      ("line 0", rows[1].replace(b'"line":2', b'"line":0')),
+                      ("line -2", rows[1].replace(b'"line":2', b'"line":-2')),
+                      ("line 1e99", rows[1].replace(b'"line":2', b'"line":1e99')),
+                      ("a number as custom_id", rows[1].replace(b'"custom_id":"', b'"custom_id":7,"x":"')),
+                      ("a record twice", rows[0])]:
+        same(f"damage in the middle: {name}", rows[0] + bad + b"".join(rows[2:]), 1, out, "line 2", "--restart")
+    same("text without a line break is not cut off", b"my only copy", 1, out, "line 1")
+    same("nor behind records", rows[0] + b"notes", 1, out, "line 2")
+    same("a record of another line", rows[0] + rows[1].replace(b'"line":2', b'"line":9'), 2, out, "line 9")
+    same("another custom_id", rows[0].replace(b"id-0", b"id-x"), 2, out, "id-x", "id-0")
+    same("a shard that this is not", whole, 2, out, "line 1", "2/2", args=["--shard", "2/2"])
+    put(out, b"my only copy")
+    r = riffle(*ARGS, *files, "--restart", "-q")
+    check(r.code == 0 and gist(get(out)) == gist(whole), "--restart writes over all of them", r)
+    with open(out, "rb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        r = riffle(*ARGS, *files)
+        check(one_line_error(r, 1, out, "another"), "a file that another writes to", r)
+        r = riffle(*ARGS, *files, "--restart")
+        check(one_line_error(r, 1, out, "another") and gist(get(out)) == gist(whole), "also with --restart", r)
+    new = os.path.join(folder, "new.jsonl")
+    r = riffle(*ARGS, "-i", path, "-o", new, "-m", "/nowhere")
+    check(r.code == 3 and not os.path.exists(new), "a run that cannot begin leaves no file", r)
+
+
+def shards(folder):
+    data = lines(13)
+    data.insert(3, b"")
+    data.append(line(1))  # an id of another shard, used again
+    path, out, files = setup(folder, b"\n".join(data))
+    riffle(*ARGS, *files, "-q")
+    want = gist(get(out))
+    check(want[-1][2] and want[-1][2]["code"] == "dup_id", "an id used twice", want[-1])
+    for n in (3, 20):
+        parts = []
+        for i in range(1, n + 1):
+            part = os.path.join(folder, f"part-{n}-{i}.jsonl")
+            r = riffle(*ARGS, "-i", path, "-o", part, "--shard", f"{i}/{n}", "-q")
+            check(r.code in (0, 1) and r.err == b"", f"shard {i}/{n}", r)
+            parts.append(get(part))
+        check(gist(b"".join(parts)) == want, f"{n} shards, one behind the other: the output of a single run",
+              gist(b"".join(parts)))
+        if n == 3:
+            check(all(4 <= p.count(b"\n") <= 5 for p in parts), "of even size", [p.count(b"\n") for p in parts])
+    part = os.path.join(folder, "part-3-2.jsonl")
+    rows = get(part).splitlines(keepends=True)
+    put(part, rows[0] + rows[1][:30])
+    riffle(*ARGS, "-i", path, "-o", part, "--shard", "2/3", "-q")
+    check(gist(get(part)) == want[4:9], "a shard goes on too", gist(get(part)))
+    for bad in ("0/3", "4/3", "3", "1/", "/3", "a/b", "1/3x", "-1/3", "1/99999999999999999999"):
+        r = riffle(*ARGS, "-i", path, "--shard", bad)
+        check(one_line_error(r, 2, "--shard"), f"--shard {bad}", r)
+    r = riffle(*ARGS, "--shard", "1/2", stdin=b"\n".join(data))
+    check(one_line_error(r, 2, "--shard", "regular"), "--shard of a pipe", r)
+
+
+def full_disk(folder):
+    path, out, files = setup(folder, b"\n".join(good(6)) + b"\n")
+    riffle(*ARGS, *files, "-q")
+    want, rows = gist(get(out)), get(out).splitlines(keepends=True)
+    os.unlink(out)
+
+    def limit():  # as a full disk, after two records and a half
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        size = len(rows[0]) + len(rows[1]) + len(rows[2]) // 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    p = start(*ARGS, *files, "-q", preexec_fn=limit)
+    _, err = p.communicate(timeout=200)
+    check(p.returncode == 1 and b"out.jsonl: cannot write" in err, "a full disk", (p.returncode, err))
+    check(gist(get(out)) == want[:2], "leaves whole records", get(out)[-200:])
+    r = riffle(*ARGS, *files, "-q")
+    check(r.code == 0 and gist(get(out)) == want, "and can be gone on from", r)
+    r = riffle(*ARGS, "-i", path, "-o", "/dev/full", "-q")
+    check(one_line_error(r, 1, "/dev/full: cannot write"), "a full device", r)
+    read, write = os.pipe()
+    os.close(read)
+    p = subprocess.run([BIN, *ARGS, "-i", path, "-q"], stdout=write, stderr=subprocess.PIPE, env=environment(),
+                       timeout=200)
+    os.close(write)
+    check(p.returncode == 1 and p.stderr.startswith(b"riffle: stdout: cannot write"), "a reader that has gone", p)
+
+
+def ctrl_c(folder):
+    _, out, files = setup(folder, b"\n".join(good(6) + [line(60, max_tokens=1500)] + [line(61)]) + b"\n")
+    p = start(*ARGS, *files, "--max-seqs", "2", "--selector", "dense")
+    limit = time.time() + 100
+    while time.time() < limit and (not os.path.exists(out) or get(out).count(b"\n") < 3):
+        time.sleep(0.02)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=60)
+    held = get(out)
+    check(p.returncode == 130 and b"goes on from here" in err and held.endswith(b"\n"), "Ctrl-C", (p.returncode, err))
+    r = riffle(*ARGS, *files, "--selector", "dense")
+    got = gist(get(out))
+    check(r.code == 0 and get(out).startswith(held) and [g[0] for g in got] == list(range(1, 9)),
+          "and the same command goes on", (r, [g[0] for g in got]))
+
+
+def killed(folder):
+    """kill -9 at random moments."""
+    random.seed(os.urandom(8))
+    state = random.getrandbits(32)
+    random.seed(state)
+    _, out, files = setup(folder, b"\n".join(lines(30)) + b"\n")
+    begin = time.time()
+    r = riffle(*ARGS, *files, "-q", "--max-seqs", "3")
+    spent = time.time() - begin
+    want = gist(get(out))
+    check(r.code == 1 and len(want) == 30, "30 lines", r)
+    os.unlink(out)
+    counts = []
+    while len(counts) < 6:
+        p = start(*ARGS, *files, "-q", "--max-seqs", str(random.choice((1, 3, 4))))
+        time.sleep(random.uniform(0.1, 0.3 + spent / 6))
+        p.kill()
+        p.communicate(timeout=60)
+        data = get(out) if os.path.exists(out) else b""
+        kept = data[: data.rfind(b"\n") + 1]
+        if gist(kept) != want[: kept.count(b"\n")]:
+            check(False, f"killed (seed {state}): what is there is the beginning", gist(kept))
+            return
+        counts.append(kept.count(b"\n"))
+    r = riffle(*ARGS, *files, "-q", "--max-seqs", "3")
+    check(r.code == 1 and gist(get(out)) == want, f"killed 6 times, with {counts} lines there (seed {state}): nothing lost "
+          "or doubled", (r, gist(get(out))))
+
+
+def terminal(folder):
+    """The bar and the words on stderr."""
+    _, out, files = setup(folder, b"\n".join(good(8)) + b"\n")
+    for name, env, colour in (("on a terminal", {"TERM": "xterm"}, True), ("NO_COLOR", {"TERM": "xterm", "NO_COLOR": "1"}, False),
+                              ("a dumb terminal", {"TERM": "dumb"}, False)):
+        ours, theirs = pty.openpty()
+        p = subprocess.Popen([BIN, *ARGS, *files, "--restart"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=theirs, env=environment(**env))
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(ours)
+        p.wait(60)
+        bar = b"of 8 lines" in shown and b"tokens/s" in shown
+        check(p.returncode == 0 and bar == (env["TERM"] != "dumb") and (b"\x1b" in shown) == colour, name, shown[-500:])
+    r = riffle(*ARGS, *files, "--restart")
+    check(b"\x1b" not in r.err and b"\r" not in r.err, "a log has no escape codes", r)
+
+
+def half_a_line(_):
+    """While the next line is still on its way the one before it is answered."""
+    p = start(*ARGS, "-q", "--max-seqs", "4", stdin=subprocess.PIPE)
+    second = line(1)
+    p.stdin.write(line(0) + b"\n" + second[:20])
+    p.stdin.flush()
+    first = p.stdout.readline()
+    check(json.loads(first)["custom_id"] == "id-0", "a line before half a line", first)
+    p.stdin.write(second[20:])
+    p.stdin.close()
+    check(json.loads(p.stdout.readline())["custom_id"] == "id-1" and p.wait(60) == 0, "and then that one", p.returncode)
+    p.stdout.close()
+    p.stderr.close()
+
+
+main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, terminal, half_a_line)

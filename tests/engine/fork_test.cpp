@@ -1,0 +1,142 @@
+// Forked sessions on the CPU devices: same bits as sessions of their own, blocks held once.
+#include "forks.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options small(riffle_selector selector, int64_t slots) {
+  riffle_context_options o = options();
+  o.n_ctx = 512;
+  o.n_threads = 2;
+  o.block_size = 16;
+  if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+  o.selection.selector = selector;
+  o.selection.epsilon = 0.8f;
+  o.selection.microbatch = 2;
+  o.selection.budget = 0.4f;
+  o.selection.select_tokens = 60;
+  o.selection.init_tokens = 8;
+  o.selection.local_tokens = 40;
+  o.selection.cache_threshold = 2;  // a fork votes anew where a session of its own might still use its last selection
+  return o;
+}
+
+uint64_t host_bytes(Runtime& r) {
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  r.check(riffle_get_stats(r.context, &stats));
+  return stats.host_kv_bytes;
+}
+
+riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
+  r.sessions.push_back(nullptr);
+  r.check(riffle_session_fork(from, n, &r.sessions.back()));
+  return r.sessions.back();
+}
+
+}  // namespace
+
+TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") {
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE})
+    for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      fork_cases(small(selector, slots), true);
+    }
+}
+
+TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
+  uint32_t seed = 0;
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE})
+    for (const int64_t slots : {0, 16 * 2 + 9, 16 * 8}) {
+      riffle_context_options o = small(selector, slots);
+      if (seed % 2) o.evict = RIFFLE_EVICT_FIFO;
+      INFO("selector " << selector << ", " << slots << " slots");
+      Forks(o, ++seed).play(40);
+    }
+  riffle_context_options o = small(RIFFLE_SELECTOR_PSA, 160);
+  o.pool_per_layer = true;
+  Forks(o, ++seed).play(40);
+}
+
+TEST_CASE("forks that read the same blocks in one step load them once", "[fork]") {
+  riffle_context_options o = small(RIFFLE_SELECTOR_DENSE, 16 * 40);
+  Runtime r(o);
+  riffle_session* s[3] = {r.session()};
+  const auto prompt = some_tokens(16 * 12, 1);
+  r.check(riffle_prefill(s[0], prompt.data(), prompt.size(), nullptr, nullptr));
+  const uint64_t block = 16 * 4096;  // of all 8 layers and 2 heads
+  CHECK(host_bytes(r) == 12 * block);
+  s[1] = fork(r, s[0], prompt.size());
+  s[2] = fork(r, s[0], 16 * 8);
+  CHECK(host_bytes(r) == 12 * block);
+  const int32_t next[3] = {500, 600, 700};
+  r.check(riffle_step(r.context, s, next, 3));
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  r.check(riffle_get_stats(r.context, &stats));
+  CHECK(stats.loaded_bytes == 12 * block);
+  CHECK(stats.pool_lookups == (12 + 12 + 8) * 16);
+  CHECK(stats.pool_hits == (12 + 8) * 16);
+  CHECK(stats.host_kv_bytes == (12 + 3) * block);
+}
+
+TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
+  Runtime r(small(RIFFLE_SELECTOR_PSA, 0));
+  riffle_session *s = r.session(), *none = s;
+  const auto prompt = some_tokens(100, 1);
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  const auto before = r.logits(s);
+  CHECK(riffle_session_fork(s, 101, &none) == RIFFLE_BAD_ARGUMENT);
+  CHECK(none == nullptr);
+  CHECK(std::string(riffle_context_error(r.context)).find("100") != std::string::npos);
+  CHECK(riffle_session_fork(s, SIZE_MAX, &none) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_session_fork(s, 10, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_session_fork(nullptr, 0, &none) == RIFFLE_BAD_ARGUMENT);
+  riffle_selection lfps = small(RIFFLE_SELECTOR_LFPS, 0).selection, list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
+  list.positions = RIFFLE_POSITIONS_LIST;
+  for (const riffle_selection& selection : {lfps, list}) {
+    r.check(riffle_set_selection(r.context, &selection));
+    CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
+    CHECK(none == nullptr);
+  }
+  // Keys turned for a list stay so until the session's next step.
+  r.check(riffle_step(r.context, &s, &prompt[1], 1));
+  const riffle_selection psa = small(RIFFLE_SELECTOR_PSA, 0).selection;
+  r.check(riffle_set_selection(r.context, &psa));
+  CHECK(riffle_session_fork(s, 50, &none) == RIFFLE_UNSUPPORTED);
+  r.check(riffle_step(r.context, &s, &prompt[2], 1));
+  riffle_session* fine = fork(r, s, 50);
+  CHECK(riffle_session_length(fine) == 50);
+  CHECK(riffle_step(r.context, &fine, &prompt[3], 1) == RIFFLE_OK);
+}
+
+TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
+  for (const int64_t slots : {0, 90}) {
+    const riffle_context_options o = small(RIFFLE_SELECTOR_PSA, slots);
+    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
+    list.positions = RIFFLE_POSITIONS_LIST;
+    const auto prompt = some_tokens(150, 1);
+    Runtime r(o), alone(o);
+    riffle_session *donor = r.session(), *a = alone.session(), *b = alone.session();
+    r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+    alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+    alone.check(riffle_prefill(b, prompt.data(), 120, nullptr, nullptr));
+    riffle_session* child = fork(r, donor, 120);
+    CHECK(host_bytes(r) == (10 + 1) * 16 * 4096);
+    const auto both = [&](Runtime& at, riffle_session* x, int32_t t) {
+      at.check(riffle_step(at.context, &x, &t, 1));
+      return at.logits(x);
+    };
+    CHECK(both(r, donor, 400) == both(alone, a, 400));
+    r.check(riffle_set_selection(r.context, &list));
+    alone.check(riffle_set_selection(alone.context, &list));
+    CHECK(both(r, child, 500) == both(alone, b, 500));
+    CHECK(host_bytes(r) == (10 + 8) * 16 * 4096);
+    r.check(riffle_set_selection(r.context, &o.selection));
+    alone.check(riffle_set_selection(alone.context, &o.selection));
+    CHECK(both(r, donor, 600) == both(alone, a, 600));
+  }
+}

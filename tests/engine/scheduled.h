@@ -1,0 +1,135 @@
+// Requests for a scheduler, and what they got.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "test_model.h"
+
+namespace riffle::test {
+
+struct Ask {
+  std::vector<int32_t> prompt;
+  riffle_generate_options options{};
+  std::vector<const char*> stops;
+};
+
+struct Got {
+  std::string text;
+  std::vector<int32_t> tokens;
+  riffle_result result{};
+  riffle_status status = RIFFLE_OK;
+  std::string error;
+  size_t prompt_tokens = 0, reused = 0;
+  int ends = 0;
+  size_t began = 0;  // iteration of the first token
+};
+
+inline Ask ask(int length, uint32_t seed, int max_tokens, float temperature = 0) {
+  Ask a;
+  a.prompt = some_tokens(length, seed);
+  riffle_generate_defaults(&a.options);
+  a.options.max_tokens = max_tokens;
+  a.options.sampling.temperature = temperature;
+  a.options.sampling.seed = seed;
+  a.options.ignore_eos = true;
+  return a;
+}
+
+inline riffle_context_options base(riffle_selector selector = RIFFLE_SELECTOR_PSA) {
+  riffle_context_options o = options();
+  o.n_ctx = 2048;
+  o.n_threads = 2;
+  o.block_size = 16;
+  o.n_sessions = 8;
+  o.prefill_chunk = 128;
+  o.selection.selector = selector;
+  o.selection.microbatch = 4;
+  return o;
+}
+
+inline Got alone(const riffle_context_options& o, const Ask& a) {
+  Runtime r(o);
+  Got got;
+  riffle_session* s = r.session();
+  r.check(riffle_prefill(s, a.prompt.data(), a.prompt.size(), nullptr, nullptr));
+  const auto on_token = [](void* user, size_t, int32_t token, const char* text, size_t n) {
+    auto* g = static_cast<Got*>(user);
+    if (token >= 0) g->tokens.push_back(token);
+    g->text.append(text, n);
+    return true;
+  };
+  r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));
+  return got;
+}
+
+// A scheduler and what its requests got.
+struct Run {
+  Runtime& r;
+  riffle_scheduler* scheduler = nullptr;
+  std::map<uint64_t, Got> got;
+  std::vector<riffle_iteration> iterations;
+  std::vector<Ask> later;  // submitted from inside on_done
+
+  Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
+    o.user = this;
+    o.on_token = [](void* user, uint64_t id, int32_t token, const char* text, size_t n) {
+      auto* run = static_cast<Run*>(user);
+      Got& g = run->got[id];
+      if (g.tokens.empty()) g.began = run->iterations.size();
+      if (token >= 0) g.tokens.push_back(token);
+      g.text.append(text, n);
+      return true;
+    };
+    o.on_done = [](void* user, uint64_t id, const riffle_request_end* end) {
+      auto* run = static_cast<Run*>(user);
+      Got& g = run->got[id];
+      g.status = end->status;
+      g.error = end->error;
+      g.result = end->result;
+      g.prompt_tokens = end->prompt_tokens;
+      g.reused = end->reused_tokens;
+      ++g.ends;
+      if (!run->later.empty()) {
+        const Ask a = run->later.back();
+        run->later.pop_back();
+        run->submit(a);
+      }
+    };
+    r.check(riffle_scheduler_create(r.context, &o, &scheduler));
+  }
+  ~Run() { riffle_scheduler_free(scheduler); }
+
+  uint64_t submit(const Ask& a) {
+    uint64_t id = 0;
+    r.check(riffle_scheduler_submit(scheduler, a.prompt.data(), a.prompt.size(), &a.options, &id));
+    return id;
+  }
+  bool step() {
+    riffle_iteration it{};
+    it.struct_size = sizeof it;
+    r.check(riffle_scheduler_step(scheduler, &it));
+    iterations.push_back(it);
+    return it.n_waiting + it.n_prefilling + it.n_decoding > 0;
+  }
+  void finish() {
+    while (step()) REQUIRE(iterations.size() < 20000);
+  }
+};
+
+inline riffle_scheduler_options defaults() {
+  riffle_scheduler_options o;
+  riffle_scheduler_defaults(&o);
+  return o;
+}
+
+inline void check_same(const Got& got, const Got& want) {
+  CHECK(got.ends == 1);
+  CHECK(got.status == RIFFLE_OK);
+  CHECK(got.text == want.text);
+  CHECK(got.tokens == want.tokens);
+  CHECK(got.result.finish == want.result.finish);
+  CHECK(got.result.n_tokens == want.result.n_tokens);
+}
+
+}  // namespace riffle::test

@@ -1,0 +1,225 @@
+// Many requests at once: the texts are those that each gives alone, and nobody waits for ever.
+#include "scheduled.h"
+
+using namespace riffle::test;
+
+TEST_CASE("scheduler: every text is the one that a request gives alone", "[scheduler]") {
+  std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12), ask(3, 4, 30), ask(400, 5, 1),
+                           ask(900, 6, 20, 1.2f), ask(130, 7, 0), ask(64, 8, 33)};
+  asks[3].options.ignore_eos = false;
+  asks[7].stops = {"e", "zzzz"};
+  asks[7].options.stop = asks[7].stops.data();
+  asks[7].options.n_stop = 2;
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TWILIGHT}) {
+    std::vector<Got> want;
+    for (const Ask& a : asks) want.push_back(alone(base(selector), a));
+    struct Variant {
+      const char* name;
+      int slots, max_seqs, max_tokens;
+      riffle_prefill_mode prefill;
+      int64_t inject;
+      bool control, reuse;
+    };
+    for (const Variant& v : {Variant{"cpu", 0, 0, 0, RIFFLE_PREFILL_LAYERS, 0, true, true},
+                             Variant{"emu, one segment a layer", 2000, 8, 0, RIFFLE_PREFILL_LAYERS, 1, true, true},
+                             Variant{"emu, small pool", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, true, true},
+                             Variant{"emu, small pool, no control", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, false, true},
+                             Variant{"emu, chunks", 900, 5, 0, RIFFLE_PREFILL_CHUNKS, 1500, true, false},
+                             Variant{"emu, whole prompts", 900, 3, 0, RIFFLE_PREFILL_WHOLE, 0, true, true},
+                             Variant{"two rows an iteration", 900, 8, 2, RIFFLE_PREFILL_LAYERS, 0, true, true},
+                             Variant{"one at a time", 900, 1, 0, RIFFLE_PREFILL_LAYERS, 0, true, true}}) {
+      INFO("selector " << selector << ", " << v.name);
+      riffle_context_options o = base(selector);
+      if (v.slots) o.device = RIFFLE_DEVICE_EMU, o.slots = v.slots;
+      Runtime r(o);
+      riffle_scheduler_options so = defaults();
+      so.max_seqs = v.max_seqs;
+      so.max_tokens = v.max_tokens;
+      so.prefill = v.prefill;
+      so.max_inject_tokens = v.inject;
+      so.no_ws_control = !v.control;
+      so.no_prefix_reuse = !v.reuse;
+      Run run(r, so);
+      std::vector<uint64_t> ids;
+      for (size_t i = 0; i < asks.size(); ++i) {
+        ids.push_back(run.submit(asks[i]));
+        if (i % 3 == 2)
+          for (int k = 0; k < 5; ++k) run.step();
+      }
+      run.finish();
+      for (size_t i = 0; i < asks.size(); ++i) {
+        INFO("request " << i);
+        check_same(run.got[ids[i]], want[i]);
+        CHECK(run.got[ids[i]].prompt_tokens == asks[i].prompt.size());
+      }
+      riffle_stats stats{};
+      stats.struct_size = sizeof stats;
+      r.check(riffle_get_stats(r.context, &stats));
+    }
+  }
+}
+
+TEST_CASE("scheduler: a prompt never holds more than one layer of KV, and never holds decode up for long", "[scheduler]") {
+  riffle_context_options o = base();
+  o.device = RIFFLE_DEVICE_EMU;
+  o.slots = 2000;
+  Runtime r(o);
+  riffle_model_info info{};
+  info.struct_size = sizeof info;
+  riffle_model_get_info(r.model, &info);
+  riffle_scheduler_options so = defaults();
+  so.max_inject_tokens = 256;
+  Run run(r, so);
+  run.submit(ask(100, 1, 400));
+  while (run.got[1].tokens.size() < 3) run.step();
+  run.submit(ask(2000, 2, 4));
+  run.finish();
+  int64_t total = 0;
+  size_t iterations = 0;
+  for (const riffle_iteration& it : run.iterations) {
+    CHECK(it.prefill_token_layers <= 256);
+    CHECK(it.prefill_kv_blocks <= (2000 + 15) / 16 * info.n_kv_heads);
+    total += it.prefill_token_layers;
+    if (it.prefill_token_layers > 0 && total > 100 * info.n_layers) {
+      ++iterations;
+      CHECK(it.decode_rows == 1);  // decode goes on beside every segment
+    }
+  }
+  CHECK(total == int64_t(2100) * info.n_layers);
+  CHECK(iterations >= size_t(2000 * info.n_layers / 256));
+}
+
+TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody starves", "[scheduler]") {
+  riffle_context_options o = base();
+  o.device = RIFFLE_DEVICE_EMU;
+  o.selection.epsilon = 0.98f;
+  o.slots = 1500;
+  Runtime r(o);
+  riffle_scheduler_options so = defaults();
+  so.max_skips = 10;
+  Run run(r, so);
+  run.submit(ask(1900, 1, 100));
+  for (int i = 2; i <= 8; ++i) run.submit(ask(i % 2 ? 1800 : 100, i, 60));
+  // Small ones keep coming.
+  for (int i = 0; i < 10; ++i) run.later.push_back(ask(80, 20 + i, 30));
+  run.finish();
+  CHECK(run.got.size() == 18);
+  for (const auto& [id, got] : run.got) CHECK((got.ends == 1 && got.status == RIFFLE_OK));
+  int skipped = 0;
+  for (const riffle_iteration& it : run.iterations) {
+    skipped += it.skipped;
+    if (it.decode_rows > 1) CHECK(it.working_set <= it.available);
+  }
+  CHECK(skipped > 0);  // else this tested nothing
+}
+
+TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][prefix]") {
+  std::vector<int32_t> document = some_tokens(1200, 50);
+  std::vector<Ask> asks;
+  for (int i = 0; i < 6; ++i) {
+    Ask a = ask(40 + 13 * i, 60 + i, 10);
+    a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
+    asks.push_back(a);
+  }
+  asks.push_back(asks[0]);  // the same once more
+  std::vector<Got> want;
+  for (const Ask& a : asks) want.push_back(alone(base(), a));
+  for (const int max_seqs : {1, 2, 8})
+    for (const bool emu : {false, true})
+      for (const bool reuse : {true, false}) {
+        INFO("max_seqs " << max_seqs << ", emu " << emu << ", reuse " << reuse);
+        riffle_context_options o = base();
+        if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 600;
+        Runtime r(o);
+        riffle_scheduler_options so = defaults();
+        so.max_seqs = max_seqs;
+        so.no_prefix_reuse = !reuse;
+        Run run(r, so);
+        for (const Ask& a : asks) run.submit(a);
+        run.finish();
+        for (size_t i = 0; i < asks.size(); ++i) {
+          INFO("request " << i);
+          check_same(run.got[i + 1], want[i]);
+          if (!reuse || i == 0) CHECK(run.got[i + 1].reused == 0);
+          else CHECK(run.got[i + 1].reused >= (i + 1 == asks.size() && max_seqs == 8 ? asks[i].prompt.size() - 1 : document.size()));
+        }
+        riffle_stats stats{};
+        stats.struct_size = sizeof stats;
+        r.check(riffle_get_stats(r.context, &stats));
+        CHECK(stats.host_kv_bytes == 0);  // nothing is held any more
+        if (reuse) CHECK(stats.prefill_tokens < 2 * document.size());
+      }
+}
+
+TEST_CASE("scheduler: an abort stops an iteration, and the next one goes on", "[scheduler]") {
+  const std::vector<Ask> asks = {ask(900, 1, 20), ask(500, 2, 20)};
+  Runtime r(base());
+  riffle_scheduler_options so = defaults();
+  so.max_inject_tokens = 500;
+  Run run(r, so);
+  for (const Ask& a : asks) run.submit(a);
+  for (int i = 0;; ++i) {
+    if (i % 3 == 1) {
+      riffle_abort(r.context, true);
+      CHECK(riffle_scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
+    }
+    if (!run.step()) break;
+  }
+  for (size_t i = 0; i < asks.size(); ++i) check_same(run.got[i + 1], alone(base(), asks[i]));
+}
+
+TEST_CASE("scheduler: requests can be cancelled wherever they are", "[scheduler]") {
+  Runtime r(base());
+  riffle_scheduler_options so = defaults();
+  so.max_inject_tokens = 300;
+  so.max_seqs = 2;
+  Run run(r, so);
+  const Ask first = ask(200, 1, 30);
+  run.submit(first);
+  run.submit(ask(1000, 2, 30));
+  run.submit(ask(1000, 3, 30));
+  while (run.got[1].tokens.size() < 2) run.step();
+  run.step();
+  run.r.check(riffle_scheduler_cancel(run.scheduler, 3));
+  CHECK(run.got[3].result.finish == RIFFLE_FINISH_ABORTED);
+  run.r.check(riffle_scheduler_cancel(run.scheduler, 2));
+  CHECK(riffle_scheduler_cancel(run.scheduler, 2) == RIFFLE_BAD_ARGUMENT);
+  run.finish();
+  check_same(run.got[1], alone(base(), first));
+  CHECK(run.got[2].ends == 1);
+  const uint64_t late = run.submit(first);
+  while (run.got[late].tokens.size() < 5) run.step();
+  run.r.check(riffle_scheduler_cancel(run.scheduler, late));
+  CHECK(run.got[late].result.finish == RIFFLE_FINISH_ABORTED);
+  CHECK_FALSE(run.step());
+}
+
+TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
+  Runtime r(base());
+  riffle_scheduler* s = nullptr;
+  riffle_scheduler_options o = defaults();
+  const auto refused = [&](const char* what) {
+    CHECK(riffle_scheduler_create(r.context, &o, &s) == RIFFLE_BAD_ARGUMENT);
+    INFO(riffle_context_error(r.context));
+    CHECK(std::string(riffle_context_error(r.context)).find(what) != std::string::npos);
+    o = defaults();
+  };
+  o.window = 0, refused("window is 0, expected 1 to 64");
+  o.max_skips = 0, refused("max_skips");
+  o.max_seqs = -1, refused("max_seqs");
+  o.prefill = static_cast<riffle_prefill_mode>(7), refused("prefill");
+  o.struct_size = 3, refused("struct_size");
+  r.check(riffle_scheduler_create(r.context, nullptr, &s));
+  riffle_scheduler* second = nullptr;
+  CHECK(riffle_scheduler_create(r.context, nullptr, &second) == RIFFLE_BAD_ARGUMENT);
+  riffle_selection selection;
+  riffle_selection_defaults(&selection);
+  CHECK(riffle_set_selection(r.context, &selection) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_scheduler_submit(s, nullptr, 0, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  const std::vector<int32_t> bad = {1, 1 << 30}, long_one(3000, 5);
+  CHECK(riffle_scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) == RIFFLE_CONTEXT_FULL);
+  r.check(riffle_scheduler_step(s, nullptr));  // nothing to do
+  riffle_scheduler_free(s);
+  r.check(riffle_set_selection(r.context, &selection));
+}
