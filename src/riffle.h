@@ -593,7 +593,8 @@ RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_
 
 /* A scheduler runs any number of requests over one context, first come first served: in each iteration the decode steps of
  * those that fit together, and a piece of the next prompt's prefill (SparseServe, section 3). Each text is the one that
- * riffle_generate gives alone, whatever else runs. Requests wait in the scheduler; those that run hold sessions of their own.
+ * riffle_generate gives alone, whatever else runs; on a GPU only with no_prefix_reuse, since a prompt's last bits depend there on
+ * where it is cut. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT. Requests wait in the scheduler; those that run hold sessions of their own.
  *
  * A decode step of a sequence reads nearly the same blocks as the steps before it: its working set, the union of the blocks
  * selected in its last `window` steps. Sequences step together while their working sets fit in the slot pool; who does not fit
@@ -655,7 +656,8 @@ typedef struct riffle_iteration {
   int32_t decode_rows, skipped;     /* sequences that stepped; that were ready but did not fit             */
   int64_t prefill_token_layers;     /* of prompts, read in this iteration                                  */
   double prefill_pairs;             /* query and key pairs of its attention, in one head                   */
-  int64_t prefill_kv_blocks;        /* blocks of prompts on the device at once, at most                    */
+  int64_t prefill_kv_blocks;        /* blocks of the prompt's layer that is being read: so many are on the device (twice where
+                                       they are few, so that the layer before can go to the host meanwhile) */
   int64_t working_set, available;   /* blocks: of those that stepped, as estimated before; slots for them (0: no pool) */
   uint64_t blocks_loaded;           /* host to slot, by decode steps                                       */
   uint64_t blocks_read;             /* attended by decode steps                                            */
@@ -663,8 +665,8 @@ typedef struct riffle_iteration {
 } riffle_iteration;
 
 /* Runs one iteration. iteration may be NULL. A request that fails ends with its own status; the call fails only if nothing can
- * go on (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after riffle_abort: then every request is as it was and another call
- * goes on. */
+ * go on (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after riffle_abort: then another call
+ * goes on; what was decoded before is done, and *iteration is not filled in. */
 RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler *scheduler, riffle_iteration *iteration);
 
 #ifdef __cplusplus

@@ -31,6 +31,12 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
     notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]", path.c_str(),
            std::strerror(errno));
   }
+  // Whoever held it before may have taken an empty file away between open and lock.
+  struct stat now {};
+  if (::stat(path.c_str(), &now) != 0 || now.st_ino != s.st_ino || now.st_dev != s.st_dev) {
+    created_ = false;
+    throw Exit(EXIT_RUN, path + ": another riffle batch has just taken it away: run this again");
+  }
   if (!restart) held_ = scan_records(fd_, name_);
 }
 

@@ -32,7 +32,7 @@ HeldRecords scan_records(int fd, const std::string& name) {
     };
     if (!reader.whole()) {
       // The end of an interrupted run. Anything else without a line break is left to its owner.
-      if (!reader.too_long() && !torn_record(line)) damaged("it is text of another kind");
+      if (reader.too_long() || !torn_record(line)) damaged("it is text of another kind");
       held.torn = true;
       break;
     }

@@ -68,6 +68,7 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     const auto at = runner.under_way_.find(id);
+    if (at == runner.under_way_.end()) return;  // it was submitted, but memory ran out before it was entered
     const Jobs::iterator job = at->second;
     runner.under_way_.erase(at);
     job->end = *end;
@@ -136,7 +137,12 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
   if (status != RIFFLE_OK) return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
   job->bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += job->bytes;
-  under_way_.emplace(id, job);
+  try {
+    under_way_.emplace(id, job);
+  } catch (...) {
+    riffle_scheduler_cancel(scheduler_.get(), id);
+    throw;
+  }
   return std::nullopt;
 }
 

@@ -31,6 +31,7 @@ struct Scheduler::Request {
   int32_t next = 0;             // the token to step with
   int steps = 0, skips = 0, failures = 0;
   size_t calls = 0, shown = 0;  // of on_token: by this answer; by all attempts
+  std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
   std::optional<Error> error;   // of drawing a token
 };
 
@@ -237,7 +238,7 @@ bool Scheduler::make_memory(const Request& r) {
   return true;
 }
 
-// Waits again. The same tokens will be drawn; those that were shown are not shown again.
+// Waits again. The tokens that were drawn are taken again, and those that were shown are not shown again.
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
@@ -258,13 +259,20 @@ Answer::Show Scheduler::show(Request& r) {
 // False: the answer is over.
 bool Scheduler::take_token(Request& r, int32_t sampled) {
   try {
+    const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
+    if (at < r.drawn.size()) sampled = r.drawn[at];
+    else r.drawn.reserve(at + 1);
     const auto next = r.answer->advance(sampled, r.sequence->logits, engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
-    if (next) r.next = *next;
-    return next.has_value();
+    if (!next) return false;
+    r.next = *next;
+    if (at == r.drawn.size()) r.drawn.push_back(*next);
+    return true;
   } catch (const Error& e) {
     r.error = e;
-    return false;
+  } catch (const std::bad_alloc&) {
+    r.error = Error(RIFFLE_OUT_OF_MEMORY, "out of memory");
   }
+  return false;
 }
 
 std::unique_ptr<Scheduler::Request> Scheduler::take(Requests& from, const Request* r) {
@@ -280,6 +288,7 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.status = own ? own->status() : status;
   e.error = own ? own->what() : error.c_str();
   e.result = r->answer->result();
+  e.result.n_tokens = std::max(e.result.n_tokens, static_cast<int32_t>(r->drawn.size()));  // one cut off while it started again
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.stats.struct_size = sizeof e.stats;
@@ -359,6 +368,7 @@ bool Scheduler::begin_next() {
       return -1;
     };
     bool adopt = false;
+    std::optional<Error> error;
     while (live() >= static_cast<size_t>(o_.max_seqs) && !adopt) {
       if (const int i = spare(); i >= 0) drop_kept(i);
       else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
@@ -377,9 +387,14 @@ bool Scheduler::begin_next() {
       r.read = r.reused = donor.n_tokens;
     } catch (const Error& e) {
       if (e.status() == RIFFLE_DEVICE_LOST) throw;
+      error = e;
+    } catch (const std::bad_alloc&) {
+      error = Error(RIFFLE_OUT_OF_MEMORY, "out of memory");
+    }
+    if (error) {
       std::unique_ptr<Request> failed = std::move(waiting_.front());
       waiting_.pop_front();
-      if (e.status() == RIFFLE_OUT_OF_MEMORY && live() > 0) {
+      if (error->status() == RIFFLE_OUT_OF_MEMORY && live() > 0) {
         while (!kept_.empty()) drop_kept(0);
         memory_short_ = !decoding_.empty();
         if (failed->sequence) engine_.destroy(*failed->sequence);
@@ -387,7 +402,7 @@ bool Scheduler::begin_next() {
         waiting_.push_front(std::move(failed));
         continue;
       }
-      end(std::move(failed), e.status(), e.what());
+      end(std::move(failed), error->status(), error->what());
       continue;
     }
     reading_ = std::move(waiting_.front());

@@ -103,7 +103,7 @@ SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
 
 std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   if (free_tables_.empty()) {
-    if (next_table_ == kMaxTables) fail(RIFFLE_BAD_ARGUMENT, "more than %d sessions on one GPU", kMaxTables);
+    if (next_table_ == kMaxTables) fail(RIFFLE_OUT_OF_MEMORY, "more than %d page tables (sessions, and those whose blocks forks still hold) on one GPU", kMaxTables);
     free_tables_.reserve(next_table_ + 1);  // release never allocates
     free_tables_.push_back(next_table_++);
   }
@@ -242,6 +242,7 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
 
 void CudaResidency::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
+  if (reading_ == &d) reading_ = nullptr;
   // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
   cudaStreamSynchronize(flush_);
   cudaStreamSynchronize(*compute_);
@@ -317,6 +318,7 @@ void CudaResidency::learn_addresses(SequenceKv& s) {
 
 void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   const DeviceScope on(device_.ordinal);
+  if (reading_ == s.device.get()) reading_ = nullptr;
   CudaSequence& d = on_device(s);
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
@@ -465,6 +467,7 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
 LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   park(s);
+  reading_ = s.device.get();
   if (layer == 0) forget_votes(on_device(s));
   const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
   const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
@@ -507,6 +510,7 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
 
 void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
+  reading_ = nullptr;
   const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
   std::byte* base = layers_[turn_].as<std::byte>();
   digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
@@ -523,6 +527,8 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
 
 // Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
 std::byte* CudaResidency::head_room(const SequenceKv& s) {
+  if (reading_)
+    fail(RIFFLE_BAD_ARGUMENT, "the session needs other digests or codes first, which is not possible while a scheduler is inside a layer of a prompt");
   const size_t bytes = size_t(s.n_tokens / layout_.block_size) * layout_.block_bytes;
   flush_.wait("flushing KV");
   for (Buffer& b : layers_)

@@ -150,6 +150,7 @@ class CudaResidency : public Residency {
   Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;
+  const DeviceKv* reading_ = nullptr;  // the sequence whose prompt's layer is in layers_[turn_], unfinished
   Buffer copies_[2];      // device: descriptors of gather, for each of two streams
   std::vector<Copy> host_copies_;
 };
