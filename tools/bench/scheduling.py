@@ -7,7 +7,7 @@
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
 SparseServe (its Figure 13). dense: throughput and first token of the two ends against the request rate (its Figures 10 and 11).
-The model stood for, its device and its attention are said in COMMON and SETTINGS; the figures are the same on every machine.
+The model stood for, its device and its attention are said in COMMON and SETTINGS.
 """
 import json
 import os
