@@ -7,7 +7,7 @@
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
 SparseServe (its Figure 13). dense: throughput and first token of the two ends against the request rate (its Figures 10 and 11).
-The model stood for, its device and its attention are said in COMMON and SETTINGS; the figures are the same on every machine.
+The model stood for, its device and its attention are said in COMMON and SETTINGS.
 """
 import json
 import os
@@ -41,9 +41,9 @@ def run(*args):
     return j
 
 
-def table(header, rows):
+def table(header, rows):  # printed row by row, as they are measured
     print("| " + " | ".join(header) + " |")
-    print("|" + "---|" * len(header))
+    print("|" + "---|" * len(header), flush=True)
     for row in rows:
         print("| " + " | ".join(str(c) for c in row) + " |", flush=True)
     print()
@@ -97,17 +97,19 @@ def goodput():
         limit = 25 * lone
         print(f"### Goodput: {setting}\n`riffle bench --trace --block 32 --cost {cost} {' '.join(args)} --goodput --tbt-limit {limit:.4f} ...`; "
               f"a lone dense step takes {1e3 * lone:.2f} ms\n")
-        rows, first, last = [], None, None
-        for name, suffix, flags in STEPS:
-            j = run("--cost", cost + suffix, *args, *flags, "--request-rate", rate, "--goodput", "--tbt-limit", repr(limit))
-            g, r = j["goodput"], j["result"]
-            first, step = first or g, g / last if last else None
-            last = g
-            rows.append([name, f"`{' '.join(flags)}{' --cost ' + cost + suffix if suffix else ''}`", f"{g:.3f}", f"{step:.2f}" if step else "",
-                         f"{g / first:.2f}" if first else "", *([f"{r['ttft_s']['mean']:.2f}", f"{1e3 * r['tbt_s']['p99']:.0f}",
-                         f"{r['decode_rows_per_iteration']:.1f}", f"{r['blocks_loaded_per_iteration']:,.0f}"] if r else ["-"] * 4)])
         table(["", "flags", "requests/s", "to the one before", "to the first", "mean first token, s", "P99 between tokens, ms", "sequences in a step",
-               "blocks loaded"], rows)
+               "blocks loaded"], goodput_rows(cost, args, rate, limit))
+
+
+def goodput_rows(cost, args, rate, limit):
+    first = last = None
+    for name, suffix, flags in STEPS:
+        j = run("--cost", cost + suffix, *args, *flags, "--request-rate", rate, "--goodput", "--tbt-limit", repr(limit))
+        g, r = j["goodput"], j["result"]
+        first, before, last = first or g, last, g
+        yield [name, f"`{' '.join(flags)}{' --cost ' + cost + suffix if suffix else ''}`", f"{g:.3f}", f"{g / before:.2f}" if before else "",
+               f"{g / first:.2f}" if first else "", *([f"{r['ttft_s']['mean']:.2f}", f"{1e3 * r['tbt_s']['p99']:.0f}",
+               f"{r['decode_rows_per_iteration']:.1f}", f"{r['blocks_loaded_per_iteration']:,.0f}"] if r else ["-"] * 4)]
 
 
 def dense():
