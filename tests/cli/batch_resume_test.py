@@ -261,7 +261,7 @@ def killed(folder):
 
 def terminal(folder):
     """The bar and the words on stderr."""
-    _, out, files = setup(folder, b"\n".join(good(8)) + b"\n")
+    _, out, files = setup(folder, b"\n".join(good(120)) + b"\n")  # long enough for a bar
     for name, env, colour in (("on a terminal", {"TERM": "xterm"}, True), ("NO_COLOR", {"TERM": "xterm", "NO_COLOR": "1"}, False),
                               ("a dumb terminal", {"TERM": "dumb"}, False)):
         ours, theirs = pty.openpty()

@@ -43,8 +43,16 @@ def batch_output_is_safe(folder):
     out = os.path.join(folder, "out.jsonl")
     with open(out, "w") as f:
         f.write("precious\n")
-    r = riffle("batch", "-i", "/dev/null", "-o", out, "-m", folder + "/none.gguf")
-    check(r.code == 3 and open(out).read() == "precious\n", "batch leaves the output alone if the model is bad", r)
+    lines = os.path.join(folder, "in.jsonl")
+    with open(lines, "w") as f:
+        f.write('{"custom_id":"a","body":{"prompt":"x"}}\n{"custom_id":"b","body":{"prompt":"y"}}\n')
+    r = riffle("batch", "-i", lines, "-o", out, "-m", folder + "/none.gguf")
+    check(r.code == 1 and open(out).read() == "precious\n", "batch leaves an output alone that is not its own", r)
+    earlier = '{"custom_id":"a","line":1,"response":{"status_code":200},"error":null}\n'
+    with open(out, "w") as f:
+        f.write(earlier)
+    r = riffle("batch", "-i", lines, "-o", out, "-m", folder + "/none.gguf")
+    check(r.code == 3 and open(out).read() == earlier, "batch leaves the output alone if the model is bad", r)
 
 
 main(bad_files, missing, batch_output_is_safe)
