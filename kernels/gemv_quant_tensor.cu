@@ -24,8 +24,8 @@ constexpr int kMaxStages = 8;
 struct Plan {
   Gemv args;
   RowParts row;             // bytes
-  int units[kGemvMaxOuts];  // of each output; a unit is 16 rows (SwiGlu: 8 of each matrix)
-  int n_units, rounds;      // rounds: units a warp goes through
+  Units units;         // a unit is 16 rows (SwiGlu: 8 of each matrix)
+  int rounds;          // units a warp goes through
   int n_steps;              // in a row
   int chunk;                // steps whose x is in shared memory at a time
   int stages, groups;       // of a warp's ring; groups of copies in a stage
@@ -108,10 +108,8 @@ struct Rows {
 };
 __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   const Gemv& a = plan.args;
-  int out = 0;
-  if (out + 1 < a.n_outs && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
-  if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
-  return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[out].rows) - 1};
+  const Unit at = unit_at(plan.units, a.n_outs, unit);
+  return {at.out, at.u * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[at.out].rows) - 1};
 }
 
 // Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A lane's copies are always
@@ -166,7 +164,7 @@ struct Producer {
 
   __device__ __forceinline__ void seek(const Plan& plan, int lane, int part, int u) {
     unit = u, step = 0;
-    if (u >= plan.n_units) return;
+    if (u >= plan.units.n) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
     const Rows rows = rows_of(plan, u);
     const Matrix &w = plan.args.w[rows.out], &v = plan.args.w[pairs ? 1 : rows.out];
@@ -180,7 +178,7 @@ struct Producer {
     }
   }
   __device__ __forceinline__ void copy(const Plan& plan, int lane, int part, uint32_t slot) {
-    if (unit < plan.n_units) {
+    if (unit < plan.units.n) {
       data.copy(lane, slot);
       high.copy(lane, slot + L::kHighAt);
       scales.copy(lane, slot + L::kScalesAt);
@@ -447,11 +445,11 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   };
   const auto finish_round = [&](int round) {
     const int u = first + round * stride;
-    if (u < plan.n_units && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
+    if (u < plan.units.n && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
     __syncwarp();
   };
   for (int round = 0; round < plan.rounds; round++) {
-    const bool active = first + round * stride < plan.n_units;
+    const bool active = first + round * stride < plan.units.n;
     Sums<H> sum = {};
     for (int begin = 0; begin < plan.n_steps; begin += plan.chunk) {
       if (plan.chunk < plan.n_steps && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
@@ -504,15 +502,9 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   Plan plan = {};
   plan.args = args;
   plan.row = row_parts(T, args.w[0].cols);
-  const bool pairs = args.then == Then::SwiGlu;
-  const int rows = pairs ? kRows / 2 : kRows;
-  int64_t n_units = 0;
-  for (int o = 0; o < (pairs ? 1 : args.n_outs); o++) {
-    plan.units[o] = static_cast<int>(round_up(args.w[o].rows, rows) / rows);
-    n_units += plan.units[o];
-  }
-  if (pairs) plan.args.n_outs = 1;
-  plan.n_units = static_cast<int>(n_units);
+  plan.units = units_of(args, kRows);
+  const int n_units = plan.units.n;
+  if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
   constexpr int kFew = 3;
   const int room = device.smem - bytes_of_exchange(H);
@@ -541,7 +533,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   int most = 0;
   if (Status s = cudaOccupancyMaxActiveClusters(&most, kernel<T, H>, &config); s != cudaSuccess) return s;
   if (most < 1) return cudaErrorNotSupported;
-  const int clusters = static_cast<int>(n_units < most ? n_units : most);
+  const int clusters = n_units < most ? n_units : most;
   plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));
   return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap, stream, kCluster);
 }

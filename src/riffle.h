@@ -356,6 +356,7 @@ typedef struct riffle_context_options {
   riffle_isa isa;         /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED                */
   int64_t slots;          /* pool slots; 0: from gpu_mem                                                   */
   uint64_t gpu_mem;       /* bytes for weights + activations + digests + pool; 0: no limit                 */
+  uint64_t host_mem;      /* bytes for the KV of all sessions in host memory; 0: no limit, see below       */
   riffle_evict evict;
   bool pool_per_layer;    /* split the pool evenly among layers (for comparison)                           */
   int32_t prefill_chunk;  /* tokens per chunk of prefill; 0: default                                       */
@@ -370,13 +371,16 @@ typedef struct riffle_context_options {
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
 
-/* Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of the
- * host's physical memory, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
+/* host_mem limits the KV blocks that all sessions hold together, where blocks that forks share count once: a call that would take
+ * more is RIFFLE_OUT_OF_MEMORY and changes nothing. Not in it: what a selector keeps (riffle_plan.selector_state).
+ *
+ * Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of the
+ * host's physical memory, or one of them host_mem, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
  * riffle_context_length say which, riffle_context_notice why. Host memory counts the KV, the selector's state and weights
  * that were converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool as well.
  * Models trained with at most 1024 tokens are not shortened. A given n_ctx is kept. An error: beyond gpu_mem or the GPU's
- * memory; cuda's KV or emu's pool beyond the host's memory. Beyond 7/8 of it: a notice, as memory is taken while sessions
- * grow. */
+ * memory; one session's KV beyond host_mem; cuda's KV or emu's pool beyond the host's memory. Beyond 7/8 of it: a notice, as memory
+ * is taken while sessions grow. */
 
 /* What running with these options would take, in bytes, computed before anything is allocated. */
 typedef struct riffle_plan {
@@ -593,8 +597,11 @@ RIFFLE_API riffle_status riffle_set_trace(riffle_context *context, riffle_trace_
 
 /* A scheduler runs any number of requests over one context, first come first served: in each iteration the decode steps of
  * those that fit together, and a piece of the next prompt's prefill (SparseServe, section 3). Each text is the one that
- * riffle_generate gives alone, whatever else runs; on a GPU only with no_prefix_reuse, since a prompt's last bits depend there on
- * where it is cut. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT. Requests wait in the scheduler; those that run hold sessions of their own.
+ * riffle_generate gives alone, whatever else runs; on a GPU a prompt's last bits depend on where it is cut, so there a smaller
+ * reuse_unit than prefill_chunk, or RIFFLE_PREFILL_CHUNKS, can change a text. While a prompt is half read, riffle_prefill of other
+ * sessions is RIFFLE_BAD_ARGUMENT. Requests wait in the scheduler; those that run hold sessions of their own. Where memory runs
+ * out (host_mem of the context, or the machine's) the youngest wait and begin again later, with the same text; a request that does
+ * not fit alone ends with RIFFLE_OUT_OF_MEMORY.
  *
  * A decode step of a sequence reads nearly the same blocks as the steps before it: its working set, the union of the blocks
  * selected in its last `window` steps. Sequences step together while their working sets fit in the slot pool; who does not fit
@@ -632,6 +639,8 @@ typedef struct riffle_scheduler_options {
   int64_t max_inject_tokens;  /* prefill of one iteration beside decode steps, token-layers; 0: 2048 for each layer. Nothing
                                  smaller than one prefill_chunk of one layer is cut                        */
   bool no_prefix_reuse;       /* prompts that begin alike are read each on its own                         */
+  int32_t reuse_unit;         /* a prompt takes over a multiple of so many tokens of another's; 0: the smallest that changes no
+                                 bit, which is 1 on cpu and emu, and prefill_chunk on cuda                 */
   riffle_request_token_fn on_token; /* may be NULL */
   riffle_request_end_fn on_done;    /* may be NULL */
   void *user;

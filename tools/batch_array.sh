@@ -7,7 +7,7 @@
 # usage: batch_array.sh PARTS INPUT OUTPUT [flags of riffle batch]. Task I answers part I of PARTS into OUTPUT.part-0000I; the parts one
 # behind the other hold the answers of a single run. A task that was preempted, killed or out of time goes on where it was when the same
 # line is submitted again (also with --array=3 for the third alone, or by itself with sbatch --requeue). A task whose part has a
-# line that failed ends with 1, which Slurm shows as FAILED; its part is complete all the same. RIFFLE: the program, if not on the PATH.
+# line that failed ends with 6, which Slurm shows as FAILED; its part is complete all the same. RIFFLE: the program, if not on the PATH.
 #SBATCH --job-name=riffle
 #SBATCH --requeue
 #SBATCH --open-mode=append

@@ -168,6 +168,7 @@ struct CpuBackendOptions {
   int64_t slots = 0;
   EvictPolicy evict = EvictPolicy::Lru;
   bool pool_per_layer = false;
+  uint64_t host_mem = 0;  // of HostStore
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);

@@ -135,14 +135,16 @@ void add_context_flags(CLI::App& app, riffle_context_options& c) {
   choice(g, "--isa", c.isa, kIsas, "CPU instruction set");
   size_flag(g, "--slots", c.slots, "KV pool size in blocks; 0: from --gpu-mem");
   size_flag(g, "--gpu-mem", c.gpu_mem, "memory budget in bytes (12G) for weights, buffers and pool; 0: no limit");
+  size_flag(g, "--host-mem", c.host_mem, "host memory in bytes (32G) for the KV of all sequences; 0: no limit");
   choice(g, "--evict", c.evict, kEvicts, "what leaves a full pool");
   choice(g, "--pool", c.pool_per_layer, kPools, "one pool for all layers, or split evenly");
   size_flag(g, "--prefill-chunk", c.prefill_chunk, "tokens per chunk of prefill; 0: default");
 }
 
-void add_selection_flags(CLI::App& app, riffle_selection& s) {
-  for (const SelectionSetting& setting : selection_settings())
-    app.add_option_function<std::string>(
+void add_selection_flags(CLI::App& app, CommonOptions& options) {
+  riffle_selection& s = options.context.selection;
+  for (const SelectionSetting& setting : selection_settings()) {
+    const CLI::Option* const flag = app.add_option_function<std::string>(
            setting.flag,
            [&s, &setting](const std::string& text) {
              if (!setting.set(s, text))
@@ -152,6 +154,8 @@ void add_selection_flags(CLI::App& app, riffle_selection& s) {
         ->group("Selection of KV blocks in decode")
         ->type_name(setting.type)
         ->default_str(setting.text(s));
+    options.selection_flags.emplace_back(&setting, flag);
+  }
 }
 
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
@@ -221,7 +225,7 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
   if (groups & CONTEXT_FLAGS) add_context_flags(app, options.context);
-  if (groups & SELECTION_FLAGS) add_selection_flags(app, options.context.selection);
+  if (groups & SELECTION_FLAGS) add_selection_flags(app, options);
 }
 
 const char* selector_name(riffle_selector v) { return name_of(kSelectors, v); }

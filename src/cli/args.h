@@ -23,6 +23,8 @@
 namespace riffle::cli {
 
 // Everything the shared flags say. Built with the library's defaults; flags change it.
+struct SelectionSetting;
+
 struct CommonOptions {
   CommonOptions();
   std::string model_path;          // -m; "" until resolve_model_path() (common.h, called by load_model)
@@ -33,6 +35,7 @@ struct CommonOptions {
   std::string weights;        // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
+  std::vector<std::pair<const SelectionSetting*, const CLI::Option*>> selection_flags;  // as parsed
 };
 
 // Which groups of flags a subcommand takes. -m and -q always.

@@ -30,7 +30,7 @@ int run_batch(BatchOptions& o) {
     notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held, input.total());
   else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
   if (output.held().torn) notice(quiet, "[its last line was cut short and is dropped]");
-  const auto failed = [&](size_t now) { return now + held_failed ? EXIT_RUN : EXIT_OK; };
+  const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
   if (held && input.counted() && input.remaining() == 0) {
     output.begin();
     output.finish();
@@ -46,6 +46,7 @@ int run_batch(BatchOptions& o) {
 
   const Model model = load_model(o.common);
   o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs;
+  say_unread_settings(o.common);
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);
   InterruptGuard guard(context.get());
@@ -77,9 +78,8 @@ void add_batch(CLI::App& app, Command& chosen) {
   sub->footer(
       "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or "
       "messages in place\n"
-      "of prompt. Body: model, max_tokens, temperature, top_k, top_p, min_p, seed, stop. What a line leaves out comes "
-      "from\n"
-      "the flags. A bad line gets an error record and the rest goes on; the exit code is then 1.\n"
+      "of prompt. Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;\n"
+      "n if it is 1, stream if it is false. What a line leaves out comes from the flags. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
       "The same command after an interruption of any kind goes on from what the output holds.");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
@@ -96,7 +96,9 @@ void add_batch(CLI::App& app, Command& chosen) {
          "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
          "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are that of a single run")
       ->type_name("I/N");
-  add_scheduler_flags(*sub, o->scheduler);
+  const char* const heading = "Many sequences at once";
+  add_scheduler_flags(*sub, o->scheduler, heading);
+  add_prefill_mode_flag(*sub, o->scheduler.prefill, heading);
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });
 }

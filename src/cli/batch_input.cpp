@@ -140,6 +140,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
       if (!seen_.insert(out.request.custom_id).second)
         throw BatchError{"dup_id", text_of("line %zu: field custom_id was used before", number), out.request.custom_id};
     } catch (BatchError& e) {
+      if (!e.custom_id.empty()) seen_.insert(e.custom_id);
       out.error = std::move(e);
     } catch (const std::bad_alloc&) {
       out.error = BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};

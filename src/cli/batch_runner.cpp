@@ -23,8 +23,8 @@ const char* error_code(riffle_status status) {
   }
 }
 
-BatchError error_of(size_t line, riffle_status status, const char* text, const std::string& custom_id) {
-  return {error_code(status), text_of("line %zu: %s", line, text && *text ? text : riffle_status_name(status)),
+BatchError error_of(size_t line, riffle_status status, const std::string& text, const std::string& custom_id) {
+  return {error_code(status), text_of("line %zu: %s", line, text.empty() ? riffle_status_name(status) : text.c_str()),
           custom_id};
 }
 
@@ -47,7 +47,7 @@ BatchRunner::BatchRunner(riffle_model* model, riffle_context* context, riffle_sc
   const riffle_status status = riffle_scheduler_create(context, &scheduler, &made);
   // What is refused here came from flags.
   if (status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED)
-    throw Exit(EXIT_USAGE, riffle_context_error(context));
+    throw Exit(EXIT_USAGE, with_flags(riffle_context_error(context)));
   check(status, context);
   scheduler_.reset(made);
 }
@@ -134,7 +134,7 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
   options.n_stop = stops.size();
   uint64_t id = 0;
   const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
-  if (status != RIFFLE_OK) return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
+  if (status != RIFFLE_OK) return error_of(job->line, status, with_flags(riffle_context_error(context_)), r.custom_id);
   job->bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += job->bytes;
   try {

@@ -46,7 +46,7 @@ class Bench {
       results_.plan.n_threads = 0;
     // Sessions are filled here, and a machine that is full would end the process without a word.
     if (!o_.shape.empty() && *results_.plan.context_note)
-      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape", results_.plan.context_note));
+      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape", with_flags(results_.plan.context_note).c_str()));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));

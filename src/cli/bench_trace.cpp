@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cli/bench.h"
+#include "cli/scheduler_flags.h"
 
 namespace riffle::cli {
 namespace {
@@ -257,14 +258,7 @@ void add_trace_flags(CLI::App& app, TraceOptions& t) {
   flag("--all-resident", t.all_resident,
        "as without offloading: a request waits until its whole KV fits the pool beside the others'");
   size("--max-seqs", t.scheduler.max_seqs, "sequences that hold KV at once; 0: 16");
-  option("--window", t.scheduler.window, "decode steps that a working set looks back", "N")->check(CLI::Range(1, 64));
-  flag("--no-ws-control", t.scheduler.no_ws_control,
-       "all sequences step together, whether their working sets fit or not");
-  option("--max-skips", t.scheduler.max_skips, "iterations that a sequence waits at most", "N")
-      ->check(CLI::Range(1, INT32_MAX));
-  size("--max-inject-tokens", t.scheduler.max_inject_tokens,
-       "prefill of one iteration, tokens times layers; 0: 2048 for each layer");
-  flag("--no-prefix-reuse", t.scheduler.no_prefix_reuse, "read each prompt on its own, also where they begin alike");
+  for (CLI::Option* added : add_scheduler_flags(app, t.scheduler, heading)) added->needs(trace);
   CLI::Option* goodput =
       flag("--goodput", t.goodput, "find the highest rate within the limits, from --request-rate on");
   option("--tbt-limit", t.tbt_limit, "seconds between tokens, P99; 0: 25 times a lone decode step", "S")

@@ -32,26 +32,23 @@ constexpr CostModel kH200Llama8b = {.layers = 32,
 // The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20 and 23 GB/s by one
 // kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312
 // TFLOP/s for products and half for attention, 1 ms a step, and a selection that costs its bytes alone.
-constexpr CostModel kA100Llama8b = {.layers = 32,
-                                    .heads = 32,
-                                    .kv_heads = 8,
-                                    .head_dim = 128,
-                                    .layer_params = 6.979e9,
-                                    .output_params = 0.525e9,
-                                    .param_bytes = 2,
-                                    .memory_gb_s = 1300,
-                                    .linear_tflops = 208,
-                                    .attention_tflops = 156,
-                                    .load_gb_s = 20,
-                                    .flush_gb_s = 23,
-                                    .copy_load_gb_s = 5,
-                                    .copy_flush_gb_s = 6,
-                                    .step_us = 1000,
-                                    .row_us = 0};
+constexpr CostModel a100_llama_8b() {
+  CostModel c = kH200Llama8b;
+  c.memory_gb_s = 1300;
+  c.linear_tflops = 208;
+  c.attention_tflops = 156;
+  c.load_gb_s = 20;
+  c.flush_gb_s = 23;
+  c.copy_load_gb_s = 5;
+  c.copy_flush_gb_s = 6;
+  c.step_us = 1000;
+  c.row_us = 0;
+  return c;
+}
 
 // LWM-7B, which has the shape of Llama-2-7B: as many KV heads as heads, so four times the KV.
 constexpr CostModel lwm_7b() {
-  CostModel c = kA100Llama8b;
+  CostModel c = a100_llama_8b();
   c.kv_heads = 32;
   c.layer_params = 6.476e9;
   c.output_params = 0.131e9;
@@ -62,7 +59,7 @@ struct Named {
   const char* name;
   CostModel model;
 };
-constexpr Named kModels[] = {{"h200-8b", kH200Llama8b}, {"a100-8b", kA100Llama8b}, {"a100-lwm-7b", lwm_7b()}};
+constexpr Named kModels[] = {{"h200-8b", kH200Llama8b}, {"a100-8b", a100_llama_8b()}, {"a100-lwm-7b", lwm_7b()}};
 
 struct Key {
   const char* name;
@@ -170,7 +167,15 @@ CostModel parse_cost_model(const std::string& spec, ReadFile* read) {
     at = comma + 1;
     if (!first || item == "copies" || item.find('=') != item.npos) apply(cost, item, "--cost");
     else if (const CostModel* const named = find_model(item)) cost = *named;
-    else cost = read_cost_model(item, read(item));
+    else {
+      std::string text;
+      try {
+        text = read(item);
+      } catch (const Exit& e) {
+        throw Exit(EXIT_USAGE, "--cost: " + item + " is none of " + cost_model_names() + ", and as a file: " + e.what());
+      }
+      cost = read_cost_model(item, text);
+    }
   }
   return cost;
 }

@@ -77,7 +77,9 @@ Json scheduler_json(const TraceOptions& t) {
           {"max_skips", s.max_skips},
           {"prefill", prefill_name(s.prefill)},
           {"max_inject_tokens", s.max_inject_tokens},
+          {"max_tokens", s.max_tokens},
           {"no_prefix_reuse", s.no_prefix_reuse},
+          {"reuse_unit", s.reuse_unit},
           {"all_resident", t.all_resident}};
 }
 

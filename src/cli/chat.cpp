@@ -27,6 +27,7 @@ class Chat {
 
   int run() {
     model_ = load_model(o_.common);
+    say_unread_settings(o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
     session_ = create_session(context_.get());
     clear();

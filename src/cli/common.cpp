@@ -2,12 +2,15 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+
+#include "cli/selection_settings.h"
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
@@ -26,6 +29,31 @@ int exit_code_of(riffle_status status) {
   }
 }
 
+std::string with_flags(std::string text) {
+  const auto part_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' || c == '.'; };
+  const auto replace = [&](const std::string& member, const std::string& flag) {
+    for (size_t at = 0; (at = text.find(member, at)) != text.npos;) {
+      const size_t end = at + member.size();
+      const bool word = (at == 0 || !part_of_word(text[at - 1])) && (end == text.size() || text[end] == '.' || !part_of_word(text[end]));
+      if (word) text.replace(at, member.size(), flag);
+      at += word ? flag.size() : member.size();
+    }
+  };
+  for (const SelectionSetting& s : selection_settings()) {
+    const std::string member = s.field.name ? s.field.name : s.name;
+    replace("selection." + member, s.flag);
+    if (member.find('_') != member.npos) replace(member, s.flag);
+  }
+  for (const auto& [member, flag] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"gpu_mem", "--gpu-mem"}, {"host_mem", "--host-mem"}, {"n_ctx", "-c"}, {"n_threads", "--threads"}, {"block_size", "--block"},
+           {"kv_type", "--kv"}, {"prefill_chunk", "--prefill-chunk"}, {"no_pin", "--no-pin"}, {"pool_per_layer", "--pool"},
+           {"n_sessions", "--max-seqs"}, {"max_seqs", "--max-seqs"}, {"max_skips", "--max-skips"},
+           {"max_inject_tokens", "--max-inject-tokens"}, {"reuse_unit", "--reuse-unit"}})
+    replace(member, flag);
+  if (text.starts_with("slots is ")) text.insert(0, "--");
+  return text;
+}
+
 namespace {
 [[noreturn]] void fail(riffle_status status, int code, const char* text) {
   // Someone who presses Ctrl-C knows why it stopped.
@@ -38,7 +66,7 @@ void check(riffle_status status, const riffle_model* model) {
   if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_model_error(model));
 }
 void check(riffle_status status, const riffle_context* context) {
-  if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_context_error(context));
+  if (status != RIFFLE_OK) fail(status, exit_code_of(status), with_flags(riffle_context_error(context)).c_str());
 }
 
 // ---- handles ----
@@ -96,13 +124,21 @@ Context create_context(riffle_model* model, const riffle_context_options& option
   const riffle_status status = riffle_context_create(model, &o, &context, err, sizeof err);
   progress.finish();
   // What is refused here came from flags.
-  if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), with_flags(err).c_str());
   Context owner(context);
   if (interrupted()) {
     notice(quiet, "[stopped]");
     throw Exit(EXIT_INTERRUPTED, "");
   }
   return owner;
+}
+
+void say_unread_settings(const CommonOptions& options) {
+  const riffle_selection& s = options.context.selection;
+  for (const auto& [setting, flag] : options.selection_flags)
+    if (flag->count() && !setting->read_by(s) && setting->name != "selector")
+      notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s", setting->flag.c_str(),
+             selector_name(s.selector), setting->selectors().c_str());
 }
 
 Session create_session(riffle_context* context) {
@@ -119,7 +155,7 @@ riffle_model_info model_info(const riffle_model* model) {
 }
 
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
-  const std::string text = riffle_context_notice(context);
+  const std::string text = with_flags(riffle_context_notice(context));
   const bool goes_on = !said.empty() && text.starts_with(said + "; ");
   if (!text.empty() && text != said) notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
   return text;
@@ -265,7 +301,7 @@ std::string percent(double value) { return std::isfinite(value) ? text_of("%.1f%
 std::string stats_line(const riffle_stats& s) {
   std::string line = text_of("%llu tokens read", static_cast<unsigned long long>(s.prefill_tokens));
   if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
-  line += text_of(", %llu decoded", static_cast<unsigned long long>(s.decode_tokens));
+  line += text_of(", %llu decode steps", static_cast<unsigned long long>(s.decode_tokens));
   if (const double r = decode_rate(s); std::isfinite(r)) line += text_of(" at %.1f/s", r);
   if (const double p = kv_read_pct(s); std::isfinite(p)) line += text_of(", %.1f%% of KV read", p);
   if (const double p = pool_hit_pct(s); std::isfinite(p)) line += text_of(", %.1f%% pool hits", p);
@@ -341,6 +377,7 @@ Json context_json(const riffle_context_options& o) {
           {"isa", isa_name(o.isa)},
           {"slots", o.slots},
           {"gpu_mem", o.gpu_mem},
+          {"host_mem", o.host_mem},
           {"evict", evict_name(o.evict)},
           {"pool", o.pool_per_layer ? "per-layer" : "unified"},
           {"prefill_chunk", o.prefill_chunk},

@@ -25,6 +25,7 @@ enum ExitCode {
   EXIT_BAD_MODEL = 3,     // the model file is missing, damaged or of a kind riffle does not support
   EXIT_MEMORY = 4,        // out of memory, or --gpu-mem / --slots too small
   EXIT_CONTEXT_FULL = 5,  // the prompt does not fit the context
+  EXIT_LINES = 6,         // batch: done, but lines failed
   EXIT_INTERRUPTED = 130  // Ctrl-C
 };
 
@@ -39,6 +40,8 @@ class Exit : public std::runtime_error {
 };
 
 int exit_code_of(riffle_status status);
+// A text of the library with its options' members ("gpu_mem") as the flags that they are here.
+std::string with_flags(std::string text);
 
 // Throw Exit with the handle's error text unless status is RIFFLE_OK.
 void check(riffle_status status, const riffle_model* model);
@@ -66,6 +69,8 @@ Model load_model(CommonOptions& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting.
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
 Session create_session(riffle_context* context);
+// Names the selection flags that were given and that the selector does not look at, to stderr.
+void say_unread_settings(const CommonOptions& options);
 
 riffle_model_info model_info(const riffle_model* model);
 riffle_stats context_stats(const riffle_context* context);

@@ -13,11 +13,12 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (for batch: a line failed; --device cuda where no GPU works)
+  1    a run-time error (also: --device cuda where no GPU works)
   2    bad flags or flag values, no prompt, no model given
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --slots too small
   5    the prompt does not fit the context
+  6    batch: all lines have a record, but some of them an error
   130  stopped by Ctrl-C
 Answers go to stdout, everything else to stderr. Environment: RIFFLE_MODEL (default for -m), NO_COLOR,
 RIFFLE_HISTORY (file for chat's history; empty: none), CUDA_VISIBLE_DEVICES (its first GPU is the one used), CUDA_HOME (where

@@ -58,6 +58,7 @@ int run_main(RunOptions& o) {
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
   if (o.common.json) riffle_plan_memory(model.get(), &o.common.context, &plan, nullptr, 0);
+  say_unread_settings(o.common);
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
@@ -110,7 +111,7 @@ int run_main(RunOptions& o) {
                 {"model", o.common.model_path},
                 {"version", riffle_version()}});
   } else {
-    if (read) notice(o.common.quiet, "[%s; %s]", stats_line(stats).c_str(), finish_name(result.finish));
+    if (read) notice(o.common.quiet, "[answer of %d tokens; %s; %s]", result.n_tokens, stats_line(stats).c_str(), finish_name(result.finish));
     else notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;

@@ -33,6 +33,7 @@ void Engine::make_host_backend() {
   b.slots = options_.slots;
   b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   b.pool_per_layer = options_.options.pool_per_layer;
+  b.host_mem = options_.options.host_mem;
   backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 

@@ -114,6 +114,15 @@ class Engine {
   // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may fill (0: there is no pool).
   int64_t kv_blocks(const Sequence& s) const { return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size()); }
   int64_t pool_room(size_t n_sequences) const;
+  // Blocks that a sequence of n_tokens has beyond those it shares with one of which it is a fork of the first `shared` tokens;
+  // that may still be taken.
+  int64_t own_blocks(int64_t n_tokens, int64_t shared) const {
+    const Config& c = model_.config;
+    return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers * c.n_kv_heads;
+  }
+  int64_t host_room() const { return backend_->residency().host_room(); }
+  // A prompt whose first tokens, a multiple of so many, are another one's gets the bits that it gets when it is read whole.
+  int64_t reuse_unit() const { return options_.cuda ? options_.options.prefill_chunk : 1; }
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice

@@ -113,6 +113,7 @@ CudaBackendOptions cuda_options(const ResolvedOptions& r) {
   c.prefill_chunk = o.prefill_chunk;
   c.slots = r.slots;
   c.gpu_mem = o.gpu_mem;
+  c.host_mem = o.host_mem;
   c.evict = o.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   c.pool_per_layer = o.pool_per_layer;
   c.residency = o.residency;
@@ -185,9 +186,15 @@ static Verdict refuse(riffle_status status, const std::string& limit, bool by_le
   return {status, text, limit, by_length};
 }
 
+// KV in host memory when every session is full, or as full as may be.
+static uint64_t host_kv(const ResolvedOptions& r, const riffle_plan& plan) {
+  const uint64_t full = product({uint64_t(r.options.n_sessions), plan.host_kv});
+  return r.options.host_mem ? std::min(full, r.options.host_mem) : full;
+}
+
 // In host memory when every session is full; a mapped file's weights are not in it, which the system may drop and read again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
-  uint64_t bytes = product({uint64_t(r.options.n_sessions), sum({plan.host_kv, plan.selector_state})});
+  uint64_t bytes = sum({host_kv(r, plan), product({uint64_t(r.options.n_sessions), plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
   if (r.cuda) return bytes;
   if (!model.weights.embedding.data) bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
@@ -242,6 +249,10 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   const uint64_t fixed = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
   plan.total = fixed;
   const std::string memory = format("this machine's memory (%s)", size_text(r.host_memory).c_str());
+  if (o.host_mem && plan.host_kv > o.host_mem)
+    return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()), true,
+        format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)", size_text(o.host_mem).c_str(), o.n_ctx,
+               size_text(plan.host_kv).c_str(), static_cast<unsigned long long>(plan.host_kv)));
   if (r.cuda || r.pooled) {
     plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
     const auto all_blocks = static_cast<int64_t>(std::min<uint64_t>(product({sessions, heads, blocks}), INT64_MAX));
@@ -277,11 +288,11 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
           format("%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
                  size_text(r.host_memory).c_str()));
     // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
-    if (r.cuda && product({sessions, plan.host_kv}) > r.host_memory)
+    if (r.cuda && host_kv(r, plan) > r.host_memory)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, true,
           format("%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
                  o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-                 size_text(product({sessions, plan.host_kv})).c_str(), size_text(r.host_memory).c_str(),
+                 size_text(host_kv(r, plan)).c_str(), size_text(r.host_memory).c_str(),
                  static_cast<unsigned long long>(r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
     if (r.slots < plan.min_slots)
       return refuse(RIFFLE_NO_SLOT, "slots", false,
@@ -322,7 +333,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (!verdict.limit.empty() && verdict.by_length && r.trained_ctx && trained > kContextStep) {
     std::string limit = verdict.limit;
     verdict = shorten(model, r, plan, device_free, limit);
-    r.context_note = format("the context holds %d tokens, of the %d that the model was trained with: more does not fit %s, and n_ctx (-c) "
+    r.context_note = format("the context holds %d tokens, of the %d that the model was trained with: more does not fit %s, and n_ctx "
                             "sets another length", r.options.n_ctx, trained, limit.c_str());
     const RopeScaling& rope = model.config.rope;
     if (rope.type == RopeScaling::DYNAMIC && trained > rope.original_ctx)

@@ -50,6 +50,8 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options) : 
   check("max_skips", o_.max_skips, 1, INT32_MAX);
   check("prefill", o_.prefill, RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_WHOLE);
   check("max_inject_tokens", o_.max_inject_tokens, 0, int64_t(1) << 40);
+  check("reuse_unit", o_.reuse_unit, 0, INT32_MAX);
+  if (o_.reuse_unit == 0) o_.reuse_unit = static_cast<int32_t>(engine.reuse_unit());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
     fail(RIFFLE_UNSUPPORTED, "prefill chunks does not go with a selector that learns from whole prompts (lfps, positions list)");
@@ -261,7 +263,6 @@ bool Scheduler::take_token(Request& r, int32_t sampled) {
   try {
     const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
     if (at < r.drawn.size()) sampled = r.drawn[at];
-    else r.drawn.reserve(at + 1);
     const auto next = r.answer->advance(sampled, r.sequence->logits, engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
     if (!next) return false;
     r.next = *next;
@@ -367,12 +368,20 @@ bool Scheduler::begin_next() {
         if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
       return -1;
     };
+    // Its prompt, and a block more for each that decodes.
+    const auto fits = [&] {
+      const int64_t ahead = engine_.own_blocks(1, 0) * static_cast<int64_t>(decoding_.size());
+      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead <= engine_.host_room();
+    };
     bool adopt = false;
     std::optional<Error> error;
-    while (live() >= static_cast<size_t>(o_.max_seqs) && !adopt) {
+    while (!adopt) {
+      const bool full = live() >= static_cast<size_t>(o_.max_seqs);
+      if (!full && fits()) break;
       if (const int i = spare(); i >= 0) drop_kept(i);
       else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
-      else return false;
+      else if (full || !decoding_.empty()) return false;
+      else break;  // nothing else holds memory: it fails by itself
     }
     try {
       if (adopt) {
@@ -412,9 +421,11 @@ bool Scheduler::begin_next() {
   return false;
 }
 
-static size_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
-  const size_t n = std::min(a.size(), b.size());
-  return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
+// Of the tokens that both begin with.
+size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> b) const {
+  const size_t most = std::min(a.size(), b.size());
+  const size_t n = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
+  return n - n % static_cast<size_t>(o_.reuse_unit);
 }
 
 // The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a selection of the KV.
@@ -425,7 +436,7 @@ Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   const std::span<const int32_t> prompt(r.prompt.data(), r.prompt.size() - 1);
   for (const Requests* list : {&kept_, &decoding_})
     for (const auto& d : *list) {
-      const size_t n = common(prompt, d->prompt);
+      const size_t n = reusable(prompt, d->prompt);
       if (n >= kMinReuse && static_cast<int64_t>(n) > best.n_tokens) best = {d->sequence.get(), static_cast<int64_t>(n)};
     }
   return best;
@@ -436,7 +447,7 @@ bool Scheduler::wanted(const Request& done) const {
   if (o_.no_prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     const Request& r = *waiting_[i];
-    const size_t n = common({r.prompt.data(), r.prompt.size() - 1}, done.prompt);
+    const size_t n = reusable({r.prompt.data(), r.prompt.size() - 1}, done.prompt);
     if (n >= kMinReuse && static_cast<int64_t>(n) > find_donor(r).n_tokens) return true;
   }
   return false;

@@ -51,6 +51,7 @@ class Scheduler {
     Sequence* sequence = nullptr;
     int64_t n_tokens = 0;
   };
+  size_t reusable(std::span<const int32_t> a, std::span<const int32_t> b) const;
   Donor find_donor(const Request& r) const;
   bool wanted(const Request& done) const;
   void drop_kept(size_t index);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "util/error.h"
 
@@ -28,8 +29,9 @@ class SystemSlabs : public SlabSource {
 
 std::unique_ptr<SlabSource> make_system_slabs() { return std::make_unique<SystemSlabs>(); }
 
-HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source)
-    : source_(std::move(source)), block_bytes_(block_bytes), slab_bytes_(source_->slab_bytes()) {
+HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uint64_t limit)
+    : source_(std::move(source)), block_bytes_(block_bytes), slab_bytes_(source_->slab_bytes()),
+      most_(limit ? static_cast<int64_t>(limit / block_bytes) : std::numeric_limits<int64_t>::max()) {
   while (slab_bytes_ < block_bytes_) slab_bytes_ *= 2;
 }
 
@@ -61,6 +63,9 @@ uint32_t& HostStore::holders(const std::byte* block) const {
 }
 
 std::byte* HostStore::take() {
+  if (in_use_ >= most_)
+    fail(RIFFLE_OUT_OF_MEMORY, "the KV of all sequences would exceed host_mem: %lld blocks of %zu bytes are in use", static_cast<long long>(in_use_),
+         block_bytes_);
   std::byte* block;
   if (!free_.empty()) {
     block = free_.back();

@@ -20,7 +20,8 @@ std::unique_ptr<SlabSource> make_system_slabs();
 
 class HostStore {
  public:
-  HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source);
+  // limit: bytes of blocks in use at most; 0: as many as the source gives.
+  HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uint64_t limit = 0);
   ~HostStore();
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
@@ -36,6 +37,7 @@ class HostStore {
 
   size_t block_bytes() const { return block_bytes_; }
   int64_t in_use() const { return in_use_; }  // blocks, however many hold them
+  int64_t most() const { return most_; }      // that may be in use
   uint64_t reserved_bytes() const { return slabs_.size() * slab_bytes_; }
 
  private:
@@ -53,7 +55,7 @@ class HostStore {
   std::vector<std::byte*> free_;  // last in, first out
   std::byte* next_ = nullptr;     // unused rest of the newest slab
   std::byte* end_ = nullptr;
-  int64_t in_use_ = 0;
+  int64_t in_use_ = 0, most_;
 };
 
 }  // namespace riffle

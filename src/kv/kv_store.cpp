@@ -6,9 +6,9 @@
 namespace riffle {
 
 KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
-                 ThreadPool* threads, std::unique_ptr<SlabSource> slabs, bool host_digests)
+                 ThreadPool* threads, std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
     : layout_(layout), n_layers_(n_layers), n_kv_heads_(n_kv_heads), kernels_(kernels), threads_(threads),
-      host_digests_(host_digests), store_(layout.bytes(), std::move(slabs)) {}
+      host_digests_(host_digests), store_(layout.bytes(), std::move(slabs), limit) {}
 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;

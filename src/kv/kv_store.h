@@ -48,9 +48,9 @@ struct SequenceKv {
 
 class KvStore {
  public:
-  // host_digests: digests are kept and built here (else the device does).
+  // host_digests: digests are kept and built here (else the device does). limit: of HostStore.
   KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels, ThreadPool* threads,
-          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true);
+          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true, uint64_t limit = 0);
 
   // Space for n_ctx tokens is reserved (not touched), so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
@@ -88,6 +88,7 @@ class KvStore {
   int n_kv_heads() const { return n_kv_heads_; }
   int64_t digest_stride(const DigestSpec& spec) const { return int64_t(spec.vectors()) * layout_.head_dim; }
   uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout_.bytes(); }
+  int64_t host_room() const { return store_.most() - store_.in_use(); }
 
  private:
   BlockLayout layout_;

@@ -27,6 +27,7 @@ class Residency {
   virtual ~Residency() = default;
   virtual int64_t slots() const = 0;  // 0 if in place
   virtual uint64_t host_bytes() const = 0;
+  virtual int64_t host_room() const = 0;  // blocks that host_mem leaves
 
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;

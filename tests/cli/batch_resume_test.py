@@ -7,6 +7,9 @@ import time
 
 from harness import *
 
+sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
+from kill_batch import gist
+
 ARGS = ["batch", "-c", "2048", "--threads", "2"]
 
 
@@ -41,16 +44,6 @@ def get(path):
         return f.read()
 
 
-def gist(data):
-    """What does not depend on the clock and on what else ran."""
-    out = []
-    for text in data.decode().splitlines():
-        r = json.loads(text)
-        body = (r["response"] or {}).get("body") or {}
-        out.append((r["line"], r["custom_id"], r["error"], body.get("choices"), body.get("usage")))
-    return out
-
-
 def setup(folder, data):
     path, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
     put(path, data)
@@ -63,7 +56,7 @@ def goes_on(folder):
     r = riffle(*ARGS, *files)
     whole = get(out)
     want = gist(whole)
-    check(r.code == 1 and [w[0] for w in want] == list(range(1, 13)), "12 lines, one with a fault", r)
+    check(r.code == 6 and [w[0] for w in want] == list(range(1, 13)), "12 lines, one with a fault", r)
     check(b"11 answers, 1 errors" in r.err and b"answer tokens" in r.err and b"tokens/s" in r.err, "a summary", r)
     rows = whole.splitlines(keepends=True)
     for name, kept, rest in [("nothing", 0, b""), ("a few records", 5, b""), ("all but one", 11, b""),
@@ -74,21 +67,21 @@ def goes_on(folder):
         before = b"".join(rows[:kept])
         put(out, before + rest)
         r = riffle(*ARGS, *files, "--max-seqs", "3")
-        check(r.code == 1 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
+        check(r.code == 6 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
               (r, gist(get(out))))
         if kept:
             check(f"{kept} of 12 lines are there".encode() in r.err, f"from {name}: it says so", r)
         check((b"cut short" in r.err) == bool(rest), f"from {name}: a torn end is told", r)
     r = riffle(*ARGS, *files, "-m", "/nowhere")
-    check(r.code == 1 and get(out) and b"nothing is left" in r.err, "with nothing left no model is loaded, but a failed "
+    check(r.code == 6 and get(out) and b"nothing is left" in r.err, "with nothing left no model is loaded, but a failed "
           "line is still told", r)
     r = riffle(*ARGS, *files, "--restart", "-q")
-    check(r.code == 1 and r.err == b"" and gist(get(out)) == want, "--restart: all again", r)
+    check(r.code == 6 and r.err == b"" and gist(get(out)) == want, "--restart: all again", r)
     r = riffle(*ARGS, *files, "--restart", "-m", "/nowhere")
     check(r.code == 3 and gist(get(out)) == want, "--restart with a bad model loses nothing", r)
     put(out, whole)
     r = riffle(*ARGS, "-o", out, stdin=get(path) + line(20) + b"\n")
-    check(r.code == 1 and gist(get(out))[:12] == want and len(gist(get(out))) == 13 and get(out).startswith(whole),
+    check(r.code == 6 and gist(get(out))[:12] == want and len(gist(get(out))) == 13 and get(out).startswith(whole),
           "a file that has grown, from stdin: what is new follows", r)
 
 
@@ -98,12 +91,12 @@ def any_order(folder):
     want = gist(get(out))
     r = riffle(*ARGS, *files, "-q", "--restart", "--unordered", "--max-seqs", "4")
     rows = get(out).splitlines(keepends=True)
-    check(r.code == 1 and sorted(gist(get(out)), key=lambda g: g[0]) == want, "--unordered: the same records", r)
+    check(r.code == 6 and sorted(gist(get(out)), key=lambda g: g[0]) == want, "--unordered: the same records", r)
     some = [rows[i] for i in (9, 2, 5, 0)]
     put(out, b"".join(some))
     r = riffle(*ARGS, *files, "--max-seqs", "2")
     got = gist(get(out))
-    check(r.code in (0, 1) and sorted(got, key=lambda g: g[0]) == want and get(out).startswith(b"".join(some)),
+    check(r.code in (0, 6) and sorted(got, key=lambda g: g[0]) == want and get(out).startswith(b"".join(some)),
           "an output in another order is filled up", r)
     check([g[0] for g in got[4:]] == sorted(g[0] for g in got[4:]), "in input order", got)
     check(b"not in input order" in r.err, "and it says so", r)
@@ -169,7 +162,7 @@ def shards(folder):
         for i in range(1, n + 1):
             part = os.path.join(folder, f"part-{n}-{i}.jsonl")
             r = riffle(*ARGS, "-i", path, "-o", part, "--shard", f"{i}/{n}", "-q")
-            check(r.code in (0, 1) and r.err == b"", f"shard {i}/{n}", r)
+            check(r.code in (0, 6) and r.err == b"", f"shard {i}/{n}", r)
             parts.append(get(part))
         check(gist(b"".join(parts)) == want, f"{n} shards, one behind the other: the output of a single run",
               gist(b"".join(parts)))
@@ -240,7 +233,7 @@ def killed(folder):
     r = riffle(*ARGS, *files, "-q", "--max-seqs", "3")
     spent = time.time() - begin
     want = gist(get(out))
-    check(r.code == 1 and len(want) == 30, "30 lines", r)
+    check(r.code == 6 and len(want) == 30, "30 lines", r)
     os.unlink(out)
     counts = []
     while len(counts) < 6:
@@ -255,7 +248,7 @@ def killed(folder):
             return
         counts.append(kept.count(b"\n"))
     r = riffle(*ARGS, *files, "-q", "--max-seqs", "3")
-    check(r.code == 1 and gist(get(out)) == want, f"killed 6 times, with {counts} lines there (seed {state}): nothing lost "
+    check(r.code == 6 and gist(get(out)) == want, f"killed 6 times, with {counts} lines there (seed {state}): nothing lost "
           "or doubled", (r, gist(get(out))))
 
 

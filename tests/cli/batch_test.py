@@ -169,7 +169,7 @@ def bad_lines(folder):
     for parallel in ("1", "4"):
         r = riffle(*ARGS, "--parallel", parallel, stdin=data)
         got = records(r.out)
-        check(r.code == 1 and len(got) == len(expected), f"bad lines, --parallel {parallel}: a record for each line",
+        check(r.code == 6 and len(got) == len(expected), f"bad lines, --parallel {parallel}: a record for each line",
               f"exit code {r.code}, {len(got)} of {len(expected)} records, stderr {r.err!r}")
         for want, have in zip(expected, got):
             if want[0] == "good":
@@ -195,7 +195,7 @@ def unsupported(_):
     lines = [prompt(f, **{f: v}) for f, v in UNSUPPORTED.items()] + [prompt(f + "-null", **{f: None}) for f in UNSUPPORTED]
     r = riffle(*ARGS, "--parallel", "8", stdin=b"\n".join(lines))
     got = records(r.out)
-    check(r.code == 1 and len(got) == len(lines), "a record for each", r)
+    check(r.code == 6 and len(got) == len(lines), "a record for each", r)
     for i, (f, record) in enumerate(zip(UNSUPPORTED, got)):
         e = record["error"] or {}
         check(e.get("code") == "bad_request" and f in e["message"] and "not supported" in e["message"]
@@ -231,7 +231,7 @@ def streaming(_):
     second = p.stdout.readline()
     check(json.loads(second)["error"]["code"] == "bad_json", "so does an error", second)
     p.stdin.close()
-    check(p.wait(60) == 1, "and the exit code tells", p.returncode)
+    check(p.wait(60) == 6, "and the exit code tells", p.returncode)
     p.stdout.close()
     p.stderr.close()
 

@@ -9,18 +9,8 @@ using namespace riffle::test;
 namespace {
 
 riffle_context_options small(riffle_selector selector) {
-  riffle_context_options o = options();
+  riffle_context_options o = small_options(selector, 1024);
   o.device = RIFFLE_DEVICE_CUDA;
-  o.n_ctx = 1024;
-  o.block_size = 16;
-  o.selection.selector = selector;
-  o.selection.epsilon = 0.8f;
-  o.selection.microbatch = 2;
-  o.selection.budget = 0.4f;
-  o.selection.select_tokens = 60;
-  o.selection.init_tokens = 8;
-  o.selection.local_tokens = 40;
-  o.selection.cache_threshold = 2;
   return o;
 }
 

@@ -6,19 +6,9 @@ using namespace riffle::test;
 namespace {
 
 riffle_context_options small(riffle_selector selector, int64_t slots) {
-  riffle_context_options o = options();
-  o.n_ctx = 512;
+  riffle_context_options o = small_options(selector, 512);
   o.n_threads = 2;
-  o.block_size = 16;
   if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
-  o.selection.selector = selector;
-  o.selection.epsilon = 0.8f;
-  o.selection.microbatch = 2;
-  o.selection.budget = 0.4f;
-  o.selection.select_tokens = 60;
-  o.selection.init_tokens = 8;
-  o.selection.local_tokens = 40;
-  o.selection.cache_threshold = 2;  // a fork votes anew where a session of its own might still use its last selection
   return o;
 }
 

@@ -11,6 +11,22 @@
 
 namespace riffle::test {
 
+// Settings under which a selector reads a part of even a short context.
+inline riffle_context_options small_options(riffle_selector selector, int32_t n_ctx) {
+  riffle_context_options o = options();
+  o.n_ctx = n_ctx;
+  o.block_size = 16;
+  o.selection.selector = selector;
+  o.selection.epsilon = 0.8f;
+  o.selection.microbatch = 2;
+  o.selection.budget = 0.4f;
+  o.selection.select_tokens = 60;
+  o.selection.init_tokens = 8;
+  o.selection.local_tokens = 40;
+  o.selection.cache_threshold = 2;  // a fork votes anew where a session of its own might still use its last selection
+  return o;
+}
+
 // What a session went through.
 struct Deed {
   enum Kind { kPrefill, kStep, kTruncate } kind;

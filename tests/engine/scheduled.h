@@ -132,4 +132,76 @@ inline void check_same(const Got& got, const Got& want) {
   CHECK(got.result.n_tokens == want.result.n_tokens);
 }
 
+inline uint64_t full_session_bytes(const riffle_context_options& o) {
+  Runtime r(o);
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  char err[512];
+  REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+  return plan.host_kv;
+}
+
+inline uint64_t host_kv_bytes(const Runtime& r) {
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  r.check(riffle_get_stats(r.context, &stats));
+  return stats.host_kv_bytes;
+}
+
+// Answers as long as prompts, in memory for one to four full sessions: whoever finds none waits or begins again, and all texts
+// are those of requests alone. make: the context options of a selector, with or without a small pool.
+template <typename Make>
+void check_short_memory(Make make) {
+  std::vector<int32_t> document = some_tokens(600, 50);
+  std::vector<Ask> asks = {ask(300, 1, 500), ask(250, 2, 450, 0.9f), ask(700, 3, 40), ask(65, 4, 600), ask(200, 5, 300, 1.2f)};
+  for (int i = 0; i < 3; ++i) {
+    asks.push_back(ask(40 + i, 60 + i, 30));
+    asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
+  }
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE}) {
+    riffle_context_options o = make(selector, false);
+    o.n_ctx = 1024;
+    std::vector<Got> want;
+    int64_t prompt_tokens = 0;
+    for (const Ask& a : asks) {
+      want.push_back(alone(o, a));
+      prompt_tokens += static_cast<int64_t>(a.prompt.size());
+    }
+    const uint64_t full = full_session_bytes(o);
+    int64_t again = 0;  // tokens of prompts that were read once more
+    for (const bool pool : {false, true})
+      for (const uint64_t host_mem : {full, full + full / 3, 2 * full, 4 * full})
+        for (const riffle_prefill_mode prefill : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_WHOLE}) {
+          INFO("selector " << selector << ", pool " << pool << ", host_mem " << host_mem << " of " << full << ", prefill " << prefill);
+          o = make(selector, pool);
+          o.n_ctx = 1024;
+          o.host_mem = host_mem;
+          Runtime r(o);
+          riffle_scheduler_options so = defaults();
+          so.prefill = prefill;
+          so.max_inject_tokens = 900;
+          Run run(r, so);
+          for (const Ask& a : asks) run.submit(a);
+          int64_t read = 0;
+          bool more = true;
+          while (more) {
+            more = run.step();
+            read += run.iterations.back().prefill_token_layers;
+            REQUIRE(host_kv_bytes(r) <= host_mem);
+            REQUIRE(run.iterations.size() < 20000);
+          }
+          for (size_t i = 0; i < asks.size(); ++i) {
+            INFO("request " << i);
+            check_same(run.got[i + 1], want[i]);
+          }
+          CHECK(host_kv_bytes(r) == 0);
+          riffle_model_info info{};
+          info.struct_size = sizeof info;
+          riffle_model_get_info(r.model, &info);
+          again += std::max<int64_t>(0, read / info.n_layers - prompt_tokens);
+        }
+    CHECK(again > 0);  // else nobody began again, and this tested waiting alone
+  }
+}
+
 }  // namespace riffle::test

@@ -14,7 +14,7 @@ static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::Diges
 
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
     : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads), thread_scratch_(threads->size()) {
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads, make_system_slabs(), true, options.host_mem), thread_scratch_(threads->size()) {
   residency_ = options.emulate
                    ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
                    : make_in_place(&store_);

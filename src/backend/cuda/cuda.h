@@ -18,6 +18,7 @@ struct CudaBackendOptions {
   int prefill_chunk = 0;
   int64_t slots = 0;
   uint64_t gpu_mem = 0;       // 0: no limit but the device's
+  uint64_t host_mem = 0;      // of HostStore
   EvictPolicy evict = EvictPolicy::Lru;
   bool pool_per_layer = false;
   riffle_residency residency = RIFFLE_RESIDENCY_AUTO;

@@ -24,7 +24,7 @@ CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, 
       device_(device), overlap_(device.limits.compute >= 90), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads, options.progress),
       slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
-             std::unique_ptr<SlabSource>(slabs_), false),
+             std::unique_ptr<SlabSource>(slabs_), false, options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
       host_driven_(config_, device_, &heap_, &compute_, &residency_) {}
 

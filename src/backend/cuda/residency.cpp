@@ -1,17 +1,14 @@
 #include "backend/cuda/residency.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "util/error.h"
 
 namespace riffle::cuda {
 
-static int64_t entries(const Config& c, int64_t max_blocks) { return int64_t(c.n_layers) * c.n_kv_heads * max_blocks; }
-
 uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
                        int64_t n_ctx) {
-  const uint64_t n = entries(c, layout.blocks(n_ctx));
+  const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
   const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
   // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%. Two page
@@ -24,7 +21,7 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
                              KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options)
     : config_(config), device_(device), heap_(heap), compute_(compute), store_(store), slabs_(slabs),
-      evict_(options.evict), per_layer_(options.pool_per_layer), must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
+      evict_(options.evict), host_mem_(options.host_mem), per_layer_(options.pool_per_layer), must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
   const int64_t n_slots = options.slots;
   const BlockLayout& l = store->layout();
   layout_.type = static_cast<KvType>(l.type);
@@ -109,7 +106,7 @@ std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   }
   auto table = std::make_shared<PageTable>();
   table->index = free_tables_.back();
-  table->entries = heap_->take(entries(config_, max_blocks) * sizeof(int32_t), "a session's page table");
+  table->entries = heap_->take(entries(max_blocks) * sizeof(int32_t), "a session's page table");
   page_tables_.reserve(page_tables_.size() + 1);
   int32_t* at = table->entries.as<int32_t>();
   check(cudaMemsetAsync(at, 0xff, table->entries.size(), *compute_), "clearing a page table");
@@ -177,7 +174,7 @@ void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
 void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   auto d = std::make_unique<CudaSequence>();
   d->max_blocks = store_->layout().blocks(n_ctx);
-  const int64_t n = entries(config_, d->max_blocks);
+  const int64_t n = entries(d->max_blocks);
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
@@ -216,28 +213,6 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
     throw;
   }
   return s;
-}
-
-// Digests and codes of the full blocks, and what rows are expected to read.
-void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
-  const CudaSequence& f = on_device(from);
-  CudaSequence& t = on_device(to);
-  const int64_t full = to.n_tokens / layout_.block_size, stride = store_->digest_stride(from.spec) * 2;
-  t.stale = f.stale;
-  if (f.codes.size() > 0) t.codes = heap_->take(entries(config_, t.max_blocks) * code_bytes(), "a session's INT4 keys");
-  const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
-    if (full > 0)
-      check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(), f.max_blocks * bytes, full * bytes,
-                              to.heads.size(), cudaMemcpyDeviceToDevice, *compute_),
-            "copying digests");
-  };
-  if (!f.stale) {
-    copy(f.digests, t.digests, stride);
-    copy(f.bound_factor, t.bound_factor, sizeof(float));
-  }
-  if (f.codes.size() > 0) copy(f.codes, t.codes, code_bytes());
-  check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(), cudaMemcpyDeviceToDevice, *compute_),
-        "copying a session's history");
 }
 
 void CudaResidency::destroy(SequenceKv& s) {
@@ -285,7 +260,9 @@ void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
-  if (taken > 0 && taken - store_->host_bytes() < slab / 2 && taken < sequences_.size() * session_host_bytes_)
+  uint64_t most = sequences_.size() * session_host_bytes_;
+  if (host_mem_) most = std::min(most, host_mem_);
+  if (taken > 0 && taken - store_->host_bytes() < slab / 2 && taken < most)
     slabs_->prepare(slab);
 }
 
@@ -493,21 +470,6 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   return {nullptr, base, n_blocks};
 }
 
-void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
-                                 int64_t n_blocks) {
-  if (last <= first) return;
-  CudaSequence& d = on_device(s);
-  const int64_t stride = store_->digest_stride(s.spec), entry = head_index(layer, 0) * d.max_blocks;
-  check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_, static_cast<DigestKind>(s.spec.kind),
-                      s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
-                      d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
-        "building digests");
-  if (d.codes.size() > 0)
-    check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                      d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
-          "coding keys");
-}
-
 void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   reading_ = nullptr;
@@ -523,104 +485,6 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   if (layer + 1 < config_.n_layers) return;
   // What decodes next reads the host blocks.
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
-}
-
-// Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
-std::byte* CudaResidency::head_room(const SequenceKv& s) {
-  if (reading_)
-    fail(RIFFLE_BAD_ARGUMENT, "the session needs other digests or codes first, which is not possible while a scheduler is inside a layer of a prompt");
-  const size_t bytes = size_t(s.n_tokens / layout_.block_size) * layout_.block_bytes;
-  flush_.wait("flushing KV");
-  for (Buffer& b : layers_)
-    if (b.size() >= bytes) return b.as<std::byte>();
-  layers_[1] = Buffer();
-  layers_[0] = Buffer();
-  layers_[0] = heap_->take(bytes, "a head's KV");
-  return layers_[0].as<std::byte>();
-}
-
-// Whatever may be refused is asked for before anything is changed: then the sequence has the digests that it had.
-void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
-  const DeviceScope on(device_.ordinal);
-  CudaSequence& d = on_device(s);
-  if (s.spec == spec && !d.stale) return;
-  const size_t bytes = entries(config_, d.max_blocks) * store_->digest_stride(spec) * 2;
-  Buffer bigger;
-  if (d.digests.size() < bytes) bigger = heap_->take(bytes, "a session's digests");
-  head_room(s);
-  if (bigger.size() > 0) {
-    compute_->wait("building digests");
-    d.digests = std::move(bigger);
-  }
-  s.spec = spec;
-  d.stale = true;
-  build_all_digests(s, spec);
-}
-
-void CudaResidency::require_codes(SequenceKv& s) {
-  CudaSequence& d = on_device(s);
-  if (d.codes.size() > 0) return;
-  const DeviceScope on(device_.ordinal);
-  Buffer codes = heap_->take(entries(config_, d.max_blocks) * code_bytes(), "a session's INT4 keys");
-  const int64_t full = s.n_tokens / layout_.block_size;
-  std::byte* head = head_room(s);
-  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; h < config_.n_kv_heads; ++h) {
-      copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      check(encode_int4(head, full, 0, full, 1, layout_,
-                        codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(), d.max_blocks, *compute_),
-            "coding keys");
-    }
-  compute_->wait("coding keys");
-  d.codes = std::move(codes);
-}
-
-void CudaResidency::require_votes(SequenceKv& s) {
-  CudaSequence& d = on_device(s);
-  if (d.votes.size() > 0) return;
-  const DeviceScope on(device_.ordinal);
-  d.votes = heap_->take(config_.n_layers * votes_bytes(d.max_blocks), "a session's last selections");
-  forget_votes(d);
-}
-
-// The next step of every layer selects anew.
-void CudaResidency::forget_votes(CudaSequence& d) {
-  if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
-}
-
-void CudaResidency::begin_working_set(SequenceKv& s, int window) {
-  if (hosted()) return store_->begin_working_set(s, window);
-  CudaSequence& d = on_device(s);
-  if (window > 0 && d.counted_window != window) {
-    if (d.last_use.size() == 0)
-      d.last_use = heap_->take(entries(config_, d.max_blocks) * sizeof(uint32_t), "a session's working set");
-    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_), "clearing a working set");
-  }
-  d.counted_window = window;
-}
-
-// The stamps are cleared by the next step that counts.
-void CudaResidency::clear_working_set(SequenceKv& s) {
-  Residency::clear_working_set(s);
-  on_device(s).counted_window = 0;
-}
-
-// After an error digests stay stale, and whoever needs them next comes back here.
-void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
-  CudaSequence& d = on_device(s);
-  const int64_t full = s.n_tokens / layout_.block_size;
-  std::byte* head = head_room(s);
-  for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; h < config_.n_kv_heads; ++h) {
-      copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = store_->digest_stride(spec), entry = head_index(layer, h) * d.max_blocks;
-      check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
-                          d.digests.as<uint16_t>() + entry * stride, stride, d.bound_factor.as<float>() + entry,
-                          d.max_blocks, *compute_),
-            "building digests");
-    }
-  compute_->wait("building digests");
-  d.stale = false;
 }
 
 }  // namespace riffle::cuda

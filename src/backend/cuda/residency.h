@@ -50,6 +50,7 @@ class CudaResidency : public Residency {
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
+  int64_t host_room() const override { return store_->host_room(); }
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
@@ -96,6 +97,7 @@ class CudaResidency : public Residency {
 
   static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
   int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
+  int64_t entries(int64_t max_blocks) const { return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks; }  // of all heads
   void open(SequenceKv& s, int64_t n_ctx);
   std::shared_ptr<PageTable> make_table(int64_t max_blocks);
   void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
@@ -133,6 +135,7 @@ class CudaResidency : public Residency {
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
   EvictPolicy evict_;
+  uint64_t host_mem_;
   bool per_layer_, must_pin_;
   uint64_t event_waits_ = 0;
   std::unique_ptr<SlotPool> host_pool_;
