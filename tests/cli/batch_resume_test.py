@@ -3,6 +3,7 @@ import fcntl
 import pty
 import random
 import resource
+import sys
 import time
 
 from harness import *

@@ -113,6 +113,10 @@ GOOD = [
 ARGS = ["batch", "-q", "-c", "2048", "--threads", "2", "-n", "10"]
 
 
+def full_session(tokens):
+    return json.loads(riffle("info", "--plan", "--device", "cpu", "-c", str(tokens), "--json", "-q").out)["plan"]["host_kv"]
+
+
 def good_lines(folder):
     path, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
     with open(path, "wb") as f:
@@ -139,11 +143,13 @@ def good_lines(folder):
         check(many.code == 0 and [text_of(x) for x in records(many.out)] == texts, f"--parallel {n}: the same texts",
               many)
     for args in (["--unordered"], ["--prefill", "chunks"], ["--prefill", "whole", "--window", "3"],
-                 ["--no-ws-control", "--no-prefix-reuse"], ["--max-inject-tokens", "64"]):
+                 ["--no-ws-control", "--no-prefix-reuse"], ["--max-inject-tokens", "64"], ["--max-iteration-tokens", "3"],
+                 ["--reuse-unit", "128", "--max-skips", "2"], ["--host-mem", str(full_session(2048))]):
         many = riffle(*ARGS, "--max-seqs", "4", *args, stdin=b"\n".join(GOOD))
         by_line = sorted(records(many.out), key=lambda x: x["line"])
         check(many.code == 0 and [text_of(x) for x in by_line] == texts, f"{' '.join(args)}: the same texts", many)
-    for args in (["--window", "0"], ["--window", "65"], ["--prefill", "no"], ["--max-inject-tokens", "x"], ["--max-seqs", "0"]):
+    for args in (["--window", "0"], ["--window", "65"], ["--prefill", "no"], ["--max-inject-tokens", "x"], ["--max-seqs", "0"],
+                 ["--max-skips", "0"], ["--max-iteration-tokens", "-1"], ["--reuse-unit", "3G"], ["--host-mem", "much"]):
         r = riffle(*ARGS, *args, stdin=GOOD[0])
         check(one_line_error(r, 2, args[0]) or r.code == 2 and args[0].encode() in r.err, f"{' '.join(args)} is refused", r)
     for args in (["--device", "emu", "--gpu-mem", "150M"],):
@@ -181,6 +187,14 @@ def bad_lines(folder):
             check(have["response"] is None and e.get("code") == code and have["custom_id"] == custom_id
                   and all(w in e["message"] for w in message) and f"line {number}:" in e["message"],
                   f"bad line: {name} ({parallel})", (have, f"expected line {number} {code} {message}"))
+
+
+def ids(_):
+    """An id counts as used whatever became of its line."""
+    lines = [prompt("a", max_tokens=-1), prompt("a"), prompt("b"), b'{"custom_id": "b", "body": 1}', prompt("c"), prompt("c")]
+    r = riffle(*ARGS, stdin=b"\n".join(lines))
+    codes = [(x["error"] or {}).get("code") for x in records(r.out)]
+    check(r.code == 6 and codes == ["bad_request", "dup_id", None, "bad_request", None, "dup_id"], "ids used twice", (codes, r))
 
 
 UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [],
@@ -236,4 +250,4 @@ def streaming(_):
     p.stderr.close()
 
 
-main(good_lines, bad_lines, unsupported, files, streaming)
+main(good_lines, bad_lines, ids, unsupported, files, streaming)

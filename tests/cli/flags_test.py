@@ -93,12 +93,30 @@ def selection_ranges(_):
         r = riffle("run", "-p", "x", "-n", "1", "-q", "-c", "64", *args)
         check(r.code == 0, f"{' '.join(args)} is taken", r)
     r = riffle("run", "-p", "x", "-q", "--stop-mode", "bound", "--digest", "mean")
-    check(one_line_error(r, 2, "stop is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
+    check(one_line_error(r, 2, "--stop-mode is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
     for args, why in ((["lfps"], "keys in host memory"), (["tokenselect", "--positions", "list"], "positions list"),
                       (["twilight", "--base", "psa", "--stop-mode", "veto"], "stop bound or veto")):
         r = riffle("run", "-p", "x", "-q", "--device", "cuda", "--selector", *args)
         check(one_line_error(r, 1, f"selector is {args[0]}", why, "device is cuda", "cpu or emu"),
               f"{' '.join(args)} has no GPU kernels", r)
+
+
+def names(_):
+    """Errors and notices name flags, not members of the library's options."""
+    small = ["-p", "x", "-n", "1", "-c", "1024"]
+    r = riffle("run", *small, "--device", "emu", "--gpu-mem", "1M", "-q")
+    check(one_line_error(r, 4, "riffle: --gpu-mem is 1.0 MiB", "at least"), "a budget that is too small", r)
+    r = riffle("run", *small, "--device", "emu", "--slots", "3", "-q")
+    check(one_line_error(r, 4, "riffle: --slots is 3"), "too few slots", r)
+    r = riffle("run", *small, "--host-mem", "1K", "-q")
+    check(one_line_error(r, 4, "riffle: --host-mem is 0.0 MiB", "1024 tokens"), "too little for the KV", r)
+    r = riffle("run", "-p", "x", "-n", "1", "--host-mem", "64M")
+    check(r.code == 0 and b"--host-mem (64.0 MiB), and -c sets another length" in r.err, "a shorter context, with the reason", r)
+    r = riffle("run", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
+    check(r.code == 0 and r.err.count(b"has no effect") == 1 and b"--epsilon has no effect: selector topk does not look at it, "
+          b"it is for psa" in r.err, "a setting that the selector does not look at", r)
+    r = riffle("bench", "--trace", "--cost", "a100", "-q")
+    check(one_line_error(r, 2, "a100 is none of h200-8b, a100-8b, a100-lwm-7b"), "an unknown cost model", r)
 
 
 def notices(_):
@@ -300,5 +318,5 @@ def full_disk(_):
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 
 
-main(help_and_version, usage_errors, selection_ranges, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
+main(help_and_version, usage_errors, selection_ranges, names, notices, devices, sizes, streams, json_output, bad_text, limits, selections, other_commands,
      full_disk)
