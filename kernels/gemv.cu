@@ -18,9 +18,9 @@ constexpr int kMostRows = 8;  // of x in one launch
 // What the kernel needs of Gemv, and how the work is cut.
 struct Plan {
   Gemv args;
-  Units units;
-  int rounds;  // units a warp goes through
-  int chunk;   // columns of x in shared memory at a time
+  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int n_units, rounds;      // rounds: units a warp goes through
+  int chunk;                // columns of x in shared memory at a time
 };
 
 // 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays as it is.
@@ -88,6 +88,18 @@ struct Tile {
   static constexpr int kSteps = kDepth / kRows;  // a batch: kSteps steps of kRows rows
 };
 
+// The rows of W of one unit.
+struct Unit {
+  int out;
+  int64_t row;
+};
+__device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
+  int out = 0;
+  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
+  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
+  return {out, static_cast<int64_t>(u) * rows};
+}
+
 // Reads ahead: where the next batch of this warp is.
 template <WType T, int N, bool kEven, int R>
 struct Cursor {
@@ -101,15 +113,14 @@ struct Cursor {
   __device__ __forceinline__ void seek(const Plan& plan, int u) {
     unit = u;
     col = 0;
-    if (u >= plan.units.n) return;
+    if (u >= plan.n_units) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
-    const Unit at = unit_at(plan.units, plan.args.n_outs, u);
-    const int64_t first = static_cast<int64_t>(at.u) * (pairs ? kRows / 2 : kRows);
+    const Unit at = unit_at(plan, u, pairs ? kRows / 2 : kRows);
 #pragma unroll
     for (int r = 0; r < kRows; r++) {
       const bool second = pairs && r >= kRows / 2;
       const Matrix& w = second ? plan.args.w[1] : plan.args.w[at.out];
-      const int64_t wanted = first + (second ? r - kRows / 2 : r);
+      const int64_t wanted = at.row + (second ? r - kRows / 2 : r);
       const int64_t index = (wanted < w.rows ? wanted : w.rows - 1) * w.cols;  // past the end: read, not stored
       row[r] = static_cast<const char*>(w.data) + index * F::kBytes;
       if constexpr (T == WType::Q8_0) scale[r] = static_cast<const char*>(w.scales) + index / kQ8Group * 2;
@@ -117,7 +128,7 @@ struct Cursor {
   }
   // Step s of the batch. Columns past the end are read from the row's last ones: x is zero there.
   __device__ __forceinline__ void load(const Plan& plan, int lane, int s, uint4* v, uint32_t* scales) const {
-    const int wanted = unit < plan.units.n;
+    const int wanted = unit < plan.n_units;
     int at = col + s * F::kStep + lane * F::kVector;
     if constexpr (!kEven) at = min(at, static_cast<int>(plan.args.w[0].cols) - F::kVector);
 #pragma unroll
@@ -204,12 +215,12 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
 
   for (int round = 0; round < plan.rounds; round++) {
     const int u = first + round * kWarps * static_cast<int>(gridDim.x);
-    const bool active = u < plan.units.n;
+    const bool active = u < plan.n_units;
     float* y = nullptr;  // this lane's output, if it has one
     float before = 0;
     if (active) {
-      const Unit at = unit_at(plan.units, plan.args.n_outs, u);
-      const int64_t row = static_cast<int64_t>(at.u) * (pairs ? kRows / 2 : kRows) + r_mine;
+      const Unit at = unit_at(plan, u, pairs ? kRows / 2 : kRows);
+      const int64_t row = at.row + r_mine;
       if (r_mine < (pairs ? kRows / 2 : kRows) && i < a.n && row < a.w[at.out].rows)
         y = a.y[at.out] + i * a.ldy[at.out] + row;
       if (y != nullptr && a.then == Then::Add) before = *y;
@@ -307,15 +318,14 @@ Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   constexpr int kRows = Tile<N, R>::kRows, kBatch = Tile<N, R>::kSteps * F::kStep;
   Plan plan = {};
   plan.args = args;
-  plan.units = units_of(args, kRows);
-  const int n_units = plan.units.n;
+  set_units(plan, args, kRows);
   if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   const int64_t columns = round_up(args.w[0].cols, kBatch), room = device.smem - N * kWarps * 4 - 64;
   plan.chunk = static_cast<int>(columns);
   if (columns * N * 4 > room) plan.chunk = static_cast<int>(room / (N * 4) / kBatch * kBatch);
   if (plan.chunk <= 0) return cudaErrorNotSupported;
-  const int grid = n_units < device.n_sm ? n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
+  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
   const auto kernel = gemv_kernel<T, N, kEven, R>;
   const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
   return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);

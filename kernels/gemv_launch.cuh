@@ -74,31 +74,17 @@ Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// What a warp (or several) makes at a time: neighbouring rows of one output.
-struct Units {
-  int of[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in of[0])
-  int n;                 // of all
-};
-// Of `rows` rows each (SwiGlu: half of them of either matrix).
-inline Units units_of(const Gemv& args, int rows) {
-  Units units = {};
+// Cuts the outputs into units of `rows` rows (SwiGlu: half of them of either matrix, which together are one output). Sets
+// plan.units, of each output, and plan.n_units.
+template <class Plan>
+void set_units(Plan& plan, const Gemv& args, int rows) {
   const bool pairs = args.then == Then::SwiGlu;
   if (pairs) rows /= 2;
+  plan.n_units = 0;
   for (int o = 0; o < (pairs ? 1 : args.n_outs); o++) {
-    units.of[o] = static_cast<int>(round_up(args.w[o].rows, rows) / rows);
-    units.n += units.of[o];
+    plan.units[o] = static_cast<int>(round_up(args.w[o].rows, rows) / rows);
+    plan.n_units += plan.units[o];
   }
-  return units;
-}
-// Which output unit u is of, and its number among that output's.
-struct Unit {
-  int out, u;
-};
-__device__ __forceinline__ Unit unit_at(const Units& units, int n_outs, int u) {
-  int out = 0;
-  if (out + 1 < n_outs && u >= units.of[0]) u -= units.of[0], out = 1;
-  if (out == 1 && n_outs > 2 && u >= units.of[1]) u -= units.of[1], out = 2;
-  return {out, u};
 }
 
 }  // namespace riffle::cuda

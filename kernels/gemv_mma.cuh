@@ -37,7 +37,8 @@ constexpr int kTileBytes = kUnit * kLine;
 
 struct Plan {
   Gemv args;
-  Units units;
+  int units[kGemvMaxOuts];  // of each output
+  int n_units;
   int n_tiles;              // in a row
   int chunk, n_chunks;      // tiles whose x a warp has in shared memory at a time
 };
@@ -81,10 +82,12 @@ struct Rows {
 __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   const Gemv& a = plan.args;
   const bool pairs = a.then == Then::SwiGlu;
-  const Unit at = unit_at(plan.units, pairs ? 1 : a.n_outs, unit);
-  const int first = at.u * (pairs ? kUnit / 2 : kUnit);
-  const int last = static_cast<int>(a.w[at.out].rows) - 1 - first;
-  return {{&a.w[at.out], &a.w[pairs ? 1 : at.out]}, first, pairs ? kUnit / 2 : 0, last};
+  int out = 0;
+  if (!pairs && a.n_outs > 1 && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
+  if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
+  const int first = unit * (pairs ? kUnit / 2 : kUnit);
+  const int last = static_cast<int>(a.w[out].rows) - 1 - first;
+  return {{&a.w[out], &a.w[pairs ? 1 : out]}, first, pairs ? kUnit / 2 : 0, last};
 }
 
 // Fills the warp's ring. The tiles' order is that of their use: groups of units; chunks of x; units; tiles.
@@ -108,11 +111,11 @@ struct Producer {
   }
   // Where tiles are left to copy, from this unit and chunk on.
   __device__ __forceinline__ void seek(int lane) {
-    for (; unit0 < plan.units.n; move()) {
+    for (; unit0 < plan.n_units; move()) {
       const int unit = unit0 + u * static_cast<int>(gridDim.x);
       tile = first + chunk * plan.chunk;
       end = min(last, tile + plan.chunk);
-      if (unit >= plan.units.n || tile >= end) continue;
+      if (unit >= plan.n_units || tile >= end) continue;
       const Rows at = rows_of(plan, unit);
       const auto row_bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
       const int64_t skip = static_cast<int64_t>(at.first) * row_bytes + lane % 8 * 16;
@@ -135,7 +138,7 @@ struct Producer {
     unit0 += kGroup * static_cast<int>(gridDim.x);
   }
   __device__ __forceinline__ void copy(int lane) {
-    if (unit0 < plan.units.n) {
+    if (unit0 < plan.n_units) {
       const uint32_t at = slot * kTileBytes;
 #pragma unroll
       for (int k = 0; k < kCopies; k++) copy16(to + at + k * 4 * kLine, row[k] + static_cast<uint32_t>(tile) * kLine);
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
   if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit) {
     const int unit = static_cast<int>(blockIdx.x) + warp * n_grid;
-    if (unit < plan.units.n) {
+    if (unit < plan.n_units) {
       const Rows at = rows_of(plan, unit);
       const bool half = lane >= kUnit / 2;
       const int64_t row = at.first + min(lane - half * at.second, at.last);
@@ -250,11 +253,11 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   float norm = 1;
   int slot = 0, parity = 0;
 
-  for (int unit0 = static_cast<int>(blockIdx.x); unit0 < plan.units.n; unit0 += kGroup * n_grid, parity ^= 1) {
+  for (int unit0 = static_cast<int>(blockIdx.x); unit0 < plan.n_units; unit0 += kGroup * n_grid, parity ^= 1) {
     const bool at_first = unit0 == static_cast<int>(blockIdx.x);
     float* y = nullptr;
     float before = 0;
-    if (mine && unit0 + u * n_grid < plan.units.n) {
+    if (mine && unit0 + u * n_grid < plan.n_units) {
       const Rows at = rows_of(plan, unit0 + u * n_grid);
       const auto out = at.w[0] - a.w;
       if (r <= at.last) y = a.y[out] + i * a.ldy[out] + at.first + r;
@@ -277,7 +280,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
         }
       }
 #pragma unroll 1
-      for (int v = 0; v < kGroup && unit0 + v * n_grid < plan.units.n; v++) {
+      for (int v = 0; v < kGroup && unit0 + v * n_grid < plan.n_units; v++) {
         float(&saved)[kUnit][N] = sums[parity][v][warp];
         float sum[4] = {};
         if (chunk > 0) {
@@ -349,17 +352,16 @@ template <int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   Plan plan = {};
   plan.args = args;
-  plan.units = units_of(args, kUnit);
-  const int n_units = plan.units.n;
+  set_units(plan, args, kUnit);
   plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
   constexpr int kWarps = Tune::kWarps, kRing = kWarps * Tune::kStages * kTileBytes;
   constexpr int kFixed = (2 * kGroup * kUnit + 32) * kWarps * N * 4;  // sums
   constexpr int kTile = kWarps * kMmas * x_bytes(N, Tune::kParts);
   const int64_t most_blocks = static_cast<int64_t>(Tune::kPerSm) * device.n_sm;
-  const dim3 grid(static_cast<unsigned>(n_units < most_blocks ? n_units : most_blocks));
+  const dim3 grid(static_cast<unsigned>(plan.n_units < most_blocks ? plan.n_units : most_blocks));
   const int most = static_cast<int>(round_up(plan.n_tiles, kWarps) / kWarps);
   int shares = Tune::kPerSm;
-  if (Tune::kHalf && n_units <= kGroup * most_blocks) shares *= 2;
+  if (Tune::kHalf && plan.n_units <= kGroup * most_blocks) shares *= 2;
   int room = device.smem / shares - kRing - kFixed - 1024;
   if (room < kTile) room = device.smem - kRing - kFixed - 1024;
   if (room < kTile) return cudaErrorNotSupported;

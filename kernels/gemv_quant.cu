@@ -24,12 +24,24 @@ constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
 struct Plan {
   Gemv args;
   RowParts row;             // bytes
-  Units units;
-  int rounds;          // units a warp goes through
+  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int n_units, rounds;      // rounds: units a warp goes through
   int n_steps;              // in a row
   int chunk;                // steps whose x is in shared memory at a time
   int stages, groups;       // of a warp's ring; groups of copies in a stage
 };
+
+// The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
+struct Unit {
+  int out;
+  int row;
+};
+__device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
+  int out = 0;
+  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
+  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
+  return {out, u * rows};
+}
 
 // Copies one part of a matrix, kRow bytes of each of R rows a step. A lane's copies are always at the same places.
 template <int kRow, int R>
@@ -88,18 +100,18 @@ struct Producer {
 
   __device__ __forceinline__ void seek(const Plan& plan, int lane, int u) {
     unit = u, step = 0;
-    if (u >= plan.units.n) return;
+    if (u >= plan.n_units) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
-    const Unit at = unit_at(plan.units, plan.args.n_outs, u);
+    const Unit at = unit_at(plan, u, pairs ? R / 2 : R);
     const Matrix &w = plan.args.w[at.out], &v = plan.args.w[pairs ? 1 : at.out];
-    const int first = at.u * (pairs ? R / 2 : R), last = static_cast<int>(w.rows) - 1;
-    data.seek(lane, w.data, v.data, pairs, first, last, plan.row.data);
-    high.seek(lane, w.high, v.high, pairs, first, last, plan.row.high);
-    scales.seek(lane, w.scales, v.scales, pairs, first, last, plan.row.scales);
-    blocks.seek(lane, w.blocks, v.blocks, pairs, first, last, plan.row.blocks);
+    const int last = static_cast<int>(w.rows) - 1;
+    data.seek(lane, w.data, v.data, pairs, at.row, last, plan.row.data);
+    high.seek(lane, w.high, v.high, pairs, at.row, last, plan.row.high);
+    scales.seek(lane, w.scales, v.scales, pairs, at.row, last, plan.row.scales);
+    blocks.seek(lane, w.blocks, v.blocks, pairs, at.row, last, plan.row.blocks);
   }
   __device__ __forceinline__ void copy(const Plan& plan, int lane, uint32_t slot) {
-    if (unit < plan.units.n) {
+    if (unit < plan.n_units) {
       const bool pairs = plan.args.then == Then::SwiGlu;
       data.copy(lane, slot, pairs);
       high.copy(lane, slot + S::kHigh, pairs);
@@ -201,12 +213,12 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
 
   for (int round = 0; round < plan.rounds; round++) {
     const int u = first + round * kWarps * static_cast<int>(gridDim.x);
-    const bool active = u < plan.units.n;
+    const bool active = u < plan.n_units;
     float* y = nullptr;  // this lane's output, if it has one
     float before = 0;
     if (active) {
-      const Unit at = unit_at(plan.units, plan.args.n_outs, u);
-      const int row = at.u * (pairs ? R / 2 : R) + r_mine;
+      const Unit at = unit_at(plan, u, pairs ? R / 2 : R);
+      const int row = at.row + r_mine;
       if (r_mine < (pairs ? R / 2 : R) && i < a.n && row < a.w[at.out].rows) y = a.y[at.out] + i * a.ldy[at.out] + row;
       if (y != nullptr && a.then == Then::Add) before = *y;
     }
@@ -271,8 +283,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   Plan plan = {};
   plan.args = args;
   plan.row = row_parts(T, args.w[0].cols);
-  plan.units = units_of(args, R);
-  const int n_units = plan.units.n;
+  set_units(plan, args, R);
   if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
   // Half of the shared memory if that is enough, so that the next kernel's block has room; else all of it.
@@ -287,8 +298,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (plan.stages > kMaxStages) plan.stages = kMaxStages;
   while (!stages_possible(plan.stages)) plan.stages--;
   plan.groups = kGroupsLeft / (plan.stages - 2);
-  const int grid = n_units < device.n_sm ? n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
+  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
   const size_t smem = static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
   return launch_gemv(kernel<T, N, R>, plan, dim3(grid), kThreads, smem, args.overlap, stream);
 }

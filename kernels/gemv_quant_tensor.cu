@@ -24,8 +24,8 @@ constexpr int kMaxStages = 8;
 struct Plan {
   Gemv args;
   RowParts row;             // bytes
-  Units units;         // a unit is 16 rows (SwiGlu: 8 of each matrix)
-  int rounds;          // units a warp goes through
+  int units[kGemvMaxOuts];  // of each output; a unit is 16 rows (SwiGlu: 8 of each matrix)
+  int n_units, rounds;      // rounds: units a warp goes through
   int n_steps;              // in a row
   int chunk;                // steps whose x is in shared memory at a time
   int stages, groups;       // of a warp's ring; groups of copies in a stage
@@ -108,8 +108,10 @@ struct Rows {
 };
 __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   const Gemv& a = plan.args;
-  const Unit at = unit_at(plan.units, a.n_outs, unit);
-  return {at.out, at.u * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[at.out].rows) - 1};
+  int out = 0;
+  if (out + 1 < a.n_outs && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
+  if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
+  return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[out].rows) - 1};
 }
 
 // Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A lane's copies are always
@@ -164,7 +166,7 @@ struct Producer {
 
   __device__ __forceinline__ void seek(const Plan& plan, int lane, int part, int u) {
     unit = u, step = 0;
-    if (u >= plan.units.n) return;
+    if (u >= plan.n_units) return;
     const bool pairs = plan.args.then == Then::SwiGlu;
     const Rows rows = rows_of(plan, u);
     const Matrix &w = plan.args.w[rows.out], &v = plan.args.w[pairs ? 1 : rows.out];
@@ -178,7 +180,7 @@ struct Producer {
     }
   }
   __device__ __forceinline__ void copy(const Plan& plan, int lane, int part, uint32_t slot) {
-    if (unit < plan.units.n) {
+    if (unit < plan.n_units) {
       data.copy(lane, slot);
       high.copy(lane, slot + L::kHighAt);
       scales.copy(lane, slot + L::kScalesAt);
@@ -445,11 +447,11 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   };
   const auto finish_round = [&](int round) {
     const int u = first + round * stride;
-    if (u < plan.units.n && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
+    if (u < plan.n_units && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
     __syncwarp();
   };
   for (int round = 0; round < plan.rounds; round++) {
-    const bool active = first + round * stride < plan.units.n;
+    const bool active = first + round * stride < plan.n_units;
     Sums<H> sum = {};
     for (int begin = 0; begin < plan.n_steps; begin += plan.chunk) {
       if (plan.chunk < plan.n_steps && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
@@ -502,8 +504,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   Plan plan = {};
   plan.args = args;
   plan.row = row_parts(T, args.w[0].cols);
-  plan.units = units_of(args, kRows);
-  const int n_units = plan.units.n;
+  set_units(plan, args, kRows);
   if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
   constexpr int kFew = 3;
@@ -533,8 +534,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   int most = 0;
   if (Status s = cudaOccupancyMaxActiveClusters(&most, kernel<T, H>, &config); s != cudaSuccess) return s;
   if (most < 1) return cudaErrorNotSupported;
-  const int clusters = n_units < most ? n_units : most;
-  plan.rounds = static_cast<int>(round_up(n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));
+  const int clusters = plan.n_units < most ? plan.n_units : most;
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));
   return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap, stream, kCluster);
 }
 

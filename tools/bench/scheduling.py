@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The tables of RESULTS.md, "Many sequences": riffle bench --trace on emu with a virtual clock.
 
-    tools/bench/scheduling.py BUILD/riffle [batch|goodput|dense ...]     all of them by default; -v prints the commands
+    tools/bench/scheduling.py BUILD/riffle [batch|window|goodput|dense ...]     all of them by default; -v prints the commands
     SETTING=h200-8b tools/bench/scheduling.py ...                        one of the cost models alone
 
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
+window: the same of 12 sequences with control, against the steps that a working set looks back.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
 SparseServe (its Figure 13). dense: throughput and first token of the two ends against the request rate (its Figures 10 and 11).
 The model stood for, its device and its attention are said in COMMON and SETTINGS.
@@ -49,15 +50,18 @@ def table(header, rows):  # printed row by row, as they are measured
     print()
 
 
+BURST = ["--cost", "h200-8b", "--pool-mem", "1400M", "--lengths", "16384:256", "--request-rate", "0", *SPARSE, "--requests", "24"]
+
+
 def batch():
-    args = ["--cost", "h200-8b", "--pool-mem", "1400M", "--lengths", "16384:256", "--request-rate", "0", *SPARSE]
-    print("### Blocks loaded against the number of sequences\n`riffle bench --trace --block 32 " + " ".join(args) + " --requests 24 --max-seqs N [--no-ws-control]`\n")
+    args = BURST
+    print("### Blocks loaded against the number of sequences\n`riffle bench --trace --block 32 " + " ".join(args) + " --max-seqs N [--no-ws-control]`\n")
     rows = []
     for n in [2, 4, 6, 8, 10, 12, 16]:
         row = [n]
         loads = []
         for control in [["--no-ws-control"], []]:
-            r = run(*args, "--requests", "24", "--max-seqs", str(n), *control)["result"]
+            r = run(*args, "--max-seqs", str(n), *control)["result"]
             loads.append(r["blocks_loaded_per_iteration"])
             row += [f"{r['decode_rows_per_iteration']:.1f}", f"{loads[-1]:,.0f}", f"{loads[-1] / r['decode_rows_per_iteration']:,.0f}", f"{r['pool_hit_pct']:.1f}%", f"{1e3 * r['tbt_s']['mean']:.1f}",
                     f"{r['output_tokens_per_second']:.0f}"]
@@ -65,6 +69,16 @@ def batch():
         rows.append(row)
     half = ["in a step", "loaded", "for each of them", "hits", "ms between tokens", "tokens/s"]
     table(["sequences", *half, *["control: " + h for h in half], "loads, fewer by"], rows)
+
+
+def window():
+    rows = []
+    for n in [1, 2, 4, 12]:
+        r = run(*BURST, "--max-seqs", "12", "--window", str(n))["result"]
+        loads, seqs = r["blocks_loaded_per_iteration"], r["decode_rows_per_iteration"]
+        rows.append([n, f"{seqs:.1f}", f"{loads:,.0f}", f"{loads / seqs:,.0f}", f"{r['pool_hit_pct']:.1f}%",
+                     f"{1e3 * r['tbt_s']['mean']:.1f}, {1e3 * r['tbt_s']['p99']:,.0f}", f"{r['output_tokens_per_second']:.0f}"])
+    table(["`--window`", "in a step", "loaded", "for each of them", "hits", "ms between tokens, P99", "tokens/s"], rows)
 
 
 # Cost model suffix, flags.
@@ -132,7 +146,7 @@ def main():
     if "-v" in args:
         VERBOSE = True
         args.remove("-v")
-    parts = {"batch": batch, "goodput": goodput, "dense": dense}
+    parts = {"batch": batch, "window": window, "goodput": goodput, "dense": dense}
     if not args or any(p not in parts for p in args[1:]):
         sys.exit(__doc__)
     BIN = args[0]
