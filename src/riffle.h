@@ -372,7 +372,9 @@ typedef struct riffle_context_options {
 RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
 
 /* host_mem limits the KV blocks that all sessions hold together, where blocks that forks share count once: a call that would take
- * more is RIFFLE_OUT_OF_MEMORY and changes nothing. Not in it: what a selector keeps (riffle_plan.selector_state).
+ * more is RIFFLE_OUT_OF_MEMORY and changes nothing but that a step of several sessions may have taken a block for each head of
+ * some. Memory is taken in slabs (16 MiB; cuda: 64 MiB, pinned) and stays the context's. Not in it: what a selector keeps
+ * (riffle_plan.selector_state).
  *
  * Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of the
  * host's physical memory, or one of them host_mem, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
@@ -629,7 +631,8 @@ typedef void (*riffle_request_end_fn)(void *user, uint64_t id, const riffle_requ
 
 typedef struct riffle_scheduler_options {
   size_t struct_size;
-  int32_t max_seqs;           /* sequences that hold KV at once; 0: n_sessions of the context              */
+  int32_t max_seqs;           /* sequences that hold KV at once; 0: n_sessions of the context. On cpu and emu with a host_mem, ones
+                                 that have ended and whose beginning a waiting prompt shares are kept beside them */
   int32_t max_tokens;         /* of one iteration: one for each decoding sequence, and prefill's token-layers over the number of
                                  layers; 0: no limit                                                       */
   int32_t window;             /* decode steps that a working set looks back, 1 to 64; 12                   */

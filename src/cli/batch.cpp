@@ -46,6 +46,7 @@ int run_batch(BatchOptions& o) {
 
   const Model model = load_model(o.common);
   o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs;
+  share_host_memory(model.get(), o.common.context);
   say_unread_settings(o.common);
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <stdexcept>
+#include <vector>
 
 namespace riffle::cli {
 namespace {
@@ -36,6 +38,43 @@ Shape shape_of(std::string_view s) {
   return shape;
 }
 
+// Looks on while a line is parsed: a key that stands twice in an object would hide one of two values, and an error has a place.
+class Watch {
+ public:
+  bool operator()(In::parse_event_t event, const In& parsed) {
+    switch (event) {
+      case In::parse_event_t::object_start: objects_.emplace_back(); break;
+      case In::parse_event_t::object_end: objects_.pop_back(); break;
+      case In::parse_event_t::key: {
+        Object& object = objects_.back();
+        object.key = parsed.get_ref<const std::string&>();
+        if (!object.keys.insert(object.key).second && twice_.empty()) twice_ = place();
+        break;
+      }
+      case In::parse_event_t::value:
+        if (objects_.size() == 1 && objects_[0].key == "custom_id" && parsed.is_string()) id_ = parsed.get<std::string>();
+        break;
+      default: break;
+    }
+    return true;
+  }
+  std::string place() const {
+    std::string path;
+    for (const Object& o : objects_) path += (path.empty() ? "" : ".") + o.key;
+    return path.size() > 60 ? path.substr(0, 57) + "..." : path;
+  }
+  const std::string& twice() const { return twice_; }
+  std::string custom_id() const { return id_.size() > kMaxNameBytes ? "" : id_; }
+
+ private:
+  struct Object {
+    std::string key;  // the newest
+    std::set<std::string> keys;
+  };
+  std::vector<Object> objects_;
+  std::string twice_, id_;
+};
+
 // An object, or a BatchError.
 In parse_object(std::string_view line) {
   const auto fail = [](const char* code, const std::string& text) -> void { throw BatchError{code, text, ""}; };
@@ -45,13 +84,16 @@ In parse_object(std::string_view line) {
   if (shape.depth > kMaxNesting) fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
   if (shape.values > kMaxValues) fail("too_many_values", text_of("holds more than %zu values", kMaxValues));
   In json;
+  Watch watch;
   try {
-    json = In::parse(line);
+    json = In::parse(line, [&](int, In::parse_event_t event, const In& parsed) { return watch(event, parsed); });
   } catch (const In::parse_error& e) {
     fail("bad_json", text_of("not valid JSON at byte %zu", e.byte));
-  } catch (const In::exception&) {  // a number out of range
-    fail("bad_json", "not valid JSON: a number is out of range");
+  } catch (const In::exception&) {
+    throw BatchError{"bad_json", "field " + dump(Json(watch.place())) + " is a number out of range", watch.custom_id()};
   }
+  if (!watch.twice().empty())
+    throw BatchError{"bad_json", "field " + dump(Json(watch.twice())) + " is there twice", watch.custom_id()};
   if (!json.is_object()) fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
   return json;
 }
@@ -205,7 +247,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number, const B
   try {
     json = parse_object(line);
   } catch (const BatchError& e) {
-    unknown.fail(e.code.c_str(), e.message);
+    Fields(line_number, e.custom_id).fail(e.code.c_str(), e.message);
   }
   const auto id = json.find("custom_id");
   if (id == json.end()) unknown.fail("missing_id", "field custom_id is missing");

@@ -140,10 +140,13 @@ Got BatchInput::next(InputLine& out, bool wait) {
       if (!seen_.insert(out.request.custom_id).second)
         throw BatchError{"dup_id", text_of("line %zu: field custom_id was used before", number), out.request.custom_id};
     } catch (BatchError& e) {
-      if (!e.custom_id.empty()) seen_.insert(e.custom_id);
       out.error = std::move(e);
     } catch (const std::bad_alloc&) {
       out.error = BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};
+    }
+    try {  // used, whatever became of its line
+      if (out.error && !out.error->custom_id.empty()) seen_.insert(out.error->custom_id);
+    } catch (const std::bad_alloc&) {
     }
     const auto held = held_.by_line.find(number);
     if (held != held_.by_line.end())

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace riffle::cli {
 BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool restart, bool quiet)
@@ -23,7 +25,15 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
   if (!S_ISREG(s.st_mode)) return;
   if (input.is_file(s)) throw Exit(EXIT_USAGE, "-o " + path + " is the input file");
   regular_ = true;
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  // One that was killed holds it until the system has taken its memory apart.
+  int locked = -1;
+  for (int i = 0; i < 50 && (locked = ::flock(fd_, LOCK_EX | LOCK_NB)) != 0 && (errno == EWOULDBLOCK || errno == EINTR); ++i) {
+    if (interrupted()) break;
+    if (i == 10) notice(quiet, "[waiting for another riffle batch that has %s open]", path.c_str());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    errno = EWOULDBLOCK;
+  }
+  if (locked != 0) {
     if (errno == EWOULDBLOCK) {
       created_ = false;  // it is the other's now
       throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");

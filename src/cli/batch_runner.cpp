@@ -157,7 +157,7 @@ void BatchRunner::conclude(Jobs::iterator job) {
   }
   const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
   const char* const text = end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
-  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, text, job->request.custom_id))), true);
+  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, with_flags(text), job->request.custom_id))), true);
 }
 
 void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cmath>
@@ -42,7 +43,7 @@ std::string with_flags(std::string text) {
   for (const SelectionSetting& s : selection_settings()) {
     const std::string member = s.field.name ? s.field.name : s.name;
     replace("selection." + member, s.flag);
-    if (member.find('_') != member.npos) replace(member, s.flag);
+    if (member.find('_') != member.npos && member != "top_p") replace(member, s.flag);  // sampling has a top_p too
   }
   for (const auto& [member, flag] : std::initializer_list<std::pair<const char*, const char*>>{
            {"gpu_mem", "--gpu-mem"}, {"host_mem", "--host-mem"}, {"n_ctx", "-c"}, {"n_threads", "--threads"}, {"block_size", "--block"},
@@ -50,6 +51,9 @@ std::string with_flags(std::string text) {
            {"n_sessions", "--max-seqs"}, {"max_seqs", "--max-seqs"}, {"max_skips", "--max-skips"},
            {"max_inject_tokens", "--max-inject-tokens"}, {"reuse_unit", "--reuse-unit"}})
     replace(member, flag);
+  for (const auto& [words, flags] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"slots and --gpu-mem", "--slots and --gpu-mem"}, {"residency and --no-pin", "--residency and --no-pin"}})
+    replace(words, flags);
   if (text.starts_with("slots is ")) text.insert(0, "--");
   return text;
 }
@@ -131,6 +135,17 @@ Context create_context(riffle_model* model, const riffle_context_options& option
     throw Exit(EXIT_INTERRUPTED, "");
   }
   return owner;
+}
+
+void share_host_memory(riffle_model* model, riffle_context_options& options) {
+  if (options.host_mem) return;
+  riffle_context_options one = options;
+  one.n_sessions = 1;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  riffle_plan_memory(model, &one, &plan, nullptr, 0);  // an error comes again, with its text
+  const auto memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  options.host_mem = std::max(memory / 4 * 3, plan.host_kv);
 }
 
 void say_unread_settings(const CommonOptions& options) {

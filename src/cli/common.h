@@ -23,7 +23,7 @@ enum ExitCode {
   EXIT_RUN = 1,           // a run-time error
   EXIT_USAGE = 2,         // bad flags or option values
   EXIT_BAD_MODEL = 3,     // the model file is missing, damaged or of a kind riffle does not support
-  EXIT_MEMORY = 4,        // out of memory, or --gpu-mem / --slots too small
+  EXIT_MEMORY = 4,        // out of memory, or --gpu-mem / --host-mem / --slots too small
   EXIT_CONTEXT_FULL = 5,  // the prompt does not fit the context
   EXIT_LINES = 6,         // batch: done, but lines failed
   EXIT_INTERRUPTED = 130  // Ctrl-C
@@ -66,6 +66,9 @@ std::string resolve_model_path(const std::string& flag);
 
 // All three throw Exit. load_model draws a progress bar and stores the path it took in options.model_path.
 Model load_model(CommonOptions& options);
+// Where no --host-mem was given, three quarters of the machine's memory, but at least one session's: so that a number of sessions
+// neither shortens the context nor fills the machine.
+void share_host_memory(riffle_model* model, riffle_context_options& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting.
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
 Session create_session(riffle_context* context);

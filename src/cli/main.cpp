@@ -16,7 +16,7 @@ const char* const kFooter = R"(Exit codes:
   1    a run-time error (also: --device cuda where no GPU works)
   2    bad flags or flag values, no prompt, no model given
   3    the model file is missing, damaged or unsupported
-  4    out of memory, or --gpu-mem / --slots too small
+  4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context
   6    batch: all lines have a record, but some of them an error
   130  stopped by Ctrl-C

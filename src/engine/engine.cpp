@@ -149,6 +149,14 @@ const char* Engine::notice() {
   return notice_.c_str();
 }
 
+// All heads share alike, so one is looked at.
+int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
+  int64_t freed = 0;
+  const std::vector<std::byte*>& blocks = s.kv.heads[0].blocks;
+  for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b) freed += !backend_->residency().shared(blocks[b]);
+  return freed * static_cast<int64_t>(s.kv.heads.size());
+}
+
 int64_t Engine::longest_list() const {
   const riffle_selection& s = selection();
   return std::min(n_ctx(), int64_t(s.init_tokens) + s.select_tokens + s.local_tokens + kMaxReuse);

@@ -121,6 +121,10 @@ class Engine {
     return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers * c.n_kv_heads;
   }
   int64_t host_room() const { return backend_->residency().host_room(); }
+  // ... and that are free when the sequence is cut to its first n_tokens.
+  int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
+  // Whether sequences beyond n_sessions cost nothing but host memory, and that has a limit.
+  bool may_keep_more() const { return !options_.cuda && options_.options.host_mem > 0; }
   // A prompt whose first tokens, a multiple of so many, are another one's gets the bits that it gets when it is read whole.
   int64_t reuse_unit() const { return options_.cuda ? options_.options.prefill_chunk : 1; }
   const riffle_selection& selection() const { return options_.options.selection; }

@@ -155,7 +155,8 @@ int64_t sequences_per_step(const Config& config, const riffle_selection& s, int6
 
 static std::string size_text(uint64_t bytes) {
   if (bytes >= uint64_t(1) << 30) return format("%.2f GiB", double(bytes) / (1 << 30));
-  return format("%.1f MiB", double(bytes) / (1 << 20));
+  if (bytes >= uint64_t(1) << 20) return format("%.1f MiB", double(bytes) / (1 << 20));
+  return format("%.1f KiB", double(bytes) / (1 << 10));
 }
 
 // A million sessions of a hundred million tokens may be beyond 64 bits; the largest number is too much for any machine as
@@ -194,11 +195,14 @@ static uint64_t host_kv(const ResolvedOptions& r, const riffle_plan& plan) {
 
 // In host memory when every session is full; a mapped file's weights are not in it, which the system may drop and read again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
-  uint64_t bytes = sum({host_kv(r, plan), product({uint64_t(r.options.n_sessions), plan.selector_state})});
+  // So many full sessions; what is kept beside the KV grows with it.
+  const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
+  const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
+  uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
   if (r.cuda) return bytes;
   if (!model.weights.embedding.data) bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
-  return sum({bytes, plan.activations, plan.digests, plan.prefill_kv, plan.pool});
+  return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
 // Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths tried are told the same.
@@ -288,6 +292,9 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
           format("%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
                  size_text(r.host_memory).c_str()));
     // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
+    if (r.cuda && o.host_mem > r.host_memory && host_kv(r, plan) == o.host_mem)
+      return refuse(RIFFLE_OUT_OF_MEMORY, memory, false,
+          format("host_mem is %s, but this machine has %s", size_text(o.host_mem).c_str(), size_text(r.host_memory).c_str()));
     if (r.cuda && host_kv(r, plan) > r.host_memory)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, true,
           format("%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",

@@ -351,7 +351,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
 // Where memory ran out it is tried again when somebody has ended.
 void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   std::unique_ptr<Request> r = std::move(reading_);
-  if (status != RIFFLE_OUT_OF_MEMORY || live() == 0) return end(std::move(r), status, error);
+  if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty())) return end(std::move(r), status, error);
   while (!kept_.empty()) drop_kept(0);
   memory_short_ = !decoding_.empty();
   start_again(std::move(r));
@@ -368,16 +368,23 @@ bool Scheduler::begin_next() {
         if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
       return -1;
     };
-    // Its prompt, and a block more for each that decodes.
-    const auto fits = [&] {
+    // Its prompt, and a block more for each that decodes, when so many more blocks are free.
+    const auto fits = [&](int64_t freed) {
       const int64_t ahead = engine_.own_blocks(1, 0) * static_cast<int64_t>(decoding_.size());
-      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead <= engine_.host_room();
+      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead - freed <= engine_.host_room();
+    };
+    const auto freed_by_kept = [&] {
+      int64_t freed = 0;
+      for (const auto& k : kept_) freed += engine_.freed_by_cut(*k->sequence, k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
+      return freed;
     };
     bool adopt = false;
     std::optional<Error> error;
     while (!adopt) {
       const bool full = live() >= static_cast<size_t>(o_.max_seqs);
-      if (!full && fits()) break;
+      if (!full && fits(0)) break;
+      if (full && engine_.may_keep_more()) return false;
+      if (!full && !decoding_.empty() && !fits(freed_by_kept())) return false;  // kept ones would go in vain
       if (const int i = spare(); i >= 0) drop_kept(i);
       else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
       else if (full || !decoding_.empty()) return false;
@@ -403,7 +410,7 @@ bool Scheduler::begin_next() {
     if (error) {
       std::unique_ptr<Request> failed = std::move(waiting_.front());
       waiting_.pop_front();
-      if (error->status() == RIFFLE_OUT_OF_MEMORY && live() > 0) {
+      if (error->status() == RIFFLE_OUT_OF_MEMORY && !(decoding_.empty() && kept_.empty())) {
         while (!kept_.empty()) drop_kept(0);
         memory_short_ = !decoding_.empty();
         if (failed->sequence) engine_.destroy(*failed->sequence);
@@ -416,6 +423,7 @@ bool Scheduler::begin_next() {
     }
     reading_ = std::move(waiting_.front());
     waiting_.pop_front();
+    drop_unwanted();
     return true;
   }
   return false;
@@ -451,6 +459,15 @@ bool Scheduler::wanted(const Request& done) const {
     if (n >= kMinReuse && static_cast<int64_t>(n) > find_donor(r).n_tokens) return true;
   }
   return false;
+}
+
+// Kept ones that are no waiting prompt's donor any more.
+void Scheduler::drop_unwanted() {
+  if (kept_.empty()) return;
+  std::vector<const Sequence*> donors;
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) donors.push_back(find_donor(*waiting_[i]).sequence);
+  for (size_t i = kept_.size(); i-- > 0;)
+    if (std::find(donors.begin(), donors.end(), kept_[i]->sequence.get()) == donors.end()) drop_kept(i);
 }
 
 void Scheduler::drop_kept(size_t index) {

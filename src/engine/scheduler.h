@@ -54,8 +54,10 @@ class Scheduler {
   size_t reusable(std::span<const int32_t> a, std::span<const int32_t> b) const;
   Donor find_donor(const Request& r) const;
   bool wanted(const Request& done) const;
+  void drop_unwanted();
   void drop_kept(size_t index);
-  size_t live() const { return decoding_.size() + (reading_ ? 1 : 0) + kept_.size(); }
+  // That count against max_seqs.
+  size_t live() const { return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size()); }
 
   Engine& engine_;
   riffle_scheduler_options o_;

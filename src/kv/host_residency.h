@@ -21,6 +21,7 @@ class HostResidency : public Residency {
   explicit HostResidency(KvStore* store) : store_(store) {}
   uint64_t host_bytes() const override { return store_->host_bytes(); }
   int64_t host_room() const override { return store_->host_room(); }
+  bool shared(const std::byte* block) const override { return store_->shared(block); }
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override { return store_->create(n_ctx, spec); }
   void destroy(SequenceKv& sequence) override;
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;

@@ -28,6 +28,7 @@ class Residency {
   virtual int64_t slots() const = 0;  // 0 if in place
   virtual uint64_t host_bytes() const = 0;
   virtual int64_t host_room() const = 0;  // blocks that host_mem leaves
+  virtual bool shared(const std::byte* host_block) const = 0;  // by several sequences
 
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;

@@ -141,9 +141,9 @@ def refused(folder):
     check(r.code == 0 and gist(get(out)) == gist(whole), "--restart writes over all of them", r)
     with open(out, "rb") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
-        r = riffle(*ARGS, *files)
+        r = riffle(*ARGS, *files, "-q")
         check(one_line_error(r, 1, out, "another"), "a file that another writes to", r)
-        r = riffle(*ARGS, *files, "--restart")
+        r = riffle(*ARGS, *files, "--restart", "-q")
         check(one_line_error(r, 1, out, "another") and gist(get(out)) == gist(whole), "also with --restart", r)
     new = os.path.join(folder, "new.jsonl")
     r = riffle(*ARGS, "-i", path, "-o", new, "-m", "/nowhere")

@@ -31,7 +31,11 @@ BAD = {
     "an array": (b"[1,2]", "bad_json", ["array"], None),
     "a number": (b"17", "bad_json", [], None),
     "NaN": (b'{"custom_id":"x","body":{"prompt":"a","temperature":NaN}}', "bad_json", [], None),
-    "1e999": (b'{"custom_id":"x","body":{"prompt":"a","temperature":1e999}}', "bad_json", [], None),
+    "1e999": (b'{"custom_id":"x","body":{"prompt":"a","temperature":1e999}}', "bad_json", ["body.temperature", "out of range"], "x"),
+    "a prompt twice": (b'{"custom_id":"y","body":{"prompt":"a","prompt":"b"}}', "bad_json", ["body.prompt", "twice"], "y"),
+    "a custom_id twice": (b'{"custom_id":"y","custom_id":"z","body":{"prompt":"a"}}', "bad_json", ["custom_id", "twice"], "z"),
+    "a role twice": (b'{"custom_id":"w","body":{"messages":[{"role":"user","content":"a"},{"role":"user","role":"user"}]}}', "bad_json",
+                     ["body.messages.role", "twice"], "w"),
     "two objects": (b'{"custom_id":"x"}{}', "bad_json", [], None),
     "a lone surrogate": (b'{"custom_id":"x","body":{"prompt":"\\ud800"}}', "bad_json", [], None),
     "invalid UTF-8": (b'{"custom_id":"x","body":{"prompt":"a\xff"}}', "bad_utf8", ["byte 37"], None),
@@ -92,7 +96,7 @@ BAD = {
                                   None),
     "a custom_id of a megabyte": (b'{"custom_id":"' + b"a" * (1 << 20) + b'"}', "missing_id", ["custom_id", "longer"], None),
     "a model of a megabyte": (prompt("b38", model="m" * (1 << 20)), "bad_request", ["body.model"], "b38"),
-    "a huge number": (b'{"custom_id":"x","body":{"prompt":"a","seed":1' + b"0" * 400 + b"}}", "bad_json", ["number"], None),
+    "a huge number": (b'{"custom_id":"x","body":{"prompt":"a","seed":1' + b"0" * 400 + b"}}", "bad_json", ["body.seed", "number"], "x"),
     "a used custom_id": (prompt("good-0"), "dup_id", ["custom_id"], "good-0"),
     "a custom_id whose line was bad": (prompt("b20x", max_tokens=0), "bad_request", [], "b20x"),
 }
@@ -144,7 +148,7 @@ def good_lines(folder):
               many)
     for args in (["--unordered"], ["--prefill", "chunks"], ["--prefill", "whole", "--window", "3"],
                  ["--no-ws-control", "--no-prefix-reuse"], ["--max-inject-tokens", "64"], ["--max-iteration-tokens", "3"],
-                 ["--reuse-unit", "128", "--max-skips", "2"], ["--host-mem", str(full_session(2048))]):
+                 ["--reuse-unit", "128", "--max-skips", "2"]):
         many = riffle(*ARGS, "--max-seqs", "4", *args, stdin=b"\n".join(GOOD))
         by_line = sorted(records(many.out), key=lambda x: x["line"])
         check(many.code == 0 and [text_of(x) for x in by_line] == texts, f"{' '.join(args)}: the same texts", many)
@@ -187,6 +191,22 @@ def bad_lines(folder):
             check(have["response"] is None and e.get("code") == code and have["custom_id"] == custom_id
                   and all(w in e["message"] for w in message) and f"line {number}:" in e["message"],
                   f"bad line: {name} ({parallel})", (have, f"expected line {number} {code} {message}"))
+
+
+def memory(_):
+    """Answers do not depend on the memory that there is for KV, nor on what was planned for more lines at once."""
+    lines = [prompt(f"long-{i}", f"{i}: {words(600)}", max_tokens=30) for i in range(5)] + [prompt("short", max_tokens=40)]
+    reference = [text_of(x) for x in records(riffle(*ARGS, stdin=b"\n".join(lines)).out)]
+    for args in (["--max-seqs", "5"], ["--max-seqs", "5", "--host-mem", str(full_session(2048))], ["--max-seqs", "256"]):
+        r = riffle(*ARGS, *args, stdin=b"\n".join(lines))
+        check(r.code == 0 and [text_of(x) for x in records(r.out)] == reference, f"{' '.join(args)}: the same texts", r)
+    r = riffle("batch", "-q", "--threads", "2", "--max-seqs", "256", stdin=prompt("whole", words(29000), max_tokens=2))
+    check(r.code == 0, "the length of a line that is answered does not depend on --max-seqs", r)
+    documents = [words(300), words(280)[::-1]]
+    lines = [prompt(f"{i}", documents[i % 2] + f" Question {i}?", max_tokens=4) for i in range(8)]
+    r = riffle(*ARGS, stdin=b"\n".join(lines))
+    reused = [x["response"]["body"]["riffle"]["reused_tokens"] for x in records(r.out)]
+    check(r.code == 0 and reused[:2] == [0, 0] and min(reused[2:]) > 100, "documents by turns are read once", (reused, r))
 
 
 def ids(_):
@@ -250,4 +270,4 @@ def streaming(_):
     p.stderr.close()
 
 
-main(good_lines, bad_lines, ids, unsupported, files, streaming)
+main(good_lines, bad_lines, memory, ids, unsupported, files, streaming)

@@ -37,6 +37,65 @@ TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing t
   CHECK(run.got[1].status == RIFFLE_OK);
 }
 
+TEST_CASE("scheduler: beginnings in common outlive a shortage of memory", "[scheduler][memory][prefix]") {
+  riffle_context_options o = base();
+  o.n_ctx = 1024;
+  o.host_mem = full_session_bytes(o);
+  const std::vector<int32_t> document = some_tokens(300, 50);
+  const auto about = [&](int more, uint32_t seed) {
+    Ask a = ask(more, seed, 2);
+    a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
+    return a;
+  };
+  const auto play = [&](const std::vector<Ask>& asks) {
+    Runtime r(o);
+    riffle_scheduler_options so = defaults();
+    so.max_seqs = 4;
+    Run run(r, so);
+    for (const Ask& a : asks) run.submit(a);
+    run.finish();
+    for (size_t i = 0; i < asks.size(); ++i) {
+      INFO("request " << i);
+      check_same(run.got[i + 1], alone(o, asks[i]));
+    }
+    return run.got;
+  };
+  // The third does not fit beside the first, which grows; the second, which is over by then, is not given up for it.
+  auto got = play({ask(20, 1, 600), about(1, 2), about(450, 3)});
+  CHECK(got[3].reused >= document.size());
+  // The third does not fit beside the first even without the second, which the last one wants.
+  got = play({ask(380, 1, 40), about(1, 2), ask(640, 3, 2), about(20, 4)});
+  CHECK(got[3].began > got[1].began);
+  CHECK(got[4].reused >= document.size());
+}
+
+TEST_CASE("scheduler: prompts on several documents by turns read each of them once", "[scheduler][memory][prefix]") {
+  riffle_context_options o = base();
+  for (const bool limited : {true, false}) {
+    o.n_ctx = 1024;
+    o.host_mem = limited ? 4 * full_session_bytes(base()) : 0;
+    Runtime r(o);
+    riffle_scheduler_options so = defaults();
+    so.max_seqs = 1;
+    Run run(r, so);
+    for (uint32_t i = 0; i < 9; ++i) {
+      Ask a = ask(20, 70 + i, 2);
+      const std::vector<int32_t> document = some_tokens(300, 50 + i % 3);
+      a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
+      run.submit(a);
+    }
+    run.finish();
+    for (uint64_t id = 1; id <= 9; ++id) {
+      INFO("request " << id << ", limited " << limited);
+      CHECK(run.got[id].status == RIFFLE_OK);
+      // Without a limit no more than max_seqs hold KV.
+      CHECK(run.got[id].reused >= (limited && id > 3 ? 300u : 0u));
+      if (!limited || id <= 3) CHECK(run.got[id].reused == 0);
+    }
+    CHECK(host_kv_bytes(r) == 0);
+  }
+}
+
 TEST_CASE("what would exceed host_mem is an error and changes nothing", "[memory]") {
   riffle_context_options o = base();
   o.n_ctx = 1024;

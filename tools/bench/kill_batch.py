@@ -91,7 +91,7 @@ def main():
         want = gist(f.read())
     errors = sum(1 for w in want if w[2])
     print(f"seed {seed}: {len(want)} lines ({errors} with errors) in {whole:.1f} s undisturbed, exit code {p.returncode}")
-    if len(want) != o.lines or p.returncode != (1 if errors else 0):
+    if len(want) != o.lines or p.returncode != (6 if errors else 0):
         sys.exit(f"the undisturbed run failed: {err.decode()}")
     found, torn, at_once = [], 0, 0
     for k in range(o.kills):
@@ -131,7 +131,7 @@ def main():
     if numbers != sorted(numbers):
         found.append("the lines are out of order")
     found += [f"line {w[0]} differs: {g} is not {w}" for w, g in zip(want, got) if w != g]
-    if p.returncode != (1 if errors else 0):
+    if p.returncode != (6 if errors else 0):
         found.append(f"the last run ended with {p.returncode}: {err.decode().strip()}")
     print("\n".join(found[:20]))
     print(f"{o.kills} kills ({torn} torn lines, {at_once} after the run was over), {len(got)} of {o.lines} lines: "

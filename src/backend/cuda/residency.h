@@ -51,6 +51,7 @@ class CudaResidency : public Residency {
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
   int64_t host_room() const override { return store_->host_room(); }
+  bool shared(const std::byte* block) const override { return store_->shared(block); }
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
