@@ -44,7 +44,7 @@ def planning(_):
     check(r.code == 2, "--shape is in place of a model", r)
     for flags in [["--no-pin"], ["--residency", "host"], ["--residency", "device"]]:
         r = riffle("info", "--plan", "--device", "cpu", *flags)
-        check(r.code == 2 and b"residency and no_pin need device cuda" in r.err, f"{flags[0]} without a GPU is refused by name", r)
+        check(r.code == 2 and b"--residency and --no-pin need device cuda" in r.err, f"{flags[0]} without a GPU is refused by name", r)
 
 
 def batch(_):

@@ -109,7 +109,7 @@ def names(_):
     r = riffle("run", *small, "--device", "emu", "--slots", "3", "-q")
     check(one_line_error(r, 4, "riffle: --slots is 3"), "too few slots", r)
     r = riffle("run", *small, "--host-mem", "1K", "-q")
-    check(one_line_error(r, 4, "riffle: --host-mem is 0.0 MiB", "1024 tokens"), "too little for the KV", r)
+    check(one_line_error(r, 4, "riffle: --host-mem is 1.0 KiB", "1024 tokens"), "too little for the KV", r)
     r = riffle("run", "-p", "x", "-n", "1", "--host-mem", "64M")
     check(r.code == 0 and b"--host-mem (64.0 MiB), and -c sets another length" in r.err, "a shorter context, with the reason", r)
     r = riffle("run", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
