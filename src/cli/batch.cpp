@@ -26,6 +26,8 @@ int run_batch(BatchOptions& o) {
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
   input.survey(output.held(), output.name());
+  if (const size_t ahead = output.held().ahead.size())
+    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead, output.ahead_path().c_str());
   if (held && input.counted())
     notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held, input.total());
   else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
@@ -33,7 +35,7 @@ int run_batch(BatchOptions& o) {
   const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
   if (held && input.counted() && input.remaining() == 0) {
     output.begin();
-    output.finish();
+    output.finish(true);
     notice(quiet, "[nothing is left to do; %zu errors among the lines]", held_failed);
     return failed(0);
   }
@@ -56,12 +58,14 @@ int run_batch(BatchOptions& o) {
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
   progress.finish();
-  output.finish();
+  output.finish(!interrupted());
   say_notice(context.get(), quiet, said);
   if (!input.counted()) say_order();
   if (interrupted()) {
     notice(quiet, "[stopped; %s]", progress.summary().c_str());
-    if (runner.dropped())
+    if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
+      notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]", runner.dropped(), path.c_str());
+    else if (runner.dropped())
       notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]", runner.dropped());
     if (o.out != "-") notice(quiet, "[the same command goes on from here]");
     return EXIT_INTERRUPTED;

@@ -53,7 +53,8 @@ void BatchInput::rewind() {
   place_ = 0;
   over_ = fills_gaps_ = false;
   seen_.clear();
-  for (auto& [number, record] : held_.by_line) record.found = false;
+  for (auto* records : {&held_.by_line, &held_.ahead})
+    for (auto& [number, record] : *records) record.found = false;
 }
 
 // A \r from another system, or a byte order mark at the very beginning, is no fault.
@@ -79,7 +80,7 @@ void BatchInput::survey(HeldRecords held, const std::string& output) {
   }
   total_ = remaining_ = lines;
   rewind();
-  if (held_.by_line.empty()) return;
+  if (held_.by_line.empty() && held_.ahead.empty()) return;
   InputLine unused;
   remaining_ = 0;
   while (next(unused, true) == Got::LINE) ++remaining_;
@@ -105,13 +106,14 @@ void BatchInput::check_held(HeldRecord& held, size_t number, const std::string& 
 }
 
 void BatchInput::check_all_found() const {
-  for (const auto& [number, record] : held_.by_line)
-    if (!record.found)
-      throw Exit(EXIT_USAGE,
-                 text_of("%s was written for other input: it has a record for line %zu, which is not in %s%s "
-                         "(--restart begins anew)",
-                         output_name_.c_str(), number, name_.c_str(),
-                         shard_.count > 1 ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str() : ""));
+  for (const auto* records : {&held_.by_line, &held_.ahead})
+    for (const auto& [number, record] : *records)
+      if (!record.found)
+        throw Exit(EXIT_USAGE,
+                   text_of("%s was written for other input: it has a record for line %zu, which is not in %s%s "
+                           "(--restart begins anew)",
+                           output_name_.c_str(), number, name_.c_str(),
+                           shard_.count > 1 ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str() : ""));
 }
 
 Got BatchInput::next(InputLine& out, bool wait) {
@@ -148,9 +150,10 @@ Got BatchInput::next(InputLine& out, bool wait) {
       if (out.error && !out.error->custom_id.empty()) seen_.insert(out.error->custom_id);
     } catch (const std::bad_alloc&) {
     }
+    const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;
+    if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end()) check_held(ahead->second, number, custom_id, mine);
     const auto held = held_.by_line.find(number);
-    if (held != held_.by_line.end())
-      check_held(held->second, number, out.error ? out.error->custom_id : out.request.custom_id, mine);
+    if (held != held_.by_line.end()) check_held(held->second, number, custom_id, mine);
     else if (mine) {
       if (number < held_.last_line) fills_gaps_ = true;
       return Got::LINE;

@@ -47,7 +47,11 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
     created_ = false;
     throw Exit(EXIT_RUN, path + ": another riffle batch has just taken it away: run this again");
   }
-  if (!restart) held_ = scan_records(fd_, name_);
+  restart_ = restart;
+  ahead_.emplace(path);
+  if (restart) return;
+  held_ = scan_records(fd_, name_);
+  ahead_->load(held_);
 }
 
 BatchOutput::~BatchOutput() {
@@ -65,6 +69,7 @@ void BatchOutput::fail(const char* what, int error) const {
 void BatchOutput::begin() {
   created_ = false;
   if (!regular_) return;
+  if (restart_) ahead_->remove();
   end_ = held_.bytes;
   if (::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
   if (::lseek(fd_, static_cast<off_t>(end_), SEEK_SET) < 0) fail("cannot write", errno);
@@ -86,10 +91,21 @@ void BatchOutput::write(const std::string& record) {
   unsynced_ = true;
 }
 
+void BatchOutput::keep_ahead(const std::string& record) {
+  if (!ahead_) return;
+  if (ahead_->add(record)) unsynced_ = true;
+  else ahead_.reset();
+}
+
+void BatchOutput::clear_ahead() {
+  if (ahead_) ahead_->clear();
+}
+
 void BatchOutput::sync() {
   if (!regular_ || !unsynced_) return;
   // Network file systems report here what did not fit.
   if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS) fail("cannot write", errno);
+  if (ahead_) ahead_->sync();
   unsynced_ = false;
   synced_ = Clock::now();
 }
@@ -98,6 +114,9 @@ void BatchOutput::sync_if_due() {
   if (unsynced_ && Clock::now() - synced_ >= std::chrono::seconds(5)) sync();
 }
 
-void BatchOutput::finish() { sync(); }
+void BatchOutput::finish(bool complete) {
+  sync();
+  if (ahead_ && complete) ahead_->remove();
+}
 
 }  // namespace riffle::cli

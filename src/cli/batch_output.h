@@ -1,8 +1,10 @@
 // What riffle batch writes: one record a line, each whole or not at all, by one writer at a time.
 #pragma once
 #include <chrono>
+#include <optional>
 #include <string>
 
+#include "cli/batch_ahead.h"
 #include "cli/batch_input.h"
 #include "cli/batch_reader.h"
 
@@ -24,9 +26,20 @@ class BatchOutput {
   void begin();
   // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular file.
   void write(const std::string& record);
+  // A record that is finished, but for which one before it is not: kept for another run. Throws Exit. Does nothing for
+  // what is no regular file, or where no other file may be made beside it.
+  void keep_ahead(const std::string& record);
+  // Those that were kept have been written.
+  void clear_ahead();
+  // Null: none of this line was kept.
+  const AheadFile::Record* ahead(size_t line) const { return ahead_ ? ahead_->find(line) : nullptr; }
+  uint64_t ahead_bytes() const { return ahead_ ? ahead_->bytes() : 0; }
+  // Where; empty: nowhere.
+  std::string ahead_path() const { return ahead_ ? ahead_->path() : ""; }
   // Sees now and then that what was written reaches the disk.
   void sync_if_due();
-  void finish();
+  // complete: no line waits for its turn.
+  void finish(bool complete);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -36,7 +49,8 @@ class BatchOutput {
   std::string path_, name_;
   Descriptor file_;
   int fd_;
-  bool regular_ = false, created_ = false, unsynced_ = false;
+  bool regular_ = false, restart_ = false, created_ = false, unsynced_ = false;
+  std::optional<AheadFile> ahead_;
   HeldRecords held_;
   uint64_t end_ = 0;  // of the last whole record
   Clock::time_point synced_ = Clock::now();

@@ -7,17 +7,11 @@
 #include "cli/batch_reader.h"
 
 namespace riffle::cli {
-namespace {
 
-constexpr size_t kMaxRecordBytes = size_t{512} << 20;
-
-// Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where text should be.
 bool torn_record(const std::string& text) {
   const size_t n = std::min(std::min(text.size(), text.find('\0')), kRecordBegin.size());
   return std::string_view(text).substr(0, n) == kRecordBegin.substr(0, n);
 }
-
-}  // namespace
 
 HeldRecords scan_records(int fd, const std::string& name) {
   HeldRecords held;

@@ -14,11 +14,17 @@ struct HeldRecord {
 };
 struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> by_line;
+  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (batch_ahead.h)
   size_t failed = 0, last_line = 0;
   bool in_order = true;
   uint64_t bytes = 0;  // of whole records
   bool torn = false;   // a piece of a record follows
 };
+
+constexpr size_t kMaxRecordBytes = size_t{512} << 20;
+
+// Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where text should be.
+bool torn_record(const std::string& text);
 
 // The records of an output file, read from its beginning. Throws Exit if it is not such a file. name: for errors.
 HeldRecords scan_records(int fd, const std::string& name);

@@ -11,6 +11,8 @@ constexpr size_t kReadAhead = 64;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
 // Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it was submitted first.
 constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
+// Of kept records that have been written since, before they are thrown away.
+constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
 
 const char* error_code(riffle_status status) {
   switch (status) {
@@ -95,6 +97,7 @@ bool BatchRunner::read_ahead() {
     if (got == LineReader::Got::WAIT) return true;
     start(line_);
     write_finished();
+    keep_finished();
     output_.sync_if_due();
   }
   return true;
@@ -103,6 +106,11 @@ bool BatchRunner::read_ahead() {
 void BatchRunner::start(InputLine& in) {
   const Jobs::iterator job = jobs_.emplace(jobs_.end());
   job->line = in.number;
+  if (const AheadFile::Record* const record = output_.ahead(in.number)) {  // by an earlier run
+    finish(job, record->text, record->failed);
+    job->kept = true;
+    return;
+  }
   job->request = std::move(in.request);
   std::optional<BatchError> error = std::move(in.error);
   const std::string& custom_id = job->request.custom_id;
@@ -184,6 +192,20 @@ void BatchRunner::write_finished() {
   }
 }
 
+// What is finished, but waits for its turn, outlives this run.
+void BatchRunner::keep_finished() {
+  if (unordered_) return;
+  if (held_bytes_ == 0) return output_.clear_ahead();
+  // Records that have been written since are in that file too, until it is made anew.
+  const bool anew = output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
+  if (anew) output_.clear_ahead();
+  for (Job& job : jobs_) {
+    if (!job.over || (job.kept && !anew)) continue;
+    output_.keep_ahead(job.record);
+    job.kept = true;
+  }
+}
+
 void BatchRunner::run() {
   bool more = true;
   while (!interrupted()) {
@@ -195,6 +217,7 @@ void BatchRunner::run() {
     const riffle_status status = riffle_scheduler_step(scheduler_.get(), nullptr);
     for (const Jobs::iterator job : std::exchange(ended_, {})) conclude(job);
     write_finished();
+    keep_finished();
     output_.sync_if_due();
     if (failure_) std::rethrow_exception(failure_);
     if (status == RIFFLE_ABORTED && interrupted()) break;

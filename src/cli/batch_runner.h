@@ -20,7 +20,7 @@ class BatchRunner {
               BatchInput& input, BatchOutput& output, BatchProgress& progress);
 
   // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line
-  // that is not. Throws Exit.
+  // that is not; the rest is kept beside the output. Throws Exit.
   void run();
 
   size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
@@ -36,6 +36,7 @@ class BatchRunner {
     std::string end_error;
     std::string record;
     bool over = false, failed = false;
+    bool kept = false;  // for another run
   };
   using Jobs = std::list<Job>;
 
@@ -47,6 +48,7 @@ class BatchRunner {
   void conclude(Jobs::iterator job);                     // the scheduler is done with it
   void finish(Jobs::iterator job, std::string record, bool failed);
   void write_finished();
+  void keep_finished();
 
   static bool on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n);
   static void on_done(void* self, uint64_t id, const riffle_request_end* end);

@@ -209,7 +209,7 @@ def full_disk(folder):
 
 
 def ctrl_c(folder):
-    _, out, files = setup(folder, b"\n".join(good(6) + [line(60, max_tokens=1500)] + [line(61)]) + b"\n")
+    _, out, files = setup(folder, b"\n".join(good(6) + [line(60, max_tokens=500)] + [line(61)]) + b"\n")
     p = start(*ARGS, *files, "--max-seqs", "2", "--selector", "dense")
     limit = time.time() + 100
     while time.time() < limit and (not os.path.exists(out) or get(out).count(b"\n") < 3):
@@ -253,6 +253,61 @@ def killed(folder):
           "or doubled", (r, gist(get(out))))
 
 
+def ahead(folder):
+    """What is finished behind a line that is not survives kill -9, Ctrl-C and damage."""
+    slow = line(0, prompt="The rain", max_tokens=500)
+    data = b"\n".join([slow, *lines(13)[1:]]) + b"\n"
+    _, out, files = setup(folder, data)
+    kept = os.path.join(folder, ".out.jsonl.ahead")
+    args = [*ARGS, *files, "--max-seqs", "4"]
+    r = riffle(*args)
+    whole, want = get(out), gist(get(out))
+    check(r.code == 6 and len(want) == 13 and not os.path.exists(kept), "13 lines, the first of them slow", r)
+
+    def killed(how):
+        if os.path.exists(out):
+            os.unlink(out)
+        p = start(*args)
+        for _ in range(600):
+            if os.path.exists(kept) and get(kept).count(b"\n") >= 6 or p.poll() is not None:
+                break
+            time.sleep(0.05)
+        p.send_signal(how)
+        err = p.communicate(timeout=60)[1]
+        return err, get(kept)
+    err, saved = killed(signal.SIGKILL)
+    lines_of = [json.loads(x)["line"] for x in saved.splitlines()]
+    check(get(out) == b"" and len(lines_of) >= 6 and 1 not in lines_of, "kill -9: they are in another file", (lines_of, err))
+    # That they are used, and not answered again, is seen by changing one.
+    changed = json.loads(saved.splitlines()[0])
+    changed["id"] += "-changed"
+    put(kept, json.dumps(changed).encode() + b"\n" + b"\n".join(saved.splitlines()[1:]) + b"\n" + saved[:40])
+    r = riffle(*args)
+    ids = [json.loads(x)["id"] for x in get(out).splitlines()]
+    if not changed["id"].startswith("line-"):
+        check(False, "ids begin with line-", changed["id"])
+    check(r.code == 6 and gist(get(out)) == want and sum(i.endswith("-changed") for i in ids) == 1 and not os.path.exists(kept)
+          and b"wait for their turn" in r.err, "and take their turn in the next run", (r, ids))
+    err, saved = killed(signal.SIGINT)
+    check(b"are kept in" in err and saved.count(b"\n") >= 6, "Ctrl-C: said where they are", err)
+    r = riffle(*args, "--unordered")
+    check(r.code == 6 and sorted(gist(get(out))) == sorted(want, key=lambda g: g[0]) and not os.path.exists(kept),
+          "--unordered takes them too", r)
+    put(kept, b"my notes\n")
+    os.unlink(out)
+    r = riffle(*args, "-q")
+    check(one_line_error(r, 1, kept, "move it away") and get(kept) == b"my notes\n", "a file of another kind is left alone", r)
+    put(kept, saved.replace(b'"custom_id":"id-', b'"custom_id":"no-'))
+    r = riffle(*args, "-q")
+    check(one_line_error(r, 2, "other input"), "records of other input", r)
+    r = riffle(*args, "-q", "--restart")
+    check(r.code == 6 and gist(get(out)) == want and not os.path.exists(kept), "--restart forgets them", r)
+    put(out, whole)
+    put(kept, saved)
+    r = riffle(*args)
+    check(r.code == 6 and get(out) == whole and not os.path.exists(kept), "what the output holds counts", r)
+
+
 def terminal(folder):
     """The bar and the words on stderr."""
     _, out, files = setup(folder, b"\n".join(good(120)) + b"\n")  # long enough for a bar
@@ -294,4 +349,4 @@ def half_a_line(_):
     p.stderr.close()
 
 
-main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, terminal, half_a_line)
+main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, ahead, terminal, half_a_line)

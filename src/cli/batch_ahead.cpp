@@ -1,0 +1,92 @@
+#include "cli/batch_ahead.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "cli/batch_format.h"
+
+namespace riffle::cli {
+
+AheadFile::AheadFile(const std::string& output) {
+  const size_t name = output.rfind('/') + 1;  // npos + 1: 0
+  path_ = output.substr(0, name) + "." + output.substr(name) + ".ahead";
+}
+
+void AheadFile::fail(const char* what, int error) const {
+  throw Exit(EXIT_RUN, path_ + ": " + what + ": " + std::strerror(error));
+}
+
+void AheadFile::load(HeldRecords& held) {
+  Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) {
+    if (errno == ENOENT) return;
+    fail("cannot open", errno);
+  }
+  struct stat s {};
+  const bool regular = ::fstat(file.get(), &s) == 0 && S_ISREG(s.st_mode);
+  LineReader reader(file.get(), path_, kMaxRecordBytes);
+  std::string line;
+  while (regular && reader.next(line) == LineReader::Got::LINE && reader.whole() && !reader.too_long()) {
+    RecordHead head;
+    try {
+      head = parse_record(line);
+    } catch (const std::runtime_error&) {
+      break;
+    }
+    end_ = reader.offset();
+    if (held.by_line.contains(head.line)) continue;
+    held.ahead[head.line] = HeldRecord{head.custom_id, head.failed};
+    records_[head.line] = Record{std::move(line), head.failed};
+  }
+  if (end_ == 0 && (!regular || (s.st_size > 0 && !torn_record(line))))
+    throw Exit(EXIT_RUN, path_ + " is no file of riffle batch, which keeps answers there until their turn comes: move it away");
+}
+
+const AheadFile::Record* AheadFile::find(size_t line) const {
+  const auto at = records_.find(line);
+  return at == records_.end() ? nullptr : &at->second;
+}
+
+bool AheadFile::add(const std::string& record) {
+  if (file_.get() < 0) {
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (file_.get() < 0 && (errno == EACCES || errno == EPERM || errno == EROFS)) return false;
+    if (file_.get() < 0) fail("cannot create", errno);
+    if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
+  }
+  const std::string line = record + "\n";
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = ::pwrite(file_.get(), line.data() + done, line.size() - done, static_cast<off_t>(end_ + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot write", errno);
+    done += static_cast<size_t>(n);
+  }
+  end_ += line.size();
+  unsynced_ = true;
+  return true;
+}
+
+void AheadFile::clear() {
+  if (end_ == 0 || file_.get() < 0) return;
+  if (::ftruncate(file_.get(), 0) != 0) fail("cannot be emptied", errno);
+  end_ = 0;
+}
+
+void AheadFile::sync() {
+  if (unsynced_) ::fdatasync(file_.get());  // what does not get there is answered again
+  unsynced_ = false;
+}
+
+void AheadFile::remove() {
+  file_ = Descriptor();
+  ::unlink(path_.c_str());
+  records_.clear();
+  end_ = 0;
+}
+
+}  // namespace riffle::cli
