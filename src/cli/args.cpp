@@ -135,7 +135,7 @@ void add_context_flags(CLI::App& app, riffle_context_options& c) {
   choice(g, "--isa", c.isa, kIsas, "CPU instruction set");
   size_flag(g, "--slots", c.slots, "KV pool size in blocks; 0: from --gpu-mem");
   size_flag(g, "--gpu-mem", c.gpu_mem, "memory budget in bytes (12G) for weights, buffers and pool; 0: no limit");
-  size_flag(g, "--host-mem", c.host_mem, "host memory in bytes (32G) for the KV of all sequences; 0: no limit");
+  size_flag(g, "--host-mem", c.host_mem, "host memory in bytes (32G) for the KV of all sequences; 0: no limit, in batch three quarters of the machine's");
   choice(g, "--evict", c.evict, kEvicts, "what leaves a full pool");
   choice(g, "--pool", c.pool_per_layer, kPools, "one pool for all layers, or split evenly");
   size_flag(g, "--prefill-chunk", c.prefill_chunk, "tokens per chunk of prefill; 0: default");

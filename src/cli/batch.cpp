@@ -67,7 +67,7 @@ int run_batch(BatchOptions& o) {
       notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]", runner.dropped(), path.c_str());
     else if (runner.dropped())
       notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]", runner.dropped());
-    if (o.out != "-") notice(quiet, "[the same command goes on from here]");
+    if (o.out != "-") notice(quiet, "[the same command%s goes on from here]", o.restart ? " without --restart" : "");
     return EXIT_INTERRUPTED;
   }
   notice(quiet, "[%s]", progress.summary().c_str());

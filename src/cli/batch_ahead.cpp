@@ -21,35 +21,43 @@ void AheadFile::fail(const char* what, int error) const {
   throw Exit(EXIT_RUN, path_ + ": " + what + ": " + std::strerror(error));
 }
 
-void AheadFile::load(HeldRecords& held) {
+size_t AheadFile::load(HeldRecords& held) {
   Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
-    if (errno == ENOENT) return;
+    if (errno == ENOENT) return 0;
     fail("cannot open", errno);
   }
   struct stat s {};
   const bool regular = ::fstat(file.get(), &s) == 0 && S_ISREG(s.st_mode);
   LineReader reader(file.get(), path_, kMaxRecordBytes);
+  held.ahead_name = path_;
   std::string line;
-  while (regular && reader.next(line) == LineReader::Got::LINE && reader.whole() && !reader.too_long()) {
+  size_t damaged = 0;
+  while (regular && reader.next(line) == LineReader::Got::LINE && reader.whole()) {
     RecordHead head;
     try {
+      if (reader.too_long()) throw std::runtime_error("it is too long");
       head = parse_record(line);
     } catch (const std::runtime_error&) {
-      break;
+      ++damaged;
+      continue;
     }
     end_ = reader.offset();
-    if (held.by_line.contains(head.line)) continue;
-    held.ahead[head.line] = HeldRecord{head.custom_id, head.failed};
-    records_[head.line] = Record{std::move(line), head.failed};
+    if (head.failed || held.by_line.contains(head.line)) continue;
+    held.ahead[head.line] = HeldRecord{head.custom_id, false};
+    records_[head.line] = std::move(line);
   }
-  if (end_ == 0 && (!regular || (s.st_size > 0 && !torn_record(line))))
+  if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
     throw Exit(EXIT_RUN, path_ + " is no file of riffle batch, which keeps answers there until their turn comes: move it away");
+  return damaged;
 }
 
-const AheadFile::Record* AheadFile::find(size_t line) const {
+std::optional<std::string> AheadFile::take(size_t line) {
   const auto at = records_.find(line);
-  return at == records_.end() ? nullptr : &at->second;
+  if (at == records_.end()) return std::nullopt;
+  std::string record = std::move(at->second);
+  records_.erase(at);
+  return record;
 }
 
 bool AheadFile::add(const std::string& record) {
@@ -72,7 +80,8 @@ bool AheadFile::add(const std::string& record) {
 }
 
 void AheadFile::clear() {
-  if (end_ == 0 || file_.get() < 0) return;
+  if (end_ == 0) return;
+  if (file_.get() < 0) return remove();
   if (::ftruncate(file_.get(), 0) != 0) fail("cannot be emptied", errno);
   end_ = 0;
 }

@@ -1,7 +1,8 @@
 // Records that are finished before one that comes first: in a hidden file beside the output until their turn has come, so that an
-// interruption of any kind loses none of them.
+// interruption of any kind loses none of them. Answers only: what failed is soon found to fail again.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -16,15 +17,11 @@ class AheadFile {
   explicit AheadFile(const std::string& output);
 
   // What an earlier run left and the output does not hold (held.by_line), also into held.ahead. What was cut off is left out.
-  // Nothing is changed. Throws Exit, also for a file of another kind.
-  void load(HeldRecords& held);
-  struct Record {
-    std::string text;
-    bool failed = false;
-  };
-  // Null: there is none of this line.
-  const Record* find(size_t line) const;
-  size_t size() const { return records_.size(); }
+  // Nothing is changed. Returns how many other lines are damaged. Throws Exit, also for a file of another kind.
+  size_t load(HeldRecords& held);
+  // Gives a loaded record away; none: there is none of this line.
+  std::optional<std::string> take(size_t line);
+  size_t loaded() const { return records_.size(); }  // and not given away
 
   // The first one makes the file; false if that is not allowed here. Throws Exit.
   bool add(const std::string& record);
@@ -40,7 +37,7 @@ class AheadFile {
 
   std::string path_;
   Descriptor file_;
-  std::unordered_map<size_t, Record> records_;
+  std::unordered_map<size_t, std::string> records_;
   uint64_t end_ = 0;  // of the last whole record
   bool unsynced_ = false;
 };

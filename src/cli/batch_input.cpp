@@ -89,9 +89,9 @@ void BatchInput::survey(HeldRecords held, const std::string& output) {
   fills_gaps_ = gaps;
 }
 
-void BatchInput::check_held(HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const {
+void BatchInput::check_held(const std::string& file, HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const {
   const auto refuse = [&](const std::string& why) {
-    throw Exit(EXIT_USAGE, output_name_ + " was written for other input: " + why + " (--restart begins anew)");
+    throw Exit(EXIT_USAGE, file + " was written for other input: " + why + " (--restart begins anew)");
   };
   const auto named = [](const std::string& id) {
     return id.empty() ? std::string("none") : dump(Json(id.size() > 60 ? id.substr(0, 57) + "..." : id));
@@ -112,7 +112,7 @@ void BatchInput::check_all_found() const {
         throw Exit(EXIT_USAGE,
                    text_of("%s was written for other input: it has a record for line %zu, which is not in %s%s "
                            "(--restart begins anew)",
-                           output_name_.c_str(), number, name_.c_str(),
+                           (records == &held_.ahead ? held_.ahead_name : output_name_).c_str(), number, name_.c_str(),
                            shard_.count > 1 ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str() : ""));
 }
 
@@ -151,9 +151,9 @@ Got BatchInput::next(InputLine& out, bool wait) {
     } catch (const std::bad_alloc&) {
     }
     const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;
-    if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end()) check_held(ahead->second, number, custom_id, mine);
+    if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end()) check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
     const auto held = held_.by_line.find(number);
-    if (held != held_.by_line.end()) check_held(held->second, number, custom_id, mine);
+    if (held != held_.by_line.end()) check_held(output_name_, held->second, number, custom_id, mine);
     else if (mine) {
       if (number < held_.last_line) fills_gaps_ = true;
       return Got::LINE;

@@ -49,7 +49,7 @@ class BatchInput {
  private:
   void rewind();
   void blank_or_trim(std::string& line) const;
-  void check_held(HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const;
+  void check_held(const std::string& file, HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const;
   void check_all_found() const;
 
   std::string name_, output_name_;

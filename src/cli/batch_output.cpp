@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 namespace riffle::cli {
@@ -18,6 +19,8 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
   // A pipe is opened for writing alone, so that its other end going away is noticed.
   const int flags = O_CLOEXEC | (!exists ? O_RDWR | O_CREAT | O_EXCL : S_ISREG(s.st_mode) ? O_RDWR : O_WRONLY);
   file_ = Descriptor(::open(path.c_str(), flags, 0666));
+  if (file_.get() < 0 && !exists && errno == EEXIST)
+    throw Exit(EXIT_RUN, path + ": cannot create: it is a symbolic link to a file that is not there");
   if (file_.get() < 0) fail(exists ? "cannot open" : "cannot create", errno);
   fd_ = file_.get();
   created_ = !exists;
@@ -47,11 +50,17 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
     created_ = false;
     throw Exit(EXIT_RUN, path + ": another riffle batch has just taken it away: run this again");
   }
-  restart_ = restart;
-  ahead_.emplace(path);
-  if (restart) return;
+  // Beside the file itself, however it is called.
+  std::error_code error;
+  const bool link = std::filesystem::is_symlink(path, error);
+  const std::string place = link ? std::filesystem::canonical(path, error).string() : path;
+  ahead_.emplace(error || place.empty() ? path : place);
+  // Who takes the output away begins anew as well.
+  anew_ = restart || created_;
+  if (anew_) return;
   held_ = scan_records(fd_, name_);
-  ahead_->load(held_);
+  if (const size_t damaged = ahead_->load(held_))
+    notice(quiet, "[%s: %zu damaged lines are answered again]", ahead_->path().c_str(), damaged);
 }
 
 BatchOutput::~BatchOutput() {
@@ -69,7 +78,7 @@ void BatchOutput::fail(const char* what, int error) const {
 void BatchOutput::begin() {
   created_ = false;
   if (!regular_) return;
-  if (restart_) ahead_->remove();
+  if (anew_) ahead_->remove();
   end_ = held_.bytes;
   if (::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
   if (::lseek(fd_, static_cast<off_t>(end_), SEEK_SET) < 0) fail("cannot write", errno);

@@ -31,8 +31,9 @@ class BatchOutput {
   void keep_ahead(const std::string& record);
   // Those that were kept have been written.
   void clear_ahead();
-  // Null: none of this line was kept.
-  const AheadFile::Record* ahead(size_t line) const { return ahead_ ? ahead_->find(line) : nullptr; }
+  // What an earlier run kept of this line, once; how many more there are.
+  std::optional<std::string> take_ahead(size_t line) { return ahead_ ? ahead_->take(line) : std::nullopt; }
+  size_t loaded_ahead() const { return ahead_ ? ahead_->loaded() : 0; }
   uint64_t ahead_bytes() const { return ahead_ ? ahead_->bytes() : 0; }
   // Where; empty: nowhere.
   std::string ahead_path() const { return ahead_ ? ahead_->path() : ""; }
@@ -49,7 +50,7 @@ class BatchOutput {
   std::string path_, name_;
   Descriptor file_;
   int fd_;
-  bool regular_ = false, restart_ = false, created_ = false, unsynced_ = false;
+  bool regular_ = false, anew_ = false, created_ = false, unsynced_ = false;
   std::optional<AheadFile> ahead_;
   HeldRecords held_;
   uint64_t end_ = 0;  // of the last whole record

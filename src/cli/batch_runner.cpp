@@ -106,8 +106,8 @@ bool BatchRunner::read_ahead() {
 void BatchRunner::start(InputLine& in) {
   const Jobs::iterator job = jobs_.emplace(jobs_.end());
   job->line = in.number;
-  if (const AheadFile::Record* const record = output_.ahead(in.number)) {  // by an earlier run
-    finish(job, record->text, record->failed);
+  if (std::optional<std::string> record = output_.take_ahead(in.number)) {  // by an earlier run
+    finish(job, std::move(*record), false);
     job->kept = true;
     return;
   }
@@ -194,13 +194,14 @@ void BatchRunner::write_finished() {
 
 // What is finished, but waits for its turn, outlives this run.
 void BatchRunner::keep_finished() {
+  const bool all_here = output_.loaded_ahead() == 0;
+  if (held_bytes_ == 0 && all_here) return output_.clear_ahead();
   if (unordered_) return;
-  if (held_bytes_ == 0) return output_.clear_ahead();
   // Records that have been written since are in that file too, until it is made anew.
-  const bool anew = output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
+  const bool anew = all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
   if (anew) output_.clear_ahead();
   for (Job& job : jobs_) {
-    if (!job.over || (job.kept && !anew)) continue;
+    if (!job.over || job.failed || (job.kept && !anew)) continue;
     output_.keep_ahead(job.record);
     job.kept = true;
   }

@@ -70,7 +70,9 @@ void check(riffle_status status, const riffle_model* model) {
   if (status != RIFFLE_OK) fail(status, exit_code_of(status), riffle_model_error(model));
 }
 void check(riffle_status status, const riffle_context* context) {
-  if (status != RIFFLE_OK) fail(status, exit_code_of(status), with_flags(riffle_context_error(context)).c_str());
+  if (status == RIFFLE_OK) return;
+  const std::string hint = status == RIFFLE_CONTEXT_FULL ? " (-c sets its length)" : "";
+  fail(status, exit_code_of(status), (with_flags(riffle_context_error(context)) + hint).c_str());
 }
 
 // ---- handles ----

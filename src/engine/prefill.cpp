@@ -35,8 +35,8 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   run->tokens.assign(tokens.begin(), tokens.end());
   const int64_t n0 = run->n0, n = run->n();
   if (n0 + n > n_ctx())
-    fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens and the session %lld, but the context holds %lld",
-         static_cast<long long>(n), static_cast<long long>(n0), static_cast<long long>(n_ctx()));
+    fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens%s, but the context holds %lld", static_cast<long long>(n),
+         n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "", static_cast<long long>(n_ctx()));
   run->old_logits.swap(s.logits);
   run_ = run.get();
   const auto start = Clock::now();
