@@ -57,7 +57,16 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
   ahead_.emplace(error || place.empty() ? path : place);
   // Who takes the output away begins anew as well.
   anew_ = restart || created_;
-  if (anew_) return;
+  if (anew_) {
+    try {
+      HeldRecords unused;
+      ahead_->load(unused);  // refuses what is not riffle's, before anything is taken away
+    } catch (...) {
+      if (created_) ::unlink(path.c_str());
+      throw;
+    }
+    return;
+  }
   held_ = scan_records(fd_, name_);
   if (const size_t damaged = ahead_->load(held_))
     notice(quiet, "[%s: %zu damaged lines are answered again]", ahead_->path().c_str(), damaged);
