@@ -20,7 +20,7 @@ std::string BatchProgress::rate() const {
 
 void BatchProgress::update() {
   if (!bar_.due()) return;
-  const size_t done = counts.answers + counts.errors;
+  const size_t done = counts.answers + counts.errors + counts.earlier;
   std::string label = text_of("%zu", done);
   if (total_) label += text_of(" of %zu", total_);
   label += " lines, " + rate();
@@ -30,8 +30,9 @@ void BatchProgress::update() {
 
 std::string BatchProgress::summary() const {
   const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
-  std::string text = text_of("%zu answers, %zu errors; %llu prompt tokens", counts.answers, counts.errors,
-                             count(counts.prompt_tokens));
+  std::string text = text_of("%zu answers, %zu errors", counts.answers, counts.errors);
+  if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
+  text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
   if (counts.reused_tokens) text += text_of(" (%llu reused)", count(counts.reused_tokens));
   return text + text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) + rate();
 }

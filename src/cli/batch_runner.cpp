@@ -108,7 +108,7 @@ void BatchRunner::start(InputLine& in) {
   job->line = in.number;
   if (std::optional<std::string> record = output_.take_ahead(in.number)) {  // by an earlier run
     finish(job, std::move(*record), false);
-    job->kept = true;
+    job->kept = job->earlier = true;
     return;
   }
   job->request = std::move(in.request);
@@ -186,7 +186,7 @@ void BatchRunner::write_finished() {
     }
     if (output_.terminal()) progress_.clear();
     output_.write(job->record);
-    ++(job->failed ? progress_.counts.errors : progress_.counts.answers);
+    ++(job->earlier ? progress_.counts.earlier : job->failed ? progress_.counts.errors : progress_.counts.answers);
     held_bytes_ -= job->record.size();
     job = jobs_.erase(job);
   }

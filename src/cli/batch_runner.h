@@ -36,7 +36,8 @@ class BatchRunner {
     std::string end_error;
     std::string record;
     bool over = false, failed = false;
-    bool kept = false;  // for another run
+    bool kept = false;     // for another run
+    bool earlier = false;  // by an earlier run
   };
   using Jobs = std::list<Job>;
 
