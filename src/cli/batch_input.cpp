@@ -139,15 +139,16 @@ Got BatchInput::next(InputLine& out, bool wait) {
       if (reader_->too_long())
         throw BatchError{"line_too_long", text_of("line %zu: longer than %zu bytes", number, kMaxLineBytes), ""};
       out.request = parse_batch_line(line_, number, defaults_);
-      if (!seen_.insert(out.request.custom_id).second)
-        throw BatchError{"dup_id", text_of("line %zu: field custom_id was used before", number), out.request.custom_id};
+      if (const auto [used, first] = seen_.emplace(out.request.custom_id, number); !first)
+        throw BatchError{"dup_id", text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
+                         out.request.custom_id};
     } catch (BatchError& e) {
       out.error = std::move(e);
     } catch (const std::bad_alloc&) {
       out.error = BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};
     }
     try {  // used, whatever became of its line
-      if (out.error && !out.error->custom_id.empty()) seen_.insert(out.error->custom_id);
+      if (out.error && !out.error->custom_id.empty()) seen_.emplace(out.error->custom_id, number);
     } catch (const std::bad_alloc&) {
     }
     const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "cli/batch_format.h"
 #include "cli/batch_reader.h"
@@ -68,7 +68,7 @@ class BatchInput {
   std::optional<LineReader> reader_;
   std::string line_;
   size_t place_ = 0;  // lines with text so far
-  std::unordered_set<std::string> seen_;
+  std::unordered_map<std::string, size_t> seen_;
 };
 
 }  // namespace riffle::cli

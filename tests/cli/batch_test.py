@@ -214,7 +214,8 @@ def ids(_):
     lines = [prompt("a", max_tokens=-1), prompt("a"), prompt("b"), b'{"custom_id": "b", "body": 1}', prompt("c"), prompt("c")]
     r = riffle(*ARGS, stdin=b"\n".join(lines))
     codes = [(x["error"] or {}).get("code") for x in records(r.out)]
-    check(r.code == 6 and codes == ["bad_request", "dup_id", None, "bad_request", None, "dup_id"], "ids used twice", (codes, r))
+    check(r.code == 6 and codes == ["bad_request", "dup_id", None, "bad_request", None, "dup_id"] and b"by line 1" in r.out
+          and b"by line 5" in r.out, "ids used twice", (codes, r))
 
 
 UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [],
