@@ -8,8 +8,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "cli/batch_format.h"
-
 namespace riffle::cli {
 
 AheadFile::AheadFile(const std::string& output) {
@@ -36,8 +34,7 @@ size_t AheadFile::load(HeldRecords& held) {
   while (regular && reader.next(line) == LineReader::Got::LINE && reader.whole()) {
     RecordHead head;
     try {
-      if (reader.too_long()) throw std::runtime_error("it is too long");
-      head = parse_record(line);
+      head = record_of(reader, line);
     } catch (const std::runtime_error&) {
       ++damaged;
       continue;
@@ -62,18 +59,13 @@ std::optional<std::string> AheadFile::take(size_t line) {
 
 bool AheadFile::add(const std::string& record) {
   if (file_.get() < 0) {
-    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (file_.get() < 0 && (errno == EACCES || errno == EPERM || errno == EROFS)) return false;
     if (file_.get() < 0) fail("cannot create", errno);
     if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
   }
   const std::string line = record + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = ::pwrite(file_.get(), line.data() + done, line.size() - done, static_cast<off_t>(end_ + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot write", errno);
-    done += static_cast<size_t>(n);
-  }
+  if (const int error = write_all(file_.get(), line)) fail("cannot write", error);
   end_ += line.size();
   unsynced_ = true;
   return true;

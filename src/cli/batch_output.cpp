@@ -95,15 +95,9 @@ void BatchOutput::begin() {
 
 void BatchOutput::write(const std::string& record) {
   const std::string line = record + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot write, nor cut off its end", error);
-      fail("cannot write", error);
-    }
-    done += static_cast<size_t>(n);
+  if (const int error = write_all(fd_, line)) {
+    if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot write, nor cut off its end", error);
+    fail("cannot write", error);
   }
   end_ += line.size();
   unsynced_ = true;

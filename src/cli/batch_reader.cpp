@@ -14,6 +14,15 @@ Descriptor::~Descriptor() {
   if (fd_ > STDERR_FILENO) ::close(fd_);
 }
 
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno != EINTR) return errno;
+    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+  }
+  return 0;
+}
+
 LineReader::LineReader(int fd, std::string name, size_t max_bytes, bool (*stop)())
     : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes), stop_(stop), buffer_(new char[kBuffer]) {}
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace riffle::cli {
@@ -22,6 +23,9 @@ class Descriptor {
  private:
   int fd_;
 };
+
+// All of text; else errno, and a part of it may have been written.
+int write_all(int fd, std::string_view text);
 
 class LineReader {
  public:

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "cli/batch_format.h"
-#include "cli/batch_reader.h"
 
 namespace riffle::cli {
 
 bool torn_record(const std::string& text) {
   const size_t n = std::min(std::min(text.size(), text.find('\0')), kRecordBegin.size());
   return std::string_view(text).substr(0, n) == kRecordBegin.substr(0, n);
+}
+
+RecordHead record_of(const LineReader& reader, const std::string& line) {
+  if (reader.too_long()) throw std::runtime_error(text_of("it is longer than %zu bytes", kMaxRecordBytes));
+  return parse_record(line);
 }
 
 HeldRecords scan_records(int fd, const std::string& name) {
@@ -32,8 +35,7 @@ HeldRecords scan_records(int fd, const std::string& name) {
     }
     RecordHead head;
     try {
-      if (reader.too_long()) throw std::runtime_error(text_of("it is longer than %zu bytes", kMaxRecordBytes));
-      head = parse_record(line);
+      head = record_of(reader, line);
     } catch (const std::runtime_error& e) {
       damaged(e.what());
     }

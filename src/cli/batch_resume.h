@@ -4,6 +4,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "cli/batch_format.h"
+#include "cli/batch_reader.h"
+
 namespace riffle::cli {
 
 // What an output holds already, by line of the input.
@@ -26,6 +29,9 @@ constexpr size_t kMaxRecordBytes = size_t{512} << 20;
 
 // Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where text should be.
 bool torn_record(const std::string& text);
+
+// The line that the reader, of at most kMaxRecordBytes a line, gave. Throws std::runtime_error with what is wrong.
+RecordHead record_of(const LineReader& reader, const std::string& line);
 
 // The records of an output file, read from its beginning. Throws Exit if it is not such a file. name: for errors.
 HeldRecords scan_records(int fd, const std::string& name);

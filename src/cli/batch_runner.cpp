@@ -26,7 +26,7 @@ const char* error_code(riffle_status status) {
 }
 
 BatchError error_of(size_t line, riffle_status status, const std::string& text, const std::string& custom_id) {
-  return {error_code(status), text_of("line %zu: %s", line, text.empty() ? riffle_status_name(status) : text.c_str()),
+  return {error_code(status), text_of("line %zu: %s", line, text.empty() ? riffle_status_name(status) : with_flags(text).c_str()),
           custom_id};
 }
 
@@ -142,7 +142,7 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
   options.n_stop = stops.size();
   uint64_t id = 0;
   const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
-  if (status != RIFFLE_OK) return error_of(job->line, status, with_flags(riffle_context_error(context_)), r.custom_id);
+  if (status != RIFFLE_OK) return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
   job->bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += job->bytes;
   try {
@@ -165,7 +165,7 @@ void BatchRunner::conclude(Jobs::iterator job) {
   }
   const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
   const char* const text = end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
-  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, with_flags(text), job->request.custom_id))), true);
+  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, text, job->request.custom_id))), true);
 }
 
 void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {

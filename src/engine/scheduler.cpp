@@ -361,6 +361,8 @@ void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
 bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
+    // Before prompts are compared, in every iteration of a full house.
+    if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty())) return false;
     Request& r = *waiting_.front();
     Donor donor = find_donor(r);
     const auto spare = [&] {  // a kept one that is of no use here
@@ -383,7 +385,6 @@ bool Scheduler::begin_next() {
     while (!adopt) {
       const bool full = live() >= static_cast<size_t>(o_.max_seqs);
       if (!full && fits(0)) break;
-      if (full && engine_.may_keep_more()) return false;
       if (!full && !decoding_.empty() && !fits(freed_by_kept())) return false;  // kept ones would go in vain
       if (const int i = spare(); i >= 0) drop_kept(i);
       else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common

@@ -12,13 +12,6 @@ riffle_context_options small(riffle_selector selector, int64_t slots) {
   return o;
 }
 
-uint64_t host_bytes(Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
-  return stats.host_kv_bytes;
-}
-
 riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
   r.sessions.push_back(nullptr);
   r.check(riffle_session_fork(from, n, &r.sessions.back()));
@@ -58,10 +51,10 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
   const auto prompt = some_tokens(16 * 12, 1);
   r.check(riffle_prefill(s[0], prompt.data(), prompt.size(), nullptr, nullptr));
   const uint64_t block = 16 * 4096;  // of all 8 layers and 2 heads
-  CHECK(host_bytes(r) == 12 * block);
+  CHECK(host_kv_bytes(r) == 12 * block);
   s[1] = fork(r, s[0], prompt.size());
   s[2] = fork(r, s[0], 16 * 8);
-  CHECK(host_bytes(r) == 12 * block);
+  CHECK(host_kv_bytes(r) == 12 * block);
   const int32_t next[3] = {500, 600, 700};
   r.check(riffle_step(r.context, s, next, 3));
   riffle_stats stats{};
@@ -115,7 +108,7 @@ TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
     alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
     alone.check(riffle_prefill(b, prompt.data(), 120, nullptr, nullptr));
     riffle_session* child = fork(r, donor, 120);
-    CHECK(host_bytes(r) == (10 + 1) * 16 * 4096);
+    CHECK(host_kv_bytes(r) == (10 + 1) * 16 * 4096);
     const auto both = [&](Runtime& at, riffle_session* x, int32_t t) {
       at.check(riffle_step(at.context, &x, &t, 1));
       return at.logits(x);
@@ -124,7 +117,7 @@ TEST_CASE("keys that are turned in a fork are its own from then on", "[fork]") {
     r.check(riffle_set_selection(r.context, &list));
     alone.check(riffle_set_selection(alone.context, &list));
     CHECK(both(r, child, 500) == both(alone, b, 500));
-    CHECK(host_bytes(r) == (10 + 8) * 16 * 4096);
+    CHECK(host_kv_bytes(r) == (10 + 8) * 16 * 4096);
     r.check(riffle_set_selection(r.context, &o.selection));
     alone.check(riffle_set_selection(alone.context, &o.selection));
     CHECK(both(r, donor, 600) == both(alone, a, 600));

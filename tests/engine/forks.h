@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "test_model.h"
+#include "host_kv.h"
 
 namespace riffle::test {
 
@@ -60,10 +60,10 @@ class Forks {
       else if (what <= 9 && members_.size() < 5) fork(one);
       else if (what == 10) truncate(one, below(one.length + 1));
       else if (members_.size() > 1) free(below(members_.size()));
-      REQUIRE(host_bytes() == distinct_blocks() * block_bytes_);
+      REQUIRE(host_kv_bytes(shared_) == distinct_blocks() * block_bytes_);
     }
     while (!members_.empty()) free(below(members_.size()));
-    CHECK(host_bytes() == 0);
+    CHECK(host_kv_bytes(shared_) == 0);
     CHECK(forks_ > 0);
     CHECK(compared_ > 0);
   }
@@ -78,12 +78,6 @@ class Forks {
   };
 
   uint32_t below(uint64_t n) { return static_cast<uint32_t>(random_() % n); }
-  uint64_t host_bytes() const {
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    shared_.check(riffle_get_stats(shared_.context, &stats));
-    return stats.host_kv_bytes;
-  }
   size_t distinct_blocks() const {
     std::set<int> all;
     for (const auto& m : members_) all.insert(m->blocks.begin(), m->blocks.end());
@@ -279,10 +273,7 @@ inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
     CHECK(alone.logits(c) == child_logits);
     CHECK(step(alone, c, 700) == child_next);
     end(r, child);
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    r.check(riffle_get_stats(r.context, &stats));
-    CHECK(stats.host_kv_bytes == 0);
+    CHECK(host_kv_bytes(r) == 0);
     for (riffle_session* s : {a, b, c}) end(alone, s);
   }
 }

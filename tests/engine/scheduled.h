@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "test_model.h"
+#include "host_kv.h"
 
 namespace riffle::test {
 
@@ -139,13 +139,6 @@ inline uint64_t full_session_bytes(const riffle_context_options& o) {
   char err[512];
   REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
   return plan.host_kv;
-}
-
-inline uint64_t host_kv_bytes(const Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
-  return stats.host_kv_bytes;
 }
 
 // Answers as long as prompts, in memory for one to two full sessions: whoever finds none waits or begins again, and all texts
