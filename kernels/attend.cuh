@@ -19,8 +19,9 @@
 
 namespace riffle::cuda {
 
-// A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers around rankings.
-enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2 };
+// A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers around rankings; 1 and the
+// blocks that fetch_ahead has brought, when it is through with the row.
+enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2, kAhead = 8 };
 
 __device__ inline void arrive(uint32_t* counter) {
   __threadfence();
@@ -39,7 +40,7 @@ __device__ inline bool await(const uint32_t* counter, uint32_t target, uint32_t*
 // head: sum of e^(bound - top) over those ranked after position `end` - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
 __device__ inline void sum_left(const AttendArgs& a, const RowGeometry& r, int row, int end, double (*left)[kMaxGroup]) {
   const float* scores = a.scratch.scores + int64_t(row) * a.step.max_blocks;
-  const int last_block = __ldcg(a.order + int64_t(row) * a.step.max_blocks + end - 1);
+  const int last_block = block_in(__ldcg(a.order + int64_t(row) * a.step.max_blocks + end - 1));
   const unsigned long long last = rank_key(__ldcg(scores + last_block - r.first), last_block);
   const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas;
   double sum[kMaxGroup];
@@ -185,40 +186,117 @@ __device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int e
   return end;
 }
 
+// What attention reads of a row, and how far its order goes by now.
+struct RowPlan {
+  RowGeometry geometry;
+  RankState state;       // tests
+  int known, expected;   // positions that are ranked; progressive rows: read in the last step
+  int likely;            // positions that are sure (or likely) to be read: these are fetched together
+};
+__device__ inline RowPlan plan_row(const AttendArgs& a, const StepSequence& sequence, int row) {
+  const Ranked& ranked = a.step.ranked;
+  RowPlan plan{row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size), {}, 0, 0, 0};
+  RowGeometry& r = plan.geometry;
+  if (chooses_order(ranked)) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
+  plan.known = r.n_total;
+  if (a.host_driven) return plan;
+  if (a.tests) {
+    plan.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
+    plan.state.last = __ldcg(&a.scratch.ranks[row].last);
+    const int64_t head = int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads;
+    if (sequence.expected != nullptr) plan.expected = *static_cast<volatile int32_t*>(sequence.expected + head);
+    plan.known = min(r.n_total, r.n_forced + plan.state.ranked);
+  }
+  // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
+  plan.likely = ranked.everything ? 0 : min(min(plan.known, a.tests ? plan.expected : r.n_total), 32 * kRowWarps);
+  return plan;
+}
+
+// CTAs beside the row groups bring what rows are likely to read while these rows wait for a group: so the link has work
+// while groups compute. By the rows' turns; a row group of theirs waits until they are through with its row.
+template <class T, int D, int G>
+__device__ inline void fetch_ahead(const AttendArgs& a, int loader, int n_loaders, AttendMemory<T, D, G>& memory) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, n_rows = a.step.n * a.step.n_kv_heads;
+  const Pool& pool = a.step.pool;
+  const uint32_t now = *pool.now;
+  for (int row = a.n_groups + loader; row < n_rows; row += n_loaders) {
+    const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+    const RowPlan plan = plan_row(a, sequence, row);
+    const int64_t entry0 = (int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads) * sequence.max_blocks;
+    int32_t* order = const_cast<int32_t*>(a.order) + int64_t(row) * a.step.max_blocks;
+    int n_brought = 0;
+    for (int base = 0; base < plan.likely; base += kCtaThreads) {
+      const int p = base + lane * kCtaWarps + warp;
+      int block = plan.geometry.n_blocks - 1, to = -1;  // the last block never is in a slot
+      if (p < plan.likely) block = __ldcg(order + p);
+      const int64_t entry = entry0 + block;
+      int32_t* place = pool.page_tables[table_of(sequence, block)] + entry;
+      const std::byte* from = nullptr;
+      if (block != plan.geometry.n_blocks - 1) {
+        const unsigned long long key = device_pool_key(table_of(sequence, block), entry);
+        const int slot = __ldcg(place);
+        const bool here =
+            slot >= 0 && claim_slot(pool, slot, key, now, *static_cast<volatile unsigned long long*>(pool.words + slot));
+        if (!here) {
+          from = sequence.host[entry];
+          to = take_victim(pool, key, now);
+        }
+      }
+      const unsigned lanes = __ballot_sync(kAllLanes, to >= 0);
+      if (lanes == 0) continue;
+      n_brought += __popc(lanes);
+      bring<16>(pool, a.step.layout.block_bytes, lanes, from, to);
+      if (to >= 0) {
+        *place = to;
+        order[p] = block | kBroughtBit;
+      }
+    }
+    if (lane == 0) memory.counts[warp][0] = n_brought;
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) {
+      uint32_t sum = 1;
+      for (int w = 0; w < kCtaWarps; ++w) sum += static_cast<uint32_t>(memory.counts[w][0]);
+      atomicAdd(a.scratch.counters + int64_t(row) * kCounterStride + kAhead, sum);
+    }
+    __syncthreads();
+  }
+}
+
 // False: given up waiting for the row's other CTAs (DecodeStep::fault).
 template <class T, int D, int G>
 __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
   const Ranked& ranked = a.step.ranked;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) {
-    const StepSequence sequence = a.step.sequences[row / a.step.n_kv_heads];
-    memory.sequence[warp] = sequence;
-    memory.geometry[warp] = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
-    if (chooses_order(ranked))
-      memory.geometry[warp].n_total = memory.geometry[warp].n_forced + __ldcg(&a.scratch.ranks[row].ranked);
-  }
+  if (threadIdx.x % 32 == 0) memory.sequence[warp] = a.step.sequences[row / a.step.n_kv_heads];
   __syncwarp();
   const StepSequence& sequence = memory.sequence[warp];
+  RankState state{};
+  int known = 0, expected = 0, fetched = 0;
+  {
+    const RowPlan plan = plan_row(a, sequence, row);
+    state = plan.state, known = plan.known, expected = plan.expected, fetched = plan.likely;
+    if (threadIdx.x % 32 == 0) memory.geometry[warp] = plan.geometry;
+  }
+  __syncwarp();
   const RowGeometry& r = memory.geometry[warp];
   const int cta = blockIdx.x % kRowCtas, n_total = r.n_total;
   const bool host = a.host_driven, tests = a.tests && !host, bounds = needs_bounds(ranked.stop);
   RowWarp<T, D, G> w(a, sequence, r, memory, ring + warp * RowWarp<T, D, G>::ring_chunks(a), row);
   uint32_t* counters = a.scratch.counters + int64_t(row) * kCounterStride;
-  RankState state{};
-  int begin = 0, end = n_total, ahead = n_total, known = n_total, expected = 0;
+  int begin = 0, end = n_total, ahead = n_total;
   if (host) {
     begin = a.begin;
     known = end = ahead = min(a.end, n_total);
   } else if (tests) {
-    state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
-    state.last = __ldcg(&a.scratch.ranks[row].last);
-    if (sequence.expected != nullptr) expected = *static_cast<volatile int32_t*>(sequence.expected + w.head_index());
-    known = min(n_total, r.n_forced + state.ranked);
     end = wave_end(ranked, r, expected, 0);
     wipe_words(a, row);
   }
-  // Blocks that are sure (or likely) to be read are fetched together. All blocks, a dense row's, need no such help.
-  const int fetched = host || ranked.everything ? 0 : min(known, tests ? expected : n_total);
+  if (a.n_loaders > 0 && row >= a.n_groups) {
+    const bool late = threadIdx.x == 0 && !await(counters + kAhead, 1, a.step.fault);
+    if (__syncthreads_or(late)) return false;
+    if (cta == 0 && warp == 0) w.misses = static_cast<int>(__ldcg(counters + kAhead)) - 1;
+  }
   w.look_up(known);
   w.claim(max(min(end, known), fetched));
   if (fetched > 0) w.fetch(fetched);
@@ -324,13 +402,18 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   extern __shared__ __align__(128) uint4 ring[];
   __shared__ AttendMemory<T, D, G> memory;
   wait_for_earlier();
-  const int n_rows = a.step.n * a.step.n_kv_heads, n_groups = gridDim.x / kRowCtas;
-  for (int row = blockIdx.x / kRowCtas; row < n_rows; row += n_groups) {
+  const int n_rows = a.step.n * a.step.n_kv_heads, group = blockIdx.x / kRowCtas;
+  if (group >= a.n_groups)
+    return fetch_ahead<T, D, G>(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, a.n_loaders, memory);
+  for (int row = group; row < n_rows; row += a.n_groups) {
     if (a.host_driven && !a.merge && a.done[row]) continue;
     if (!attend_row<T, D, G>(a, row, ring, memory)) return;
     __syncthreads();  // before the next row uses the shared memory
   }
 }
+
+// CTAs that fetch ahead; half as many do not fill a PCIe 5 link, twice as many gain nothing (H200).
+inline constexpr int kLeastLoaders = 16;
 
 // How many blocks of a ring each warp gets, or half of one, and the bytes of all rings.
 struct RingSize {
@@ -338,7 +421,7 @@ struct RingSize {
   bool halves = false;
   size_t bytes = 0;
 };
-// cudaErrorNotSupported: not even half a block fits.
+// The largest ring that fits. cudaErrorNotSupported: not even half a block does.
 template <class T, int D, int G>
 Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& ring) {
   using Warp = RowWarp<T, D, G>;
@@ -355,31 +438,58 @@ Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& rin
   return bytes() > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
-// Grid: as many row groups as can run together (they wait for each other), at most one a row.
+// CTAs that can run together with this ring.
+inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits, int& ctas) {
+  int per_sm = 0;
+  const Status status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kCtaThreads, ring.bytes);
+  ctas = per_sm * limits.n_sm;
+  return status;
+}
+
+// Grid: as many row groups as can run together (they wait for each other), at most one a row. Rows of a selection mostly wait
+// for the host and for each other, and seldom have more than a block a warp under way: where there are more of them than fit
+// beside full rings, shorter ones let more of them wait at once, and some CTAs fetch for those whose turn is still to come.
 template <class T, int D, int G>
 Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stream) {
   const auto kernel = attend_kernel<T, D, G>;
   const void* function = reinterpret_cast<const void*>(kernel);
-  RingSize size;
-  if (Status status = ring_of<T, D, G>(a.step.layout, limits, size); status != cudaSuccess) return status;
-  const size_t ring = size.bytes;
-  a.n_stages = size.n_stages;
-  a.halves = size.halves;
-  if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(ring));
+  RingSize ring;
+  if (Status status = ring_of<T, D, G>(a.step.layout, limits, ring); status != cudaSuccess) return status;
+  if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(ring.bytes));
       status != cudaSuccess)
     return status;
-  int per_sm = 0;
-  if (Status status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, function, kCtaThreads, ring);
+  // Else the device may keep shared memory back that the count of CTAs below takes for granted.
+  if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared);
       status != cudaSuccess)
     return status;
-  const int rows = a.step.n * a.step.n_kv_heads, together = per_sm * limits.n_sm / kRowCtas;
-  if (together < 1) return cudaErrorNotSupported;
-  const int groups = a.host_driven || rows < together ? rows : together;  // host-driven rows do not wait for each other
+  const int rows = a.step.n * a.step.n_kv_heads;
+  const bool selects = !a.step.ranked.everything && !a.host_driven;
+  int together = 0;
+  if (Status status = ctas_together(function, ring, limits, together); status != cudaSuccess) return status;
+  for (RingSize less = ring; less.n_stages > 1 && together < rows * kRowCtas && selects;) {
+    less.bytes = less.bytes / less.n_stages * (less.n_stages - 1);
+    --less.n_stages;
+    int more = 0;
+    if (Status status = ctas_together(function, less, limits, more); status != cudaSuccess) return status;
+    if (more > together) ring = less, together = more;
+  }
+  a.n_stages = ring.n_stages;
+  a.halves = ring.halves;
+  a.n_groups = together / kRowCtas;
+  if (a.n_groups < 1) return cudaErrorNotSupported;
+  if (a.host_driven || rows <= a.n_groups) {
+    a.n_groups = rows;  // host-driven rows do not wait for each other
+  } else if (selects && a.step.pool.n_slots > 0) {
+    if (together - a.n_groups * kRowCtas < kLeastLoaders && a.n_groups > 1) --a.n_groups;
+    a.n_loaders = together - a.n_groups * kRowCtas;
+    if (a.n_loaders > rows - a.n_groups) a.n_loaders = rows - a.n_groups;
+  }
   cudaLaunchAttribute attribute[2] = {};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(groups * kRowCtas);
+  config.gridDim = dim3(a.n_groups * kRowCtas + a.n_loaders);
   config.blockDim = dim3(kCtaThreads);
-  config.dynamicSmemBytes = ring;
+  config.dynamicSmemBytes = ring.bytes;
   config.stream = stream;
   config.attrs = attribute;
   // CTAs of a row wait for each other, so all must come to run. A cooperative launch promises it; a dependent one may not be

@@ -8,8 +8,39 @@
 
 namespace riffle::cuda {
 
-// kFetched: a miss that fetch() has put into a slot.
-enum Source : int { kNone = 0, kHit = 1, kMiss = 2, kFetched = 3, kTail = 4, kGiven = 5 };
+// kFetched: a miss that has been put into a slot beforehand; kBrought: the same, not claimed yet (fetch_ahead).
+enum Source : int { kNone = 0, kHit = 1, kMiss = 2, kFetched = 3, kTail = 4, kGiven = 5, kBrought = 6 };
+
+// In a row's order: fetch_ahead has put this block into a slot.
+inline constexpr int32_t kBroughtBit = 1 << 30;
+__device__ inline int block_in(int32_t entry) { return entry & ~kBroughtBit; }
+
+// The blocks of those lanes that are in `lanes`, from host memory at `from` into slots `to`, by the whole warp, with kEach
+// loads of each lane under way.
+template <int kEach>
+__device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes, const std::byte* from, int to) {
+  const int lane = threadIdx.x % 32;
+  const int64_t chunks = block_bytes / 16;
+  while (lanes != 0) {
+    const int holder = __ffs(static_cast<int>(lanes)) - 1;
+    lanes &= lanes - 1;
+    const auto* src = reinterpret_cast<const uint4*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
+    const int64_t target = __shfl_sync(kAllLanes, to, holder);
+    auto* dst = reinterpret_cast<uint4*>(pool.slots + target * block_bytes);
+    for (int64_t at = lane; at < chunks; at += kEach * 32) {
+      uint4 x[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (at + 32 * j < chunks) x[j] = load_once(src + at + 32 * j);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);
+    }
+  }
+  __threadfence();  // other lanes, and rows of forks, are going to read what this one wrote
+  __syncwarp();
+}
 
 template <class T, int D, int G>
 struct BlockOf {
@@ -118,9 +149,10 @@ struct RowWarp {
   __device__ void look_up(int known) {
     const int p = own(looked + lane);
     if (block >= 0 || p >= known) return;
-    block = a.step.ranked.everything ? r.first_block + p : __ldcg(order + p);
+    const int32_t entry = a.step.ranked.everything ? r.first_block + p : __ldcg(order + p);
+    block = block_in(entry);
     slot = -1;
-    source = kNone;
+    source = block == entry ? kNone : kBrought;
     if (block == r.n_blocks - 1) {
       source = kTail;
       from = tail();
@@ -134,9 +166,9 @@ struct RowWarp {
   }
   // Settles where positions below `limit` come from; hits are ours for this step.
   __device__ void claim(int limit) {
-    if (block < 0 || source != kNone || own(looked + lane) >= limit) return;
+    if (block < 0 || (source != kNone && source != kBrought) || own(looked + lane) >= limit) return;
     if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
-      source = kHit;
+      source = source == kBrought ? kFetched : kHit;
       from = a.step.pool.slots + slot * a.step.layout.block_bytes;
     } else {
       source = kMiss;
@@ -152,29 +184,9 @@ struct RowWarp {
     if (!__any_sync(kAllLanes, missing)) return;
     int to = -1;
     if (missing) to = take_victim(a.step.pool, key(block), now);
-    unsigned left = __ballot_sync(kAllLanes, to >= 0);
+    const unsigned left = __ballot_sync(kAllLanes, to >= 0);
     misses += __popc(left);
-    const int64_t chunks = a.step.layout.block_bytes / 16;
-    while (left != 0) {
-      const int holder = __ffs(static_cast<int>(left)) - 1;
-      left &= left - 1;
-      const auto* src = reinterpret_cast<const uint4*>(
-          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
-      const int64_t target = __shfl_sync(kAllLanes, to, holder);
-      auto* dst = reinterpret_cast<uint4*>(a.step.pool.slots + target * a.step.layout.block_bytes);
-      constexpr int kEach = 8;
-      for (int64_t at = lane; at < chunks; at += kEach * 32) {
-        uint4 x[kEach];
-#pragma unroll
-        for (int j = 0; j < kEach; ++j)
-          if (at + 32 * j < chunks) x[j] = load_once(src + at + 32 * j);
-#pragma unroll
-        for (int j = 0; j < kEach; ++j)
-          if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);
-      }
-    }
-    __threadfence();  // other lanes, and rows of forks, are going to read what this one wrote
-    __syncwarp();
+    bring<8>(a.step.pool, a.step.layout.block_bytes, left, from, to);
     if (to >= 0) {
       *place(block) = to;
       source = kFetched;

@@ -129,6 +129,7 @@ struct AttendArgs {
   int group;                // g
   int n_stages;             // blocks of the ring that each warp has in shared memory
   bool halves;              // there is room for half a block only: its keys, then its values in their place
+  int n_groups, n_loaders;  // of the grid: row groups, and CTAs that fetch for rows whose turn is to come (0: none do)
   float scale;              // log2(e) / sqrt(d)
   bool tests;               // progressive: tests between microbatches
   uint32_t* arrived;        // [rows] arrived_stride apart: CTAs of the row that have finished; 0 before and after

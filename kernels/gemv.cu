@@ -1,11 +1,11 @@
-// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh; for Q8_0
-// they are slower for one row of x and faster from four on: the bits must not depend on n, and one row is what matters
-// most), types of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of
-// reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time and keeps kDepth 16-byte
-// loads a lane in flight, also across units and before x is even there. The row of a matrix belongs to one warp whatever
-// the grid, and a lane adds its products in the order of the columns: the bits of y depend on W's row and x alone, not
-// on n, on the other outputs or on the device.
-#include "kernels/gemv_mma.cuh"
+// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh, from 9 rows
+// on gemv_mma_pair.cuh; for Q8_0 they are slower for one row of x and faster from four on: the bits must not depend on
+// n, and one row is what matters most), types of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without
+// them. The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time
+// and keeps kDepth 16-byte loads a lane in flight, also across units and before x is even there. The row of a matrix
+// belongs to one warp whatever the grid, and a lane adds its products in the order of the columns: the bits of y depend
+// on W's row and x alone, not on n, on the other outputs or on the device.
+#include "kernels/gemv_mma_pair.cuh"
 #include "kernels/gemv_quant.h"
 #include "kernels/rmsnorm.cuh"
 
@@ -369,6 +369,10 @@ Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t 
   if (few_bits) {
     const Status s = gemv_quant::launch(args, device, stream);
     return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
+  }
+  if (gemv_mma::fits_pair(args, device)) {
+    const Status s = gemv_mma::launch_pair(args, device, stream);
+    if (s != cudaErrorNotSupported) return s;
   }
   return launch_in_parts(args, kMostRows, [&](const Gemv& part) {
     if (gemv_mma::fits(part, device)) return gemv_mma::launch(part, device, stream);

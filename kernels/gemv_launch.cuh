@@ -1,4 +1,4 @@
-// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows, the launch.
+// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows, the launch, clusters.
 #pragma once
 #include "kernels/convert.cuh"
 
@@ -56,6 +56,25 @@ Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size
   config.numAttrs = n;
   if (Status s = cudaLaunchKernelEx(&config, kernel, args); s != cudaSuccess) return s;
   return cudaGetLastError();
+}
+
+// How many clusters of so many blocks the device has room for at once.
+template <class Kernel>
+Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, int* most) {
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+      s != cudaSuccess)
+    return s;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(cluster);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = smem;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(most, kernel, &config);
 }
 
 // `rows` rows of x at a time.

@@ -102,8 +102,9 @@ struct Producer {
   int unit0, u, chunk;    // the group's first unit; the unit in the group
   int tile, end, slot;
 
-  __device__ __forceinline__ Producer(const Plan& p, int lane, uint32_t ring, int first_tile, int last_tile)
-      : plan(p), first(first_tile), last(last_tile), unit0(static_cast<int>(blockIdx.x)), u(0), chunk(0), slot(0) {
+  __device__ __forceinline__ Producer(const Plan& p, int lane, uint32_t ring, int first_unit, int first_tile,
+                                      int last_tile)
+      : plan(p), first(first_tile), last(last_tile), unit0(first_unit), u(0), chunk(0), slot(0) {
     // Lanes that read different rows of a tile find them in different banks.
     const int r = lane / 8;
     to = ring + r * kLine + ((lane % 8 * 16) ^ (r % 2 * 64));
@@ -149,15 +150,13 @@ struct Producer {
   }
 };
 
-// Puts x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as operands: for each 16 columns,
-// row of x and t = lane % 4 the high part's two registers, then the low part's. With 3 parts the third lies after all
-// these. Adds to squares.
-template <int N, int kParts>
-__device__ __forceinline__ void stage(const Plan& plan, int lane, int tile, int n_tiles, uint4* parts, uint2* third,
-                                      float (&squares)[N]) {
-  const Gemv& a = plan.args;
+// Puts n rows of x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as operands: for each 16
+// columns, row of x and t = lane % 4 the high part's two registers, then the low part's. With 3 parts the third lies
+// after all these. Adds to squares. kAtOnce: loads under way, a row of x: written out, or they would not overlap.
+template <int N, int kParts, int kAtOnce = N == 1 ? 7 : 8 / N>
+__device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int lane, int tile, int n_tiles,
+                                      uint4* parts, uint2* third, float (&squares)[N]) {
   const int n_quads = n_tiles * kQuads;
-  constexpr int kAtOnce = N == 1 ? 7 : 8 / N;  // loads under way, a row of x: written out, or they would not overlap
   for (int begin = lane; begin < n_quads; begin += 32 * kAtOnce) {
     float4 v[kAtOnce][N], weight[kAtOnce];
 #pragma unroll
@@ -167,7 +166,7 @@ __device__ __forceinline__ void stage(const Plan& plan, int lane, int tile, int 
 #pragma unroll
       for (int i = 0; i < N; i++) {
         v[m][i] = make_float4(0, 0, 0, 0);
-        if (f < n_quads && (N <= 2 || i < a.n)) v[m][i] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c);
+        if (f < n_quads && (N <= 2 || i < n)) v[m][i] = *reinterpret_cast<const float4*>(x0 + i * a.ldx + c);
       }
       weight[m] = make_float4(1, 1, 1, 1);
       if (f < n_quads && a.norm != nullptr) weight[m] = *reinterpret_cast<const float4*>(a.norm + c);
@@ -226,7 +225,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   // Weights first: they wait for nobody.
   let_next_start();
   const int first = warp * plan.n_tiles / kWarps, last = (warp + 1) * plan.n_tiles / kWarps;
-  Producer<Tune> producer(plan, lane, shared_address(ring), first, last);
+  Producer<Tune> producer(plan, lane, shared_address(ring), static_cast<int>(blockIdx.x), first, last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
   if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit) {
@@ -272,7 +271,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
           for (int j = 0; j < N; j++) squares[j] = squares_of[warp][j][lane];
         }
         __syncwarp();
-        stage<N, Tune::kParts>(plan, lane, tile, n_tiles, parts, third, squares);
+        stage<N, Tune::kParts>(a, a.x, a.n, lane, tile, n_tiles, parts, third, squares);
         __syncwarp();
         if (at_first && a.norm != nullptr) {
 #pragma unroll

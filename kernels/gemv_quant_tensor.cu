@@ -66,20 +66,6 @@ RIFFLE_HOST_DEVICE constexpr int bytes_of_exchange(int eights) {
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The address in another block of what is at `shared` in this one.
-__device__ __forceinline__ uint32_t in_block(uint32_t shared, int rank) {
-  uint32_t at;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared), "r"(rank));
-  return at;
-}
-__device__ __forceinline__ void store_far(uint32_t at, float x) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-
 // Sums come out as floats: 1.5 * 2^23 + s has s in its low bits, and |s| <= 2^19.
 constexpr int kMagic = 0x4b400000;
 __device__ __forceinline__ void mma_k32(float (&c)[4], const uint32_t (&a)[4], uint2 b) {
@@ -521,18 +507,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
       static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * kStepOfX + bytes_of_exchange(H);
 
   // As many clusters as the device has room for with one block on a processor: one more would take as long again.
-  if (Status s = cudaFuncSetAttribute(kernel<T, H>, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem);
-      s != cudaSuccess)
-    return s;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kCluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(kCluster), config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = device.smem;
-  config.attrs = &cluster, config.numAttrs = 1;
   int most = 0;
-  if (Status s = cudaOccupancyMaxActiveClusters(&most, kernel<T, H>, &config); s != cudaSuccess) return s;
+  if (Status s = most_clusters(kernel<T, H>, kCluster, kThreads, device.smem, &most); s != cudaSuccess) return s;
   if (most < 1) return cudaErrorNotSupported;
   const int clusters = plan.n_units < most ? plan.n_units : most;
   plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));

@@ -1,5 +1,6 @@
 // The PTX instructions that CUDA C++ has no name for, one thin wrapper each: asynchronous copies into shared memory,
-// ldmatrix and the warp's matrix product (compute capability 8.0 and later). PTX ISA 9.7.9, 9.7.15.
+// ldmatrix and the warp's matrix product (compute capability 8.0 and later), a cluster's barrier and shared memory
+// (9.0). PTX ISA 9.7.9, 9.7.13, 9.7.15.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -48,6 +49,28 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], const uint32_t (&a)[4],
       "%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif
+
+#if __CUDA_ARCH__ >= 900
+
+// The barrier of a cluster's threads: what they wrote before they arrived is there for all after the wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// The address in another block of what is at `shared` in this one.
+__device__ __forceinline__ uint32_t in_block(uint32_t shared, int rank) {
+  uint32_t at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared), "r"(rank));
+  return at;
+}
+__device__ __forceinline__ void store_far(uint32_t at, float x) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+__device__ __forceinline__ void store_far(uint32_t at, float x, float y) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
 
 #endif

@@ -121,6 +121,7 @@ class Engine {
     return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers * c.n_kv_heads;
   }
   int64_t host_room() const { return backend_->residency().host_room(); }
+  void expect(int64_t n_blocks) { backend_->residency().expect(n_blocks); }
   // ... and that are free when the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Whether sequences beyond n_sessions cost nothing but host memory, and that has a limit.

@@ -323,6 +323,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
       size_t n = r.prompt.size() - r.read;
       if (o_.prefill == RIFFLE_PREFILL_CHUNKS) n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr);
+      expect_next();
       if (o_.prefill == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
     }
     const double done = run_->done, pairs = run_->pairs;
@@ -346,6 +347,17 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     run_.reset();
     prompt_failed(RIFFLE_OUT_OF_MEMORY, "out of memory");
   }
+}
+
+// Memory for the prompt after this one is got ready meanwhile: else the steps of those that decode would wait for it.
+void Scheduler::expect_next() {
+  if (waiting_.empty() || live() >= static_cast<size_t>(o_.max_seqs)) return;
+  const Request& next = *waiting_.front();
+  size_t shared = static_cast<size_t>(find_donor(next).n_tokens);
+  if (!o_.no_prefix_reuse && engine_.can_fork())
+    shared = std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
+  const int64_t blocks = engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared));
+  if (blocks <= engine_.host_room()) engine_.expect(blocks);
 }
 
 // Where memory ran out it is tried again when somebody has ended.

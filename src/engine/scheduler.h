@@ -45,6 +45,7 @@ class Scheduler {
   void end(std::unique_ptr<Request> r, riffle_status status, const std::string& error);
 
   void read_prompt(riffle_iteration& it);
+  void expect_next();
   void prompt_failed(riffle_status status, const std::string& error);
   bool begin_next();
   struct Donor {

@@ -38,6 +38,8 @@ class Residency {
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
+  // So many more blocks are going to be reserved soon: what takes time may be done meanwhile. Never fails.
+  virtual void expect(int64_t n_blocks) { (void)n_blocks; }
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;

@@ -88,4 +88,9 @@ class DeviceArray {
   size_t size_ = 0;
 };
 
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
 }  // namespace riffle::test

@@ -1,4 +1,5 @@
 // The linear-algebra kernels against float64 sums over weights decoded here, and against their CPU twins.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -115,6 +116,66 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
           equal &= std::memcmp(&got[i * rows], &all[i * rows], rows * sizeof(float)) == 0;
         }
         CHECK(equal);
+      }
+    }
+  }
+}
+
+TEST_CASE("gemv of 9 to 16 rows of x and BF16 gives the bits of one row at a time", "[cuda]") {
+  if (skip()) return;
+  Rng g(8);
+  struct Shape {
+    std::vector<int64_t> rows;
+    int64_t cols;
+    Then then;
+    bool norm;
+  };
+  // Fewer tiles of 64 columns than warps, not a multiple, x in several pieces, few and many units; an 8B model's layer.
+  const Shape shapes[] = {{{20}, 64, Then::Store, true},
+                          {{40}, 192, Then::Add, false},
+                          {{100, 17, 1}, 320, Then::Store, true},
+                          {{45, 45}, 704, Then::SwiGlu, true},
+                          {{2117}, 1408, Then::Add, true},
+                          {{70, 33}, 8256, Then::Store, true},
+                          {{300, 300}, 14336, Then::SwiGlu, true},
+                          {{9001}, 8192, Then::Add, true},
+                          {{4096, 1024, 1024}, 4096, Then::Store, true},
+                          {{14336, 14336}, 4096, Then::SwiGlu, true},
+                          {{4096}, 14336, Then::Add, false}};
+  for (const Shape& shape : shapes) {
+    const int n_outs = static_cast<int>(shape.rows.size()), n_y = shape.then == Then::SwiGlu ? 1 : n_outs;
+    const int64_t cols = shape.cols, ldx = cols + 4;
+    const DeviceArray<float> x(random_floats(g, ldx * kGemvMaxRows)), norm(random_floats(g, cols));
+    Gemv a;
+    a.ldx = ldx, a.norm = shape.norm ? norm.get() : nullptr, a.eps = 1e-5f, a.then = shape.then, a.n_outs = n_outs;
+    std::vector<DeviceArray<uint8_t>> data;
+    std::vector<DeviceArray<float>> y;
+    std::vector<std::vector<float>> before, one;
+    for (int o = 0; o < n_outs; o++) {
+      data.emplace_back(static_cast<size_t>(shape.rows[o] * cols * 2));
+      a.w[o] = {WType::BF16, shape.rows[o], cols, data[o].get(), nullptr};
+      check_cuda(fill_synthetic(a.w[o], 50 + o, 0.25f, nullptr), "fill_synthetic");
+      if (o >= n_y) continue;
+      a.ldy[o] = shape.rows[o] + 3;
+      before.push_back(random_floats(g, a.ldy[o] * kGemvMaxRows));
+      y.emplace_back(before[o]);
+    }
+    for (int i = 0; i < kGemvMaxRows; i++) {
+      a.x = x.get() + i * ldx, a.n = 1;
+      for (int o = 0; o < n_y; o++) a.y[o] = y[o].get() + i * a.ldy[o];
+      check_cuda(gemv(a, nullptr), "gemv of one row");
+    }
+    for (int o = 0; o < n_y; o++) one.push_back(y[o].download());
+    for (int n = kGemvMaxRows; n > 8; n--) {
+      for (int o = 0; o < n_y; o++) y[o].upload(before[o]), a.y[o] = y[o].get();
+      a.x = x.get(), a.n = n, a.overlap = n % 2 == 0;
+      check_cuda(gemv(a, nullptr), "gemv");
+      for (int o = 0; o < n_y; o++) {
+        // Rows beyond n, and what lies between two rows, stay as they were.
+        std::vector<float> want = one[o];
+        std::copy(before[o].begin() + n * a.ldy[o], before[o].end(), want.begin() + n * a.ldy[o]);
+        INFO(shape.rows[o] << "x" << cols << " then " << static_cast<int>(shape.then) << " n " << n << " out " << o);
+        CHECK(same_bits(y[o].download(), want));
       }
     }
   }

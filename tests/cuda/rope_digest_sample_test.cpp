@@ -13,6 +13,7 @@
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
+using riffle::test::same_bits;
 using riffle::test::check_cuda;
 using riffle::test::skip;
 using riffle::test::DeviceArray;
@@ -26,10 +27,6 @@ std::vector<float> random_floats(Rng& g, size_t n, float scale = 1) {
   std::vector<float> v(n);
   for (float& x : v) x = uniform(g) * scale;
   return v;
-}
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 std::vector<float> cos_sin_table(int64_t positions, int head_dim) {
   std::vector<float> table(positions * head_dim);

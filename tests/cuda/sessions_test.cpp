@@ -393,14 +393,17 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
     }
   CHECK(slabs.taken_bytes() == 6 * bytes);
   CHECK(slabs.pinned_bytes() == 6 * bytes);
-  slabs.prepare(bytes);
-  slabs.prepare(bytes);  // one is enough
-  CHECK(slabs.taken_bytes() == 6 * bytes);
-  for (int i = 0; i < 1000 && slabs.pinned_bytes() < 7 * bytes; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(slabs.pinned_bytes() == 7 * bytes);
-  taken.push_back(slabs.take(bytes));
-  CHECK(slabs.pinned_bytes() == 7 * bytes);  // it is the one that was ready
-  CHECK(slabs.taken_bytes() == 7 * bytes);
+  for (const auto& [asked, there] : {std::pair<size_t, size_t>{1, 1}, {1, 1}, {3, 3}, {2, 3}}) {
+    slabs.prepare(bytes, asked);  // those that are there count
+    slabs.wait_prepared();
+    CHECK(slabs.taken_bytes() == 6 * bytes);
+    CHECK(slabs.pinned_bytes() == (6 + there) * bytes);
+  }
+  for (size_t i = 1; i <= 3; ++i) {
+    taken.push_back(slabs.take(bytes));
+    CHECK(slabs.pinned_bytes() == 9 * bytes);  // it is one that was ready
+    CHECK(slabs.taken_bytes() == (6 + i) * bytes);
+  }
   for (std::byte* a : taken) CHECK(a[bytes - 1] == std::byte{0});
   for (std::byte* a : taken) slabs.give_back(a, bytes);
   CHECK(slabs.pinned_bytes() == 0);

@@ -101,10 +101,6 @@ struct Chosen {
   }
 };
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 // What the device reads of a row: every block's mask.
 std::vector<uint64_t> read_masks(const Scene& scene, const Chosen& got, int row) {
   std::vector<uint64_t> masks(scene.max_blocks, 0);

@@ -1,4 +1,4 @@
-// Speed of decode's linear algebra on the GPU at the shapes of Llama-3.1-8B: GEMV of each weight type for 1 to 8 rows,
+// Speed of decode's linear algebra on the GPU at the shapes of Llama-3.1-8B: GEMV of each weight type for 1 to 16 rows,
 // as GB/s of weights read and as a share of the bandwidth of a device-to-device copy, and the sampler. Times are
 // medians over replays of a CUDA graph whose launches go through at least 500 MB of weights, so that L2 holds none of
 // them. "plain": each kernel waits for the one before; "overlap": programmatic dependent launch.

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "util/error.h"
+#include "util/thread_pool.h"
 
 namespace riffle::cuda {
 
@@ -286,7 +287,7 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   const int64_t vocab = config_.vocab_size;
   if (samples_here_) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
   else if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
-  for (int64_t i = 0; i < step_.n; ++i) std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
+  threads_->parallel_for(step_.n, [&](int64_t i, int) { std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]); });
   report_step();
   step_scope_.reset();
 }

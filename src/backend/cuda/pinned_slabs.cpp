@@ -10,7 +10,8 @@
 
 namespace riffle::cuda {
 
-static constexpr size_t kHugePage = size_t(2) << 20;
+static constexpr size_t kHugePage = size_t(2) << 20, kSlabsAtOnce = 32;
+static constexpr unsigned kMostThreads = 4;
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
 // What the system could hand out without swapping; the largest number where it does not say.
@@ -23,21 +24,33 @@ static uint64_t available_memory() {
   return UINT64_MAX;
 }
 
-// Aligned to huge pages (fewer pages to lock, fewer misses in the TLB), with at least a page to whatever lies behind.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; before, the pages come when they are locked
+#endif
+
+// Address space of a slab: the page behind it is never touched and keeps neighbours apart.
+static size_t space(size_t bytes) { return (bytes + 2 * kHugePage - 1) / kHugePage * kHugePage; }
+
+// Aligned to huge pages: fewer pages to lock, fewer misses in the TLB.
 static std::byte* map(size_t bytes) {
   const size_t whole = bytes + kHugePage;
-  void* area = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* area = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(area);
   const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
   if (skip > 0) munmap(begin, skip);
-  munmap(begin + skip + bytes, whole - skip - bytes);
+  if (skip < kHugePage) munmap(begin + skip + bytes, kHugePage - skip);
   madvise(begin + skip, bytes, MADV_HUGEPAGE);
   return begin + skip;
 }
 
 PinnedSlabs::PinnedSlabs(int ordinal, bool refuse) : ordinal_(ordinal), refuse_(refuse) {
-  thread_ = std::thread([this] { run(); });
+  const unsigned n = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads);
+  try {
+    while (threads_.size() < n) threads_.emplace_back([this] { run(); });
+  } catch (const std::exception&) {
+    if (threads_.empty()) throw;  // one is enough
+  }
 }
 
 PinnedSlabs::~PinnedSlabs() {
@@ -46,11 +59,32 @@ PinnedSlabs::~PinnedSlabs() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
-  for (const Slab& s : slabs_) {  // all but a spare have been given back
+  for (std::thread& t : threads_) t.join();
+  for (const Slab& s : slabs_) {  // all but spares have been given back
     if (s.locked) cudaHostUnregister(s.data);
-    munmap(s.data, s.bytes);
+    munmap(s.data, space(s.bytes));
   }
+  if (next_ != end_) munmap(next_, end_ - next_);
+}
+
+// With the mutex held. Mapping waits for whoever is locking pages, so it is done for many slabs at a time.
+std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
+  const size_t each = space(bytes);
+  if (size_t(end_ - next_) < each) {
+    if (next_ != end_) munmap(next_, end_ - next_);
+    next_ = end_ = nullptr;
+    for (const size_t n : {kSlabsAtOnce, size_t(1)})
+      if (!next_ && (next_ = map(n * each))) end_ = next_ + n * each;
+    if (!next_) return nullptr;
+  }
+  try {
+    slabs_.push_back({next_, bytes, spare});
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  next_ += each;
+  changed_.notify_all();
+  return slabs_.back().data;
 }
 
 std::deque<PinnedSlabs::Slab>::iterator PinnedSlabs::find(const std::byte* data) {
@@ -58,41 +92,31 @@ std::deque<PinnedSlabs::Slab>::iterator PinnedSlabs::find(const std::byte* data)
 }
 
 std::byte* PinnedSlabs::take(size_t bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (Slab& s : slabs_)
-      if (s.spare && s.bytes == bytes) {
-        s.spare = false;
-        return s.data;
-      }
-  }
+  const std::lock_guard lock(mutex_);
+  for (Slab& s : slabs_)
+    if (s.spare && s.bytes == bytes) {
+      s.spare = false;
+      return s.data;
+    }
   if (!refuse_ && available_memory() < bytes + kLeftToOthers) return nullptr;
-  std::byte* data = map(bytes);
-  if (!data) return nullptr;
-  try {
-    const std::lock_guard lock(mutex_);
-    slabs_.push_back({data, bytes, false});
-  } catch (...) {
-    munmap(data, bytes);
-    return nullptr;
-  }
-  changed_.notify_all();
-  return data;
+  return add(bytes, false);
 }
 
-void PinnedSlabs::prepare(size_t bytes) {
+void PinnedSlabs::prepare(size_t bytes, size_t count) {
   const std::lock_guard lock(mutex_);
   if (refuse_ || spare_refused_ || !failed_.empty()) return;
-  if (std::any_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; })) return;
-  std::byte* data = available_memory() < bytes + kLeftToOthers ? nullptr : map(bytes);
-  if (!data) return;  // whoever takes the next one hears of it
-  try {
-    slabs_.push_back({data, bytes, true});
-  } catch (...) {
-    munmap(data, bytes);
-    return;
-  }
-  changed_.notify_all();
+  size_t ready = std::count_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; });
+  if (ready >= count) return;
+  uint64_t needed = kLeftToOthers;  // what has not been locked has no pages yet
+  for (const Slab& s : slabs_) needed += s.tried ? 0 : s.bytes;
+  const uint64_t available = available_memory();
+  for (; ready < count && (needed += bytes) <= available; ++ready)
+    if (!add(bytes, true)) break;  // whoever takes the next one hears of it
+}
+
+void PinnedSlabs::wait_prepared() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried; }); });
 }
 
 void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
@@ -102,7 +126,7 @@ void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   if (slab->locked) cudaHostUnregister(data);
   slabs_.erase(slab);
   lock.unlock();
-  munmap(data, bytes);
+  munmap(data, space(bytes));
 }
 
 bool PinnedSlabs::wait_all() {
@@ -139,27 +163,31 @@ void PinnedSlabs::run() {
     // What has been taken goes before a spare.
     auto next = slabs_.end();
     changed_.wait(lock, [&] {
-      next = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return !s.tried && !s.spare; });
-      if (next == slabs_.end()) next = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return !s.tried; });
+      const auto left = [](const Slab& s) { return !s.tried && !s.busy; };
+      next = std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return left(s) && !s.spare; });
+      if (next == slabs_.end()) next = std::find_if(slabs_.begin(), slabs_.end(), left);
       return stop_ || next != slabs_.end();
     });
     if (stop_) return;
     std::byte* data = next->data;
     const size_t bytes = next->bytes;
+    next->busy = true;
     // Once refused, always refused: each try takes long, and half a context locked is of no use.
     const bool skip = refuse_ || !failed_.empty();
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
+    // Several threads get pages faster than one; what does the locking lets one in at a time.
+    if (status == cudaSuccess) madvise(data, bytes, MADV_POPULATE_WRITE);
     if (status == cudaSuccess) status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (status != cudaSuccess) cudaGetLastError();
     lock.lock();
-    // Only this thread marks slabs, and give_back waits for the mark, so it is still there.
+    // Only this thread marks this slab, and give_back waits for the mark, so it is still there.
     const auto slab = find(data);
     slab->tried = true;
     slab->locked = status == cudaSuccess;
     if (status != cudaSuccess && slab->spare) {  // nobody has missed it yet
       slabs_.erase(slab);
-      munmap(data, bytes);
+      munmap(data, space(bytes));
       spare_refused_ = true;
     } else if (status != cudaSuccess && failed_.empty()) {
       failed_ = refuse_ ? std::string("refused") : format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));

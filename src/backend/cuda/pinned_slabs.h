@@ -1,6 +1,7 @@
-// Slabs of page-locked memory for the host store. Locking 8 GiB takes seconds, so take() hands out the addresses at once and
-// a thread locks them in the order taken, while the prompt is being computed; whoever needs a slab locked waits for it. While
-// decoding, prepare() has the next one locked before it is needed.
+// Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it for the pages themselves,
+// so take() hands out the addresses at once and threads lock them, in the order taken, while the prompt is being computed;
+// whoever needs a slab locked waits for it.
+// prepare() has them locked before they are needed: the next one while decoding, a whole prompt's while another is read.
 // Where the system refuses to lock more (limits, other programs), slabs stay pageable and failed() says so: copies still
 // work, but kernels cannot reach such memory.
 #pragma once
@@ -8,6 +9,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "kv/host_store.h"
@@ -26,12 +28,14 @@ class PinnedSlabs : public SlabSource {
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 
-  // Locks a slab that the next take() of so many bytes will get, unless one is there already.
-  void prepare(size_t bytes);
+  // Locks `count` slabs that the next calls of take() for so many bytes will get, less those that are there already.
+  void prepare(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
   // Waits until every slab that has been taken is locked (or was refused). True if all are locked.
   bool wait_all();
+  // ... and those that were prepared.
+  void wait_prepared();
   bool refuses() const { return refuse_; }
   uint64_t pinned_bytes();
   // Why a slab could not be locked; empty: all could.
@@ -42,9 +46,10 @@ class PinnedSlabs : public SlabSource {
     std::byte* data;
     size_t bytes;
     bool spare;  // not taken yet
-    bool tried = false, locked = false;
+    bool busy = false, tried = false, locked = false;
   };
   void run();
+  std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
   std::deque<Slab>::iterator find(const std::byte* data);
 
   int ordinal_;
@@ -52,9 +57,10 @@ class PinnedSlabs : public SlabSource {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slab> slabs_;
+  std::byte *next_ = nullptr, *end_ = nullptr;  // address space for further slabs
   bool spare_refused_ = false;  // no more are prepared
   std::string failed_;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace riffle::cuda

@@ -263,7 +263,14 @@ void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   uint64_t most = sequences_.size() * session_host_bytes_;
   if (host_mem_) most = std::min(most, host_mem_);
   if (taken > 0 && taken - store_->host_bytes() < slab / 2 && taken < most)
-    slabs_->prepare(slab);
+    slabs_->prepare(slab, 1);
+}
+
+void CudaResidency::expect(int64_t n_blocks) {
+  const uint64_t slab = slabs_->slab_bytes(), taken = slabs_->taken_bytes();
+  uint64_t bytes = store_->host_bytes() + n_blocks * layout_.block_bytes;
+  if (host_mem_) bytes = std::min(bytes, host_mem_);
+  if (bytes > taken) slabs_->prepare(slab, (bytes - taken + slab - 1) / slab);
 }
 
 void CudaResidency::learn_addresses(SequenceKv& s) {

@@ -56,6 +56,7 @@ class CudaResidency : public Residency {
   void destroy(SequenceKv& sequence) override;
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override;
+  void expect(int64_t n_blocks) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void require_codes(SequenceKv& sequence) override;
