@@ -96,6 +96,7 @@ struct CostModel {
   double copy_load_gb_s = 0, copy_flush_gb_s = 0;  // the same by a copy for each block
   double step_us = 0;                              // of each iteration with decode rows, whatever they are
   double row_us = 0;                               // of each decode row that selects
+  double first_row_us = 0;                         // more of the first one
   double overlap_loads =
       0;              // share of the loads' time hidden behind the step's other work: 0, they wait for each other
   double reload = 1;  // 1: prefill in chunks loads the earlier chunks' KV again; 0: it stays on the device

@@ -9,8 +9,9 @@ namespace riffle::cli {
 namespace {
 
 // Llama-3.1-8B, bf16, on one H200, from tools/bench/RESULTS-CUDA.md. Memory and step_us: decode at 1,024 and 131,072
-// tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). row_us: psa's excess over its bytes at 1,024 to 131,072
-// tokens (0.7 to 1.2 ms). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
+// tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and row_us: psa's excess over its bytes at
+// 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and 16 rows of 32,000 tokens behind a pool (steps of 12.2, 16.4
+// and 20.7 ms, measured: 13.4, 16.3 and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
 // 35,194 and 21,886). Links: "Moving blocks".
 constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .heads = 32,
@@ -27,7 +28,8 @@ constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .copy_load_gb_s = 5.3,
                                     .copy_flush_gb_s = 6.4,
                                     .step_us = 800,
-                                    .row_us = 800};
+                                    .row_us = 300,
+                                    .first_row_us = 500};
 
 // The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20 and 23 GB/s by one
 // kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312
@@ -42,7 +44,7 @@ constexpr CostModel a100_llama_8b() {
   c.copy_load_gb_s = 5;
   c.copy_flush_gb_s = 6;
   c.step_us = 1000;
-  c.row_us = 0;
+  c.row_us = c.first_row_us = 0;
   return c;
 }
 
@@ -83,6 +85,7 @@ constexpr Key kKeys[] = {
     {"copy_flush_gb_s", &CostModel::copy_flush_gb_s, 1e-3, 1e9},
     {"step_us", &CostModel::step_us, 0, 1e9},
     {"row_us", &CostModel::row_us, 0, 1e9},
+    {"first_row_us", &CostModel::first_row_us, 0, 1e9},
     {"overlap_loads", &CostModel::overlap_loads, 0, 1},
     {"reload", &CostModel::reload, 0, 1},
 };
@@ -199,7 +202,7 @@ IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWo
     const double params = c.layer_params + c.output_params;
     out.decode = std::max(params * c.param_bytes / memory, w.decode_rows * 2 * params / linear) +
                  (w.kv_bytes + w.index_bytes) * rows * width / memory + 1e-6 * c.step_us +
-                 (w.selects ? 1e-6 * c.row_us * w.decode_rows : 0);
+                 (w.selects ? 1e-6 * (c.first_row_us + c.row_us * w.decode_rows) : 0);
     if (!w.resident) {
       const double seconds = w.blocks_loaded * rows * block_bytes(c, run) / load;
       out.load = seconds - std::min(seconds, out.decode) * c.overlap_loads;

@@ -221,6 +221,12 @@ TEST_CASE("bench --trace: the cost of decode steps, by hand", "[bench]") {
   w.blocks_loaded = 100;  // 400 blocks of 512 bytes at 0.5 GB/s
   CHECK(cost_of(c, kRun, w).load == Approx(409.6e-6));
   CHECK(cost_of(c, kRun, w).total() == Approx(30e-3 + 140e-6 + 409.6e-6));
+  c.first_row_us = 50;
+  CHECK(cost_of(c, kRun, w).decode == Approx(30e-3 + 190e-6));
+  w.selects = false;
+  CHECK(cost_of(c, kRun, w).decode == Approx(30e-3 + 110e-6));
+  w.selects = true;
+  c.first_row_us = 0;
   c.overlap_loads = 0.5;
   CHECK(cost_of(c, kRun, w).load == Approx(204.8e-6));
   w.blocks_loaded = 100000;  // 409.6 ms; half of the step's 30.14 hide some
