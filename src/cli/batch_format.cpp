@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <vector>
@@ -147,6 +148,40 @@ class Fields {
   std::string custom_id_;
 };
 
+std::string parse_part(const Fields& f, const std::string& at, const In& part) {
+  if (!part.is_object()) f.wrong(at, part, "an object");
+  std::optional<std::string> text;
+  bool type = false;
+  for (const auto& [key, value] : part.items()) {
+    if (key == "type") {
+      if (f.text(at + ".type", value) != "text") f.wrong(at + ".type", value, "\"text\"");
+      type = true;
+    } else if (key == "text") {
+      text = f.text(at + ".text", value);
+    } else {
+      f.fail("bad_request", "field " + at + "." + shown(key) + " is not supported");
+    }
+  }
+  if (!type) f.fail("bad_request", "field " + at + ".type is missing");
+  if (!text) f.fail("bad_request", "field " + at + ".text is missing");
+  return *text;
+}
+
+// A string, or parts of type text, which follow each other on lines of their own.
+std::string parse_content(const Fields& f, const std::string& at, const In& value) {
+  std::string out;
+  if (value.is_array()) {
+    if (value.empty()) f.fail("bad_request", "field " + at + " is empty");
+    for (size_t i = 0; i < value.size(); ++i)
+      out += (i > 0 ? "\n" : "") + parse_part(f, at + "[" + std::to_string(i) + "]", value[i]);
+  } else {
+    if (!value.is_string()) f.wrong(at, value, "a string or a list of parts of type text");
+    out = value.get<std::string>();
+  }
+  if (out.find('\0') != out.npos) f.fail("bad_request", "field " + at + " holds a NUL character");
+  return out;
+}
+
 std::vector<Message> parse_messages(const Fields& f, const In& list) {
   if (!list.is_array()) f.wrong("body.messages", list, "an array");
   if (list.empty()) f.fail("empty_prompt", "field body.messages is empty");
@@ -164,9 +199,7 @@ std::vector<Message> parse_messages(const Fields& f, const In& list) {
           f.wrong(at + ".role", value, "system, user or assistant");
         role = true;
       } else if (key == "content") {
-        message.content = f.text(at + ".content", value);
-        if (message.content.find('\0') != message.content.npos)
-          f.fail("bad_request", "field " + at + ".content holds a NUL character");
+        message.content = parse_content(f, at + ".content", value);
         content = true;
       } else {
         f.fail("bad_request", "field " + at + "." + shown(key) + " is not supported");

@@ -60,8 +60,22 @@ BAD = {
     "a message without content": (request("b10", {"messages": [{"role": "user"}]}), "bad_request", ["content"], "b10"),
     "an unknown role": (request("b11", {"messages": [{"role": "tool", "content": "a"}]}), "bad_request",
                         ["messages[0].role"], "b11"),
-    "content in parts": (request("b12", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "bad_request",
-                         ["messages[0].content"], "b12"),
+    "a part without text": (request("b12a", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "bad_request",
+        ["messages[0].content[0].text", "missing"], "b12a"),
+    "a part without type": (request("b12b", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}]}), "bad_request",
+        ["messages[0].content[1].type", "missing"], "b12b"),
+    "a part that is an image": (request("b12c", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]}), "bad_request",
+        ["messages[0].content[0]"], "b12c"),
+    "a part of two kinds": (request("b12d", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "image_url": "a"}]}]}), "bad_request",
+        ["content[0]", "image_url", "not supported"], "b12d"),
+    "a part that is text alone": (request("b12e", {"messages": [{"role": "user", "content": ["a"]}]}), "bad_request",
+        ["messages[0].content[0]", "object"], "b12e"),
+    "no parts": (request("b12f", {"messages": [{"role": "user", "content": []}]}), "bad_request",
+        ["messages[0].content", "empty"], "b12f"),
+    "content that is a number": (request("b12g", {"messages": [{"role": "user", "content": 5}]}), "bad_request",
+        ["messages[0].content", "parts"], "b12g"),
+    "NUL in a part": (request("b12h", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a\0b"}]}]}), "bad_request",
+        ["NUL"], "b12h"),
     "a name in a message": (request("b13", {"messages": [{"role": "user", "content": "a", "name": "n"}]}),
                             "bad_request", ["name", "not supported"], "b13"),
     "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
@@ -113,6 +127,7 @@ GOOD = [
                        "model": "any", "n": 1, "stream": False, "stop": None}),
     prompt("good-6", "The rain", temperature=1, seed=18446744073709551615, max_tokens=9),
     prompt("g\u00f6od-7 \u2603", "Snow \u2603 fell", max_completion_tokens=5, max_tokens=None),
+    chat("good-8", [{"type": "text", "text": "The code is 4821."}, {"type": "text", "text": "What is the code?"}]),
 ]
 ARGS = ["batch", "-q", "-c", "2048", "--threads", "2", "-n", "10"]
 
@@ -141,6 +156,7 @@ def good_lines(folder):
     check(text_of(one[1]) == alone.out.decode(), "the text is that of riffle run", (text_of(one[1]), alone.out))
     alone = riffle("run", "--chat", "-p", "The code is 4821.\nWhat is the code?", "-n", "8", *GREEDY, *SMALL, "-q")
     check(text_of(one[2]) == alone.out.decode(), "and that of riffle run --chat", (text_of(one[2]), alone.out))
+    check(text_of(one[8]) == text_of(one[2]), "parts of a message are its lines", one[8])
     texts = [text_of(x) for x in one]
     for n in (2, 3, 4, 8):
         many = riffle(*ARGS, "--parallel", str(n), stdin=b"\n".join(GOOD))
