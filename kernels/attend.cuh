@@ -412,9 +412,6 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   }
 }
 
-// CTAs that fetch ahead; half as many do not fill a PCIe 5 link, twice as many gain nothing (H200).
-inline constexpr int kLeastLoaders = 16;
-
 // How many blocks of a ring each warp gets, or half of one, and the bytes of all rings.
 struct RingSize {
   int n_stages = 1;
@@ -481,7 +478,8 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   if (a.host_driven || rows <= a.n_groups) {
     a.n_groups = rows;  // host-driven rows do not wait for each other
   } else if (selects && a.step.pool.n_slots > 0) {
-    if (together - a.n_groups * kRowCtas < kLeastLoaders && a.n_groups > 1) --a.n_groups;
+    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would wait for them.
+    if (together - a.n_groups * kRowCtas < a.n_groups && a.n_groups > 1) --a.n_groups;
     a.n_loaders = together - a.n_groups * kRowCtas;
     if (a.n_loaders > rows - a.n_groups) a.n_loaders = rows - a.n_groups;
   }

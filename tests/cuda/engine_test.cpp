@@ -161,10 +161,7 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
             const double diff = std::fabs(a[i][j] - b[i][j]);
             if (!(diff <= worst)) worst = diff;
           }
-        riffle_stats x{}, y{};
-        x.struct_size = y.struct_size = sizeof x;
-        gpu.check(riffle_get_stats(gpu.context, &x));
-        cpu.check(riffle_get_stats(cpu.context, &y));
+        const riffle_stats x = gpu.stats(), y = cpu.stats();
         WARN("selector " << selector << " digest " << digest << " stop " << stop << ": largest difference " << worst
                          << ", blocks read " << x.kv_blocks_read << " and " << y.kv_blocks_read);
         // A near tie in the ranking may fall otherwise and change which block is read.
@@ -227,9 +224,7 @@ TEST_CASE("cuda: one host synchronisation a token", "[cuda]") {
   riffle_reset_stats(r.context);
   // Every wait counts, also those at the ends of blocks, of which there are several here.
   for (int i = 0; i < 100; ++i) r.check(riffle_step(r.context, &s, &token, 1));
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
+  const riffle_stats stats = r.stats();
   WARN("synchronisations of 100 steps: " << stats.host_syncs);
   CHECK(stats.host_syncs == 100);
 }

@@ -174,16 +174,15 @@ TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
   alone.check(riffle_step(alone.context, &a, &prompt[1], 1));
   std::vector<riffle_session*> forks;
   riffle_status status = RIFFLE_OK;
-  riffle_stats before{}, after{};
-  before.struct_size = after.struct_size = sizeof before;
+  riffle_stats before{};
   while (forks.size() < 2000 && status == RIFFLE_OK) {
-    r.check(riffle_get_stats(r.context, &before));
+    before = r.stats();
     riffle_session* one = nullptr;
     status = riffle_session_fork(s, 333, &one);
     if (one) forks.push_back(one);
   }
   CHECK(status == RIFFLE_OUT_OF_MEMORY);
-  r.check(riffle_get_stats(r.context, &after));
+  const riffle_stats after = r.stats();
   CHECK(after.host_kv_bytes == before.host_kv_bytes);
   CHECK(after.device_bytes == before.device_bytes);
   for (const int32_t t : tokens) {

@@ -79,9 +79,7 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
       if (i == 0) CHECK(got.reused == 0);
       else CHECK((unit == 0 ? got.reused == document.size() / o.prefill_chunk * o.prefill_chunk : got.reused >= document.size()));
     }
-    riffle_stats stats{};
-    stats.struct_size = sizeof stats;
-    r.check(riffle_get_stats(r.context, &stats));
+    const riffle_stats stats = r.stats();
     CHECK(stats.host_kv_bytes == 0);
     CHECK(stats.prefill_tokens < 2 * document.size());
   }

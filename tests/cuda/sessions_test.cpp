@@ -31,12 +31,6 @@ void step(Runtime& r, riffle_session* s, int32_t token, Logits& out) {
   out.push_back(r.logits(s));
 }
 void select(Runtime& r, const riffle_selection& selection) { r.check(riffle_set_selection(r.context, &selection)); }
-riffle_stats stats_of(Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
-  return stats;
-}
 // The smallest budget that these options are planned to work with.
 uint64_t least_memory(const riffle_context_options& o, riffle_model* model) {
   riffle_context_options tight = o;
@@ -138,7 +132,7 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget", "[cuda]
   for (int i = 20; i < 40; ++i) step(r, s, tokens[i], got);
   CHECK(same_bits(got, want));
   for (riffle_session* one : more) riffle_session_free(one);
-  CHECK(stats_of(r).peak_device_bytes <= o.gpu_mem);
+  CHECK(r.stats().peak_device_bytes <= o.gpu_mem);
 }
 
 TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[cuda][memory]") {
@@ -181,7 +175,7 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
         r.check(riffle_session_truncate(one, 100));
         prefill(r, one, some_tokens(o.n_ctx - 100, 4));
       }
-      const riffle_stats stats = stats_of(r);
+      const riffle_stats stats = r.stats();
       WARN("budget " << o.gpu_mem << ", most in use " << stats.peak_device_bytes);
       CHECK(stats.peak_device_bytes <= o.gpu_mem);
     }

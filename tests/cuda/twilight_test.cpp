@@ -22,13 +22,6 @@ riffle_context_options twilight_options(riffle_base base, float top_p = 0.9f) {
   return o;
 }
 
-riffle_stats stats_of(Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
-  return stats;
-}
-
 constexpr riffle_base kBases[] = {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA};
 
 }  // namespace
@@ -54,7 +47,7 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
             const double diff = std::fabs(a[i][j] - b[i][j]);
             if (!(diff <= worst)) worst = diff;
           }
-        const riffle_stats x = stats_of(gpu), y = stats_of(cpu);
+        const riffle_stats x = gpu.stats(), y = cpu.stats();
         WARN("base " << base << " digest " << digest << " top_p " << top_p << ": largest difference " << worst
                      << ", tokens read " << x.kv_tokens_read << " and " << y.kv_tokens_read << " of "
                      << y.kv_tokens_total << ", blocks " << x.kv_blocks_read << " and " << y.kv_blocks_read

@@ -394,13 +394,6 @@ riffle_context_options vote_options(riffle_vote vote = RIFFLE_VOTE_SOFT, float t
   return o;
 }
 
-riffle_stats stats_of(Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
-  return stats;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]") {
@@ -421,7 +414,7 @@ TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]"
           const double diff = std::fabs(a[i][j] - b[i][j]);
           if (!(diff <= worst)) worst = diff;
         }
-      const riffle_stats x = stats_of(gpu), y = stats_of(cpu);
+      const riffle_stats x = gpu.stats(), y = cpu.stats();
       WARN("vote " << vote << " threshold " << threshold << ": largest difference " << worst << ", tokens read "
                    << x.kv_tokens_read << " and " << y.kv_tokens_read << ", cached " << x.cached_selections << " and "
                    << y.cached_selections << " of " << y.selections << ", index bytes " << x.index_bytes_read << " and "

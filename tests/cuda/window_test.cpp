@@ -54,9 +54,7 @@ TEST_CASE("cuda: every selector gives the dense logits within a window", "[cuda]
         s.kv_type = type;
         Runtime r(s, path);
         CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
-        riffle_stats stats{};
-        stats.struct_size = sizeof stats;
-        r.check(riffle_get_stats(r.context, &stats));
+        const riffle_stats stats = r.stats();
         const uint64_t rows = 2 * 2 * steps.size();  // layers and KV heads of so many steps
         CHECK(stats.kv_tokens_total == rows * window);
         CHECK(stats.kv_tokens_read == rows * window);

@@ -57,9 +57,7 @@ TEST_CASE("forks that read the same blocks in one step load them once", "[fork]"
   CHECK(host_kv_bytes(r) == 12 * block);
   const int32_t next[3] = {500, 600, 700};
   r.check(riffle_step(r.context, s, next, 3));
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
+  const riffle_stats stats = r.stats();
   CHECK(stats.loaded_bytes == 12 * block);
   CHECK(stats.pool_lookups == (12 + 12 + 8) * 16);
   CHECK(stats.pool_hits == (12 + 8) * 16);

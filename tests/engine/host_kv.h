@@ -5,9 +5,7 @@
 namespace riffle::test {
 
 inline uint64_t host_kv_bytes(const Runtime& r) {
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  r.check(riffle_get_stats(r.context, &stats));
+  const riffle_stats stats = r.stats();
   return stats.host_kv_bytes;
 }
 

@@ -140,9 +140,7 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
           if (!reuse || i == 0) CHECK(run.got[i + 1].reused == 0);
           else CHECK(run.got[i + 1].reused >= (i + 1 == asks.size() && max_seqs == 8 ? asks[i].prompt.size() - 1 : document.size()));
         }
-        riffle_stats stats{};
-        stats.struct_size = sizeof stats;
-        r.check(riffle_get_stats(r.context, &stats));
+        const riffle_stats stats = r.stats();
         CHECK(stats.host_kv_bytes == 0);  // nothing is held any more
         if (reuse) CHECK(stats.prefill_tokens < 2 * document.size());
       }

@@ -43,6 +43,12 @@ struct Runtime {
     INFO(riffle_context_error(context));
     REQUIRE(status == RIFFLE_OK);
   }
+  riffle_stats stats() const {
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    check(riffle_get_stats(context, &stats));
+    return stats;
+  }
   int vocab_size() const {
     riffle_model_info info{};
     info.struct_size = sizeof info;

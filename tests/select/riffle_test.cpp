@@ -206,9 +206,7 @@ TEST_CASE("riffle: the same bits for any pool and threads; dense for a share of 
       if (!(diff <= worst)) worst = diff;
     }
   CHECK(worst <= 1e-3);
-  riffle_stats stats{};
-  stats.struct_size = sizeof stats;
-  all.check(riffle_get_stats(all.context, &stats));
+  const riffle_stats stats = all.stats();
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
 }
 
