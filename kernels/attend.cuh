@@ -6,6 +6,9 @@
 // (stop.cuh), and warps that hold a block beyond the stop drop it. So a row reads exactly what one test after each
 // microbatch makes it read. Resident blocks of the next wave are requested before the test; others never are.
 //
+// Where more rows step than run together, CTAs beside the row groups bring the blocks of those that wait (fetch_ahead): they
+// enter them in the page tables and mark them in the rows' orders, which a row group reads when they are through with its row.
+//
 // Words (AttendArgs::scratch.words) are published in one of two buffers, by parity of the wave, tagged with its number. A
 // warp writes wave w + 2 into the buffer of w: it has then seen the test of w + 1, so every warp had published w + 1, and a
 // CTA's warps publish w + 1 only after all its threads have read all words of w. Words of earlier launches are wiped at the
@@ -187,29 +190,29 @@ __device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int e
 }
 
 // What attention reads of a row, and how far its order goes by now.
-struct RowPlan {
+struct RowReads {
   RowGeometry geometry;
   RankState state;       // tests
   int known, expected;   // positions that are ranked; progressive rows: read in the last step
   int likely;            // positions that are sure (or likely) to be read: these are fetched together
 };
-__device__ inline RowPlan plan_row(const AttendArgs& a, const StepSequence& sequence, int row) {
+__device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
   const Ranked& ranked = a.step.ranked;
-  RowPlan plan{row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size), {}, 0, 0, 0};
-  RowGeometry& r = plan.geometry;
+  RowReads reads{row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size), {}, 0, 0, 0};
+  RowGeometry& r = reads.geometry;
   if (chooses_order(ranked)) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
-  plan.known = r.n_total;
-  if (a.host_driven) return plan;
+  reads.known = r.n_total;
+  if (a.host_driven) return reads;
   if (a.tests) {
-    plan.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
-    plan.state.last = __ldcg(&a.scratch.ranks[row].last);
+    reads.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
+    reads.state.last = __ldcg(&a.scratch.ranks[row].last);
     const int64_t head = int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads;
-    if (sequence.expected != nullptr) plan.expected = *static_cast<volatile int32_t*>(sequence.expected + head);
-    plan.known = min(r.n_total, r.n_forced + plan.state.ranked);
+    if (sequence.expected != nullptr) reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head);
+    reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   }
   // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
-  plan.likely = ranked.everything ? 0 : min(min(plan.known, a.tests ? plan.expected : r.n_total), 32 * kRowWarps);
-  return plan;
+  reads.likely = ranked.everything ? 0 : min(min(reads.known, a.tests ? reads.expected : r.n_total), 32 * kRowWarps);
+  return reads;
 }
 
 // CTAs beside the row groups bring what rows are likely to read while these rows wait for a group: so the link has work
@@ -221,18 +224,18 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int n_loader
   const uint32_t now = *pool.now;
   for (int row = a.n_groups + loader; row < n_rows; row += n_loaders) {
     const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-    const RowPlan plan = plan_row(a, sequence, row);
+    const RowReads reads = row_reads(a, sequence, row);
     const int64_t entry0 = (int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads) * sequence.max_blocks;
-    int32_t* order = const_cast<int32_t*>(a.order) + int64_t(row) * a.step.max_blocks;
+    int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
     int n_brought = 0;
-    for (int base = 0; base < plan.likely; base += kCtaThreads) {
+    for (int base = 0; base < reads.likely; base += kCtaThreads) {
       const int p = base + lane * kCtaWarps + warp;
-      int block = plan.geometry.n_blocks - 1, to = -1;  // the last block never is in a slot
-      if (p < plan.likely) block = __ldcg(order + p);
+      int block = reads.geometry.n_blocks - 1, to = -1;  // the last block never is in a slot
+      if (p < reads.likely) block = __ldcg(order + p);
       const int64_t entry = entry0 + block;
       int32_t* place = pool.page_tables[table_of(sequence, block)] + entry;
       const std::byte* from = nullptr;
-      if (block != plan.geometry.n_blocks - 1) {
+      if (block != reads.geometry.n_blocks - 1) {
         const unsigned long long key = device_pool_key(table_of(sequence, block), entry);
         const int slot = __ldcg(place);
         const bool here =
@@ -257,13 +260,14 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int n_loader
     if (thread == 0) {
       uint32_t sum = 1;
       for (int w = 0; w < kCtaWarps; ++w) sum += static_cast<uint32_t>(memory.counts[w][0]);
+      __threadfence();
       atomicAdd(a.scratch.counters + int64_t(row) * kCounterStride + kAhead, sum);
     }
     __syncthreads();
   }
 }
 
-// False: given up waiting for the row's other CTAs (DecodeStep::fault).
+// False: given up waiting for the row's other CTAs, or for those that fetch ahead (DecodeStep::fault).
 template <class T, int D, int G>
 __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
   const Ranked& ranked = a.step.ranked;
@@ -274,9 +278,9 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
   RankState state{};
   int known = 0, expected = 0, fetched = 0;
   {
-    const RowPlan plan = plan_row(a, sequence, row);
-    state = plan.state, known = plan.known, expected = plan.expected, fetched = plan.likely;
-    if (threadIdx.x % 32 == 0) memory.geometry[warp] = plan.geometry;
+    const RowReads reads = row_reads(a, sequence, row);
+    state = reads.state, known = reads.known, expected = reads.expected, fetched = reads.likely;
+    if (threadIdx.x % 32 == 0) memory.geometry[warp] = reads.geometry;
   }
   __syncwarp();
   const RowGeometry& r = memory.geometry[warp];
@@ -314,11 +318,13 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
     if (tests) {
       ahead = end < n_total ? wave_end(ranked, r, expected, end) : n_total;
       while (known < ahead) {
-        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the same numbers.
-        __syncthreads();
+        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the same numbers, so none may still
+        // have to read the first ones.
+        bool late = rankings == 0 && threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
+        if (__syncthreads_or(late)) return wait_async(0), false;
         if (cta == 0) {
           state = rank_chunk<kCtaThreads>(a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
-                                          const_cast<int32_t*>(w.order) + r.n_forced, memory.rank);
+                                          a.order + int64_t(row) * a.step.max_blocks + r.n_forced, memory.rank);
           if (threadIdx.x == 0) {
             __stcg(&a.scratch.ranks[row].ranked, state.ranked);
             __stcg(&a.scratch.ranks[row].last, state.last);
@@ -327,7 +333,6 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
         __threadfence();
         __syncthreads();
         ++rankings;
-        bool late = false;
         if (threadIdx.x == 0) {
           arrive(counters + kRanking);
           late = !await(counters + kRanking, rankings * kRowCtas, a.step.fault);
@@ -478,10 +483,14 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   if (a.host_driven || rows <= a.n_groups) {
     a.n_groups = rows;  // host-driven rows do not wait for each other
   } else if (selects && a.step.pool.n_slots > 0) {
-    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would wait for them.
-    if (together - a.n_groups * kRowCtas < a.n_groups && a.n_groups > 1) --a.n_groups;
-    a.n_loaders = together - a.n_groups * kRowCtas;
-    if (a.n_loaders > rows - a.n_groups) a.n_loaders = rows - a.n_groups;
+    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would wait for them. A group is
+    // given up for them where it is one of many.
+    int groups = a.n_groups, spare = together - groups * kRowCtas;
+    if (spare < groups && groups >= 8) --groups, spare += kRowCtas;
+    if (spare >= groups && rows - groups >= groups) {
+      a.n_groups = groups;
+      a.n_loaders = spare < rows - groups ? spare : rows - groups;
+    }
   }
   cudaLaunchAttribute attribute[2] = {};
   cudaLaunchConfig_t config = {};
@@ -490,13 +499,13 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   config.dynamicSmemBytes = ring.bytes;
   config.stream = stream;
   config.attrs = attribute;
-  // CTAs of a row wait for each other, so all must come to run. A cooperative launch promises it; a dependent one may not be
+  // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A cooperative launch promises it; a dependent one may not be
   // cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and what comes after begins when
   // all of these have ended. That leaves kernels of other streams: see DecodeStep::fault.
   if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  } else if (a.tests && !a.host_driven) {
+  } else if ((a.tests || a.n_loaders > 0) && !a.host_driven) {
     attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
     attribute[config.numAttrs++].val.cooperative = 1;
   }

@@ -125,7 +125,7 @@ Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_
 struct AttendArgs {
   DecodeStep step;
   DecodeScratch scratch;
-  const int32_t* order;     // [rows][max_blocks]
+  int32_t* order;           // [rows][max_blocks]
   int group;                // g
   int n_stages;             // blocks of the ring that each warp has in shared memory
   bool halves;              // there is room for half a block only: its keys, then its values in their place

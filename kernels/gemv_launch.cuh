@@ -20,6 +20,14 @@ __device__ __forceinline__ void wait_for_previous() {
 struct GemvDevice {
   int n_sm = 0, smem = 0, major = 0;
 };
+// __CUDA_ARCH__ of the code that the device runs: that of the newest generation up to its own which this was built for.
+inline int code_for(const GemvDevice& device) {
+  constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
+  int newest = 0;
+  for (const int arch : kBuilt)
+    if (arch / 100 <= device.major && arch > newest) newest = arch;
+  return newest;
+}
 inline Status ask_device(GemvDevice* device) {
   int id = 0;
   if (Status s = cudaGetDevice(&id); s != cudaSuccess) return s;

@@ -378,7 +378,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 // All outputs are of one type, and 16-byte aligned as gemv.cu has checked.
 inline bool fits(const Gemv& args, const GemvDevice& device) {
   const Matrix& w = args.w[0];
-  if (device.major < 8 || w.type != WType::BF16) return false;
+  if (code_for(device) < 800 || w.type != WType::BF16) return false;
   return w.cols % kCols == 0;
 }
 

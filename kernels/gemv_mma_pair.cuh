@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
 
 // What `fits` says of the weights is so.
 inline bool fits_pair(const Gemv& args, const GemvDevice& device) {
-  return device.major >= 9 && args.n > kEight && args.n <= kPairRows && fits(args, device);
+  return code_for(device) >= 900 && args.n > kEight && args.n <= kPairRows && fits(args, device);
 }
 
 inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {

@@ -523,7 +523,7 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 }  // namespace
 
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (device.major < 9) return cudaErrorNotSupported;
+  if (code_for(device) < 900) return cudaErrorNotSupported;
   switch (args.w[0].type) {
     case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
     case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);

@@ -56,7 +56,7 @@ struct StopMemory {
   double log_left[kRowWarps];                    // [group]: log of the number of candidates behind it
 };
 
-// How long one CTA of a row waits for another: DecodeStep::fault. 2^32 cycles are about 2 s.
+// How long a CTA waits for another of its row, or for those that fetch ahead: DecodeStep::fault. 2^32 cycles are about 2 s.
 struct Patience {
   unsigned spins = 0;
   long long start = 0;

@@ -11,8 +11,8 @@ namespace {
 // Llama-3.1-8B, bf16, on one H200, from tools/bench/RESULTS-CUDA.md. Memory and step_us: decode at 1,024 and 131,072
 // tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and row_us: psa's excess over its bytes at
 // 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and 16 rows of 32,000 tokens behind a pool (steps of 12.2, 16.4
-// and 20.7 ms, measured: 13.4, 16.3 and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s, measured:
-// 35,194 and 21,886). Links: "Moving blocks".
+// and 20.7 ms, measured: 13.4, 16.3 and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700
+// tokens/s, measured: 35,194 and 21,886). Links: "Moving blocks".
 constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .heads = 32,
                                     .kv_heads = 8,

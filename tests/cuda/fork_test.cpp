@@ -120,29 +120,31 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
 
 TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
   if (skip()) return;
-  constexpr int kForks = 8, kSteps = 60;
   const auto prompt = some_tokens(600, 1);
   for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TOKENSELECT})
-    for (const int64_t slots : {16, 300, 700, 4000}) {
-      INFO("selector " << selector << ", " << slots << " slots");
+    for (const auto& [n_forks, n_steps, slots] :
+         {std::tuple<int, int, int64_t>{8, 60, 16}, {8, 60, 300}, {8, 60, 700}, {8, 60, 4000},
+          {40, 12, 16}, {40, 12, 700}, {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead
+      INFO("selector " << selector << ", " << n_forks << " forks, " << slots << " slots");
       riffle_context_options o = small(selector);
       o.slots = slots;
       Runtime r(o), alone(o);
       riffle_session* donor = r.session();
       r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
       std::vector<riffle_session*> forks, own;
-      for (int i = 0; i < kForks; ++i) {
+      for (int i = 0; i < n_forks; ++i) {
+        const size_t length = prompt.size() - static_cast<size_t>(i % 8) * 16;
         r.sessions.push_back(nullptr);
-        r.check(riffle_session_fork(donor, prompt.size() - static_cast<size_t>(i) * 16, &r.sessions.back()));
+        r.check(riffle_session_fork(donor, length, &r.sessions.back()));
         forks.push_back(r.sessions.back());
         own.push_back(alone.session());
         alone.check(riffle_prefill(own[i], prompt.data(), prompt.size(), nullptr, nullptr));
-        alone.check(riffle_session_truncate(own[i], prompt.size() - static_cast<size_t>(i) * 16));
+        alone.check(riffle_session_truncate(own[i], length));
       }
-      for (int t = 0; t < kSteps; ++t) {
-        const std::vector<int32_t> next(kForks, 400 + t);  // the same: they ask for nearly the same blocks
-        r.check(riffle_step(r.context, forks.data(), next.data(), kForks));
-        for (int i = 0; i < kForks; ++i) {
+      for (int t = 0; t < n_steps; ++t) {
+        const std::vector<int32_t> next(n_forks, 400 + t);  // the same: they ask for nearly the same blocks
+        r.check(riffle_step(r.context, forks.data(), next.data(), next.size()));
+        for (int i = 0; i < n_forks; ++i) {
           alone.check(riffle_step(alone.context, &own[i], &next[i], 1));
           REQUIRE(r.logits(forks[i]) == alone.logits(own[i]));
         }

@@ -50,6 +50,7 @@ inline float element_of(const uint8_t* p, WType type, size_t i) {
   return type == WType::F16 ? cpu::f16_to_f32(h) : value_of_bf16(h);
 }
 inline size_t bytes_of(WType type) { return type == WType::F32 ? 4 : type == WType::Q8_0 ? 1 : 2; }
+
 // Blocks of a file: quants and sub-scales of any bits, f16 scales and minima of ordinary sizes (the first subnormal).
 inline std::vector<uint8_t> random_blocks(Rng& g, WType type, int64_t n) {
   const riffle::DTypeInfo& info = dtype_info(type);

@@ -34,6 +34,7 @@ static size_t space(size_t bytes) { return (bytes + 2 * kHugePage - 1) / kHugePa
 // Aligned to huge pages: fewer pages to lock, fewer misses in the TLB.
 static std::byte* map(size_t bytes) {
   const size_t whole = bytes + kHugePage;
+  // Not reserved: most of it will only be used later, or never.
   void* area = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(area);
@@ -98,8 +99,15 @@ std::byte* PinnedSlabs::take(size_t bytes) {
       s.spare = false;
       return s.data;
     }
-  if (!refuse_ && available_memory() < bytes + kLeftToOthers) return nullptr;
+  if (!refuse_ && available_memory() < promised() + bytes + kLeftToOthers) return nullptr;
   return add(bytes, false);
+}
+
+// Those that threads are at have some: counted as none.
+uint64_t PinnedSlabs::promised() const {
+  uint64_t sum = 0;
+  for (const Slab& s : slabs_) sum += s.tried ? 0 : s.bytes;
+  return sum;
 }
 
 void PinnedSlabs::prepare(size_t bytes, size_t count) {
@@ -107,8 +115,7 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
   if (refuse_ || spare_refused_ || !failed_.empty()) return;
   size_t ready = std::count_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; });
   if (ready >= count) return;
-  uint64_t needed = kLeftToOthers;  // what has not been locked has no pages yet
-  for (const Slab& s : slabs_) needed += s.tried ? 0 : s.bytes;
+  uint64_t needed = promised() + kLeftToOthers;
   const uint64_t available = available_memory();
   for (; ready < count && (needed += bytes) <= available; ++ready)
     if (!add(bytes, true)) break;  // whoever takes the next one hears of it
@@ -173,7 +180,7 @@ void PinnedSlabs::run() {
     const size_t bytes = next->bytes;
     next->busy = true;
     // Once refused, always refused: each try takes long, and half a context locked is of no use.
-    const bool skip = refuse_ || !failed_.empty();
+    const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
     // Several threads get pages faster than one; what does the locking lets one in at a time.
@@ -190,7 +197,11 @@ void PinnedSlabs::run() {
       munmap(data, space(bytes));
       spare_refused_ = true;
     } else if (status != cudaSuccess && failed_.empty()) {
-      failed_ = refuse_ ? std::string("refused") : format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
+      failed_ = "refused";
+      try {
+        if (!refuse_) failed_ = format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
+      } catch (const std::bad_alloc&) {  // then without the reason
+      }
     }
     changed_.notify_all();
   }

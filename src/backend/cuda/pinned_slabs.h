@@ -50,6 +50,7 @@ class PinnedSlabs : public SlabSource {
   };
   void run();
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
+  uint64_t promised() const;  // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);
 
   int ordinal_;
