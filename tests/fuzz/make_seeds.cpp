@@ -107,6 +107,8 @@ int main(int argc, char** argv) {
   write_file(root + "/batch_line/messages",
              body + "chat/completions\", \"body\": {\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
                     "\"user\", \"content\": \"u\"}], \"max_completion_tokens\": 3, \"stop\": null}}");
+  write_file(root + "/batch_line/parts", body + "chat/completions\", \"body\": {\"messages\": [{\"role\": \"user\", \"content\": "
+                                                "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]}}");
   const std::string answer =
       "{\"id\":\"line-1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},\"error\":null}\n";
   const std::string error =
