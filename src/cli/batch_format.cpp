@@ -262,6 +262,8 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
       if (f.integer<int32_t>(field, value, 1, kIntMax) != 1) f.wrong(field, value, "1");
     } else if (key == "stream") {
       if (value != In(false)) f.wrong(field, value, "false");
+    } else if (key == "frequency_penalty" || key == "presence_penalty") {
+      if (f.real(field, value, -2, 2) != 0) f.wrong(field, value, "0");
     } else {
       f.fail("bad_request", "field body." + shown(key) + " is not supported");
     }

@@ -26,8 +26,9 @@ const char* error_code(riffle_status status) {
 }
 
 BatchError error_of(size_t line, riffle_status status, const std::string& text, const std::string& custom_id) {
-  return {error_code(status), text_of("line %zu: %s", line, text.empty() ? riffle_status_name(status) : with_flags(text).c_str()),
-          custom_id};
+  const char* hint = status == RIFFLE_CONTEXT_FULL ? " (its length follows from -c, --gpu-mem and --host-mem)" : "";
+  const std::string what = text.empty() ? riffle_status_name(status) : with_flags(text);
+  return {error_code(status), text_of("line %zu: %s%s", line, what.c_str(), hint), custom_id};
 }
 
 }  // namespace

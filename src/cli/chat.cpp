@@ -112,7 +112,12 @@ class Chat {
     const std::string joined = document_.empty() ? text : with_document(document_, text);
     std::vector<Message> messages = messages_;
     messages.push_back({"user", with_document(joined, "")});
-    prefill(messages, "reading " + path);
+    try {
+      prefill(messages, "reading " + path);
+    } catch (const Exit& e) {
+      if (e.code() == EXIT_INTERRUPTED) throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded");
+      throw;
+    }
     document_ = joined;
     notice(quiet_, "[%s: %zu of %d tokens of context in use]", path.c_str(), riffle_session_length(session_.get()),
            n_ctx());

@@ -80,6 +80,8 @@ BAD = {
                             "bad_request", ["name", "not supported"], "b13"),
     "NUL in a message": (chat("b14", "a\0b"), "bad_request", ["NUL"], "b14"),
     "an unsupported field": (prompt("b15", logprobs=5), "bad_request", ["logprobs", "not supported"], "b15"),
+    "a penalty": (prompt("b15b", frequency_penalty=0.5), "bad_request", ["body.frequency_penalty", "expected 0"], "b15b"),
+    "a penalty that is text": (prompt("b15c", presence_penalty="0"), "bad_request", ["body.presence_penalty"], "b15c"),
     "an unknown top field": (request("b16", {"prompt": "a"}, priority=1), "bad_request", ["priority"], "b16"),
     "temperature as text": (prompt("b17", temperature="hot"), "bad_request", ["body.temperature"], "b17"),
     "temperature below 0": (prompt("b18", temperature=-1), "bad_request", ["body.temperature"], "b18"),
@@ -124,7 +126,8 @@ GOOD = [
     prompt("good-4", words(300), max_tokens=12),
     request("good-5", {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},
                                     {"role": "user", "content": "Who are you?"}], "max_tokens": 10, "temperature": 0,
-                       "model": "any", "n": 1, "stream": False, "stop": None}),
+                       "model": "any", "n": 1, "stream": False, "stop": None,
+                       "frequency_penalty": 0, "presence_penalty": 0.0}),
     prompt("good-6", "The rain", temperature=1, seed=18446744073709551615, max_tokens=9),
     prompt("g\u00f6od-7 \u2603", "Snow \u2603 fell", max_completion_tokens=5, max_tokens=None),
     chat("good-8", [{"type": "text", "text": "The code is 4821."}, {"type": "text", "text": "What is the code?"}]),
@@ -235,8 +238,8 @@ def ids(_):
 
 
 UNSUPPORTED = {"logprobs": True, "top_logprobs": 3, "response_format": {"type": "json_object"}, "tools": [],
-               "tool_choice": "none", "functions": [], "logit_bias": {"1": 2}, "frequency_penalty": 0.5,
-               "presence_penalty": 0.5, "echo": True, "best_of": 2, "suffix": "a", "user": "u", "stream_options": {},
+               "tool_choice": "none", "functions": [], "logit_bias": {"1": 2},
+               "echo": True, "best_of": 2, "suffix": "a", "user": "u", "stream_options": {},
                "parallel_tool_calls": False, "reasoning_effort": "low", "store": True, "metadata": {}, "modalities": [],
                "audio": {}, "prediction": {}, "service_tier": "auto", "repetition_penalty": 1.1}
 
