@@ -3,8 +3,8 @@
 
     tools/bench/shared_prefix.py BUILD/riffle TEXT [--tokens N] [--questions N] [--answer N] [-- FLAGS OF BATCH]
 
-TEXT is any long file. One question with one token of answer gives the time of a prefill, with all of its answer that of an
-answer alone; the limit is one prefill and as many answers as there are questions. Texts are compared with those of --no-prefix-reuse
+TEXT is any long file. One question alone gives the time of a prefill (and of starting) and, by its record, that of an answer; the
+limit is one prefill and as many answers as there are questions. Texts are compared with those of --no-prefix-reuse
 for the first three questions.
 """
 import argparse
@@ -58,9 +58,9 @@ def run(lines, *flags):
 
 
 run([line(0, 1)])  # the model's file is in memory afterwards
-prefill, _ = run([line(0, 1)])
 whole, one = run([line(0, a.answer)])
-answer = (whole - prefill) / one[0]["usage"]["completion_tokens"] * a.answer
+answer = one[0]["riffle"]["decode_seconds"] / one[0]["usage"]["completion_tokens"] * a.answer
+prefill = whole - one[0]["riffle"]["decode_seconds"]
 together, got = run([line(i, a.answer) for i in range(a.questions)])
 _, apart = run([line(i, a.answer) for i in range(3)], "--no-prefix-reuse")
 for x, y in zip(got, apart):
