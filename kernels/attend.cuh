@@ -23,7 +23,7 @@
 namespace riffle::cuda {
 
 // A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers around rankings; 1 and the
-// blocks that fetch_ahead has brought, when it is through with the row.
+// blocks that fetch_ahead has brought, when it is through with the row. 3 and 4 are those of top_p.cu and vote.cu.
 enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2, kAhead = 8 };
 
 __device__ inline void arrive(uint32_t* counter) {
@@ -171,7 +171,7 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
       if (a.step.results != nullptr)
         a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y, static_cast<int32_t>(last & 0xffffffffu),
                                  static_cast<int32_t>(last >> 32)};
-      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[w.head_index()] = n_read;
+      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[head_index(a, w.row)] = n_read;
     }
   }
 }
@@ -206,8 +206,8 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
   if (a.tests) {
     reads.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
     reads.state.last = __ldcg(&a.scratch.ranks[row].last);
-    const int64_t head = int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads;
-    if (sequence.expected != nullptr) reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head);
+    if (sequence.expected != nullptr)
+      reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a, row));
     reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   }
   // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
@@ -217,15 +217,15 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
 
 // CTAs beside the row groups bring what rows are likely to read while these rows wait for a group: so the link has work
 // while groups compute. By the rows' turns; a row group of theirs waits until they are through with its row.
-template <class T, int D, int G>
-__device__ inline void fetch_ahead(const AttendArgs& a, int loader, int n_loaders, AttendMemory<T, D, G>& memory) {
+// counts: a warp's.
+__device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts)[2]) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, n_rows = a.step.n * a.step.n_kv_heads;
   const Pool& pool = a.step.pool;
   const uint32_t now = *pool.now;
-  for (int row = a.n_groups + loader; row < n_rows; row += n_loaders) {
+  for (int row = a.n_groups + loader; row < n_rows; row += a.n_loaders) {
     const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
     const RowReads reads = row_reads(a, sequence, row);
-    const int64_t entry0 = (int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads) * sequence.max_blocks;
+    const int64_t entry0 = head_index(a, row) * sequence.max_blocks;
     int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
     int n_brought = 0;
     for (int base = 0; base < reads.likely; base += kCtaThreads) {
@@ -254,12 +254,12 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int n_loader
         order[p] = block | kBroughtBit;
       }
     }
-    if (lane == 0) memory.counts[warp][0] = n_brought;
+    if (lane == 0) counts[warp][0] = n_brought;
     __threadfence();
     __syncthreads();
     if (thread == 0) {
       uint32_t sum = 1;
-      for (int w = 0; w < kCtaWarps; ++w) sum += static_cast<uint32_t>(memory.counts[w][0]);
+      for (int w = 0; w < kCtaWarps; ++w) sum += static_cast<uint32_t>(counts[w][0]);
       __threadfence();
       atomicAdd(a.scratch.counters + int64_t(row) * kCounterStride + kAhead, sum);
     }
@@ -409,7 +409,7 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   wait_for_earlier();
   const int n_rows = a.step.n * a.step.n_kv_heads, group = blockIdx.x / kRowCtas;
   if (group >= a.n_groups)
-    return fetch_ahead<T, D, G>(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, a.n_loaders, memory);
+    return fetch_ahead(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, memory.counts);
   for (int row = group; row < n_rows; row += a.n_groups) {
     if (a.host_driven && !a.merge && a.done[row]) continue;
     if (!attend_row<T, D, G>(a, row, ring, memory)) return;
@@ -499,9 +499,9 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   config.dynamicSmemBytes = ring.bytes;
   config.stream = stream;
   config.attrs = attribute;
-  // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A cooperative launch promises it; a dependent one may not be
-  // cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and what comes after begins when
-  // all of these have ended. That leaves kernels of other streams: see DecodeStep::fault.
+  // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A cooperative launch promises
+  // it; a dependent one may not be cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and
+  // what comes after begins when all of these have ended. That leaves kernels of other streams: see DecodeStep::fault.
   if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;

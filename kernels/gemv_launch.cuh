@@ -37,6 +37,14 @@ inline Status ask_device(GemvDevice* device) {
   return cudaDeviceGetAttribute(&device->smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
 }
 
+inline cudaLaunchAttribute cluster_of(unsigned blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = blocks;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return attribute;
+}
+
 template <class Kernel, class Args>
 Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem, bool overlap,
                    cudaStream_t stream, unsigned cluster = 1) {
@@ -49,12 +57,7 @@ Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size
     attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[n++].val.programmaticStreamSerializationAllowed = 1;
   }
-  if (cluster > 1) {
-    attributes[n].id = cudaLaunchAttributeClusterDimension;
-    attributes[n].val.clusterDim.x = cluster;
-    attributes[n].val.clusterDim.y = attributes[n].val.clusterDim.z = 1;
-    n++;
-  }
+  if (cluster > 1) attributes[n++] = cluster_of(cluster);
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -72,10 +75,7 @@ Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, 
   if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
       s != cudaSuccess)
     return s;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = cluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute attribute = cluster_of(cluster);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(cluster);
   config.blockDim = dim3(static_cast<unsigned>(threads));

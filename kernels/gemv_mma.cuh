@@ -190,6 +190,23 @@ __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int
   }
 }
 
+// Takes the next tile from a warp's ring, whose place the producer fills again. w_lane: this lane's row of the first tile.
+template <class Tune>
+__device__ __forceinline__ void take_tile(uint4 (&values)[2][2], const char* w_lane, int swizzle, int& slot,
+                                          Producer<Tune>& producer, int lane) {
+  cp_async_wait<Tune::kStages - 1>();
+  __syncwarp();
+  const char* const w = w_lane + slot * kTileBytes;
+  if (++slot == Tune::kStages) slot = 0;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+      values[j][h] = *reinterpret_cast<const uint4*>(w + h * 8 * kLine + (swizzle ^ (j * 64)));
+  __syncwarp();
+  producer.copy(lane);
+}
+
 // p += the product of one 16x16 piece of W with its x, the smallest parts first.
 template <int kParts>
 __device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], const uint4* parts,
@@ -291,18 +308,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
         const uint2* third_at = third_lane;
 #pragma unroll 1
         for (int n = 0; n < n_tiles; n++) {
-          cp_async_wait<Tune::kStages - 1>();
-          __syncwarp();
-          const char* const w = w_lane + slot * kTileBytes;
-          if (++slot == Tune::kStages) slot = 0;
           uint4 values[2][2];
-#pragma unroll
-          for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-              values[j][h] = *reinterpret_cast<const uint4*>(w + h * 8 * kLine + (swizzle ^ (j * 64)));
-          __syncwarp();
-          producer.copy(lane);
+          take_tile<Tune>(values, w_lane, swizzle, slot, producer, lane);
 #pragma unroll
           for (int j = 0; j < 2; j++) {
             float p[4] = {};
@@ -347,6 +354,17 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
 #endif
 }
 
+// Cuts a share of the columns, of n_shares, into chunks that fit: at most `fit` tiles each. Several are of an even number of
+// tiles, so that a column of x is always the same lane's: its sum of squares must not depend on the chunks. False: none fits.
+inline bool set_chunks(Plan& plan, int n_shares, int fit) {
+  const int most = static_cast<int>(round_up(plan.n_tiles, n_shares) / n_shares);
+  plan.chunk = most <= fit ? most : fit / 2 * 2;
+  if (plan.chunk < 1) return false;
+  plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
+  if (plan.n_chunks > 1) plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
+  return true;
+}
+
 template <int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   Plan plan = {};
@@ -358,19 +376,11 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   constexpr int kTile = kWarps * kMmas * x_bytes(N, Tune::kParts);
   const int64_t most_blocks = static_cast<int64_t>(Tune::kPerSm) * device.n_sm;
   const dim3 grid(static_cast<unsigned>(plan.n_units < most_blocks ? plan.n_units : most_blocks));
-  const int most = static_cast<int>(round_up(plan.n_tiles, kWarps) / kWarps);
   int shares = Tune::kPerSm;
   if (Tune::kHalf && plan.n_units <= kGroup * most_blocks) shares *= 2;
   int room = device.smem / shares - kRing - kFixed - 1024;
   if (room < kTile) room = device.smem - kRing - kFixed - 1024;
-  if (room < kTile) return cudaErrorNotSupported;
-  // Several chunks are of an even number of tiles, so that a column of x is always the same lane's: its sum of squares
-  // must not depend on the chunks.
-  const int fit = room / kTile;
-  plan.chunk = most <= fit ? most : fit / 2 * 2;
-  if (plan.chunk < 1) return cudaErrorNotSupported;
-  plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
-  if (plan.n_chunks > 1) plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
+  if (!set_chunks(plan, kWarps, room / kTile)) return cudaErrorNotSupported;
   return launch_gemv(kernel<N, Tune>, plan, grid, kWarps * 32, kRing + static_cast<size_t>(plan.chunk) * kTile,
                      args.overlap, stream);
 }

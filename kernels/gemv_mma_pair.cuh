@@ -163,18 +163,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
         const uint4* x_at = parts + lane;
 #pragma unroll 1
         for (int n = active ? n_tiles : 0; n > 0; n--) {
-          cp_async_wait<Tune::kStages - 1>();
-          __syncwarp();
-          const char* const w = w_lane + slot * kTileBytes;
-          if (++slot == Tune::kStages) slot = 0;
           uint4 values[2][2];
-#pragma unroll
-          for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-              values[j][h] = *reinterpret_cast<const uint4*>(w + h * 8 * kLine + (swizzle ^ (j * 64)));
-          __syncwarp();
-          producer.copy(lane);
+          take_tile<Tune>(values, w_lane, swizzle, slot, producer, lane);
           add_tile(sum[v], values, x_at, of_eight);
           x_at += kMmas * kEight * 4;
         }
@@ -226,14 +216,7 @@ inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream
   constexpr int kThreads = Pair::kWarps * 32, kRing = Pair::kWarps * Pair::kStages * kTileBytes;
   constexpr int kFixed = (2 * kPairSums + kPairRows) * kShares * 4;
   constexpr int kTile = kOwnShares * kMmas * x_bytes(kPairRows, Pair::kParts);
-  // Chunks as in gemv_mma.cuh: several are of an even number of tiles, so that a column of x is always the same lane's.
-  const int most = static_cast<int>(round_up(plan.n_tiles, kShares) / kShares);
-  const int room = device.smem - kRing - kFixed - 1024;
-  if (room < 2 * kTile) return cudaErrorNotSupported;
-  const int fit = room / kTile;
-  plan.chunk = most <= fit ? most : fit / 2 * 2;
-  plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
-  if (plan.n_chunks > 1) plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
+  if (!set_chunks(plan, kShares, (device.smem - kRing - kFixed - 1024) / kTile)) return cudaErrorNotSupported;
   const size_t smem = kRing + static_cast<size_t>(plan.chunk) * kTile;
   int room_for = 0;
   if (Status s = most_clusters(pair_kernel<Pair>, kCluster, kThreads, smem, &room_for); s != cudaSuccess) return s;

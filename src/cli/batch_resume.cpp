@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-
 namespace riffle::cli {
 
 bool torn_record(const std::string& text) {
