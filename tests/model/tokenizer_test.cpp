@@ -6,8 +6,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "model/model.h"
+#include "model/part_memory.h"
 #include "tests/model/vocabulary.h"
 
 using namespace riffle;
@@ -325,7 +327,7 @@ TEST_CASE("long text, handed over in parts, gives the ids of the whole", "[token
     REQUIRE(tokenizer->encode(text, false, false) == direct_ids(processor, text));
   }
   // The space where a part would end is the text's last byte, the next to last, and the first possible.
-  for (size_t n = (32 << 10) - 3; n < (32 << 10) + 3; n++) {
+  for (size_t n = (8 << 10) - 3; n < (8 << 10) + 3; n++) {
     for (const char* tail : {" ", " a", " a ", "  ", "  a"}) {
       const std::string text = std::string(n, 'a') + tail;
       REQUIRE(tokenizer->encode(text, false, false) == direct_ids(processor, text));
@@ -341,6 +343,58 @@ TEST_CASE("long text, handed over in parts, gives the ids of the whole", "[token
   const std::string text = random_text(&random, alphabet, 60000);
   REQUIRE(tokenizer_from_pieces(unused, small_options(), "small")->encode(text, false, false) ==
           direct_ids(unused_processor, text));
+}
+
+TEST_CASE("texts that begin alike give the ids of each alone", "[tokenizer]") {
+  std::mt19937 random(5);
+  const std::vector<std::string> alphabet = {" ", " ", "a", "b", "hello", "é", "[INST]", "\n"};
+  sentencepiece::SentencePieceProcessor processor;
+  const std::vector<VocabPiece> pieces = small_pieces();
+  load_direct(pieces, &processor);
+  const auto tokenizer = tokenizer_from_pieces(pieces, small_options(), "small");
+  const std::string document = random_text(&random, alphabet, 40000);
+  std::vector<std::thread> threads;
+  std::vector<std::string> texts;
+  for (int i = 0; i < 12; i++)  // the first parts of some, and what goes on differently
+    texts.push_back(document.substr(0, document.find(' ', random() % document.size())) + random_text(&random, alphabet, 9000));
+  std::vector<Ids> got(texts.size());
+  for (size_t t = 0; t < 3; t++) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < texts.size(); i += 3) got[i] = tokenizer->encode(texts[i], false, false);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < texts.size(); i++) {
+    REQUIRE(got[i] == direct_ids(processor, texts[i]));
+    REQUIRE(tokenizer->encode(texts[i], false, false) == got[i]);
+  }
+}
+
+TEST_CASE("remembered parts of text", "[tokenizer]") {
+  PartMemory memory(3 * (10 + 8));  // three parts
+  const auto text = [](int i) { return "0123456 " + std::to_string(10 + i); };
+  const auto knows = [&](int i) {
+    Ids ids = {-1};
+    const bool found = memory.append(text(i), &ids);
+    CHECK(ids == (found ? Ids{-1, i, i + 1} : Ids{-1}));
+    return found;
+  };
+  for (int i = 0; i < 3; i++) {
+    CHECK_FALSE(knows(i));
+    memory.keep(text(i), {i, i + 1});
+  }
+  memory.keep(text(0), {7, 7});  // known: nothing changes
+  CHECK(knows(0));
+  memory.keep(text(3), {3, 4});  // in place of the one not asked for longest
+  CHECK(knows(0));
+  CHECK_FALSE(knows(1));
+  CHECK(knows(2));
+  CHECK(knows(3));
+  memory.keep(std::string(60, 'x'), {1});  // too large to remember
+  CHECK(knows(0));
+  memory.keep(std::string(54, 'x'), {});  // takes all the room
+  CHECK_FALSE(knows(0));
+  CHECK_FALSE(knows(3));
 }
 
 TEST_CASE("books give the library's own ids", "[tokenizer]") {

@@ -1,0 +1,56 @@
+// Ids of the parts of text that were encoded last: texts often begin alike (one document and many questions).
+#pragma once
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace riffle {
+
+// Any number of threads may use one. max_bytes: of texts and ids; beyond it, the part whose last use was longest ago goes.
+class PartMemory {
+ public:
+  explicit PartMemory(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // Appends the ids of this part, or returns false: it is not here.
+  bool append(std::string_view text, std::vector<int32_t>* ids) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_text_.find(text);
+    if (found == by_text_.end()) return false;
+    parts_.splice(parts_.begin(), parts_, found->second);
+    ids->insert(ids->end(), parts_.front().ids.begin(), parts_.front().ids.end());
+    return true;
+  }
+
+  void keep(std::string_view text, const std::vector<int32_t>& ids) {
+    std::list<Part> made;
+    made.push_back({std::string(text), ids});
+    const size_t bytes = bytes_of(made.front());
+    const std::lock_guard lock(mutex_);
+    if (bytes > max_bytes_ || by_text_.contains(text)) return;
+    by_text_.emplace(made.front().text, made.begin());
+    parts_.splice(parts_.begin(), made);
+    for (bytes_ += bytes; bytes_ > max_bytes_; parts_.pop_back()) {
+      bytes_ -= bytes_of(parts_.back());
+      by_text_.erase(parts_.back().text);
+    }
+  }
+
+ private:
+  struct Part {
+    std::string text;
+    std::vector<int32_t> ids;
+  };
+  static size_t bytes_of(const Part& part) { return part.text.size() + part.ids.size() * sizeof(int32_t); }
+
+  const size_t max_bytes_;
+  std::mutex mutex_;
+  std::list<Part> parts_;  // the last one used first
+  std::unordered_map<std::string_view, std::list<Part>::iterator> by_text_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace riffle
