@@ -40,9 +40,10 @@ HostStore::~HostStore() {
 }
 
 void HostStore::grow() {
-  const size_t blocks = slab_bytes_ / block_bytes_;
-  slabs_.reserve(slabs_.size() + 1);
-  free_.reserve((slabs_.size() + 1) * blocks);  // give_back never allocates
+  const size_t blocks = slab_bytes_ / block_bytes_, n = slabs_.size() + 1;
+  // give_back never allocates. By doubling: large allocations wait for whoever gets pages for a slab meanwhile.
+  if (free_.capacity() < n * blocks) free_.reserve(std::max(n * blocks, 2 * free_.capacity()));
+  if (slabs_.capacity() < n) slabs_.reserve(std::max(n, 2 * slabs_.capacity()));
   Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks)};
   slab.data = source_->take(slab_bytes_);
   if (!slab.data)

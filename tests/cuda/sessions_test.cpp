@@ -379,7 +379,17 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
   const size_t bytes = slabs.slab_bytes();
   std::vector<std::byte*> taken;
   for (int i = 0; i < 6; ++i) taken.push_back(slabs.take(bytes));
-  REQUIRE(slabs.wait_all());
+  std::vector<std::byte*> some;  // of the fifth, of the second twice
+  const std::byte* const blocks[] = {taken[4] + bytes - 1, taken[1], taken[1] + bytes / 2};
+  slabs.add_unlocked(blocks, 3, some);
+  for (std::byte* slab : some) CHECK((slab == taken[4] || slab == taken[1]));
+  CHECK(some.size() <= 2);  // none that are locked by now
+  REQUIRE(slabs.wait(some));
+  CHECK(some.empty());
+  CHECK(slabs.pinned_bytes() >= 2 * bytes);
+  slabs.add_unlocked(blocks, 3, some);
+  CHECK(some.empty());
+  slabs.wait_all();
   for (std::byte* a : taken)
     for (std::byte* b : taken) {
       REQUIRE(a != nullptr);
@@ -389,7 +399,7 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
   CHECK(slabs.pinned_bytes() == 6 * bytes);
   for (const auto& [asked, there] : {std::pair<size_t, size_t>{1, 1}, {1, 1}, {3, 3}, {2, 3}}) {
     slabs.prepare(bytes, asked);  // those that are there count
-    slabs.wait_prepared();
+    slabs.wait_all();
     CHECK(slabs.taken_bytes() == 6 * bytes);
     CHECK(slabs.pinned_bytes() == (6 + there) * bytes);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "util/error.h"
@@ -11,6 +12,8 @@
 namespace riffle::cuda {
 
 static constexpr size_t kHugePage = size_t(2) << 20, kSlabsAtOnce = 32;
+// While a thread gets pages, nobody else in the process may map memory: so it lets go now and then.
+static constexpr size_t kPopulatedAtOnce = size_t(4) << 20;
 static constexpr unsigned kMostThreads = 4;
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
@@ -89,7 +92,9 @@ std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
 }
 
 std::deque<PinnedSlabs::Slab>::iterator PinnedSlabs::find(const std::byte* data) {
-  return std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.data == data; });
+  return std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) {
+    return std::greater_equal<>()(data, s.data) && std::less<>()(data, s.data + s.bytes);
+  });
 }
 
 std::byte* PinnedSlabs::take(size_t bytes) {
@@ -121,7 +126,7 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
     if (!add(bytes, true)) break;  // whoever takes the next one hears of it
 }
 
-void PinnedSlabs::wait_prepared() {
+void PinnedSlabs::wait_all() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried; }); });
 }
@@ -136,11 +141,23 @@ void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   munmap(data, space(bytes));
 }
 
-bool PinnedSlabs::wait_all() {
+void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n, std::vector<std::byte*>& slabs) {
+  const std::lock_guard lock(mutex_);
+  auto slab = slabs_.end();
+  for (size_t i = 0; i < n; ++i) {  // neighbours in the list mostly are in one slab
+    if (slab != slabs_.end() && std::greater_equal<>()(blocks[i], slab->data) &&
+        std::less<>()(blocks[i], slab->data + slab->bytes))
+      continue;
+    slab = find(blocks[i]);
+    if (!slab->tried && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end()) slabs.push_back(slab->data);
+  }
+}
+
+bool PinnedSlabs::wait(std::vector<std::byte*>& slabs) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return std::none_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return !s.spare && !s.tried; });
-  });
+  for (const std::byte* data : slabs) find(data)->wanted = true;
+  changed_.wait(lock, [&] { return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried; }); });
+  slabs.clear();
   return failed_.empty();
 }
 
@@ -167,12 +184,12 @@ void PinnedSlabs::run() {
   const cudaError_t chosen = cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
   for (;;) {
-    // What has been taken goes before a spare.
+    // What somebody waits for goes first, a spare last.
     auto next = slabs_.end();
     changed_.wait(lock, [&] {
-      const auto left = [](const Slab& s) { return !s.tried && !s.busy; };
-      next = std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return left(s) && !s.spare; });
-      if (next == slabs_.end()) next = std::find_if(slabs_.begin(), slabs_.end(), left);
+      const auto rank = [](const Slab& s) { return s.tried || s.busy ? 3 : s.wanted ? 0 : s.spare ? 2 : 1; };
+      next = std::min_element(slabs_.begin(), slabs_.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
+      if (next != slabs_.end() && rank(*next) == 3) next = slabs_.end();
       return stop_ || next != slabs_.end();
     });
     if (stop_) return;
@@ -184,7 +201,8 @@ void PinnedSlabs::run() {
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
     // Several threads get pages faster than one; what does the locking lets one in at a time.
-    if (status == cudaSuccess) madvise(data, bytes, MADV_POPULATE_WRITE);
+    for (size_t at = 0; status == cudaSuccess && at < bytes; at += kPopulatedAtOnce)
+      if (madvise(data + at, std::min(kPopulatedAtOnce, bytes - at), MADV_POPULATE_WRITE) != 0) break;
     if (status == cudaSuccess) status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (status != cudaSuccess) cudaGetLastError();
     lock.lock();

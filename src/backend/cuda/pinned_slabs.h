@@ -1,6 +1,6 @@
 // Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it for the pages themselves,
 // so take() hands out the addresses at once and threads lock them, in the order taken, while the prompt is being computed;
-// whoever needs a slab locked waits for it.
+// whoever needs a slab locked waits for it, and for no other.
 // prepare() has them locked before they are needed: the next one while decoding, a whole prompt's while another is read.
 // Where the system refuses to lock more (limits, other programs), slabs stay pageable and failed() says so: copies still
 // work, but kernels cannot reach such memory.
@@ -32,10 +32,13 @@ class PinnedSlabs : public SlabSource {
   void prepare(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
-  // Waits until every slab that has been taken is locked (or was refused). True if all are locked.
-  bool wait_all();
-  // ... and those that were prepared.
-  void wait_prepared();
+  // Appends the slabs that hold these blocks and are not locked or refused yet, once each.
+  void add_unlocked(const std::byte* const* blocks, size_t n, std::vector<std::byte*>& slabs);
+  // Waits until these slabs are locked (or refused): they go before all others. Empties the list. False: some slab, of these
+  // or others, has been refused.
+  bool wait(std::vector<std::byte*>& slabs);
+  // Waits for all slabs, those that were prepared too.
+  void wait_all();
   bool refuses() const { return refuse_; }
   uint64_t pinned_bytes();
   // Why a slab could not be locked; empty: all could.
@@ -46,12 +49,12 @@ class PinnedSlabs : public SlabSource {
     std::byte* data;
     size_t bytes;
     bool spare;  // not taken yet
-    bool busy = false, tried = false, locked = false;
+    bool wanted = false, busy = false, tried = false, locked = false;
   };
   void run();
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
   uint64_t promised() const;  // bytes that have no pages yet
-  std::deque<Slab>::iterator find(const std::byte* data);
+  std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
 
   int ordinal_;
   bool refuse_, stop_ = false;

@@ -292,6 +292,7 @@ void CudaResidency::learn_addresses(SequenceKv& s) {
     addresses = many.data();
   }
   for (size_t h = 0; h < s.heads.size(); ++h) std::copy_n(s.heads[h].blocks.begin() + first, n, addresses + h * n);
+  slabs_->add_unlocked(addresses, s.heads.size() * n, d.unlocked);
   check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*), addresses,
                           n * sizeof(std::byte*), n * sizeof(std::byte*), s.heads.size(), cudaMemcpyHostToDevice, *compute_),
         "entering host blocks");
@@ -315,6 +316,8 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   d.known_blocks = std::min(d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
 }
 
+bool CudaResidency::wait_locked(const SequenceKv& s) { return slabs_->wait(on_device(s).unlocked); }
+
 // The newest blocks of every layer and head between the tails and the host store.
 void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
   CudaSequence& d = on_device(s);
@@ -325,7 +328,7 @@ void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
     std::byte* host = s.heads[i].blocks[block];
     host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
   }
-  if (pinned()) {
+  if (wait_locked(s)) {
     run_gather(*compute_);
   } else {
     for (const Copy& c : host_copies_)
@@ -349,7 +352,9 @@ std::string CudaResidency::why_not_pinned() const {
 
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   const DeviceScope on(device_.ordinal);
-  if (!slabs_->wait_all() && !slabs_->refuses()) {
+  // What a prompt that is being read has been promised may still be on its way: steps of others do not wait for it.
+  for (size_t i = 0; i < n; ++i) wait_locked(*sequences[i]);
+  if (!pinned() && !slabs_->refuses()) {
     if (must_pin_)
       fail(RIFFLE_OUT_OF_MEMORY, "%s, which residency device needs: residency auto or host can do without",
            why_not_pinned().c_str());
@@ -383,7 +388,7 @@ void CudaResidency::commit(SequenceKv& s) {
   seal.digest = static_cast<DigestKind>(s.spec.kind);
   seal.with_mean = s.spec.with_mean;
   if (!hosted()) seal.pool = pool_;
-  seal.to_host = pinned();
+  seal.to_host = wait_locked(s);
   check(seal_tails(seal, *compute_), "sealing full blocks");
   if (!seal.to_host) {
     for (size_t i = 0; i < s.heads.size(); ++i)
@@ -422,10 +427,15 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
     return end;
   };
   int64_t runs = 0;
-  for (int h = 0; h < n_heads; ++h)
-    for (int64_t b = first; b < last; b = next_run(store_->head(s, layer, head + h).blocks, b)) ++runs;
+  std::vector<std::byte*> unlocked;
+  for (int h = 0; h < n_heads; ++h) {
+    const auto& host = store_->head(s, layer, head + h).blocks;
+    for (int64_t b = first; b < last; b = next_run(host, b)) ++runs;
+    if (!on_device(s).unlocked.empty()) slabs_->add_unlocked(host.data() + first, last - first, unlocked);
+  }
+  const bool locked = slabs_->wait(unlocked);
   const int64_t blocks = (last - first) * n_heads;
-  if (runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes && pinned()) {
+  if (locked && runs > 2 * n_heads && runs * kLongRun > blocks * layout_.block_bytes) {
     host_copies_.clear();
     for (int h = 0; h < n_heads; ++h)
       for (int64_t b = first; b < last; ++b) {

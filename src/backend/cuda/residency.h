@@ -36,6 +36,7 @@ struct CudaSequence : DeviceKv {
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
   int64_t known_blocks = 0;  // whose host addresses are in host_table
+  std::vector<std::byte*> unlocked;  // slabs of these that nobody has waited for
   bool stale = false;        // digests are not what the sequence's spec says: they could not be rebuilt
 };
 
@@ -77,7 +78,8 @@ class CudaResidency : public Residency {
   StepSequence describe(const SequenceKv& sequence) const;
   // Whether the host decides what is in the slots (host_step.h), asked for or because memory could not be pinned.
   bool hosted() const { return host_pool_ != nullptr; }
-  bool pinned() { return slabs_->wait_all(); }
+  // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that activate has seen.
+  bool pinned() { return slabs_->failed().empty(); }
   const std::string& notice() const { return notice_; }
   // Why pinned() is false.
   std::string why_not_pinned() const;
@@ -117,6 +119,7 @@ class CudaResidency : public Residency {
   void use_host_pool();
   void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
+  bool wait_locked(const SequenceKv& s);  // until kernels reach its blocks; false: they never will
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
