@@ -376,8 +376,8 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options *options);
  * some. Memory is taken in slabs (16 MiB; cuda: 64 MiB, pinned) and stays the context's. Not in it: what a selector keeps
  * (riffle_plan.selector_state).
  *
- * Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of the
- * host's physical memory, or one of them host_mem, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
+ * Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU has free or 7/8 of
+ * riffle_plan.host_memory, or one of them host_mem, the context holds the longest multiple of 1024 tokens that fits: riffle_plan and
  * riffle_context_length say which, riffle_context_notice why. Host memory counts the KV, the selector's state and weights
  * that were converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool as well.
  * Models trained with at most 1024 tokens are not shortened. A given n_ctx is kept. An error: beyond gpu_mem or the GPU's
@@ -399,6 +399,7 @@ typedef struct riffle_plan {
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem;    /* the smallest gpu_mem that works with n_ctx tokens */
+  uint64_t host_memory;    /* that this process may use: the machine's, or the limit of its control group (container, job)  */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
   char device_note[256];   /* cuda: the GPU's name; else why AUTO did not choose it, or empty               */
@@ -668,8 +669,9 @@ typedef struct riffle_iteration {
   int32_t decode_rows, skipped;     /* sequences that stepped; that were ready but did not fit             */
   int64_t prefill_token_layers;     /* of prompts, read in this iteration                                  */
   double prefill_pairs;             /* query and key pairs of its attention, in one head                   */
-  int64_t prefill_kv_blocks;        /* blocks of the prompt's layer that is being read: so many are on the device (twice where
-                                       they are few, so that the layer before can go to the host meanwhile) */
+  int64_t prefill_kv_blocks;        /* that fill what the device (emu, cuda) holds for the layer of the prompt that is being read:
+                                       one layer of the longest prompt so far, or two where they are small, so that
+                                       one can go to the host meanwhile */
   int64_t working_set, available;   /* blocks: of those that stepped, as estimated before; slots for them (0: no pool) */
   uint64_t blocks_loaded;           /* host to slot, by decode steps                                       */
   uint64_t blocks_read;             /* attended by decode steps                                            */

@@ -12,10 +12,25 @@ struct BatchOptions {
   CommonOptions common;
   riffle_scheduler_options scheduler;
   std::string in = "-", out = "-";
-  int max_seqs = 1;
+  int max_seqs = 0;  // 0: usual_seqs
   bool unordered = false, restart = false;
   Shard shard;
 };
+
+// As many as leave each the context, and the pool most of the slots, that one alone would have.
+int usual_seqs(riffle_model* model, riffle_context_options options) {
+  riffle_plan one{}, many{};
+  one.struct_size = many.struct_size = sizeof(riffle_plan);
+  options.n_sessions = 1;
+  if (riffle_plan_memory(model, &options, &one, nullptr, 0) != RIFFLE_OK) return 1;  // the context will say why
+  for (int n = 8; n > 1; n /= 2) {
+    options.n_sessions = n;
+    if (riffle_plan_memory(model, &options, &many, nullptr, 0) == RIFFLE_OK && many.n_ctx == one.n_ctx &&
+        many.slots >= one.slots / 4 * 3)
+      return n;
+  }
+  return 1;
+}
 
 int run_batch(BatchOptions& o) {
   const bool quiet = o.common.quiet;
@@ -47,13 +62,14 @@ int run_batch(BatchOptions& o) {
   if (input.counted()) say_order();
 
   const Model model = load_model(o.common);
-  o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs;
   share_host_memory(model.get(), o.common.context);
+  o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
   say_unread_settings(o.common);
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);
   InterruptGuard guard(context.get());
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, quiet);
+  progress.counts.held = held;
   BatchRunner runner(model.get(), context.get(), o.scheduler, o.unordered, input, output, progress);
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
@@ -84,17 +100,16 @@ void add_batch(CLI::App& app, Command& chosen) {
       "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or "
       "messages in place\n"
       "of prompt. Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;\n"
-      "n if it is 1, stream if it is false. What a line leaves out comes from the flags. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
+      "n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. What a line leaves out comes from the flags. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
       "The same command after an interruption of any kind goes on from what the output holds.");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
       ->type_name("FILE")
       ->capture_default_str();
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
-                  "lines answered at once; the answers are the same for any number")
+                  "lines answered at once; the answers are the same for any number; default: 8, or fewer where memory is short")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 256));
   sub->add_flag("--unordered", o->unordered, "write records as they finish, not in the order of the lines");
   sub->add_flag("--restart", o->restart, "begin anew: what the output holds is lost");
   sub->add_option_function<std::string>(

@@ -32,6 +32,7 @@ std::string BatchProgress::summary() const {
   const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::string text = text_of("%zu answers, %zu errors", counts.answers, counts.errors);
   if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
+  if (counts.held) text += text_of(", %zu lines were there", counts.held);
   text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
   if (counts.reused_tokens) text += text_of(" (%llu reused)", count(counts.reused_tokens));
   return text + text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) + rate();

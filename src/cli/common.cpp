@@ -146,8 +146,7 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
   riffle_plan_memory(model, &one, &plan, nullptr, 0);  // an error comes again, with its text
-  const auto memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  options.host_mem = std::max(memory / 4 * 3, plan.host_kv);
+  options.host_mem = std::max(plan.host_memory / 4 * 3, plan.host_kv);
 }
 
 void say_unread_settings(const CommonOptions& options) {

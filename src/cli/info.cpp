@@ -52,6 +52,7 @@ Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
           {"pool", p.pool},
           {"total", p.total},
           {"host_kv", p.host_kv},
+          {"host_memory", p.host_memory},
           {"selector_state", p.selector_state},
           {"slots", p.slots},
           {"min_slots", p.min_slots},
@@ -95,7 +96,7 @@ void print_plan(const riffle_plan& p) {
                                    static_cast<long long>(p.min_slots))
                          : "none"});
   t.add({"total", bytes(p.total) + (p.min_gpu_mem ? text_of(", smallest --gpu-mem for %d tokens ", p.n_ctx) + bytes(p.min_gpu_mem) : "")});
-  t.add({"host KV", bytes(p.host_kv) + " for a full session"});
+  t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes(p.host_kv).c_str(), bytes(p.host_memory).c_str())});
   t.add({"selector state", p.selector_state ? bytes(p.selector_state) + " in host memory for a full session" : "none"});
   t.print_left();
 }

@@ -33,7 +33,7 @@ std::vector<CLI::Option*> add_scheduler_flags(CLI::App& app, riffle_scheduler_op
   number("--max-skips", o.max_skips, INT32_MAX, "iterations that a sequence waits for room in the pool at most");
   size("--max-iteration-tokens", o.max_tokens, "tokens of one iteration, answers' and prompts'; 0: no limit");
   size("--max-inject-tokens", o.max_inject_tokens,
-       "prompt tokens times layers between two steps of the answers; 0: 2048 for each layer");
+       "prompt tokens times layers between two steps of the answers, but a chunk of one layer at least; 0: 2048 for each layer");
   flag("--no-prefix-reuse", o.no_prefix_reuse, "read each prompt on its own, also where they begin alike");
   size("--reuse-unit", o.reuse_unit,
        "reuse a multiple of so many tokens; 0: the smallest that changes no answer (cuda: the prefill chunk, else 1)");

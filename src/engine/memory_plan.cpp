@@ -1,7 +1,5 @@
 #include "engine/memory_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdint>
@@ -10,6 +8,7 @@
 
 #include "model/checked.h"
 #include "util/error.h"
+#include "util/memory_limits.h"
 
 namespace riffle {
 
@@ -70,7 +69,9 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
   r.slots = o.slots;
-  r.host_memory = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  const MemoryLimits limits;
+  r.host_memory = limits.total();
+  if (limits.by_group()) r.host_owner = "this process's control group";
 
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
     const auto selector = make_selector(o.selection);
@@ -227,6 +228,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   const DigestSpec spec = digest_spec(o.selection);
   plan.digests = product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
   plan.slot_bytes = r.layout.bytes();
+  plan.host_memory = r.host_memory;
   plan.host_kv = product({heads, blocks, plan.slot_bytes});
   if (!r.cuda) plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
   uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
@@ -252,7 +254,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   }
   const uint64_t fixed = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
   plan.total = fixed;
-  const std::string memory = format("this machine's memory (%s)", size_text(r.host_memory).c_str());
+  const std::string memory = format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
   if (o.host_mem && plan.host_kv > o.host_mem)
     return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()), true,
         format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)", size_text(o.host_mem).c_str(), o.n_ctx,
@@ -289,17 +291,18 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
                  size_text(plan.min_gpu_mem).c_str()));
     if (r.pooled && plan.pool > r.host_memory)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, o.slots == 0,
-          format("%lld slots take %s, but this machine has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
-                 size_text(r.host_memory).c_str()));
+          format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
+                 r.host_owner.c_str(), size_text(r.host_memory).c_str()));
     // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
     if (r.cuda && o.host_mem > r.host_memory && host_kv(r, plan) == o.host_mem)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, false,
-          format("host_mem is %s, but this machine has %s", size_text(o.host_mem).c_str(), size_text(r.host_memory).c_str()));
+          format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(), r.host_owner.c_str(),
+                 size_text(r.host_memory).c_str()));
     if (r.cuda && host_kv(r, plan) > r.host_memory)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, true,
-          format("%d tokens of context in %llu session%s take %s of host memory, but this machine has %s: at most %llu tokens fit",
+          format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at most %llu tokens fit",
                  o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-                 size_text(host_kv(r, plan)).c_str(), size_text(r.host_memory).c_str(),
+                 size_text(host_kv(r, plan)).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str(),
                  static_cast<unsigned long long>(r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
     if (r.slots < plan.min_slots)
       return refuse(RIFFLE_NO_SLOT, "slots", false,
@@ -351,9 +354,9 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
-    r.context_note += format("%d tokens%s take %s of host memory, and this machine has %s: it may run out before so many are held",
+    r.context_note += format("%d tokens%s take %s of host memory, and %s has %s: it may run out before so many are held",
                              r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
-                             size_text(host_bytes(model, r, plan)).c_str(), size_text(r.host_memory).c_str());
+                             size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str());
   }
   std::snprintf(plan.context_note, sizeof plan.context_note, "%s", r.context_note.c_str());
 }

@@ -20,7 +20,8 @@ struct ResolvedOptions {
   std::string device_note;  // of riffle_plan
   int64_t slots = 0;
   bool trained_ctx = false;   // n_ctx was 0: plan_memory may shorten it
-  uint64_t host_memory = 0;   // physical memory of this machine, bytes
+  uint64_t host_memory = 0;   // bytes that this process may use (util/memory_limits.h), of
+  std::string host_owner = "this machine";
   std::string context_note;   // of riffle_plan and riffle_context_notice; plan_memory's
   std::optional<TraceSpec> trace;
   bool trace_runs_prompts = false;

@@ -127,7 +127,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (r.first == 0) {
     r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total);
     r.kv.unrotated = r.list;
-    r.kv_blocks = std::max(r.kv_blocks, r.kv.n_blocks * model_.config.n_kv_heads);
+    r.kv_blocks = std::max(r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
   }
   if (!options_.trace || options_.trace_runs_prompts) run_rows(r, rows);
   else r.pairs += static_cast<double>(rows) * (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model

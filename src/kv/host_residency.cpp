@@ -173,6 +173,7 @@ class Pooled : public HostResidency {
     counters.loaded_bytes += old * n_heads * bytes_;
     return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
   }
+  uint64_t prefill_held() const override { return layer_memory_.size(); }
 
  protected:
   void flush_full(SequenceKv& s) override {

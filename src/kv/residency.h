@@ -63,6 +63,7 @@ class Residency {
   virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
   // The layer is complete: build its digests, flush it, and drop what the device held of it.
   virtual void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
+  virtual uint64_t prefill_held() const { return 0; }  // that the device holds now for layers of prompts
 
   ResidencyCounters counters;
 };

@@ -26,15 +26,16 @@ class PartMemory {
   }
 
   void keep(std::string_view text, const std::vector<int32_t>& ids) {
+    const size_t bytes = text.size() + ids.size() * sizeof(int32_t);
+    if (bytes > max_bytes_) return;
     std::list<Part> made;
     made.push_back({std::string(text), ids});
-    const size_t bytes = bytes_of(made.front());
     const std::lock_guard lock(mutex_);
-    if (bytes > max_bytes_ || by_text_.contains(text)) return;
+    if (by_text_.contains(text)) return;
     by_text_.emplace(made.front().text, made.begin());
     parts_.splice(parts_.begin(), made);
     for (bytes_ += bytes; bytes_ > max_bytes_; parts_.pop_back()) {
-      bytes_ -= bytes_of(parts_.back());
+      bytes_ -= parts_.back().text.size() + parts_.back().ids.size() * sizeof(int32_t);
       by_text_.erase(parts_.back().text);
     }
   }
@@ -44,7 +45,6 @@ class PartMemory {
     std::string text;
     std::vector<int32_t> ids;
   };
-  static size_t bytes_of(const Part& part) { return part.text.size() + part.ids.size() * sizeof(int32_t); }
 
   const size_t max_bytes_;
   std::mutex mutex_;

@@ -68,6 +68,7 @@ def goes_on(folder):
         before = b"".join(rows[:kept])
         put(out, before + rest)
         r = riffle(*ARGS, *files, "--max-seqs", "3")
+        check(not kept or f", {kept} lines were there;".encode() in r.err, f"{name}: the summary counts those that were there", r)
         check(r.code == 6 and get(out).startswith(before) and gist(get(out)) == want, f"from {name}: the same output",
               (r, gist(get(out))))
         if kept:

@@ -37,7 +37,7 @@ BAD = {
     "a role twice": (b'{"custom_id":"w","body":{"messages":[{"role":"user","content":"a"},{"role":"user","role":"user"}]}}', "bad_json",
                      ["body.messages.role", "twice"], "w"),
     "two objects": (b'{"custom_id":"x"}{}', "bad_json", [], None),
-    "a lone surrogate": (b'{"custom_id":"x","body":{"prompt":"\\ud800"}}', "bad_json", [], None),
+    "a lone surrogate": (b'{"custom_id":"x","body":{"prompt":"\\ud800"}}', "bad_json", ["byte", "surrogate"], None),
     "invalid UTF-8": (b'{"custom_id":"x","body":{"prompt":"a\xff"}}', "bad_utf8", ["byte 37"], None),
     "an overlong form": (b'{"custom_id":"x","body":{"prompt":"a\xc0\x80"}}', "bad_utf8", [], None),
     "deep nesting": (b'{"custom_id":"x","body":' + b"[" * 200000 + b"]" * 200000 + b"}", "too_deep", [], None),

@@ -1,7 +1,9 @@
 // Requests for a scheduler, and what they got.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "host_kv.h"
@@ -23,6 +25,7 @@ struct Got {
   size_t prompt_tokens = 0, reused = 0;
   int ends = 0;
   size_t began = 0;  // iteration of the first token
+  size_t last = 0, longest_wait = 0;  // iteration of the last one; iterations between two
 };
 
 inline Ask ask(int length, uint32_t seed, int max_tokens, float temperature = 0) {
@@ -70,13 +73,18 @@ struct Run {
   std::map<uint64_t, Got> got;
   std::vector<riffle_iteration> iterations;
   std::vector<Ask> later;  // submitted from inside on_done
+  std::optional<Ask> flood;            // submitted, when these are, whenever a request ends, ...
+  std::function<bool(Run&)> flooded;   // ... while this says so
 
   Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
     o.user = this;
     o.on_token = [](void* user, uint64_t id, int32_t token, const char* text, size_t n) {
       auto* run = static_cast<Run*>(user);
       Got& g = run->got[id];
-      if (g.tokens.empty()) g.began = run->iterations.size();
+      const size_t now = run->iterations.size();
+      if (g.tokens.empty()) g.began = g.last = now;
+      g.longest_wait = std::max(g.longest_wait, now - g.last);
+      g.last = now;
       if (token >= 0) g.tokens.push_back(token);
       g.text.append(text, n);
       return true;
@@ -94,6 +102,8 @@ struct Run {
         const Ask a = run->later.back();
         run->later.pop_back();
         run->submit(a);
+      } else if (run->flood && run->flooded(*run)) {
+        run->submit(*run->flood);
       }
     };
     r.check(riffle_scheduler_create(r.context, &o, &scheduler));

@@ -1,4 +1,6 @@
 // Many requests at once: the texts are those that each gives alone, and nobody waits for ever.
+#include <numeric>
+
 #include "scheduled.h"
 
 using namespace riffle::test;
@@ -71,43 +73,132 @@ TEST_CASE("scheduler: a prompt never holds more than one layer of KV, and never 
   while (run.got[1].tokens.size() < 3) run.step();
   run.submit(ask(2000, 2, 4));
   run.finish();
-  int64_t total = 0;
+  int64_t total = 0, held = 0;
   size_t iterations = 0;
   for (const riffle_iteration& it : run.iterations) {
     CHECK(it.prefill_token_layers <= 256);
-    CHECK(it.prefill_kv_blocks <= (2000 + 15) / 16 * info.n_kv_heads);
+    held = std::max(held, it.prefill_kv_blocks);
     total += it.prefill_token_layers;
     if (it.prefill_token_layers > 0 && total > 100 * info.n_layers) {
       ++iterations;
       CHECK(it.decode_rows == 1);  // decode goes on beside every segment
     }
   }
+  CHECK(held == (2000 + 15) / 16 * info.n_kv_heads);  // all that was ever allocated for it
   CHECK(total == int64_t(2100) * info.n_layers);
   CHECK(iterations >= size_t(2000 * info.n_layers / 256));
 }
 
-TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody starves", "[scheduler]") {
+TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody waits for long", "[scheduler]") {
   riffle_context_options o = base();
   o.device = RIFFLE_DEVICE_EMU;
   o.selection.epsilon = 0.98f;
   o.slots = 1500;
-  Runtime r(o);
-  riffle_scheduler_options so = defaults();
-  so.max_skips = 10;
-  Run run(r, so);
-  run.submit(ask(1900, 1, 100));
-  for (int i = 2; i <= 8; ++i) run.submit(ask(i % 2 ? 1800 : 100, i, 60));
-  // Small ones keep coming.
-  for (int i = 0; i < 10; ++i) run.later.push_back(ask(80, 20 + i, 30));
-  run.finish();
-  CHECK(run.got.size() == 18);
-  for (const auto& [id, got] : run.got) CHECK((got.ends == 1 && got.status == RIFFLE_OK));
-  int skipped = 0;
-  for (const riffle_iteration& it : run.iterations) {
-    skipped += it.skipped;
-    if (it.decode_rows > 1) CHECK(it.working_set <= it.available);
+  // The longest wait of a sequence that decodes, with small ones coming as long as a large one is there.
+  const auto longest_wait = [&](int max_skips) {
+    Runtime r(o);
+    riffle_scheduler_options so = defaults();
+    so.max_skips = max_skips;
+    Run run(r, so);
+    std::vector<uint64_t> large = {run.submit(ask(1900, 1, 100))};
+    for (int i = 2; i <= 8; ++i) {
+      const uint64_t id = run.submit(ask(i % 2 ? 1800 : 100, i, 60));
+      if (i % 2) large.push_back(id);
+    }
+    run.flood = ask(80, 20, 30);
+    run.flooded = [&](Run& now) {
+      return std::any_of(large.begin(), large.end(), [&](uint64_t id) { return now.got[id].ends == 0; });
+    };
+    run.finish();
+    CHECK(run.got.size() > 12);  // some did come
+    size_t longest = 0;
+    int skipped = 0;
+    for (const auto& [id, got] : run.got) {
+      CHECK((got.ends == 1 && got.status == RIFFLE_OK));
+      longest = std::max(longest, got.longest_wait);
+    }
+    for (const riffle_iteration& it : run.iterations) {
+      skipped += it.skipped;
+      if (it.decode_rows > 1) CHECK(it.working_set <= it.available);
+    }
+    CHECK(skipped > 0);  // else this tested nothing
+    return longest;
+  };
+  const size_t bound = 10 + 8;  // those that have waited as long go first, one of them in each iteration at least
+  CHECK(longest_wait(10) <= bound);
+  CHECK(longest_wait(100000) > 2 * bound);
+}
+
+TEST_CASE("scheduler: random requests, limits and interruptions change no text", "[scheduler]") {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1)); };
+  const std::vector<int32_t> document = some_tokens(600, 90);
+  std::vector<Ask> asks;
+  for (int i = 0; i < 14; ++i) {
+    Ask a = ask(pick(1, 3) == 1 ? pick(2, 60) : pick(60, 900), 100 + i, pick(1, 40), pick(0, 1) ? 1.1f : 0);
+    if (i % 4 == 3) std::copy_n(document.begin(), std::min<size_t>(pick(64, 600), a.prompt.size()), a.prompt.begin());
+    asks.push_back(a);
   }
-  CHECK(skipped > 0);  // else this tested nothing
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT}) {
+    std::vector<Got> want;
+    for (const Ask& a : asks) want.push_back(alone(base(selector), a));
+    for (int round = 0; round < 8; ++round) {
+      riffle_context_options o = base(selector);
+      o.n_sessions = pick(1, 8);
+      if (pick(0, 2)) o.device = RIFFLE_DEVICE_EMU, o.slots = pick(250, 1500);
+      if (pick(0, 2) == 0) o.host_mem = full_session_bytes(o) * pick(10, 25) / 10;
+      riffle_scheduler_options so = defaults();
+      so.prefill = pick(0, 2) ? RIFFLE_PREFILL_LAYERS : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS : RIFFLE_PREFILL_WHOLE;
+      so.max_inject_tokens = pick(1, 3000);
+      so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
+      so.window = pick(1, 20);
+      so.max_skips = pick(1, 64);
+      so.no_ws_control = pick(0, 3) == 0;
+      so.no_prefix_reuse = pick(0, 3) == 0;
+      // A chunk of one layer is read in any case, and other ways of reading prompts take larger pieces.
+      const bool bounded = so.max_tokens > 0 && so.prefill == RIFFLE_PREFILL_LAYERS;
+      INFO("selector " << selector << ", round " << round << ": sessions " << o.n_sessions << ", slots " << o.slots << ", host_mem "
+           << o.host_mem << ", prefill " << so.prefill << ", inject " << so.max_inject_tokens << ", tokens " << so.max_tokens
+           << ", window " << so.window);
+      Runtime r(o);
+      riffle_model_info info{};
+      info.struct_size = sizeof info;
+      riffle_model_get_info(r.model, &info);
+      Run run(r, so);
+      std::vector<size_t> order(asks.size());
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::shuffle(order.begin(), order.end(), random);
+      std::map<uint64_t, size_t> which;
+      size_t next = 0;
+      bool more = true;
+      while (more || next < order.size()) {
+        REQUIRE(run.iterations.size() < 20000);
+        if (next < order.size() && pick(0, 3) == 0) {
+          which[run.submit(asks[order[next]])] = order[next];
+          ++next;
+        }
+        if (pick(0, 30) == 0) {  // one that nobody asks about any more
+          const uint64_t id = run.submit(asks[pick(0, 13)]);
+          for (int k = pick(0, 9); k > 0; --k) run.step();
+          if (run.got[id].ends == 0) r.check(riffle_scheduler_cancel(run.scheduler, id));
+        }
+        if (pick(0, 20) == 0) {
+          riffle_abort(r.context, true);
+          CHECK(riffle_scheduler_step(run.scheduler, nullptr) == RIFFLE_ABORTED);
+        }
+        more = run.step();
+        const riffle_iteration& it = run.iterations.back();
+        if (so.max_tokens > 0) CHECK(it.decode_rows <= so.max_tokens);
+        if (bounded)
+          CHECK(it.prefill_token_layers <= std::max<int64_t>((so.max_tokens - it.decode_rows) * info.n_layers, o.prefill_chunk));
+      }
+      for (const auto& [id, i] : which) {
+        INFO("request " << i);
+        check_same(run.got[id], want[i]);
+      }
+      CHECK(r.stats().host_kv_bytes == 0);
+    }
+  }
 }
 
 TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][prefix]") {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The GPU figures of RESULTS-CUDA.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 7 minutes)
-# PART=kernels|decode|prefill|host|shipped|torch runs one part.
+# PART=kernels|decode|prefill|host|shipped|torch runs one part; PART=many, the arrivals of "Many sequences", runs only when asked
+# for: another 25 minutes, and 80 GB of host memory.
 set -u
 build=${1:?usage: tools/bench/cuda.sh BUILD_DIR}
 part=${PART:-all}
@@ -32,4 +33,15 @@ if on prefill; then
   run $shape --weights bf16 -c 131200 --gpu-mem 24G --prefill 131072 --depth 0 --selectors dense --steps 8 --reps 1
 fi
 if on shipped; then run "$build/riffle" demo --device cuda; fi
+if [ "$part" = many ]; then
+  many="$shape --trace --weights bf16 --device cuda --gpu-mem 24G -c 34816 --requests 16 --attention-trace"
+  dense="--selector dense --all-resident" psa="--microbatch 4 --window 4"
+  run $many --lengths 32000:2048 --request-rate 0 $dense
+  for flags in "$psa" "--microbatch 4" ""; do run $many --lengths 32000:2048 --request-rate 0 $flags; done
+  for rate in 0.125 0.128 0.135; do
+    run $many --lengths 32000:1024 --request-rate $rate $dense
+    run $many --lengths 32000:1024 --request-rate $rate $psa
+  done
+  run $many --lengths 32000:1024 --request-rate 0.25 $psa
+fi
 if on torch; then run python3 tools/bench/torch_reference.py; fi

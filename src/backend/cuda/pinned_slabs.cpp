@@ -3,9 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
-#include <memory>
 
 #include "util/error.h"
 
@@ -16,16 +14,6 @@ static constexpr size_t kHugePage = size_t(2) << 20, kSlabsAtOnce = 32;
 static constexpr size_t kPopulatedAtOnce = size_t(4) << 20;
 static constexpr unsigned kMostThreads = 4;
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
-
-// What the system could hand out without swapping; the largest number where it does not say.
-static uint64_t available_memory() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), std::fclose);
-  char line[256];
-  unsigned long long kib = 0;
-  while (file && std::fgets(line, sizeof line, file.get()))
-    if (std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1) return uint64_t(kib) * 1024;
-  return UINT64_MAX;
-}
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; before, the pages come when they are locked
@@ -104,7 +92,7 @@ std::byte* PinnedSlabs::take(size_t bytes) {
       s.spare = false;
       return s.data;
     }
-  if (!refuse_ && available_memory() < promised() + bytes + kLeftToOthers) return nullptr;
+  if (!refuse_ && limits_.available() < promised() + bytes + kLeftToOthers) return nullptr;
   return add(bytes, false);
 }
 
@@ -121,7 +109,7 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
   size_t ready = std::count_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.spare; });
   if (ready >= count) return;
   uint64_t needed = promised() + kLeftToOthers;
-  const uint64_t available = available_memory();
+  const uint64_t available = limits_.available();
   for (; ready < count && (needed += bytes) <= available; ++ready)
     if (!add(bytes, true)) break;  // whoever takes the next one hears of it
 }
@@ -133,6 +121,7 @@ void PinnedSlabs::wait_all() {
 
 void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   std::unique_lock lock(mutex_);
+  find(data)->wanted = true;
   changed_.wait(lock, [&] { return find(data)->tried; });
   const auto slab = find(data);
   if (slab->locked) cudaHostUnregister(data);

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/device.h"
 #include "kv/host_store.h"
+#include "util/memory_limits.h"
 
 namespace riffle::cuda {
 
@@ -24,7 +25,7 @@ class PinnedSlabs : public SlabSource {
 
   size_t slab_bytes() const override { return size_t(64) << 20; }
   // No two slabs are neighbours in memory: a copy must not cross from one locked range into another. Null also where locking
-  // it would take the last of the machine's memory.
+  // it would take the last of the memory that there is.
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 
@@ -56,6 +57,7 @@ class PinnedSlabs : public SlabSource {
   uint64_t promised() const;  // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
 
+  const MemoryLimits limits_;
   int ordinal_;
   bool refuse_, stop_ = false;
   std::mutex mutex_;

@@ -328,7 +328,9 @@ void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
     std::byte* host = s.heads[i].blocks[block];
     host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
   }
-  if (wait_locked(s)) {
+  std::vector<std::byte*> unlocked;  // of these alone: a prompt that was just begun may have many more
+  for (const HeadKv& h : s.heads) slabs_->add_unlocked(&h.blocks[block], 1, unlocked);
+  if (slabs_->wait(unlocked)) {
     run_gather(*compute_);
   } else {
     for (const Copy& c : host_copies_)
@@ -352,7 +354,7 @@ std::string CudaResidency::why_not_pinned() const {
 
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   const DeviceScope on(device_.ordinal);
-  // What a prompt that is being read has been promised may still be on its way: steps of others do not wait for it.
+  // What a prompt that is being read has been promised may still be on its way: a step waits for its own sequences' alone.
   for (size_t i = 0; i < n; ++i) wait_locked(*sequences[i]);
   if (!pinned() && !slabs_->refuses()) {
     if (must_pin_)

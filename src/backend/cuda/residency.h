@@ -69,6 +69,7 @@ class CudaResidency : public Residency {
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  uint64_t prefill_held() const override { return layers_[0].size() + layers_[1].size(); }
 
   // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit, so that flushing overlaps.
   static uint64_t prefill_bytes(uint64_t layer) { return layer <= kSmallLayer ? 2 * layer : layer; }
