@@ -67,7 +67,7 @@ void MemoryLimits::find_groups(const std::string& mount, std::string path, const
       total_ = std::min(total_, *most);
     }
     if (path.empty()) return;
-    path.resize(std::min(path.rfind('/'), path.size()));
+    path.resize(path.find('/') == path.npos ? 0 : path.rfind('/'));
   }
 }
 
