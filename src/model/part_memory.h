@@ -26,7 +26,7 @@ class PartMemory {
   }
 
   void keep(std::string_view text, const std::vector<int32_t>& ids) {
-    const size_t bytes = text.size() + ids.size() * sizeof(int32_t);
+    const size_t bytes = bytes_of(text, ids);
     if (bytes > max_bytes_) return;
     std::list<Part> made;
     made.push_back({std::string(text), ids});
@@ -35,7 +35,7 @@ class PartMemory {
     by_text_.emplace(made.front().text, made.begin());
     parts_.splice(parts_.begin(), made);
     for (bytes_ += bytes; bytes_ > max_bytes_; parts_.pop_back()) {
-      bytes_ -= parts_.back().text.size() + parts_.back().ids.size() * sizeof(int32_t);
+      bytes_ -= bytes_of(parts_.back().text, parts_.back().ids);
       by_text_.erase(parts_.back().text);
     }
   }
@@ -45,6 +45,9 @@ class PartMemory {
     std::string text;
     std::vector<int32_t> ids;
   };
+  static size_t bytes_of(std::string_view text, const std::vector<int32_t>& ids) {
+    return text.size() + ids.size() * sizeof(int32_t);
+  }
 
   const size_t max_bytes_;
   std::mutex mutex_;

@@ -72,9 +72,7 @@ struct Run {
   riffle_scheduler* scheduler = nullptr;
   std::map<uint64_t, Got> got;
   std::vector<riffle_iteration> iterations;
-  std::vector<Ask> later;  // submitted from inside on_done
-  std::optional<Ask> flood;            // submitted, when these are, whenever a request ends, ...
-  std::function<bool(Run&)> flooded;   // ... while this says so
+  std::function<std::optional<Ask>()> next;  // asked whenever a request ends, and submitted from inside on_done
 
   Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
     o.user = this;
@@ -98,13 +96,8 @@ struct Run {
       g.prompt_tokens = end->prompt_tokens;
       g.reused = end->reused_tokens;
       ++g.ends;
-      if (!run->later.empty()) {
-        const Ask a = run->later.back();
-        run->later.pop_back();
-        run->submit(a);
-      } else if (run->flood && run->flooded(*run)) {
-        run->submit(*run->flood);
-      }
+      if (!run->next) return;
+      if (const std::optional<Ask> a = run->next()) run->submit(*a);
     };
     r.check(riffle_scheduler_create(r.context, &o, &scheduler));
   }

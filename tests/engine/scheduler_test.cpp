@@ -105,9 +105,9 @@ TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody wait
       const uint64_t id = run.submit(ask(i % 2 ? 1800 : 100, i, 60));
       if (i % 2) large.push_back(id);
     }
-    run.flood = ask(80, 20, 30);
-    run.flooded = [&](Run& now) {
-      return std::any_of(large.begin(), large.end(), [&](uint64_t id) { return now.got[id].ends == 0; });
+    run.next = [&]() -> std::optional<Ask> {
+      if (std::all_of(large.begin(), large.end(), [&](uint64_t id) { return run.got[id].ends > 0; })) return std::nullopt;
+      return ask(80, 20, 30);
     };
     run.finish();
     CHECK(run.got.size() > 12);  // some did come

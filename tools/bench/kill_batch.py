@@ -5,8 +5,8 @@ usage: kill_batch.py RIFFLE [--lines 200] [--kills 50] [--seed N] [--max-tokens 
 
 For example, with 8 lines at once:  tools/bench/kill_batch.py build/riffle -- -c 2048 --max-seqs 8
 The lines are of several kinds: short, long, with a shared beginning, chat, sampled, and one in 25 with a fault. After each kill
-the whole records in the output must be the first ones of the undisturbed run, in order (with --unordered any of them, each once). Prints a line a kill and what it found;
-exit code 1 if anything was lost, doubled, out of order or different.
+the whole records in the output must be the first ones of the undisturbed run, in order (with --unordered any of them, each
+once). Prints a line a kill and what it found; exit code 1 if anything was lost, doubled, out of order or different.
 """
 import argparse
 import json

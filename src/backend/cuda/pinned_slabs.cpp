@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "util/error.h"
 
@@ -80,9 +79,7 @@ std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
 }
 
 std::deque<PinnedSlabs::Slab>::iterator PinnedSlabs::find(const std::byte* data) {
-  return std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) {
-    return std::greater_equal<>()(data, s.data) && std::less<>()(data, s.data + s.bytes);
-  });
+  return std::find_if(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.holds(data); });
 }
 
 std::byte* PinnedSlabs::take(size_t bytes) {
@@ -134,9 +131,7 @@ void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n, std::ve
   const std::lock_guard lock(mutex_);
   auto slab = slabs_.end();
   for (size_t i = 0; i < n; ++i) {  // neighbours in the list mostly are in one slab
-    if (slab != slabs_.end() && std::greater_equal<>()(blocks[i], slab->data) &&
-        std::less<>()(blocks[i], slab->data + slab->bytes))
-      continue;
+    if (slab != slabs_.end() && slab->holds(blocks[i])) continue;
     slab = find(blocks[i]);
     if (!slab->tried && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end()) slabs.push_back(slab->data);
   }

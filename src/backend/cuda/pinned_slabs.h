@@ -7,6 +7,7 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -51,6 +52,7 @@ class PinnedSlabs : public SlabSource {
     size_t bytes;
     bool spare;  // not taken yet
     bool wanted = false, busy = false, tried = false, locked = false;
+    bool holds(const std::byte* p) const { return !std::less<>()(p, data) && std::less<>()(p, data + bytes); }
   };
   void run();
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it

@@ -316,8 +316,6 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   d.known_blocks = std::min(d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
 }
 
-bool CudaResidency::wait_locked(const SequenceKv& s) { return slabs_->wait(on_device(s).unlocked); }
-
 // The newest blocks of every layer and head between the tails and the host store.
 void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
   CudaSequence& d = on_device(s);
@@ -355,7 +353,7 @@ std::string CudaResidency::why_not_pinned() const {
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   const DeviceScope on(device_.ordinal);
   // What a prompt that is being read has been promised may still be on its way: a step waits for its own sequences' alone.
-  for (size_t i = 0; i < n; ++i) wait_locked(*sequences[i]);
+  for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
   if (!pinned() && !slabs_->refuses()) {
     if (must_pin_)
       fail(RIFFLE_OUT_OF_MEMORY, "%s, which residency device needs: residency auto or host can do without",
@@ -390,7 +388,7 @@ void CudaResidency::commit(SequenceKv& s) {
   seal.digest = static_cast<DigestKind>(s.spec.kind);
   seal.with_mean = s.spec.with_mean;
   if (!hosted()) seal.pool = pool_;
-  seal.to_host = wait_locked(s);
+  seal.to_host = pinned();
   check(seal_tails(seal, *compute_), "sealing full blocks");
   if (!seal.to_host) {
     for (size_t i = 0; i < s.heads.size(); ++i)

@@ -120,7 +120,6 @@ class CudaResidency : public Residency {
   void use_host_pool();
   void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
-  bool wait_locked(const SequenceKv& s);  // until kernels reach its blocks; false: they never will
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
