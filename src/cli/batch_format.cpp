@@ -89,7 +89,9 @@ In parse_object(std::string_view line) {
   try {
     json = In::parse(line, [&](int, In::parse_event_t event, const In& parsed) { return watch(event, parsed); });
   } catch (const In::parse_error& e) {
-    const bool half = std::string_view(e.what()).find("surrogate") != std::string_view::npos;
+    // The parser's text ends with what it read last, which may say anything.
+    const std::string_view what = e.what();
+    const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
     fail("bad_json", text_of("not valid JSON at byte %zu%s", e.byte, half ? ": half of a surrogate pair" : ""));
   } catch (const In::exception&) {
     throw BatchError{"bad_json", "field " + dump(Json(watch.place())) + " is a number out of range", watch.custom_id()};

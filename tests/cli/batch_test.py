@@ -38,6 +38,7 @@ BAD = {
                      ["body.messages.role", "twice"], "w"),
     "two objects": (b'{"custom_id":"x"}{}', "bad_json", [], None),
     "a lone surrogate": (b'{"custom_id":"x","body":{"prompt":"\\ud800"}}', "bad_json", ["byte", "surrogate"], None),
+    "a text cut short": (b'{"custom_id":"x","body":{"prompt":"a surrogate', "bad_json", ["byte"], None),
     "invalid UTF-8": (b'{"custom_id":"x","body":{"prompt":"a\xff"}}', "bad_utf8", ["byte 37"], None),
     "an overlong form": (b'{"custom_id":"x","body":{"prompt":"a\xc0\x80"}}', "bad_utf8", [], None),
     "deep nesting": (b'{"custom_id":"x","body":' + b"[" * 200000 + b"]" * 200000 + b"}", "too_deep", [], None),
@@ -208,7 +209,8 @@ def bad_lines(folder):
             name, code, message, custom_id, number = want
             e = have["error"] or {}
             check(have["response"] is None and e.get("code") == code and have["custom_id"] == custom_id
-                  and all(w in e["message"] for w in message) and f"line {number}:" in e["message"],
+                  and all(w in e["message"] for w in message) and f"line {number}:" in e["message"]
+                  and ("surrogate" in e["message"]) == ("surrogate" in message),
                   f"bad line: {name} ({parallel})", (have, f"expected line {number} {code} {message}"))
 
 
