@@ -171,7 +171,7 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
       if (a.step.results != nullptr)
         a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y, static_cast<int32_t>(last & 0xffffffffu),
                                  static_cast<int32_t>(last >> 32)};
-      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[head_index(a, w.row)] = n_read;
+      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[head_index(a.step, w.row)] = n_read;
     }
   }
 }
@@ -207,7 +207,7 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
     reads.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
     reads.state.last = __ldcg(&a.scratch.ranks[row].last);
     if (sequence.expected != nullptr)
-      reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a, row));
+      reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a.step, row));
     reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   }
   // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
@@ -225,7 +225,7 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
   for (int row = a.n_groups + loader; row < n_rows; row += a.n_loaders) {
     const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
     const RowReads reads = row_reads(a, sequence, row);
-    const int64_t entry0 = head_index(a, row) * sequence.max_blocks;
+    const int64_t entry0 = head_index(a.step, row) * sequence.max_blocks;
     int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
     int n_brought = 0;
     for (int base = 0; base < reads.likely; base += kCtaThreads) {

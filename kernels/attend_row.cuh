@@ -74,11 +74,6 @@ struct AttendMemory {
 // Neighbouring positions go to different CTAs.
 __device__ inline int row_warp(int warp, int cta) { return warp * kRowCtas + cta; }
 
-// Of a row's KV head among those of all layers.
-__device__ inline int64_t head_index(const AttendArgs& a, int row) {
-  return int64_t(a.step.layer) * a.step.n_kv_heads + row % a.step.n_kv_heads;
-}
-
 template <class T, int D, int G>
 struct RowWarp {
   using Shape = BlockShape<T, D>;
@@ -113,7 +108,7 @@ struct RowWarp {
     number = row_warp(warp, blockIdx.x % kRowCtas);
     first = a.host_driven ? a.begin + ((number - a.begin) & (kRowWarps - 1)) : number;
     order = a.order + int64_t(row) * a.step.max_blocks;
-    entry0 = head_index(a, row) * sequence.max_blocks;
+    entry0 = head_index(a.step, row) * sequence.max_blocks;
     const bool pool = !a.host_driven && a.step.pool.n_slots > 0;
     page_table = pool ? a.step.pool.page_tables[sequence.table] : nullptr;
     now = pool ? *a.step.pool.now : 0;
@@ -132,7 +127,7 @@ struct RowWarp {
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }
-  __device__ const std::byte* tail() const { return sequence.tail + head_index(a, row) * a.step.layout.block_bytes; }
+  __device__ const std::byte* tail() const { return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes; }
   // Where whole blocks may not fit (kernels with none of this lose nothing).
   static constexpr bool kMayHalve = D * sizeof(T) > 256;
   __device__ bool halves() const { return kMayHalve && a.halves; }

@@ -271,7 +271,7 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
 Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
                    const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream);
 
-// ---- decode attention: score.cu rank.cu estimate.cu top_p.cu vote.cu attend.cu ----------------------------------------------------------------------
+// ---- decode attention: score.cu rank.cu estimate.cu top_p_scores.cu top_p.cu vote.cu attend.cu ----------------------
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
 // Positions of a row's order: forced blocks first (sinks, window, tail, in token order), then the candidates (the full blocks
 // between sinks and window), most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all

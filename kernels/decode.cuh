@@ -56,6 +56,11 @@ __device__ inline int forced_block(const RowGeometry& r, int position) {
   return position < r.sinks ? r.first_block + position : r.n_full - r.window + position - r.sinks;
 }
 
+// Of a row's KV head among those of all layers.
+__device__ inline int64_t head_index(const DecodeStep& step, int row) {
+  return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
+}
+
 // ---- ranking keys --------------------------------------------------------------------------------------------------
 
 // Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).

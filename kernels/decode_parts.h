@@ -111,8 +111,8 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm,
                      cudaStream_t stream);
 
-// top_p.cu, between the ranking (none where the base is everything) and attention: the tokens to attend to as masks, the
-// rows' orders of the blocks that hold any, and their numbers (ranks[row]).
+// top_p_scores.cu and top_p.cu, between the ranking (none where the base is everything) and attention: the tokens to
+// attend to as masks, the rows' orders of the blocks that hold any, and their numbers (ranks[row]).
 bool ranks_base(const Ranked& ranked);
 Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
 Status choose_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);

@@ -76,14 +76,13 @@ __device__ inline void join(float& m, float& s, float m2, float s2) {
 template <int Steps, int kGroups>
 __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid_constant__ EstimateArgs a) {
   __shared__ alignas(16) Query query;
-  const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim, words = int4_words(d);
+  const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const int block_size = a.step.layout.block_size;
   const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
-  const int64_t group_bytes = int4_group_bytes(d);
-  const std::byte* codes = sequence.codes + (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks *
-                                                int4_block_bytes(block_size, d);
+  const int64_t group_bytes = int4_group_bytes(d), kv_head = head_index(a.step, row);
+  const std::byte* codes = sequence.codes + kv_head * sequence.max_blocks * int4_block_bytes(block_size, d);
   const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
   // Tokens of this warp's blocks one after the other, the next ones' codes on their way meanwhile.
   constexpr int kTiles = 2 * kGroups;  // of 8 tokens
@@ -158,8 +157,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   for (int o = 1; o < 4; o *= 2)
     join(all_m, all_s, __shfl_xor_sync(kAllLanes, all_m, o), __shfl_xor_sync(kAllLanes, all_s, o));
   // The tail has no codes: its keys themselves, a token a CTA, a head a warp.
-  const int64_t head_index = int64_t(a.step.layer) * a.step.n_kv_heads + head;
-  const std::byte* tail = sequence.tail + head_index * a.step.layout.block_bytes;
+  const std::byte* tail = sequence.tail + kv_head * a.step.layout.block_bytes;
   const int n_tail = sequence.n_tokens - n_full * block_size;
   for (int t = blockIdx.x; t < n_tail && warp < a.g; t += gridDim.x) {
     float sum = 0;

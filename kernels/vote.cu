@@ -111,13 +111,13 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
   __syncthreads();
   const int lane = threadIdx.x % 32, sub = lane % kLanes, group = lane / kLanes, n_chunks = d / kChunk;
   const int begin = rule.init, end = s.n_tokens - rule.local, n_full = (s.n_tokens + block_size - 1) / block_size - 1;
-  const int64_t head_index = int64_t(a.step.layer) * a.step.n_kv_heads + head, entry0 = head_index * s.max_blocks;
+  const int64_t kv_head = head_index(a.step, head), entry0 = kv_head * s.max_blocks;
   const Pool& pool = a.step.pool;
   const int32_t* page_table = pool.n_slots > 0 ? pool.page_tables[s.table] : nullptr;
   for (int b = begin / block_size + blockIdx.x * (kDotThreads / 32) + threadIdx.x / 32; b * block_size < end;
        b += gridDim.x * (kDotThreads / 32)) {
     // Nothing changes the pool while this kernel runs.
-    const std::byte* block = b == n_full ? s.tail + head_index * a.step.layout.block_bytes : nullptr;
+    const std::byte* block = b == n_full ? s.tail + kv_head * a.step.layout.block_bytes : nullptr;
     if (block == nullptr && page_table != nullptr) {
       const int table = table_of(s, b);
       const int slot = __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);

@@ -171,6 +171,7 @@ struct ReplayResult {
   uint64_t pool_lookups = 0, pool_hits = 0;
   double working_set = 0, available = 0;  // sums over decode iterations
   double longest_stall = 0;               // of sequences that decode, by one piece of prefill
+  double prefill_kv_blocks = 0;           // the most that the device held for prompts (riffle_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
 };
 

@@ -136,6 +136,7 @@ class Replay {
     result_.skipped += static_cast<uint64_t>(it.skipped);
     result_.blocks_loaded += static_cast<double>(it.blocks_loaded);
     result_.blocks_read += static_cast<double>(it.blocks_read);
+    result_.prefill_kv_blocks = std::max(result_.prefill_kv_blocks, static_cast<double>(it.prefill_kv_blocks));
     idle_ = it.decode_rows > 0 || it.prefill_token_layers > 0 ? 0 : idle_ + 1;
     if (idle_ > kMaxIdle)
       throw Exit(EXIT_RUN, text_of("the scheduler has done nothing for %d iterations, with %zu requests left", kMaxIdle,

@@ -58,6 +58,7 @@ Json result_json(const TraceReport& report, const ReplayResult& r) {
       {"working_set_blocks", number(per_iteration(r.working_set * scale, r))},
       {"available_blocks", number(per_iteration(r.available * scale, r))},
       {"longest_stall_s", number(r.longest_stall)},
+      {"prefill_kv_blocks", number(r.prefill_kv_blocks * scale)},
       {"cost_seconds",
        !report.cost ? Json(nullptr)
                     : Json{{"decode", r.decode_seconds}, {"load", r.load_seconds}, {"prefill", r.prefill_seconds}}}};
@@ -160,6 +161,8 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   fact("working set", fixed(per_iteration(r.working_set * scale, r), 0) + " of " +
                           fixed(per_iteration(r.available * scale, r), 0) + " blocks");
   fact("longest stall by a prompt", ms(r.longest_stall));
+  if (r.prefill_kv_blocks > 0)
+    fact("KV of prompts on the device", fixed(r.prefill_kv_blocks * scale, 0) + " blocks at most");
   if (report.lone_step > 0) fact("lone decode step", ms(report.lone_step));
   if (report.cost)
     fact("time by the model",

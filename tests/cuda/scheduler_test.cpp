@@ -50,6 +50,24 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
   }
 }
 
+TEST_CASE("cuda: of a prompt the device holds the layer that is read and the one on its way to the host", "[cuda][scheduler]") {
+  if (!cuda_ready()) return;
+  for (const int tokens : {2000, 1001}) {
+    INFO("tokens " << tokens);
+    Runtime r(on_gpu(RIFFLE_SELECTOR_PSA, 2000));
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    riffle_model_get_info(r.model, &info);
+    Run run(r, defaults());
+    run.submit(ask(100, 1, 40));
+    run.submit(ask(tokens, 2, 4));
+    run.finish();
+    int64_t held = 0;
+    for (const riffle_iteration& it : run.iterations) held = std::max(held, it.prefill_kv_blocks);
+    CHECK(held == 2 * ((tokens + 15) / 16) * info.n_kv_heads);
+  }
+}
+
 TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][prefix]") {
   if (!cuda_ready()) return;
   const std::vector<int32_t> document = some_tokens(1200, 50);
