@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "util/error.h"
 
@@ -12,6 +13,9 @@ static constexpr size_t kHugePage = size_t(2) << 20, kSlabsAtOnce = 32;
 // While a thread gets pages, nobody else in the process may map memory: so it lets go now and then.
 static constexpr size_t kPopulatedAtOnce = size_t(4) << 20;
 static constexpr unsigned kMostThreads = 4;
+// While a slab is being locked the driver answers no other call, and hands itself from one that waits to the next: so one
+// slab is locked at a time (2 ms), and others' calls get as long after it, unless it is a slab that they wait for.
+static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
 #ifndef MADV_POPULATE_WRITE
@@ -164,6 +168,19 @@ std::string PinnedSlabs::failed() {
   return failed_;
 }
 
+cudaError_t PinnedSlabs::lock_pages(std::byte* data, size_t bytes) {
+  const std::lock_guard one(locking_);
+  const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (status != cudaSuccess) cudaGetLastError();
+  bool awaited = false;
+  {
+    const std::lock_guard lock(mutex_);
+    awaited = std::any_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.wanted && !s.tried; });
+  }
+  if (!awaited) std::this_thread::sleep_for(kBetweenLocks);
+  return status;
+}
+
 void PinnedSlabs::run() {
   const cudaError_t chosen = cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
@@ -184,11 +201,10 @@ void PinnedSlabs::run() {
     const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
-    // Several threads get pages faster than one; what does the locking lets one in at a time.
+    // Several threads get pages faster than one.
     for (size_t at = 0; status == cudaSuccess && at < bytes; at += kPopulatedAtOnce)
       if (madvise(data + at, std::min(kPopulatedAtOnce, bytes - at), MADV_POPULATE_WRITE) != 0) break;
-    if (status == cudaSuccess) status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (status != cudaSuccess) cudaGetLastError();
+    if (status == cudaSuccess) status = lock_pages(data, bytes);
     lock.lock();
     // Only this thread marks this slab, and give_back waits for the mark, so it is still there.
     const auto slab = find(data);

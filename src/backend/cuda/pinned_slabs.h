@@ -55,6 +55,7 @@ class PinnedSlabs : public SlabSource {
     bool holds(const std::byte* p) const { return !std::less<>()(p, data) && std::less<>()(p, data + bytes); }
   };
   void run();
+  cudaError_t lock_pages(std::byte* data, size_t bytes);
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
   uint64_t promised() const;  // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
@@ -63,6 +64,7 @@ class PinnedSlabs : public SlabSource {
   int ordinal_;
   bool refuse_, stop_ = false;
   std::mutex mutex_;
+  std::mutex locking_;  // around the driver's work; mutex_ may be taken inside, never the other way round
   std::condition_variable changed_;
   std::deque<Slab> slabs_;
   std::byte *next_ = nullptr, *end_ = nullptr;  // address space for further slabs
