@@ -9,18 +9,12 @@
 
 namespace riffle::cuda {
 
-static constexpr size_t kHugePage = size_t(2) << 20, kSlabsAtOnce = 32;
-// While a thread gets pages, nobody else in the process may map memory: so it lets go now and then.
-static constexpr size_t kPopulatedAtOnce = size_t(4) << 20;
+static constexpr size_t kHugePage = size_t(2) << 20, kSmallestPage = 4096, kSlabsAtOnce = 32;
 static constexpr unsigned kMostThreads = 4;
 // While a slab is being locked the driver answers no other call, and hands itself from one that waits to the next: so one
 // slab is locked at a time (2 ms), and others' calls get as long after it, unless it is a slab that they wait for.
 static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; before, the pages come when they are locked
-#endif
 
 // Address space of a slab: the page behind it is never touched and keeps neighbours apart.
 static size_t space(size_t bytes) { return (bytes + 2 * kHugePage - 1) / kHugePage * kHugePage; }
@@ -62,7 +56,7 @@ PinnedSlabs::~PinnedSlabs() {
   if (next_ != end_) munmap(next_, end_ - next_);
 }
 
-// With the mutex held. Mapping waits for whoever is locking pages, so it is done for many slabs at a time.
+// With the mutex held. Mapping waits while a slab is being locked, so it is done for many slabs at a time.
 std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
   const size_t each = space(bytes);
   if (size_t(end_ - next_) < each) {
@@ -168,6 +162,13 @@ std::string PinnedSlabs::failed() {
   return failed_;
 }
 
+// Has the system make the pages, by changing nothing in each. The call for that (MADV_POPULATE_WRITE) would keep whoever maps
+// memory waiting, the driver too; a fault does not.
+static void touch(std::byte* data, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kSmallestPage)
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(data) + at, 0, __ATOMIC_RELAXED);
+}
+
 cudaError_t PinnedSlabs::lock_pages(std::byte* data, size_t bytes) {
   const std::lock_guard one(locking_);
   const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
@@ -201,10 +202,10 @@ void PinnedSlabs::run() {
     const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
-    // Several threads get pages faster than one.
-    for (size_t at = 0; status == cudaSuccess && at < bytes; at += kPopulatedAtOnce)
-      if (madvise(data + at, std::min(kPopulatedAtOnce, bytes - at), MADV_POPULATE_WRITE) != 0) break;
-    if (status == cudaSuccess) status = lock_pages(data, bytes);
+    if (status == cudaSuccess) {
+      touch(data, bytes);  // by several threads faster than by one
+      status = lock_pages(data, bytes);
+    }
     lock.lock();
     // Only this thread marks this slab, and give_back waits for the mark, so it is still there.
     const auto slab = find(data);
