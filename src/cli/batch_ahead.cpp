@@ -5,14 +5,26 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
+
+#include "cli/text.h"
 
 namespace riffle::cli {
 
+static constexpr size_t kAround = sizeof(".") - 1 + sizeof(".ahead") - 1;
+
 AheadFile::AheadFile(const std::string& output) {
   const size_t name = output.rfind('/') + 1;  // npos + 1: 0
-  path_ = output.substr(0, name) + "." + output.substr(name) + ".ahead";
+  // Where that is too long for a name: its beginning, and a hash of the whole.
+  std::string kept = output.substr(name);
+  if (kept.size() > NAME_MAX - kAround) {
+    const size_t hash = std::hash<std::string>()(kept);
+    kept = kept.substr(0, NAME_MAX - kAround - 17) + text_of("-%016zx", hash);
+  }
+  path_ = output.substr(0, name) + "." + kept + ".ahead";
 }
 
 void AheadFile::fail(const char* what, int error) const {

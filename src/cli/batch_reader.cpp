@@ -17,8 +17,11 @@ Descriptor::~Descriptor() {
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno != EINTR) return errno;
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+    if (n >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN) return errno;
+    pollfd room{fd, POLLOUT, 0};  // a pipe that somebody has made non-blocking
+    ::poll(&room, 1, 200);
   }
   return 0;
 }

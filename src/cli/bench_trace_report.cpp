@@ -32,6 +32,11 @@ Json spread_json(const std::vector<double>& v) {
           {"max", number(percentile(v, 100))}};
 }
 
+// Of the model stood for: these are of one layer.
+double prefill_kv_blocks(const TraceReport& report, const ReplayResult& r) {
+  return r.prefill_kv_blocks * (report.cost ? report.cost->kv_heads / report.run.kv_heads : 1);
+}
+
 Json result_json(const TraceReport& report, const ReplayResult& r) {
   const double scale = report.cost ? block_scale(*report.cost, report.run) : 1;
   return {
@@ -58,7 +63,7 @@ Json result_json(const TraceReport& report, const ReplayResult& r) {
       {"working_set_blocks", number(per_iteration(r.working_set * scale, r))},
       {"available_blocks", number(per_iteration(r.available * scale, r))},
       {"longest_stall_s", number(r.longest_stall)},
-      {"prefill_kv_blocks", number(r.prefill_kv_blocks * scale)},
+      {"prefill_kv_blocks", number(prefill_kv_blocks(report, r))},
       {"cost_seconds",
        !report.cost ? Json(nullptr)
                     : Json{{"decode", r.decode_seconds}, {"load", r.load_seconds}, {"prefill", r.prefill_seconds}}}};
@@ -162,7 +167,7 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
                           fixed(per_iteration(r.available * scale, r), 0) + " blocks");
   fact("longest stall by a prompt", ms(r.longest_stall));
   if (r.prefill_kv_blocks > 0)
-    fact("KV of prompts on the device", fixed(r.prefill_kv_blocks * scale, 0) + " blocks at most");
+    fact("KV of prompts on the device", fixed(prefill_kv_blocks(report, r), 0) + " blocks at most");
   if (report.lone_step > 0) fact("lone decode step", ms(report.lone_step));
   if (report.cost)
     fact("time by the model",

@@ -326,13 +326,53 @@ def ahead(folder):
     check(r.code == 6 and get(out) == whole and not os.path.exists(kept), "what the output holds counts", r)
 
 
+def long_name(folder):
+    """The hidden file of an output whose own name is as long as a name may be."""
+    path, _, _ = setup(folder, b"\n".join([line(0, prompt="The rain", max_tokens=500), *good(13)[1:]]) + b"\n")
+    out = os.path.join(folder, "a" * 249 + ".jsonl")
+    args = [*ARGS, "-i", path, "-o", out, "--max-seqs", "4"]
+
+    def hidden():
+        return [os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".ahead")]
+    p = start(*args)
+    for _ in range(600):
+        if any(get(f).count(b"\n") >= 3 for f in hidden()) or p.poll() is not None:
+            break
+        time.sleep(0.05)
+    p.kill()
+    err = p.communicate(timeout=60)[1]
+    check(get(out) == b"" and len(hidden()) == 1, "a name of 255 bytes: one hidden file", (hidden(), err))
+    r = riffle(*args)
+    check(r.code == 0 and [g[0] for g in gist(get(out))] == list(range(1, 14)) and not hidden()
+          and b"wait for their turn" in r.err, "and the next run takes what is there", r)
+
+
+def non_blocking(folder):
+    """Standard output is a pipe that somebody has made non-blocking, and its reader is slow."""
+    path, _, _ = setup(folder, b"\n".join(good(40)) + b"\n")
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(theirs, False)
+    p = start(*ARGS, "-i", path, "-q", stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    time.sleep(2)  # the pipe is full
+    while piece := os.read(ours, 1000):
+        shown += piece
+        time.sleep(0.02)
+    os.close(ours)
+    err = p.communicate(timeout=60)[1]
+    check(p.returncode == 0 and sorted(json.loads(x)["line"] for x in shown.splitlines()) == list(range(1, 41)),
+          "a pipe that does not block", (p.returncode, shown[-300:], err))
+
+
 def terminal(folder):
     """The bar and the words on stderr."""
     _, out, files = setup(folder, b"\n".join(good(120)) + b"\n")  # long enough for a bar
     for name, env, colour in (("on a terminal", {"TERM": "xterm"}, True), ("NO_COLOR", {"TERM": "xterm", "NO_COLOR": "1"}, False),
                               ("a dumb terminal", {"TERM": "dumb"}, False)):
         ours, theirs = pty.openpty()
-        p = subprocess.Popen([BIN, *ARGS, *files, "--restart"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        p = subprocess.Popen([BIN, *ARGS, *files, "--restart", "--device", "emu", "--slots", "4000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=theirs, env=environment(**env))
         os.close(theirs)
         shown = b""
@@ -346,7 +386,7 @@ def terminal(folder):
             shown += piece
         os.close(ours)
         p.wait(60)
-        bar = b"of 120 lines" in shown and b"tokens/s" in shown
+        bar = all(part in shown for part in (b"of 120 lines", b"tokens/s", b"pool hits", b"s left"))
         check(p.returncode == 0 and bar == (env["TERM"] != "dumb") and (b"\x1b" in shown) == colour, name, shown[-500:])
     r = riffle(*ARGS, *files, "--restart")
     check(b"\x1b" not in r.err and b"\r" not in r.err, "a log has no escape codes", r)
@@ -367,4 +407,4 @@ def half_a_line(_):
     p.stderr.close()
 
 
-main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, ahead, terminal, half_a_line)
+main(goes_on, any_order, refused, shards, full_disk, ctrl_c, killed, ahead, long_name, non_blocking, terminal, half_a_line)

@@ -37,6 +37,7 @@ def virtual(_):
     step = (c["layer_params"] + c["output_params"]) * c["param_bytes"] / (c["memory_gb_s"] * 1e9)
     check(r["ttft_s"]["p50"] >= operations and r["ttft_s"]["mean"] >= operations, "no first token before its prefill's cost", r)
     check(r["tbt_s"]["p50"] > step, "no token faster than the weights are read", r)
+    check(r["prefill_kv_blocks"] == (2000 + 31) // 32 * 8, "one layer of a prompt on the device, of the model stood for", r)
     parts = r["cost_seconds"]
     check(0 < sum(parts.values()) <= r["seconds"] * 1.0001, "time is the parts' and of waiting for arrivals", r)
     check(parts["prefill"] >= 12 * operations, "all prompts are paid for", parts)

@@ -39,7 +39,7 @@ def riffle(*args, stdin=b"", timeout=240, **env):
 
 def start(*args, **more):
     return subprocess.Popen([BIN, *map(os.fspath, args)], stdin=more.pop("stdin", subprocess.DEVNULL),
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **more)
+                            stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, env=environment(), **more)
 
 
 def check(condition, name, why=""):

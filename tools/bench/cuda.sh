@@ -43,5 +43,6 @@ if [ "$part" = many ]; then
     run $many --lengths 32000:1024 --request-rate $rate $psa
   done
   run $many --lengths 32000:1024 --request-rate 0.25 $psa
+  run $many --lengths 32000:400 --request-rate 0 $psa
 fi
 if on torch; then run python3 tools/bench/torch_reference.py; fi

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "util/error.h"
@@ -11,8 +12,8 @@ namespace riffle::cuda {
 
 static constexpr size_t kHugePage = size_t(2) << 20, kSmallestPage = 4096, kSlabsAtOnce = 32;
 static constexpr unsigned kMostThreads = 4;
-// While a slab is being locked the driver answers no other call, and hands itself from one that waits to the next: so one
-// slab is locked at a time (2 ms), and others' calls get as long after it, unless it is a slab that they wait for.
+// While a slab is being locked (2 ms, up to 20 where the machine's memory is new) most calls of the driver wait, and it hands
+// itself from one that waits to the next: so one slab is locked at a time, and then others' calls have this long.
 static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
@@ -117,6 +118,7 @@ void PinnedSlabs::wait_all() {
 void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   std::unique_lock lock(mutex_);
   find(data)->wanted = true;
+  changed_.notify_all();
   changed_.wait(lock, [&] { return find(data)->tried; });
   const auto slab = find(data);
   if (slab->locked) cudaHostUnregister(data);
@@ -138,6 +140,7 @@ void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n, std::ve
 bool PinnedSlabs::wait(std::vector<std::byte*>& slabs) {
   std::unique_lock lock(mutex_);
   for (const std::byte* data : slabs) find(data)->wanted = true;
+  if (!slabs.empty()) changed_.notify_all();
   changed_.wait(lock, [&] { return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried; }); });
   slabs.clear();
   return failed_.empty();
@@ -162,24 +165,30 @@ std::string PinnedSlabs::failed() {
   return failed_;
 }
 
-// Has the system make the pages, by changing nothing in each. The call for that (MADV_POPULATE_WRITE) would keep whoever maps
-// memory waiting, the driver too; a fault does not.
+// Has the system make the pages, by writing 0 where 0 is (a read would only map the page of zeroes). The call for that,
+// MADV_POPULATE_WRITE, would keep whoever maps memory waiting, the driver too; a fault does not.
 static void touch(std::byte* data, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += kSmallestPage)
-    __atomic_fetch_or(reinterpret_cast<unsigned char*>(data) + at, 0, __ATOMIC_RELAXED);
+  for (size_t at = 0; at < bytes; at += kSmallestPage) {
+    unsigned char expected = 0;
+    std::atomic_ref(reinterpret_cast<unsigned char&>(data[at])).compare_exchange_strong(expected, 0);
+  }
 }
 
-cudaError_t PinnedSlabs::lock_pages(std::byte* data, size_t bytes) {
-  const std::lock_guard one(locking_);
-  const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (status != cudaSuccess) cudaGetLastError();
-  bool awaited = false;
-  {
-    const std::lock_guard lock(mutex_);
-    awaited = std::any_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.wanted && !s.tried; });
-  }
-  if (!awaited) std::this_thread::sleep_for(kBetweenLocks);
-  return status;
+bool PinnedSlabs::awaited(bool touched) const {
+  return std::any_of(slabs_.begin(), slabs_.end(),
+                     [&](const Slab& s) { return s.wanted && !s.tried && (!touched || s.touched); });
+}
+
+// Of those whose pages are there, one that somebody waits for goes first.
+void PinnedSlabs::begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data) {
+  find(data)->touched = true;
+  changed_.wait(lock, [&] { return !locking_ && (find(data)->wanted || !awaited(true)); });
+  locking_ = true;
+}
+void PinnedSlabs::end_locking(std::unique_lock<std::mutex>& lock) {
+  changed_.wait_for(lock, kBetweenLocks, [&] { return stop_ || awaited(false); });
+  locking_ = false;
+  changed_.notify_all();
 }
 
 void PinnedSlabs::run() {
@@ -202,11 +211,16 @@ void PinnedSlabs::run() {
     const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
     cudaError_t status = skip ? cudaErrorNotSupported : chosen;
-    if (status == cudaSuccess) {
-      touch(data, bytes);  // by several threads faster than by one
-      status = lock_pages(data, bytes);
-    }
+    if (status == cudaSuccess) touch(data, bytes);  // by several threads faster than by one
     lock.lock();
+    const bool locks = status == cudaSuccess;
+    if (locks) {
+      begin_locking(lock, data);
+      lock.unlock();
+      status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+      if (status != cudaSuccess) cudaGetLastError();
+      lock.lock();
+    }
     // Only this thread marks this slab, and give_back waits for the mark, so it is still there.
     const auto slab = find(data);
     slab->tried = true;
@@ -223,6 +237,7 @@ void PinnedSlabs::run() {
       }
     }
     changed_.notify_all();
+    if (locks) end_locking(lock);
   }
 }
 

@@ -51,20 +51,21 @@ class PinnedSlabs : public SlabSource {
     std::byte* data;
     size_t bytes;
     bool spare;  // not taken yet
-    bool wanted = false, busy = false, tried = false, locked = false;
+    bool wanted = false, busy = false, touched = false, tried = false, locked = false;
     bool holds(const std::byte* p) const { return !std::less<>()(p, data) && std::less<>()(p, data + bytes); }
   };
   void run();
-  cudaError_t lock_pages(std::byte* data, size_t bytes);
+  bool awaited(bool touched) const;  // whether somebody waits for a slab; for one whose pages are there
+  void begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data);
+  void end_locking(std::unique_lock<std::mutex>& lock);
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
   uint64_t promised() const;  // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
 
   const MemoryLimits limits_;
   int ordinal_;
-  bool refuse_, stop_ = false;
+  bool refuse_, stop_ = false, locking_ = false;  // locking_: a thread locks a slab, or has just done so
   std::mutex mutex_;
-  std::mutex locking_;  // around the driver's work; mutex_ may be taken inside, never the other way round
   std::condition_variable changed_;
   std::deque<Slab> slabs_;
   std::byte *next_ = nullptr, *end_ = nullptr;  // address space for further slabs
