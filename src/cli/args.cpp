@@ -245,7 +245,7 @@ riffle_selector parse_selector(const std::string& word) { return value_of(kSelec
 
 uint64_t parse_size(const std::string& flag, const std::string& text) {
   const auto bad = [&]() {
-    return CLI::ValidationError(flag, "'" + text + "' is not a size such as 4096, 32K or 1.5G");
+    return CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
   };
   double v = 0;
   const char* end = text.data() + text.size();

@@ -34,8 +34,9 @@ int usual_seqs(riffle_model* model, riffle_context_options options) {
 
 int run_batch(BatchOptions& o) {
   const bool quiet = o.common.quiet;
-  // A reader that goes away is an error of the output like any other.
+  // A reader that goes away is an error of the output like any other, and so is a limit on the size of files.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling});
   BatchOutput output(o.out, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;

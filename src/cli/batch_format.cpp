@@ -232,7 +232,7 @@ std::vector<std::string> parse_stop(const Fields& f, const In& value) {
 
 void parse_body(const Fields& f, const In& body, BatchRequest& r) {
   constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
-  bool prompt = false, messages = false;
+  bool prompt = false, messages = false, limited = false;
   for (const auto& [key, value] : body.items()) {
     const std::string field = "body." + key;
     if (key == "prompt") {
@@ -248,6 +248,8 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
       if (r.model.size() > kMaxNameBytes)
         f.fail("bad_request", text_of("field body.model is longer than %zu bytes", kMaxNameBytes));
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
+      if (limited) f.fail("bad_request", "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
+      limited = true;
       r.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
     } else if (key == "temperature") {
       r.sampling.temperature = static_cast<float>(f.real(field, value, 0, 100));

@@ -36,6 +36,7 @@ BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchD
   }
   if (::fstat(fd_, &stat_) != 0) throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(errno));
   regular_ = S_ISREG(stat_.st_mode);
+  if (S_ISDIR(stat_.st_mode)) throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(EISDIR));
   if (regular_) begin_ = ::lseek(fd_, 0, SEEK_CUR);
   if (shard.count > 1 && !regular_)
     throw Exit(EXIT_USAGE, "--shard needs an input that is a regular file; " + name_ + " is none");

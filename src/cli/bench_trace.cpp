@@ -27,13 +27,25 @@ class TraceBench {
     create();
     InterruptGuard guard(context_.get());
     if (!o_.common.json) print_head();
-    if (report_.cost || (t_.goodput && t_.tbt_limit <= 0)) report_.lone_step = lone_step();
-    if (t_.goodput) find_goodput();
-    else report_.result = replay_at(t_.rate);
+    try {
+      if (report_.cost || (t_.goodput && t_.tbt_limit <= 0)) report_.lone_step = lone_step();
+      if (t_.goodput) find_goodput();
+      else report_.result = replay_at(t_.rate);
+    } catch (const Exit& e) {
+      if (e.code() != EXIT_INTERRUPTED) throw;
+      report_.interrupted = true;
+    }
+    if (report_.interrupted) notice(o_.common.quiet, "[stopped after %zu rates]", report_.probes.size());
+    else if (report_.result && report_.result->interrupted) {
+      report_.interrupted = true;
+      notice(o_.common.quiet, "[stopped after %llu of %d requests]", static_cast<unsigned long long>(report_.result->done),
+             t_.requests);
+    }
     report_.stats = context_stats(context_.get());
     report_.notice = say_notice(context_.get(), o_.common.quiet, report_.notice);
     if (o_.common.json) print_json(trace_json(o_, report_));
     else print_trace(o_, report_);
+    if (report_.interrupted) return EXIT_INTERRUPTED;
     return report_.result && report_.result->failed ? EXIT_RUN : EXIT_OK;
   }
 
@@ -125,6 +137,7 @@ class TraceBench {
     const auto n = std::min<int64_t>(static_cast<int64_t>(percentile(prompts, 50)), report_.plan.n_ctx - r.output);
     r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed, requests_.size(), info_);
     const ReplayResult result = replay(setup_, {r});
+    if (result.interrupted) throw Exit(EXIT_INTERRUPTED, "");
     const double step = percentile(result.gaps, 50);
     if (result.failed || !(step > 0)) throw Exit(EXIT_RUN, "a lone request failed: " + result.error);
     return step;
@@ -132,6 +145,7 @@ class TraceBench {
 
   bool probe(double rate) {
     ReplayResult result = replay_at(rate);
+    if (result.interrupted) throw Exit(EXIT_INTERRUPTED, "");
     const GoodputProbe p{rate, percentile(result.gaps, 99), mean(result.delays), false};
     report_.probes.push_back(p);
     // Nothing after nothing: answers of one token have no time between tokens.
@@ -139,7 +153,7 @@ class TraceBench {
     report_.probes.back().within = within;
     report_.bounded |= !within;
     if (!o_.common.json)
-      write_out(text_of("  %8.3f requests/s: P99 between tokens %8.1f ms, mean delay %8.2f s: %s\n", rate,
+      write_out(text_of("  %8.4g requests/s: P99 between tokens %8.1f ms, mean delay %8.2f s: %s\n", rate,
                         1e3 * p.tbt_p99, p.delay, within ? "within" : "beyond"));
     if (within && rate > report_.goodput) {
       report_.goodput = rate;
@@ -252,7 +266,10 @@ void add_trace_flags(CLI::App& app, TraceOptions& t) {
          "a file of KEY = VALUE lines, then ,copies (blocks moved by a copy each) and ,KEY=VALUE; without -m and "
          "--shape it stands on "
          "--shape tiny --attention-trace",
-         "MODEL");
+         "MODEL")
+      ->check([](const std::string& text) {
+        return text.empty() ? "nothing is given, expected one of " + cost_model_names() + ", or a file" : "";
+      });
   size("--pool-mem", t.pool_mem,
        "bytes of KV in the device's memory, of the model that --cost stands for; in place of --slots");
   flag("--all-resident", t.all_resident,

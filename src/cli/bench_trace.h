@@ -164,7 +164,8 @@ struct ReplayResult {
   double seconds = 0;  // from the first arrival's zero to the last token
   std::vector<double> ttft, gaps,
       delays;  // seconds: arrival to first token; between tokens; arrival to begin of its prefill
-  uint64_t requests = 0, failed = 0, prompt_tokens = 0, reused_tokens = 0, output_tokens = 0;
+  bool interrupted = false;  // by Ctrl-C: what had been measured until then
+  uint64_t requests = 0, done = 0, failed = 0, prompt_tokens = 0, reused_tokens = 0, output_tokens = 0;
   std::string error;  // of the first that failed
   uint64_t iterations = 0, decode_iterations = 0, decode_rows = 0, skipped = 0;
   double blocks_loaded = 0, blocks_read = 0;  // of the model that runs
@@ -208,6 +209,7 @@ struct TraceReport {
   double goodput = 0;  // requests a second; 0: none found
   bool bounded = false;                 // a higher rate was beyond the limits
   std::vector<GoodputProbe> probes;
+  bool interrupted = false;
   std::string notice;
 };
 Json trace_json(const BenchOptions& options, const TraceReport& report);

@@ -117,6 +117,8 @@ void apply(CostModel& cost, std::string_view item, const std::string& where) {
     return;
   }
   const size_t equals = item.find('=');
+  if (equals == item.npos) throw Exit(EXIT_USAGE, where + ": " + Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
+                                 ", expected KEY=VALUE or copies");
   const std::string name(trimmed(item.substr(0, equals)));
   for (const Key& key : kKeys) {
     if (name != key.name) continue;

@@ -39,11 +39,17 @@ class Replay {
     result_.requests = requests_.size();
     const riffle_stats before = stats_ = context_stats(setup_.context);
     started_ = Clock::now();
-    while (done_ < requests_.size()) {
-      submit_due();
-      if (done_ < submitted_) step();
-      else wait_until(requests_[submitted_].arrival);
+    try {
+      while (done_ < requests_.size()) {
+        submit_due();
+        if (done_ < submitted_) step();
+        else wait_until(requests_[submitted_].arrival);
+      }
+    } catch (const Exit& e) {
+      if (e.code() != EXIT_INTERRUPTED) throw;
+      result_.interrupted = true;
     }
+    result_.done = done_;
     const riffle_stats after = context_stats(setup_.context);
     result_.pool_lookups = after.pool_lookups - before.pool_lookups;
     result_.pool_hits = after.pool_hits - before.pool_hits;

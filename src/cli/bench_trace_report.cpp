@@ -41,6 +41,7 @@ Json result_json(const TraceReport& report, const ReplayResult& r) {
   const double scale = report.cost ? block_scale(*report.cost, report.run) : 1;
   return {
       {"requests", r.requests},
+      {"done", r.done},
       {"failed", r.failed},
       {"error", r.failed ? Json(r.error) : Json(nullptr)},
       {"seconds", number(r.seconds)},
@@ -52,7 +53,7 @@ Json result_json(const TraceReport& report, const ReplayResult& r) {
       {"output_tokens", r.output_tokens},
       {"output_tokens_per_second", number(rate(r.output_tokens, r))},
       {"tokens_per_second", number(rate(r.prompt_tokens + r.output_tokens, r))},
-      {"requests_per_second", number(rate(r.requests - r.failed, r))},
+      {"requests_per_second", number(rate(r.done - r.failed, r))},
       {"iterations", r.iterations},
       {"decode_iterations", r.decode_iterations},
       {"decode_rows_per_iteration", number(per_iteration(static_cast<double>(r.decode_rows), r))},
@@ -119,6 +120,7 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
           {"goodput_bounded", t.goodput ? Json(report.bounded) : Json(nullptr)},
           {"probes", t.goodput ? probes : Json(nullptr)},
           {"result", report.result ? result_json(report, *report.result) : Json(nullptr)},
+          {"interrupted", report.interrupted},
           {"peak_rss_bytes", report.stats.peak_rss_bytes},
           {"peak_device_bytes", report.stats.peak_device_bytes},
           {"notice", report.notice.empty() ? Json(nullptr) : Json(report.notice)},
@@ -128,10 +130,11 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
 
 void print_trace(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
-  if (t.goodput)
+  const bool searched = t.goodput && !report.interrupted;
+  if (t.goodput && (searched || report.goodput > 0))
     write_out(report.goodput > 0
-                  ? text_of("\ngoodput %s%.3f requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
-                            report.bounded ? "" : "at least ", report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
+                  ? text_of("\ngoodput %s%.4g requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
+                            report.bounded && searched ? "" : "at least ", report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
                   : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
                             1e3 * report.tbt_limit, t.delay_limit));
   if (!report.result) return;
@@ -147,8 +150,9 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
              sec(percentile(r.delays, 100))});
   times.print();
   write_out("\n");
-  Table facts({"requests", text_of("%llu, %llu failed", static_cast<unsigned long long>(r.requests),
-                                   static_cast<unsigned long long>(r.failed))});
+  const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  Table facts({"requests", (r.done < r.requests ? text_of("%llu of ", count(r.done)) : "") +
+                               text_of("%llu, %llu failed", count(r.requests), count(r.failed))});
   const auto fact = [&](const char* name, const std::string& value) { facts.add({name, value}); };
   fact("time", sec(r.seconds));
   fact("output tokens/s", fixed(rate(r.output_tokens, r), 1));

@@ -59,6 +59,16 @@ std::vector<TraceLength> read_lengths(const std::string& path, const std::string
   return out;
 }
 
+// PROMPT:OUTPUT.
+std::optional<TraceLength> read_pair(std::string_view text) {
+  const std::optional<int32_t> prompt = take_tokens(text);
+  if (!prompt || text.empty() || text.front() != ':') return std::nullopt;
+  text.remove_prefix(1);
+  const std::optional<int32_t> output = take_tokens(text);
+  if (!output || !text.empty()) return std::nullopt;
+  return TraceLength{*prompt, *output};
+}
+
 }  // namespace
 
 TraceRandom::TraceRandom(uint64_t seed, uint64_t stream) : state_(mixed(mixed(seed + 0x9E3779B97F4A7C15u) + stream)) {}
@@ -98,15 +108,22 @@ TraceLengths::TraceLengths(const std::string& text, ReadFile* read) : spec(text)
       throw Exit(EXIT_USAGE, "--lengths '" + text + "': expected a factor of 0.001 to 1000 after longbench:");
     return;
   }
-  std::string_view rest = text;
-  if (const std::optional<int32_t> prompt = take_tokens(rest); prompt && !rest.empty() && rest.front() == ':') {
-    rest.remove_prefix(1);
-    if (const std::optional<int32_t> output = take_tokens(rest); output && rest.empty()) {
-      given.push_back({*prompt, *output});
-      return;
-    }
+  if (const auto pair = read_pair(text)) {
+    given.push_back(*pair);
+    return;
   }
-  given = read_lengths(text, read(text));
+  const std::string expected = "--lengths '" + text + "': expected longbench[:SCALE], PROMPT:OUTPUT (each 1 to " +
+                               std::to_string(kMaxTokens) + " tokens) or a file";
+  // What can only be meant as two numbers is not looked for as a file.
+  if (text.empty() || (text.find(':') != text.npos && text.find_first_not_of("0123456789:-+. ") == text.npos))
+    throw Exit(EXIT_USAGE, expected);
+  std::string file;
+  try {
+    file = read(text);
+  } catch (const Exit& e) {
+    throw Exit(EXIT_USAGE, expected + ": " + e.what());
+  }
+  given = read_lengths(text, file);
 }
 
 std::vector<TraceLength> TraceLengths::draw(size_t n, uint64_t seed, int64_t n_ctx) const {

@@ -13,13 +13,13 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (also: --device cuda where no GPU works)
+  1    a run-time error (also: an empty prompt, --device cuda where no GPU works)
   2    bad flags or flag values, no prompt, no model given
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
   5    the prompt does not fit the context
   6    batch: all lines have a record, but some of them an error
-  130  stopped by Ctrl-C
+  130  stopped by Ctrl-C or SIGTERM
 Answers go to stdout, everything else to stderr. Environment: RIFFLE_MODEL (default for -m), NO_COLOR,
 RIFFLE_HISTORY (file for chat's history; empty: none), CUDA_VISIBLE_DEVICES (its first GPU is the one used), CUDA_HOME (where
 cuBLAS is looked for after the system's own paths). riffle COMMAND --help lists a command's flags.)";
@@ -27,6 +27,12 @@ cuBLAS is looked for after the system's own paths). riffle COMMAND --help lists 
 void complain(const char* text) {
   const bool color = color_ok(STDERR_FILENO);
   std::fprintf(stderr, "%sriffle:%s %s\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", text);
+}
+
+std::string command_names(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* sub : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + sub->get_name();
+  return names;
 }
 
 int run(int argc, char** argv) {
@@ -51,7 +57,13 @@ int run(int argc, char** argv) {
       app.exit(e);
       return EXIT_OK;
     }
-    complain(e.what());
+    std::string text = e.what();
+    if (e.get_name() == "RequiredError" && app.get_subcommands().empty()) {
+      text = "expected a command: " + command_names(app);
+      const auto rest = app.remaining();
+      if (!rest.empty()) text = "'" + rest.front() + "' is no command, " + text;
+    }
+    complain(text.c_str());
     const auto subs = app.get_subcommands();
     std::fprintf(stderr, "See riffle%s --help.\n", subs.empty() ? "" : (" " + subs.front()->get_name()).c_str());
     return EXIT_USAGE;

@@ -149,6 +149,8 @@ def refused(folder):
     new = os.path.join(folder, "new.jsonl")
     r = riffle(*ARGS, "-i", path, "-o", new, "-m", "/nowhere")
     check(r.code == 3 and not os.path.exists(new), "a run that cannot begin leaves no file", r)
+    r = riffle(*ARGS, "-i", folder, "-o", new)
+    check(one_line_error(r, 1, folder, "directory") and not os.path.exists(new), "nor one whose input is a folder", r)
 
 
 def shards(folder):
@@ -189,7 +191,6 @@ def full_disk(folder):
     os.unlink(out)
 
     def limit():  # as a full disk, after two records and a half
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         size = len(rows[0]) + len(rows[1]) + len(rows[2]) // 2
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 

@@ -33,6 +33,8 @@ BAD = {
     "NaN": (b'{"custom_id":"x","body":{"prompt":"a","temperature":NaN}}', "bad_json", [], None),
     "1e999": (b'{"custom_id":"x","body":{"prompt":"a","temperature":1e999}}', "bad_json", ["body.temperature", "out of range"], "x"),
     "a prompt twice": (b'{"custom_id":"y","body":{"prompt":"a","prompt":"b"}}', "bad_json", ["body.prompt", "twice"], "y"),
+    "both limits": (b'{"custom_id":"x","body":{"prompt":"a","max_tokens":5,"max_completion_tokens":6}}', "bad_request",
+                    ["body.max_tokens", "body.max_completion_tokens"], "x"),
     "a custom_id twice": (b'{"custom_id":"y","custom_id":"z","body":{"prompt":"a"}}', "bad_json", ["custom_id", "twice"], "z"),
     "a role twice": (b'{"custom_id":"w","body":{"messages":[{"role":"user","content":"a"},{"role":"user","role":"user"}]}}', "bad_json",
                      ["body.messages.role", "twice"], "w"),

@@ -1,4 +1,6 @@
 """riffle bench --trace: requests that arrive over time, on emu with a virtual clock and on the clock on the wall."""
+import time
+
 from harness import *
 
 BASE = ["bench", "--trace", "-q", "--json", "--threads", "2"]
@@ -125,20 +127,42 @@ def wall(folder):
     check(r.code == 0 and json.loads(r.out)["result"]["output_tokens"] == 12, "the shipped model too", r)
 
 
+def stopped(_):
+    """Ctrl-C: what has been measured is told."""
+    def after(seconds, *args):
+        p = start("bench", "--trace", *args)
+        time.sleep(seconds)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=60)
+        return p.returncode, out, err
+    shape = ["--shape", "tiny", "--device", "cpu", "--lengths", "50:20", "--requests", "1000", "--request-rate", "4"]
+    code, out, err = after(4, *shape)
+    check(code == 130 and b"of 1000, 0 failed" in out and b"first token" in out and b"[stopped after" in err, "stopped, in words", (code, out, err))
+    code, out, err = after(4, *shape, "--json")
+    r = json.loads(out or b"{}")
+    check(code == 130 and r.get("interrupted") and 0 < r["result"]["done"] < 1000 and r["result"]["output_tokens"] >= 20 * r["result"]["done"],
+          "and as JSON", (code, out, err))
+    code, out, err = after(6, "--cost", "h200-8b", "--lengths", "2000:24", "--goodput", "--requests", "400", "--json")
+    r = json.loads(out or b"{}")
+    check(code == 130 and r.get("interrupted") and isinstance(r["probes"], list), "a search for goodput", (code, out, err))
+
+
 def bad(folder):
     lengths = os.path.join(folder, "lengths")
     with open(lengths, "w") as f:
         f.write("10 5\n10 -5\n")
     shape = ["bench", "--trace", "--shape", "tiny", "--device", "cpu"]
     check(one_line_error(riffle(*shape, "--lengths", lengths), 1, lengths, "line 2"), "a file's bad line is named")
-    check(one_line_error(riffle(*shape, "--lengths", "nothing.txt"), 1, "nothing.txt"), "a file that is not there")
+    check(one_line_error(riffle(*shape, "--lengths", "nothing.txt"), 2, "--lengths", "nothing.txt"), "a file that is not there")
+    for wrong in ("10:0", "-5:10", "10:5:3", "99999999999:10", ""):
+        check(one_line_error(riffle(*shape, "--lengths", wrong), 2, "--lengths", "PROMPT:OUTPUT"), f"--lengths '{wrong}'")
     check(one_line_error(riffle(*shape, "--lengths", "100:5", "-c", "64"), 2, "100 and 5", "64"), "lengths beyond the context")
     for args, word in [(["--cost", "h200-8b"], "--cost"), (["--pool-mem", "1G"], "--pool-mem"), (["--prefill", "512"], "layers, chunks, whole"),
                        (["--depth", "5"], "--depth"), (["--batch", "2"], "--batch"), (["--all-resident"], "--all-resident"), (["--request-rate", "-1"], "--request-rate"),
                        (["--window", "65"], "--window"), (["--tbt-limit", "1"], "--goodput"), (["--requests", "-1"], "--requests")]:
         r = riffle(*shape, *args)
         check(r.code == 2 and r.out == b"" and word.encode() in r.err, f"{' '.join(args)} is refused by name", r)
-    for args, word in [(["--cost", "nothing"], "nothing"), (["--cost", "h200-8b,speed=1"], "speed"), (["--cost", "h200-8b,step_us=x"], "step_us"),
+    for args, word in [(["--cost", "nothing"], "nothing"), (["--cost", ""], "nothing is given"), (["--cost", "h200-8b,step_us 5"], "KEY=VALUE"), (["--cost", "h200-8b,speed=1"], "speed"), (["--cost", "h200-8b,step_us=x"], "step_us"),
                        (["--cost", "h200-8b", "--pool-mem", "1"], "--pool-mem"), (["--cost", "h200-8b", "--pool-mem", "1G", "--slots", "9"], "--slots")]:
         r = riffle("bench", "--trace", *args)
         check(r.code in (1, 2) and r.out == b"" and word.encode() in r.err, f"{' '.join(args)} is refused by name", r)
@@ -146,4 +170,4 @@ def bad(folder):
     check(r.code == 2 and b"--trace" in r.err, "--request-rate needs --trace", r)
 
 
-main(virtual, pressure, prefill, resident, goodput, wall, bad)
+main(virtual, pressure, prefill, resident, goodput, wall, stopped, bad)
