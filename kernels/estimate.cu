@@ -12,7 +12,6 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kEstimateThreads = 256, kChooseThreads = 1024;
-constexpr float kLargestDigits = 32639;  // 256 * 127 + 127, as kernels/cpu/int4.h
 
 struct EstimateArgs {
   DecodeStep step;
@@ -23,9 +22,8 @@ struct EstimateArgs {
   float scale;  // log2(e) / sqrt(d)
 };
 
-// Queries as two signed 8-bit digits a dimension, four dimensions a word: [word][nibble][digit][head].
 struct Query {
-  uint32_t digits[256 / 8][2][2][kMaxGroup];
+  QueryDigits digits;
   float step[kMaxGroup], sum[kMaxGroup];
   float m[kEstimateThreads / 32][kMaxGroup], s[kEstimateThreads / 32][kMaxGroup];
 };
@@ -52,10 +50,7 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
       for (int i = 0; i < 4; ++i) {
         const int j = 4 * at + i;
         const float x = h < a.g && j < d ? q[h * d + j] * a.scale * inverse : 0;
-        const int value = __float2int_rn(fminf(fmaxf(x, -kLargestDigits), kLargestDigits));
-        const int lower = static_cast<int8_t>(value & 0xff);
-        low |= static_cast<uint32_t>(lower & 0xff) << (8 * i);
-        high |= static_cast<uint32_t>(((value - lower) / 256) & 0xff) << (8 * i);
+        put_digits(__float2int_rn(fminf(fmaxf(x, -kLargestDigits), kLargestDigits)), i, high, low);
       }
       query.digits[at / 2][at % 2][0][h] = high;
       query.digits[at / 2][at % 2][1][h] = low;
@@ -90,18 +85,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   uint32_t code[kTiles][Steps];
   __half2 zeros[kTiles], scales[kTiles];  // of two tokens each
   const auto load = [&] {
-    const std::byte* at = codes + (int64_t(b) * groups + group) * group_bytes;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const std::byte* base = at + tile / 2 * group_bytes;
-      const auto* word = reinterpret_cast<const uint32_t*>(base) + part * kInt4Tokens + h + tile % 2 * 8;
-      const auto* pair = reinterpret_cast<const __half2*>(base + words * 64) + part + tile % 2 * 4;
-#pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens) : 0;
-      zeros[tile] = __ldg(pair);
-      scales[tile] = __ldg(pair + kInt4Tokens / 2);
-    }
+    load_codes(codes, int64_t(b) * groups + group, group_bytes, words, part, h, code, zeros, scales);
   };
   // Codes were written before this step began, so they need not wait for the queries.
   if (b < n_full) load();
@@ -111,10 +95,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   prepare_query(a, row, query);
   __syncthreads();
   uint32_t q[Steps][4];
-#pragma unroll
-  for (int step = 0; step < Steps; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) q[step][i] = query.digits[4 * step + part][i / 2][i % 2][h];
+  load_digits(query.digits, part, h, q);
   const float q_step = query.step[h], q_sum = query.sum[h];
 
   float* out = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
@@ -125,9 +106,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       int32_t c[4] = {};
-#pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        mma_16832(c, q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
+      mma_codes(c, q, code[tile]);
       const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
       score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[0] + c[2])) + zero.x * q_sum;
       score[2 * tile + 1] = scale.y * (q_step * static_cast<float>(256 * c[1] + c[3])) + zero.y * q_sum;
@@ -162,8 +141,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   for (int t = blockIdx.x; t < n_tail && warp < a.g; t += gridDim.x) {
     float sum = 0;
     for (int j = lane; j < d; j += 32) {
-      const float key = a.step.layout.type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(tail)[t * d + j])
-                                                          : reinterpret_cast<const float*>(tail)[t * d + j];
+      const float key = key_at(a.step.layout.type, tail, t * d + j);
       sum = fmaf(a.step.q[(int64_t(row) * a.g + warp) * d + j] * a.scale, key, sum);
     }
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);

@@ -32,4 +32,57 @@ __device__ inline void mma_16832(int32_t (&c)[4], const uint32_t (&a)[4], uint32
 #endif
 }
 
+// Queries as two signed 8-bit digits a dimension, four dimensions a word: [word][nibble][digit][head].
+inline constexpr float kLargestDigits = 32639;  // 256 * 127 + 127, as kernels/cpu/int4.h
+using QueryDigits = uint32_t[256 / 8][2][2][kMaxGroup];
+
+// Dimension i of a word's four.
+__device__ inline void put_digits(int value, int i, uint32_t& high, uint32_t& low) {
+  const int lower = static_cast<int8_t>(value & 0xff);
+  low |= static_cast<uint32_t>(lower & 0xff) << (8 * i);
+  high |= static_cast<uint32_t>(((value - lower) / 256) & 0xff) << (8 * i);
+}
+
+// What a lane has of a query and of codes, for mma_16832: h (or the token of 8) is lane / 4, part is lane % 4. Steps: of 32
+// dimensions.
+template <int Steps>
+__device__ inline void load_digits(const QueryDigits& digits, int part, int h, uint32_t (&q)[Steps][4]) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q[step][i] = digits[4 * step + part][i / 2][i % 2][h];
+}
+
+// A tile is 8 tokens, a group two of them: of token h the words part + {0, 4, ...}, of tokens 2 part + {0, 1} zeros and scales.
+template <int Steps, int Tiles>
+__device__ inline void load_codes(const std::byte* codes, int64_t group, int64_t group_bytes, int words, int part,
+                                  int h, uint32_t (&code)[Tiles][Steps], __half2 (&zeros)[Tiles],
+                                  __half2 (&scales)[Tiles]) {
+  const std::byte* at = codes + group * group_bytes;
+#pragma unroll
+  for (int tile = 0; tile < Tiles; ++tile) {
+    const std::byte* base = at + tile / 2 * group_bytes;
+    const auto* word = reinterpret_cast<const uint32_t*>(base) + part * kInt4Tokens + h + tile % 2 * 8;
+    const auto* pair = reinterpret_cast<const __half2*>(base + words * 64) + part + tile % 2 * 4;
+#pragma unroll
+    for (int step = 0; step < Steps; ++step)
+      code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens) : 0;
+    zeros[tile] = __ldg(pair);
+    scales[tile] = __ldg(pair + kInt4Tokens / 2);
+  }
+}
+
+// A number of keys that have no codes.
+__device__ inline float key_at(KvType type, const std::byte* keys, int i) {
+  return type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(keys)[i])
+                             : reinterpret_cast<const float*>(keys)[i];
+}
+
+// Codes with a query's digits.
+template <int Steps>
+__device__ inline void mma_codes(int32_t (&c)[4], const uint32_t (&q)[Steps][4], const uint32_t (&code)[Steps]) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step) mma_16832(c, q[step], code[step] & 0x0f0f0f0f, code[step] >> 4 & 0x0f0f0f0f);
+}
+
 }  // namespace riffle::cuda

@@ -8,12 +8,10 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr float kLargestDigits = 32639;  // as kernels/cpu/int4.h
-
-// Queries as the CPU prepares them: digits [word][nibble][digit][head], four dimensions a word.
+// Queries as the CPU prepares them.
 struct TokenQuery {
   float q[kMaxGroup][256];
-  uint32_t digits[256 / 8][2][2][kMaxGroup];
+  QueryDigits digits;
   float step[kMaxGroup], sum[kMaxGroup], top[kScoreThreads / 32][kMaxGroup];
 };
 
@@ -37,10 +35,7 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
       const int j = 4 * at + i;
       const float x = h < a.g && j < d ? __fmul_rn(query.q[h][j], inverse) : 0;
       const float inside = fminf(fmaxf(x, -kLargestDigits), kLargestDigits);
-      const int value = static_cast<int>(inside < 0 ? __fsub_rn(inside, 0.5f) : __fadd_rn(inside, 0.5f));
-      const int lower = static_cast<int8_t>(value & 0xff);
-      low |= static_cast<uint32_t>(lower & 0xff) << (8 * i);
-      high |= static_cast<uint32_t>(((value - lower) / 256) & 0xff) << (8 * i);
+      put_digits(static_cast<int>(inside < 0 ? __fsub_rn(inside, 0.5f) : __fadd_rn(inside, 0.5f)), i, high, low);
     }
     query.digits[at / 2][at % 2][0][h] = high;
     query.digits[at / 2][at % 2][1][h] = low;
@@ -75,19 +70,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   __half2 zeros[kTiles], scales[kTiles];
   const std::byte* block = nullptr;
   const auto find = [&] { block = codes + int64_t(base_block(a, r, row, position(i))) * Groups * group_bytes; };
-  const auto load = [&](int group) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const std::byte* base = block + (group + tile / 2) * group_bytes;
-      const auto* word = reinterpret_cast<const uint32_t*>(base) + part * kInt4Tokens + h + tile % 2 * 8;
-      const auto* pair = reinterpret_cast<const __half2*>(base + words * 64) + part + tile % 2 * 4;
-#pragma unroll
-      for (int step = 0; step < Steps; ++step)
-        code[tile][step] = 4 * step + part < words ? __ldg(word + step * 4 * kInt4Tokens) : 0;
-      zeros[tile] = __ldg(pair);
-      scales[tile] = __ldg(pair + kInt4Tokens / 2);
-    }
-  };
+  const auto load = [&](int group) { load_codes(block, group, group_bytes, words, part, h, code, zeros, scales); };
   // Codes were written before this step began, so they need not wait for the queries; but for an order they must.
   if (!a.ranked && i < n) find(), load(0);
   allow_next();
@@ -104,10 +87,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   prepare_query(a, row, query);
   __syncthreads();
   uint32_t q[Steps][4];
-#pragma unroll
-  for (int step = 0; step < Steps; ++step)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) q[step][j] = query.digits[4 * step + part][j / 2][j % 2][h];
+  load_digits(query.digits, part, h, q);
   const float q_step = query.step[h], q_sum = query.sum[h];
   const bool masses = a.step.ranked.progressive;
 
@@ -121,9 +101,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         int32_t c[4] = {};
-#pragma unroll
-        for (int step = 0; step < Steps; ++step)
-          mma_16832(c, q[step], code[tile][step] & 0x0f0f0f0f, code[tile][step] >> 4 & 0x0f0f0f0f);
+        mma_codes(c, q, code[tile]);
         const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
         float* to = score[2 * group + tile];
         to[0] = __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
@@ -171,9 +149,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
     const int t = item / a.g, one = item % a.g;
     float sum = 0;
     for (int j = lane; j < d && t < n_tail; j += 32) {
-      const float key = a.step.layout.type == KvType::F16
-                            ? __half2float(reinterpret_cast<const __half*>(keys)[t * d + j])
-                            : reinterpret_cast<const float*>(keys)[t * d + j];
+      const float key = key_at(a.step.layout.type, keys, t * d + j);
       sum = fmaf(query.q[one][j], key, sum);
     }
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
