@@ -30,16 +30,13 @@ class TraceBench {
     try {
       if (report_.cost || (t_.goodput && t_.tbt_limit <= 0)) report_.lone_step = lone_step();
       if (t_.goodput) find_goodput();
-      else report_.result = replay_at(t_.rate);
+      else whole(*(report_.result = replay_at(t_.rate)));
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       report_.interrupted = true;
-    }
-    if (report_.interrupted) notice(o_.common.quiet, "[stopped after %zu rates]", report_.probes.size());
-    else if (report_.result && report_.result->interrupted) {
-      report_.interrupted = true;
-      notice(o_.common.quiet, "[stopped after %llu of %d requests]", static_cast<unsigned long long>(report_.result->done),
-             t_.requests);
+      if (t_.goodput) notice(o_.common.quiet, "[stopped after %zu rates]", report_.probes.size());
+      else notice(o_.common.quiet, "[stopped after %llu of %d requests]",
+                  static_cast<unsigned long long>(report_.result ? report_.result->done : 0), t_.requests);
     }
     report_.stats = context_stats(context_.get());
     report_.notice = say_notice(context_.get(), o_.common.quiet, report_.notice);
@@ -128,6 +125,10 @@ class TraceBench {
     return replay(setup_, requests_);
   }
 
+  static void whole(const ReplayResult& result) {
+    if (result.done < result.requests) throw Exit(EXIT_INTERRUPTED, "");
+  }
+
   // The median time of a decode step of one sequence with the median prompt, alone.
   double lone_step() {
     std::vector<double> prompts;
@@ -137,7 +138,7 @@ class TraceBench {
     const auto n = std::min<int64_t>(static_cast<int64_t>(percentile(prompts, 50)), report_.plan.n_ctx - r.output);
     r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed, requests_.size(), info_);
     const ReplayResult result = replay(setup_, {r});
-    if (result.interrupted) throw Exit(EXIT_INTERRUPTED, "");
+    whole(result);
     const double step = percentile(result.gaps, 50);
     if (result.failed || !(step > 0)) throw Exit(EXIT_RUN, "a lone request failed: " + result.error);
     return step;
@@ -145,7 +146,7 @@ class TraceBench {
 
   bool probe(double rate) {
     ReplayResult result = replay_at(rate);
-    if (result.interrupted) throw Exit(EXIT_INTERRUPTED, "");
+    whole(result);
     const GoodputProbe p{rate, percentile(result.gaps, 99), mean(result.delays), false};
     report_.probes.push_back(p);
     // Nothing after nothing: answers of one token have no time between tokens.

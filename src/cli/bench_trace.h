@@ -19,6 +19,8 @@ namespace riffle::cli {
 struct BenchOptions;
 
 using ReadFile = std::string(const std::string& path);  // read_file of common.h
+// What a flag names that is none of its words. Throws Exit as a usage error, `otherwise` first, where it cannot be read.
+std::string read_given(ReadFile* read, const std::string& path, const std::string& otherwise);
 
 // ---- requests ----
 
@@ -164,8 +166,8 @@ struct ReplayResult {
   double seconds = 0;  // from the first arrival's zero to the last token
   std::vector<double> ttft, gaps,
       delays;  // seconds: arrival to first token; between tokens; arrival to begin of its prefill
-  bool interrupted = false;  // by Ctrl-C: what had been measured until then
-  uint64_t requests = 0, done = 0, failed = 0, prompt_tokens = 0, reused_tokens = 0, output_tokens = 0;
+  uint64_t requests = 0, done = 0;  // fewer done: Ctrl-C, and what had been measured until then
+  uint64_t failed = 0, prompt_tokens = 0, reused_tokens = 0, output_tokens = 0;
   std::string error;  // of the first that failed
   uint64_t iterations = 0, decode_iterations = 0, decode_rows = 0, skipped = 0;
   double blocks_loaded = 0, blocks_read = 0;  // of the model that runs
@@ -176,7 +178,7 @@ struct ReplayResult {
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
 };
 
-// Sends the requests to a scheduler of their own when they are due, and runs it until all are over. Throws Exit.
+// Sends the requests to a scheduler of their own when they are due, and runs it until all are over, or until Ctrl-C. Throws Exit.
 ReplayResult replay(const ReplaySetup& setup, const std::vector<TraceRequest>& requests);
 
 // ---- what is told ----

@@ -117,8 +117,9 @@ void apply(CostModel& cost, std::string_view item, const std::string& where) {
     return;
   }
   const size_t equals = item.find('=');
-  if (equals == item.npos) throw Exit(EXIT_USAGE, where + ": " + Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
-                                 ", expected KEY=VALUE or copies");
+  if (equals == item.npos)  // any bytes, where it is a line of a file
+    throw Exit(EXIT_USAGE, where + ": " + Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
+                               ", expected KEY=VALUE or copies");
   const std::string name(trimmed(item.substr(0, equals)));
   for (const Key& key : kKeys) {
     if (name != key.name) continue;
@@ -173,13 +174,7 @@ CostModel parse_cost_model(const std::string& spec, ReadFile* read) {
     if (!first || item == "copies" || item.find('=') != item.npos) apply(cost, item, "--cost");
     else if (const CostModel* const named = find_model(item)) cost = *named;
     else {
-      std::string text;
-      try {
-        text = read(item);
-      } catch (const Exit& e) {
-        throw Exit(EXIT_USAGE, "--cost: " + item + " is none of " + cost_model_names() + ", and as a file: " + e.what());
-      }
-      cost = read_cost_model(item, text);
+      cost = read_cost_model(item, read_given(read, item, "--cost: " + item + " is none of " + cost_model_names() + ", and as a file"));
     }
   }
   return cost;

@@ -47,7 +47,6 @@ class Replay {
       }
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
-      result_.interrupted = true;
     }
     result_.done = done_;
     const riffle_stats after = context_stats(setup_.context);

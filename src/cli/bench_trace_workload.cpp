@@ -71,6 +71,14 @@ std::optional<TraceLength> read_pair(std::string_view text) {
 
 }  // namespace
 
+std::string read_given(ReadFile* read, const std::string& path, const std::string& otherwise) {
+  try {
+    return read(path);
+  } catch (const Exit& e) {
+    throw Exit(EXIT_USAGE, otherwise + ": " + e.what());
+  }
+}
+
 TraceRandom::TraceRandom(uint64_t seed, uint64_t stream) : state_(mixed(mixed(seed + 0x9E3779B97F4A7C15u) + stream)) {}
 
 uint64_t TraceRandom::next() { return mixed(state_ += 0x9E3779B97F4A7C15u); }
@@ -114,16 +122,7 @@ TraceLengths::TraceLengths(const std::string& text, ReadFile* read) : spec(text)
   }
   const std::string expected = "--lengths '" + text + "': expected longbench[:SCALE], PROMPT:OUTPUT (each 1 to " +
                                std::to_string(kMaxTokens) + " tokens) or a file";
-  // What can only be meant as two numbers is not looked for as a file.
-  if (text.empty() || (text.find(':') != text.npos && text.find_first_not_of("0123456789:-+. ") == text.npos))
-    throw Exit(EXIT_USAGE, expected);
-  std::string file;
-  try {
-    file = read(text);
-  } catch (const Exit& e) {
-    throw Exit(EXIT_USAGE, expected + ": " + e.what());
-  }
-  given = read_lengths(text, file);
+  given = read_lengths(text, read_given(read, text, expected));
 }
 
 std::vector<TraceLength> TraceLengths::draw(size_t n, uint64_t seed, int64_t n_ctx) const {

@@ -255,6 +255,19 @@ def killed(folder):
           "or doubled", (r, gist(get(out))))
 
 
+def stop_ahead(args, folder, n, how):
+    """Ends a run once n answers wait in a hidden file: its stderr, and the hidden files."""
+    def hidden():
+        return [os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".ahead")]
+    p = start(*args)
+    for _ in range(600):
+        if any(get(f).count(b"\n") >= n for f in hidden()) or p.poll() is not None:
+            break
+        time.sleep(0.05)
+    p.send_signal(how)
+    return p.communicate(timeout=60)[1], hidden()
+
+
 def ahead(folder):
     """What is finished behind a line that is not survives kill -9, Ctrl-C and damage."""
     slow = line(0, prompt="The rain", max_tokens=500)
@@ -269,14 +282,7 @@ def ahead(folder):
     def killed(how):
         if os.path.exists(out):
             os.unlink(out)
-        p = start(*args)
-        for _ in range(600):
-            if os.path.exists(kept) and get(kept).count(b"\n") >= 6 or p.poll() is not None:
-                break
-            time.sleep(0.05)
-        p.send_signal(how)
-        err = p.communicate(timeout=60)[1]
-        return err, get(kept)
+        return stop_ahead(args, folder, 6, how)[0], get(kept)
     err, saved = killed(signal.SIGKILL)
     lines_of = [json.loads(x)["line"] for x in saved.splitlines()]
     check(get(out) == b"" and len(lines_of) >= 6 and 1 not in lines_of, "kill -9: they are in another file", (lines_of, err))
@@ -332,19 +338,10 @@ def long_name(folder):
     path, _, _ = setup(folder, b"\n".join([line(0, prompt="The rain", max_tokens=500), *good(13)[1:]]) + b"\n")
     out = os.path.join(folder, "a" * 249 + ".jsonl")
     args = [*ARGS, "-i", path, "-o", out, "--max-seqs", "4"]
-
-    def hidden():
-        return [os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".ahead")]
-    p = start(*args)
-    for _ in range(600):
-        if any(get(f).count(b"\n") >= 3 for f in hidden()) or p.poll() is not None:
-            break
-        time.sleep(0.05)
-    p.kill()
-    err = p.communicate(timeout=60)[1]
-    check(get(out) == b"" and len(hidden()) == 1, "a name of 255 bytes: one hidden file", (hidden(), err))
+    err, hidden = stop_ahead(args, folder, 3, signal.SIGKILL)
+    check(get(out) == b"" and len(hidden) == 1, "a name of 255 bytes: one hidden file", (hidden, err))
     r = riffle(*args)
-    check(r.code == 0 and [g[0] for g in gist(get(out))] == list(range(1, 14)) and not hidden()
+    check(r.code == 0 and [g[0] for g in gist(get(out))] == list(range(1, 14)) and not any(f.endswith(".ahead") for f in os.listdir(folder))
           and b"wait for their turn" in r.err, "and the next run takes what is there", r)
 
 

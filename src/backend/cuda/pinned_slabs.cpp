@@ -95,7 +95,7 @@ std::byte* PinnedSlabs::take(size_t bytes) {
 // Those that threads are at have some: counted as none.
 uint64_t PinnedSlabs::promised() const {
   uint64_t sum = 0;
-  for (const Slab& s : slabs_) sum += s.tried ? 0 : s.bytes;
+  for (const Slab& s : slabs_) sum += s.tried() ? 0 : s.bytes;
   return sum;
 }
 
@@ -112,14 +112,14 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
 
 void PinnedSlabs::wait_all() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried; }); });
+  changed_.wait(lock, [&] { return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried(); }); });
 }
 
 void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   std::unique_lock lock(mutex_);
   find(data)->wanted = true;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return find(data)->tried; });
+  changed_.wait(lock, [&] { return find(data)->tried(); });
   const auto slab = find(data);
   if (slab->locked) cudaHostUnregister(data);
   slabs_.erase(slab);
@@ -133,7 +133,7 @@ void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n, std::ve
   for (size_t i = 0; i < n; ++i) {  // neighbours in the list mostly are in one slab
     if (slab != slabs_.end() && slab->holds(blocks[i])) continue;
     slab = find(blocks[i]);
-    if (!slab->tried && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end()) slabs.push_back(slab->data);
+    if (!slab->tried() && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end()) slabs.push_back(slab->data);
   }
 }
 
@@ -141,7 +141,7 @@ bool PinnedSlabs::wait(std::vector<std::byte*>& slabs) {
   std::unique_lock lock(mutex_);
   for (const std::byte* data : slabs) find(data)->wanted = true;
   if (!slabs.empty()) changed_.notify_all();
-  changed_.wait(lock, [&] { return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried; }); });
+  changed_.wait(lock, [&] { return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried(); }); });
   slabs.clear();
   return failed_.empty();
 }
@@ -174,19 +174,18 @@ static void touch(std::byte* data, size_t bytes) {
   }
 }
 
-bool PinnedSlabs::awaited(bool touched) const {
-  return std::any_of(slabs_.begin(), slabs_.end(),
-                     [&](const Slab& s) { return s.wanted && !s.tried && (!touched || s.touched); });
+bool PinnedSlabs::awaited(Slab::Stage from) const {
+  return std::any_of(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.wanted && s.stage >= from && !s.tried(); });
 }
 
 // Of those whose pages are there, one that somebody waits for goes first.
 void PinnedSlabs::begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data) {
-  find(data)->touched = true;
-  changed_.wait(lock, [&] { return !locking_ && (find(data)->wanted || !awaited(true)); });
+  find(data)->stage = Slab::Stage::Touched;
+  changed_.wait(lock, [&] { return !locking_ && (find(data)->wanted || !awaited(Slab::Stage::Touched)); });
   locking_ = true;
 }
 void PinnedSlabs::end_locking(std::unique_lock<std::mutex>& lock) {
-  changed_.wait_for(lock, kBetweenLocks, [&] { return stop_ || awaited(false); });
+  changed_.wait_for(lock, kBetweenLocks, [&] { return stop_ || awaited(Slab::Stage::Fresh); });
   locking_ = false;
   changed_.notify_all();
 }
@@ -198,7 +197,7 @@ void PinnedSlabs::run() {
     // What somebody waits for goes first, a spare last.
     auto next = slabs_.end();
     changed_.wait(lock, [&] {
-      const auto rank = [](const Slab& s) { return s.tried || s.busy ? 3 : s.wanted ? 0 : s.spare ? 2 : 1; };
+      const auto rank = [](const Slab& s) { return s.stage != Slab::Stage::Fresh ? 3 : s.wanted ? 0 : s.spare ? 2 : 1; };
       next = std::min_element(slabs_.begin(), slabs_.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
       if (next != slabs_.end() && rank(*next) == 3) next = slabs_.end();
       return stop_ || next != slabs_.end();
@@ -206,7 +205,7 @@ void PinnedSlabs::run() {
     if (stop_) return;
     std::byte* data = next->data;
     const size_t bytes = next->bytes;
-    next->busy = true;
+    next->stage = Slab::Stage::Busy;
     // Once refused, always refused: each try takes long, and half a context locked is of no use.
     const bool skip = refuse_ || !failed_.empty() || (next->spare && spare_refused_);
     lock.unlock();
@@ -223,7 +222,7 @@ void PinnedSlabs::run() {
     }
     // Only this thread marks this slab, and give_back waits for the mark, so it is still there.
     const auto slab = find(data);
-    slab->tried = true;
+    slab->stage = Slab::Stage::Tried;
     slab->locked = status == cudaSuccess;
     if (status != cudaSuccess && slab->spare) {  // nobody has missed it yet
       slabs_.erase(slab);

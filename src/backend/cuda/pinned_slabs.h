@@ -51,11 +51,13 @@ class PinnedSlabs : public SlabSource {
     std::byte* data;
     size_t bytes;
     bool spare;  // not taken yet
-    bool wanted = false, busy = false, touched = false, tried = false, locked = false;
+    enum class Stage { Fresh, Busy, Touched, Tried } stage = Stage::Fresh;  // Busy: a thread has it, Touched: it has pages
+    bool wanted = false, locked = false;
+    bool tried() const { return stage == Stage::Tried; }  // locked, or refused
     bool holds(const std::byte* p) const { return !std::less<>()(p, data) && std::less<>()(p, data + bytes); }
   };
   void run();
-  bool awaited(bool touched) const;  // whether somebody waits for a slab; for one whose pages are there
+  bool awaited(Slab::Stage from) const;  // whether somebody waits for a slab that is at least so far
   void begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data);
   void end_locking(std::unique_lock<std::mutex>& lock);
   std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
