@@ -77,16 +77,34 @@ void check(riffle_status status, const riffle_context* context) {
 
 // ---- handles ----
 
-std::string resolve_model_path(const std::string& flag) {
-  if (!flag.empty()) return flag;
-  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return env;
-  const std::string shipped = "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf";
+namespace {
+// A file of the shipped model's folder; "" if there is none.
+std::string shipped_file(const char* name) {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   // build/riffle in the repository; PREFIX/bin/riffle when installed; a dist folder with the binary at its top.
-  for (const fs::path& base : {here / "..", here / "../share/riffle", here})
-    if (fs::exists(base / shipped, error)) return (base / shipped).lexically_normal().string();
+  for (const fs::path& base : {here / "..", here / "../share/riffle", here}) {
+    const fs::path file = base / "models/riffle-27m-32k" / name;
+    if (fs::exists(file, error)) return file.lexically_normal().string();
+  }
+  return "";
+}
+}  // namespace
+
+std::string resolve_model_path(const std::string& flag) {
+  if (!flag.empty()) return flag;
+  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return env;
+  const std::string shipped = shipped_file("riffle-27m-32k-q8_0.gguf");
+  if (!shipped.empty()) return shipped;
   throw Exit(EXIT_USAGE, "no model: give one with -m PATH or in the environment as RIFFLE_MODEL");
+}
+
+std::string sample_text_path(const std::string& model_path) {
+  std::error_code error;
+  const fs::path beside = fs::path(model_path).parent_path() / "demo.txt";
+  const std::string path = fs::exists(beside, error) ? beside.string() : shipped_file("demo.txt");
+  if (path.empty()) throw Exit(EXIT_USAGE, "no text to hide facts in: give one with --text FILE");
+  return path;
 }
 
 Model load_model(CommonOptions& options) {

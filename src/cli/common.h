@@ -64,6 +64,9 @@ using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 // -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if there is none.
 std::string resolve_model_path(const std::string& flag);
 
+// Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with riffle. Throws Exit.
+std::string sample_text_path(const std::string& model_path);
+
 // All three throw Exit. load_model draws a progress bar and stores the path it took in options.model_path.
 Model load_model(CommonOptions& options);
 // Where no --host-mem was given, three quarters of the machine's memory, but at least one session's: so that a number of sessions

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -31,6 +32,43 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// The processor's name as Linux gives it; "unknown" elsewhere.
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+// The command that this process was started with, quoted for a shell.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string line;
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (line.empty()) word = std::filesystem::path(word).filename().string();
+    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                               "0123456789_-+=./:,%@") == std::string::npos;
+    line += line.empty() ? "" : " ";
+    if (plain) {
+      line += word;
+      continue;
+    }
+    for (size_t at = 0; (at = word.find('\'', at)) != std::string::npos; at += 4) word.replace(at, 1, "'\\''");
+    line += "'" + word + "'";
+  }
+  return line;
+}
+
+std::string date_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  char text[32];
+  if (!gmtime_r(&now, &utc) || !std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)) return "unknown";
+  return text;
+}
+
 class Evaluator {
  public:
   explicit Evaluator(EvalOptions& options) : o_(options) {}
@@ -48,8 +86,10 @@ class Evaluator {
   void record(int length, const Document& doc, const std::vector<std::vector<EvalAnswer>>& answers);
 
   void put_line(const Json& json);
+  RunFacts facts() const;
 
   EvalOptions& o_;
+  riffle_plan plan_{};
   Model model_;
   Context context_;
   std::unique_ptr<Examiner> examiner_;
@@ -61,6 +101,7 @@ class Evaluator {
   std::vector<int64_t> lengths_;
   std::vector<int32_t> text_;
   int n_ctx_ = 0;
+  const std::string date_ = date_now();
   Json notices_ = Json::object();  // by setting
   std::ofstream out_, records_;
 };
@@ -88,8 +129,12 @@ std::vector<int64_t> Evaluator::lengths() const {
     if (fits(n)) {
       lengths.push_back(n);
     } else if (given) {
-      throw Exit(EXIT_USAGE, text_of("--length %lld: the context holds %lld tokens and the text %zu",
-                                     static_cast<long long>(n), static_cast<long long>(longest), text_.size()));
+      if (n > longest)
+        throw Exit(EXIT_USAGE, text_of("--length %lld: the context of this model holds %lld tokens",
+                                       static_cast<long long>(n), static_cast<long long>(longest)));
+      throw Exit(EXIT_USAGE,
+                 text_of("--length %lld: the text has %zu tokens, %lld are missing; give more with --text FILE...",
+                         static_cast<long long>(n), text_.size(), static_cast<long long>(n) - std::ssize(text_)));
     } else {
       notice(o_.common.quiet, "length %lld left out: the context holds %lld tokens and the text %zu",
              static_cast<long long>(n), static_cast<long long>(longest), text_.size());
@@ -105,7 +150,7 @@ void Evaluator::prepare() {
   for (std::string name; std::getline(names, name, ',');) {
     const std::optional<Task> task = eval::task_from_name(name);
     if (!task) {
-      throw Exit(EXIT_USAGE, "--tasks: unknown task '" + name + "'; known: passkey, magic, person, thing, vars, kv");
+      throw Exit(EXIT_USAGE, "--tasks: unknown task '" + name + "'; known: " + eval::task_names(", "));
     }
     if (std::find(tasks_.begin(), tasks_.end(), *task) == tasks_.end()) tasks_.push_back(*task);
   }
@@ -131,24 +176,28 @@ void Evaluator::prepare() {
   model_ = load_model(o_.common);
   info_ = model_info(model_.get());
   vocabulary_.encode = [this](std::string_view s) { return tokenize(model_.get(), s, 0); };
+  vocabulary_.chat = [this](std::string_view s) {
+    return *info_.chat_template_name ? chat_tokens(model_.get(), {{"user", std::string(s)}}) : std::vector<int32_t>();
+  };
   vocabulary_.piece = [this](int32_t id) { return riffle_token_piece(model_.get(), id); };
   vocabulary_.size = info_.vocab_size;
   vocabulary_.bos_id = info_.bos_id;
   vocabulary_.eos_id = info_.eos_id;
   form_ = eval::prompt_form(vocabulary_);
+  if (!form_.is_chat) {
+    notice(o_.common.quiet, "%s: it has no chat template that riffle knows: questions are asked in plain text",
+           o_.common.model_path.c_str());
+  }
 
   if (o_.text_paths.empty()) {
-    const std::filesystem::path demo = std::filesystem::path(o_.common.model_path).parent_path() / "demo.txt";
-    if (!std::filesystem::exists(demo)) {
-      throw Exit(EXIT_USAGE, "give text that the model was not trained on with --text FILE (no " + demo.string() + ")");
-    }
-    o_.text_paths = {demo.string()};
+    o_.text_paths = {sample_text_path(o_.common.model_path)};
     notice(o_.common.quiet,
-           "no --text: facts are hidden in %s, which the model itself wrote; its nll is lower than that of real text",
-           demo.c_str());
+           "no --text: facts are hidden in %s, which a small model wrote; give real text that the model was not trained "
+           "on with --text FILE",
+           o_.text_paths[0].c_str());
   }
   for (const std::string& path : o_.text_paths) {
-    if (!text_.empty()) text_.push_back(form_.newline);
+    if (!text_.empty()) text_.insert(text_.end(), form_.newline.begin(), form_.newline.end());
     const std::vector<int32_t> ids = eval::encode_text(vocabulary_, read_file(path));
     text_.insert(text_.end(), ids.begin(), ids.end());
   }
@@ -162,6 +211,8 @@ void Evaluator::prepare() {
     options.n_ctx = static_cast<int32_t>(std::min<int64_t>(needed, info_.n_ctx_train));
   }
   n_ctx_ = options.n_ctx;
+  plan_.struct_size = sizeof plan_;
+  riffle_plan_memory(model_.get(), &options, &plan_, nullptr, 0);  // if it fails, creating the context says why
   context_ = create_context(model_.get(), options, o_.common.quiet);
   std::vector<Setting> possible;
   for (const Setting& s : settings_) {
@@ -206,6 +257,7 @@ void Evaluator::write_header() {
   Json j;
   j["type"] = "run";
   j["version"] = riffle_version();
+  for (const auto& [name, value] : facts()) j["facts"][name] = value;
   j["model"] = o_.common.model_path;
   j["context"] = context_json(o_.common.context);
   j["n_ctx"] = n_ctx_;
@@ -213,10 +265,38 @@ void Evaluator::write_header() {
   j["text_tokens"] = text_.size();
   j["questions"] = o_.questions;
   j["questions_per_document"] = o_.questions_per_document;
+  j["answer_tokens"] = o_.answer_tokens;
   j["nll_tokens"] = o_.nll_tokens;
   j["seed"] = o_.seed;
   j["notices"] = notices_;
   put_line(j);
+  if (o_.common.json) return;
+  std::string head;
+  for (const auto& [name, value] : facts()) head += name + ": " + value + "\n";
+  write_out(head + "\n");
+}
+
+RunFacts Evaluator::facts() const {
+  // Names of files without their folders: a report may be handed on.
+  const auto name = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
+  std::string texts;
+  for (const std::string& path : o_.text_paths) texts += (texts.empty() ? "" : ", ") + name(path);
+  const riffle_context_options& c = o_.common.context;
+  const std::string gpu = plan_.device == std::string("cuda") ? " (" + std::string(plan_.device_note) + ")" : "";
+  return {{"riffle", riffle_version()},
+          {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name, info_.weight_type)},
+          {"prompt", form_.is_chat ? text_of("chat template %s", info_.chat_template_name)
+                                   : std::string("plain text (the model has no chat template that riffle knows)")},
+          {"text", texts},
+          {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
+          {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?", plan_.n_threads)},
+          {"KV", text_of("%s, blocks of %d tokens", kv_name(c.kv_type), plan_.block_size)},
+          {"questions", text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
+                                o_.questions, o_.questions_per_document, o_.tasks.c_str(),
+                                static_cast<unsigned long long>(o_.seed), o_.answer_tokens)},
+          {"held-out text", text_of("%d tokens at the end of each document", o_.nll_tokens)},
+          {"date", date_},
+          {"command", command_line()}};
 }
 
 std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
@@ -229,25 +309,26 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
     rows[s].length = length;
   }
   // Depths are spread over the documents of a kind.
-  int count[2] = {0, 0}, index[2] = {0, 0};
-  for (const eval::DocumentPlan& p : plans) ++count[p.is_register];
+  int count[eval::kTasks] = {}, index[eval::kTasks] = {};
+  for (const eval::DocumentPlan& p : plans) ++count[static_cast<int>(p.whole)];
   size_t n_tokens = 0, done = 0;
   try {
     for (const eval::DocumentPlan& plan : plans) {
       // A document depends on the seed, the length and its place among its kind alone.
+      const int kind = static_cast<int>(plan.whole);
       eval::Random random(o_.seed * 1000003 + static_cast<uint64_t>(length) * 4001 +
-                          static_cast<uint64_t>(2 * index[plan.is_register] + plan.is_register));
+                          static_cast<uint64_t>(eval::kTasks * index[kind] + kind));
       random.next();
       Document doc;
       try {
-        doc = eval::build_document(plan, length, index[plan.is_register], count[plan.is_register], text_, vocabulary_,
-                                   form_, random);
+        doc = eval::build_document(plan, length, o_.answer_tokens, index[kind], count[kind], text_, vocabulary_, form_,
+                                   random);
       } catch (const Exit&) {
         throw;
       } catch (const std::runtime_error& e) {
         throw Exit(EXIT_USAGE, text_of("--length %d: %s", length, e.what()));
       }
-      ++index[plan.is_register];
+      ++index[kind];
       record(length, doc,
              examiner_->run(doc, text_of("length %d, document %zu of %zu", length, done + 1, plans.size()), length, done == 0,
                             rows));
@@ -286,9 +367,14 @@ void Evaluator::record(int length, const Document& doc, const std::vector<std::v
       Json one;
       one["setting"] = settings_[s].label;
       one["right"] = a.right;
-      one["nll"] = number(a.nll / static_cast<double>(question.answer.size()));
+      if (a.agreement.answers > 0) {
+        one["steps"] = a.agreement.divergence.size();
+        one["same_first"] = a.agreement.same;
+        one["until_parting"] = a.agreement.until_parting;
+        one["divergence"] = number(a.agreement.divergence_mean());
+      }
       one["kv_read_pct"] = number(a.read_pct);
-      if (!a.text.empty()) one["text"] = a.text;
+      one["text"] = a.text;
       j["settings"].push_back(one);
     }
     records_ << dump(j) << '\n';
@@ -310,7 +396,7 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   if (!o_.common.json && !rows.empty()) write_out(eval::compare_text(rows));
   if (o_.report_path.empty()) return;
   std::ofstream file(o_.report_path, std::ios::binary | std::ios::trunc);
-  file << (o_.report_path.ends_with(".svg") ? eval::report_svg(rows) : eval::report_html(rows, examiner_->maps(), o_))
+  file << (o_.report_path.ends_with(".svg") ? eval::report_svg(rows) : eval::report_html(rows, examiner_->maps(), facts()))
        << std::flush;
   if (!file) throw Exit(EXIT_RUN, o_.report_path + ": cannot write");
   notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
@@ -323,9 +409,10 @@ std::vector<eval::PositionBucket> Evaluator::score_positions() {
   const size_t spare = text_.size() - static_cast<size_t>(window);
   for (int w = 0; w < o_.windows; ++w) {
     const size_t begin = o_.windows > 1 ? spare / static_cast<size_t>(o_.windows - 1) * static_cast<size_t>(w) : 0;
-    std::vector<int32_t> tokens = {info_.bos_id};
+    std::vector<int32_t> tokens;
+    if (info_.bos_id >= 0) tokens.push_back(info_.bos_id);
     tokens.insert(tokens.end(), text_.begin() + static_cast<ptrdiff_t>(begin),
-                  text_.begin() + static_cast<ptrdiff_t>(begin) + window - 1);
+                  text_.begin() + static_cast<ptrdiff_t>(begin) + window - std::ssize(tokens));
     Progress progress(text_of("held-out window %d of %d", w + 1, o_.windows), o_.common.quiet);
     const std::vector<riffle_score> scores = examiner_->score(tokens, progress);
     for (eval::PositionBucket& b : buckets) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/args.h"
@@ -14,13 +15,16 @@ struct EvalOptions {
   std::vector<const SelectionSetting*> selection_given;  // flags of common.context.selection that were given
   std::vector<std::string> text_paths;
   std::string lengths, tasks, sweep, out_path, records_path, reference_path;
-  int questions = 100, questions_per_document = 10, nll_tokens = 128, windows = 2;
+  int questions = 100, questions_per_document = 10, answer_tokens = 64, nll_tokens = 128, windows = 2;
   uint64_t seed = 1;
   bool coverage = false, dense_only = false;
   bool compare = false;
   std::string compare_spec, report_path;  // compare_spec: empty for the default list
   std::vector<std::string> heat_maps;     // settings, or "none"
 };
+
+// What was run, where and when: (name, value), in the order that reports show them.
+using RunFacts = std::vector<std::pair<std::string, std::string>>;
 
 // Returns an ExitCode or throws Exit.
 int run_eval(EvalOptions& options);

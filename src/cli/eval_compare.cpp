@@ -50,10 +50,11 @@ const std::vector<Column>& columns() {
       {"asked", "asked", Form::COUNT, [](const Row& r) { return double(r.total().n); }, "questions"},
       {"right", "right", Form::COUNT, [](const Row& r) { return double(r.total().sparse); }, "answered rightly"},
       {"kept_pct", "kept", Form::PERCENT, [](const Row& r) { return 100 * r.total().kept(); },
-       "share of the answers that are right when dense and stay right"},
-      {"kept_low_pct", "", Form::PERCENT, [](const Row& r) { return kept_interval(r).low; },
+       "share of the answers that are right when dense and stay right (95% interval, Wilson)",
+       [](const Row& r) { return r.kept_interval(); }},
+      {"kept_low_pct", "", Form::PERCENT, [](const Row& r) { return r.kept_interval().low; },
        "lower end of its 95% interval (Wilson)"},
-      {"kept_high_pct", "", Form::PERCENT, [](const Row& r) { return kept_interval(r).high; },
+      {"kept_high_pct", "", Form::PERCENT, [](const Row& r) { return r.kept_interval().high; },
        "upper end of its 95% interval (Wilson)"},
       {"lost", "lost", Form::COUNT, [](const Row& r) { return double(r.total().dense - r.total().both); },
        "right when dense, wrong here"},
@@ -61,12 +62,27 @@ const std::vector<Column>& columns() {
        "wrong when dense, right here"},
       {"kv_read_pct", "KV read", Form::PERCENT, [](const Row& r) { return r.answers.read_pct(); },
        "share of the tokens' KV attended to while answering"},
+      {"bytes_read_pct", "+ index", Form::PERCENT, [](const Row& r) { return r.answers.bytes_read_pct(); },
+       "bytes of the KV attended to and of what was read to choose it, as a share of all KV"},
       {"kv_blocks_read_pct", "blocks", Form::PERCENT, [](const Row& r) { return r.answers.blocks_read_pct(); },
        "share of the blocks of which something was attended to"},
-      {"answer_nll_increase", "answer nll", Form::NLL, [](const Row& r) { return r.answer_nll_increase(); },
-       "nll of the reference answers over dense, nats per token"},
+      {"same_first_pct", "same first", Form::PERCENT, [](const Row& r) { return r.agreement.same_pct(); },
+       "steps along the dense answers at which the most likely token is the dense one's (95% interval, Wilson)",
+       [](const Row& r) {
+         return share_interval(static_cast<double>(r.agreement.same), static_cast<double>(r.agreement.divergence.size()));
+       }},
+      {"divergence_mean", "divergence", Form::DIVERGENCE, [](const Row& r) { return r.agreement.divergence_mean(); },
+       "Kullback-Leibler divergence from dense along the dense answers, nats, mean over steps"},
+      {"divergence_p99", "its p99", Form::DIVERGENCE, [](const Row& r) { return r.agreement.divergence_p99(); },
+       "its 99th percentile"},
+      {"tokens_until_parting", "same for", Form::TOKENS, [](const Row& r) { return r.agreement.tokens_until_parting(); },
+       "tokens until the text parts from the dense one, mean over answers"},
+      {"answer_tokens", "of", Form::TOKENS, [](const Row& r) { return r.agreement.tokens(); },
+       "tokens of a dense answer, mean"},
       {"text_nll_increase", "text nll", Form::NLL, [](const Row& r) { return r.text_nll_increase(); },
        "nll of held-out text over dense, nats per token"},
+      {"text_nll_error", "", Form::NLL, [](const Row& r) { return r.text_nll_error(); },
+       "half the width of its 95% interval (normal approximation)"},
       {"text_kv_read_pct", "text KV read", Form::PERCENT, [](const Row& r) { return r.text.read_pct(); },
        "share of the KV attended to in held-out text"},
       {"coverage_mean", "coverage", Form::SHARE, [](const Row& r) { return r.answers.coverage_mean(); },
@@ -93,24 +109,15 @@ std::string Column::text(const Row& row) const {
   if (std::isnan(v)) return "-";
   switch (form) {
     case Form::COUNT: return fixed(v, 0);
-    case Form::PERCENT: return cli::percent(v);
+    case Form::PERCENT: return cli::percent(v) + (interval ? " (" + interval(row).text(1) + ")" : "");
     case Form::NLL: return cli::text_of("%+.4f", v);
+    case Form::DIVERGENCE: return fixed(v, 4);
     case Form::SHARE: return fixed(v, 3);
+    case Form::TOKENS: return fixed(v, 1);
     case Form::BYTES: return cli::human_bytes(v);
     case Form::MS: return fixed(v, 2);
   }
   return "";
-}
-
-Interval kept_interval(const Row& row) {
-  const Marks m = row.total();
-  if (m.dense == 0) return {kNan, kNan};
-  constexpr double z = 1.959964;
-  const double n = m.dense, p = m.both / n, scale = 1 + z * z / n;
-  const double centre = (p + z * z / (2 * n)) / scale;
-  const double half = z * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / scale;
-  // At 0 and 1 rounding must not put the share outside.
-  return {100 * std::min(p, std::max(0.0, centre - half)), 100 * std::max(p, std::min(1.0, centre + half))};
 }
 
 std::vector<int> lengths_of(const std::vector<Row>& rows) {

@@ -12,22 +12,17 @@ namespace riffle::eval {
 
 // A figure of a row. A further one needs only a line in columns(): tables, JSON and the report take what stands there.
 struct Column {
-  enum class Form { COUNT, PERCENT, NLL, SHARE, BYTES, MS };
+  enum class Form { COUNT, PERCENT, NLL, DIVERGENCE, SHARE, TOKENS, BYTES, MS };
   const char* key;    // in JSON
   const char* title;  // of the table's column; empty: in JSON and on hover alone
   Form form;
   double (*value)(const Row& row);  // NaN: not measured
   const char* meaning;
+  Interval (*interval)(const Row& row) = nullptr;  // of a percentage: shown behind it
 
   std::string text(const Row& row) const;
 };
 const std::vector<Column>& columns();
-
-// 95 % interval of the share of answers kept (Wilson's score interval), in percent; NaN without answers.
-struct Interval {
-  double low, high;
-};
-Interval kept_interval(const Row& row);
 
 // One curve: the rows of one length whose settings differ in one number.
 struct Series {

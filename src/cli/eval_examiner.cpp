@@ -19,24 +19,29 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What the logits say of one wanted token.
-struct Prediction {
-  int32_t argmax;  // lowest id among equals
-  double logprob;  // of the wanted token, natural log
-};
+// The largest logit, the lowest id among equals.
+int32_t best_token(const float* logits, int n_vocab) {
+  return static_cast<int32_t>(std::max_element(logits, logits + n_vocab) - logits);
+}
 
-Prediction predict(const float* logits, int n_vocab, int32_t wanted) {
-  if (!logits) throw Exit(EXIT_RUN, "no logits after a decode step");
-  int32_t best = 0;
-  for (int32_t i = 1; i < n_vocab; ++i) {
-    if (logits[i] > logits[best]) best = i;
-  }
-  const double top = static_cast<double>(logits[best]);
+double log_sum_exp(const float* logits, int n_vocab) {
+  const double top = static_cast<double>(logits[best_token(logits, n_vocab)]);
   double sum = 0;
-  for (int32_t i = 0; i < n_vocab; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
-  const Prediction p{best, static_cast<double>(logits[wanted]) - top - std::log(sum)};
-  if (!std::isfinite(p.logprob)) throw Exit(EXIT_RUN, "logits are not finite");
-  return p;
+  for (int i = 0; i < n_vocab; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
+  const double value = top + std::log(sum);
+  if (!std::isfinite(value)) throw Exit(EXIT_RUN, "logits are not finite");
+  return value;
+}
+
+// Kullback-Leibler divergence of the distribution q from p, in nats: sum p log(p / q).
+double divergence(const float* p, const float* q, int n_vocab) {
+  const double lp = log_sum_exp(p, n_vocab), lq = log_sum_exp(q, n_vocab);
+  double sum = 0;
+  for (int i = 0; i < n_vocab; ++i) {
+    const double log_p = static_cast<double>(p[i]) - lp;
+    sum += std::exp(log_p) * (log_p - static_cast<double>(q[i]) + lq);
+  }
+  return std::max(sum, 0.0);  // below 0 by rounding alone
 }
 
 bool reads_itself(const riffle_selection& s) {
@@ -60,7 +65,9 @@ Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_conte
 const float* Examiner::step(int32_t token) {
   riffle_session* session = current_;
   check(riffle_step(context_, &session, &token, 1), context_);
-  return riffle_logits(session);
+  const float* logits = riffle_logits(session);
+  if (!logits) throw Exit(EXIT_RUN, "no logits after a decode step");
+  return logits;
 }
 
 // The session that a setting answers from, and the selection that reads its prompts.
@@ -124,38 +131,58 @@ void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   reread_bytes_ += context_stats(context_).loaded_bytes - before;
 }
 
-std::string Examiner::generate(size_t limit) {
+// The prompt's greedy answer under the setting in force.
+Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   rewind(prompt_, prompt_.size() - 1);
-  std::vector<int32_t> ids;
-  const float* logits = step(prompt_.back());
-  while (ids.size() < limit) {
-    const int32_t id = predict(logits, info_.vocab_size, 0).argmax;
-    if (riffle_is_end_token(model_, id)) return detokenize(model_, ids);
-    ids.push_back(id);
-    if (riffle_session_length(current_) >= static_cast<size_t>(n_ctx_)) break;
-    logits = step(id);
+  Spoken spoken;
+  int32_t token = prompt_.back();
+  while (spoken.tokens.size() < limit && riffle_session_length(current_) < static_cast<size_t>(n_ctx_)) {
+    const float* logits = step(token);
+    if (keep_logits) spoken.logits.insert(spoken.logits.end(), logits, logits + info_.vocab_size);
+    token = best_token(logits, info_.vocab_size);
+    spoken.tokens.push_back(token);
+    if (riffle_is_end_token(model_, token)) break;
   }
-  return detokenize(model_, ids) + " [unfinished]";  // never a right answer
+  spoken.text = detokenize(model_, spoken.tokens);  // an end token has no text
+  return spoken;
 }
 
-EvalAnswer Examiner::answer(const Question& q) {
-  EvalAnswer a;
+// Goes along the dense answer under the setting in force and compares what it would have said at each step.
+eval::Agreement Examiner::follow(const Spoken& dense) {
   rewind(prompt_, prompt_.size() - 1);
-  a.in_order = true;
-  const float* logits = step(prompt_.back());
-  for (size_t i = 0; i < q.answer.size(); ++i) {
-    const Prediction p = predict(logits, info_.vocab_size, q.answer[i]);
-    a.nll -= p.logprob;
-    a.in_order &= p.argmax == q.answer[i];
-    if (i + 1 < q.answer.size()) logits = step(q.answer[i]);
+  eval::Agreement agreement;
+  bool parted = false;
+  for (size_t i = 0; i < dense.tokens.size(); ++i) {
+    const float* logits = step(i == 0 ? prompt_.back() : dense.tokens[i - 1]);
+    const float* wanted = dense.logits.data() + i * static_cast<size_t>(info_.vocab_size);
+    const bool same = best_token(logits, info_.vocab_size) == dense.tokens[i];
+    parted |= !same;
+    agreement.same += same;
+    agreement.until_parting += !parted;
+    agreement.divergence.push_back(static_cast<float>(divergence(wanted, logits, info_.vocab_size)));
   }
-  if (map_) maps_.push_back(std::move(*map_));
-  map_.reset();          // before anything is generated over the same positions
-  a.right = a.in_order;  // what greedy decoding would have written, token by token
-  if (!a.right && !q.values.empty()) {
-    a.text = generate(2 * q.answer.size() + 16);
-    a.right = eval::answer_right(q, a.text);
+  agreement.answers = 1;
+  agreement.identical = !parted;
+  return agreement;
+}
+
+EvalAnswer Examiner::answer(const Question& q, Spoken& dense, bool is_dense) {
+  const size_t limit = std::max(q.answer.size(), static_cast<size_t>(o_.answer_tokens));
+  EvalAnswer a;
+  if (is_dense) {
+    dense = speak(limit, settings_.size() > 1);
+    a.text = dense.text;
+    a.in_order = dense.tokens == q.answer;
+  } else {
+    a.agreement = follow(dense);
+    if (map_) maps_.push_back(std::move(*map_));
+    map_.reset();  // before anything is generated over the same positions
+    // Where every step agrees, the setting's own answer is the dense one.
+    const Spoken own = a.agreement.identical ? dense : speak(limit, false);
+    a.text = own.text;
+    a.in_order = own.tokens == q.answer;
   }
+  a.right = eval::answer_right(q, a.text);
   return a;
 }
 
@@ -174,6 +201,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
   document_end_ = doc.tokens.size();
   std::vector<std::vector<EvalAnswer>> answers(n_questions, std::vector<EvalAnswer>(n_settings));
   std::vector<size_t> prepared(sessions_.size(), n_questions);  // the question whose tail a session holds
+  std::vector<Spoken> dense(has_pool_ ? n_questions : 1);
   for (size_t k = 0; k < n_questions * n_settings; ++k) {
     // With a pool, all questions by one setting before the next one, or every setting would find in the pool what
     // dense reading left there.
@@ -192,22 +220,20 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
     const bool is_mapped = mapped_[s] && is_first_ && q == 0;
     if (is_mapped) map_ = std::make_unique<eval::HeatMap>();
     EvalAnswer& a = answers[q][s];
-    a = answer(question);
+    a = answer(question, dense[has_pool_ ? q : 0], s == 0);
     const Usage usage = end();
     if (is_mapped) describe(maps_.back(), settings_[s], question, a);
     a.read_pct = usage.read_pct();
-    const EvalAnswer& dense = answers[q][0];
+    const EvalAnswer& dense_answer = answers[q][0];
     Row& row = rows[s];
     row.answers.add(usage);
+    row.agreement.add(a.agreement);
     eval::Marks m;
     m.n = 1;
-    m.dense = dense.right;
+    m.dense = dense_answer.right;
     m.sparse = a.right;
-    m.both = dense.right && a.right;
-    m.dense_in_order = dense.in_order;
-    m.tokens = question.answer.size();
-    m.nll_dense = dense.nll;
-    m.nll_sparse = a.nll;
+    m.both = dense_answer.right && a.right;
+    m.dense_in_order = dense_answer.in_order;
     row.tasks[static_cast<int>(question.task)].add(m);
     row.seconds += seconds_since(start);
     progress.update(static_cast<double>(k + 1), static_cast<double>(n_questions * n_settings));
@@ -226,14 +252,16 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
     begin(settings_[s]);
     rewind(doc.tokens, begin_at - 1);
     Row& row = rows[s];
-    double sum = 0, dense_sum = 0;
+    double sum = 0, dense_sum = 0, squares = 0;
     uint64_t counted = 0;
     for (size_t i = begin_at; i < n; ++i) {
-      const double nll = -predict(step(doc.tokens[i - 1]), info_.vocab_size, doc.tokens[i]).logprob;
+      const float* logits = step(doc.tokens[i - 1]);
+      const double nll = log_sum_exp(logits, info_.vocab_size) - static_cast<double>(logits[doc.tokens[i]]);
       if (s == 0) dense[i] = nll;
       if (!doc.is_text[i]) continue;
       sum += nll;
       dense_sum += dense[i];
+      squares += (nll - dense[i]) * (nll - dense[i]);
       ++counted;
       progress.update(static_cast<double>(s * (n - begin_at) + i - begin_at),
                       static_cast<double>(settings_.size() * (n - begin_at)));
@@ -242,6 +270,7 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
     // Only now, so that an interrupted pass counts for nothing.
     row.text_nll_sparse += sum;
     row.text_nll_dense += dense_sum;
+    row.text_nll_squares += squares;
     row.text_tokens += counted;
     row.text.add(usage);
     row.seconds += seconds_since(start);
@@ -268,8 +297,8 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
     }
     held = end;
   };
-  // A register's end is no held-out text.
-  if (o_.nll_tokens > 0 && !doc.is_register && !o_.dense_only) {
+  // The end of a register or a list of words is no held-out text.
+  if (o_.nll_tokens > 0 && !doc.is_whole && !o_.dense_only) {
     read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);
     Progress progress(label + ", held-out text", o_.common.quiet);
     read_text(doc, progress, rows);

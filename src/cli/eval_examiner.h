@@ -14,10 +14,11 @@ namespace riffle::cli {
 
 // One question answered one way.
 struct EvalAnswer {
-  bool right = false, in_order = false;  // in_order: the reference's very tokens
-  double nll = 0;                        // sum over the reference's tokens
+  bool right = false;
+  bool in_order = false;      // the reference's very tokens, the end token included
+  eval::Agreement agreement;  // with the dense answer; of the dense one itself: nothing
   double read_pct = 0;
-  std::string text;  // generated freely; only where that was needed
+  std::string text;           // as the model writes it, greedily
 };
 
 class Examiner {
@@ -39,8 +40,15 @@ class Examiner {
  private:
   std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
-  EvalAnswer answer(const eval::Question& q);
-  std::string generate(size_t limit);
+  // What dense attention says to a question: its tokens (the end token included), and the logits that each was chosen by.
+  struct Spoken {
+    std::vector<int32_t> tokens;
+    std::vector<float> logits;  // [tokens][vocab_size]
+    std::string text;
+  };
+  EvalAnswer answer(const eval::Question& q, Spoken& dense, bool is_dense);
+  Spoken speak(size_t limit, bool keep_logits);
+  eval::Agreement follow(const Spoken& dense);
   void describe(eval::HeatMap& map, const eval::Setting& setting, const eval::Question& question,
                 const EvalAnswer& answer) const;
 

@@ -3,27 +3,33 @@
 
 #include "cli/eval.h"
 #include "cli/eval_settings.h"
+#include "cli/eval_tasks.h"
 
 namespace riffle::cli {
 
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
-  CLI::App* sub = app.add_subcommand("eval", "facts hidden in long text: answers dense and sparse, KV read, nll");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
+  CLI::App* sub = app.add_subcommand("eval", "Measure a model: facts hidden in long text, answers dense and sparse, KV read, nll");
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
   sub->get_option("--json")->description("a JSON line per row on stdout in place of tables");
   const auto count = CLI::Range(0, 1 << 24);
   const auto some = CLI::Range(1, 1 << 24);
-  o->tasks = "passkey,magic,person,thing,vars,kv";
+  o->tasks = "passkey,magic,person,thing,vars,kv,multikey,multivalue,multiquery,passage,summary";
   sub->add_option("--text", o->text_paths, "text the model has not seen, to hide facts in; default: the demo's")
       ->type_name("FILE...");
   sub->add_option("--length", o->lengths, "tokens of a whole prompt; default 8192,16384,30000 where the text allows")
       ->type_name("N,...");
-  sub->add_option("--tasks", o->tasks, "kinds of questions")->type_name("NAME,...")->capture_default_str();
+  sub->add_option("--tasks", o->tasks,
+                  "kinds of questions, of " + eval::task_names(", ") + "; common and frequent take a document a question")->type_name("NAME,...")->capture_default_str();
   sub->add_option("--questions", o->questions, "questions per length, all tasks together")
       ->type_name("N")
       ->check(some)
       ->capture_default_str();
   sub->add_option("--questions-per-doc", o->questions_per_document, "questions that share a document")
+      ->type_name("N")
+      ->check(some)
+      ->capture_default_str();
+  sub->add_option("--answer-tokens", o->answer_tokens, "an answer ends after so many tokens")
       ->type_name("N")
       ->check(some)
       ->capture_default_str();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -61,34 +60,44 @@ struct Metric {
   const char* y_title;
   const char* y_unit;
   double y_most, dense;  // dense: its value, at 100 % read
-  bool from_text;        // measured in held-out text: its own share of KV read
+  const char* x_title;
+  double (*read)(const Row& row);  // along x
   double (*value)(const Row& row);
 };
+
+double answers_read(const Row& r) { return r.answers.read_pct(); }
+double answers_bytes(const Row& r) { return r.answers.bytes_read_pct(); }
+double text_read(const Row& r) { return r.text.read_pct(); }
+double answers_kept(const Row& r) { return 100 * r.total().kept(); }
+
+// The first so many are drawn with distances from 100% as their square root.
+constexpr size_t kRootMetrics = 2;
 
 const Metric kMetrics[] = {
     {"Answers kept",
      "Of the answers that are right when dense, the share that stay right. Distances from 100% are drawn as "
      "their square root.",
-     "answers kept", "%", 100, 100, false, [](const Row& r) { return 100 * r.total().kept(); }},
+     "answers kept", "%", 100, 100, "KV read", answers_read, answers_kept},
+    {"Answers kept, by bytes",
+     "The same against the bytes of the KV that was read and of the index that was read to choose it, as a share of all KV.",
+     "answers kept", "%", 100, 100, "KV and index read", answers_bytes, answers_kept},
     {"Nll of held-out text, over dense",
      "Real text behind the document, token by token; nats per token more than dense attention needs. Lower is better.",
-     "nll over dense", "", 0, 0, true, [](const Row& r) { return r.text_nll_increase(); }},
-    {"Nll of the reference answers, over dense", "Nats per token more than dense attention needs. Lower is better.",
-     "nll over dense", "", 0, 0, false, [](const Row& r) { return r.answer_nll_increase(); }},
+     "nll over dense", "", 0, 0, "KV read, held-out text", text_read, [](const Row& r) { return r.text_nll_increase(); }},
+    {"Divergence from dense",
+     "Kullback-Leibler divergence of the next token's distribution along the dense answers, mean over steps, in nats. "
+     "Lower is better.",
+     "divergence, nats", "", 0, 0, "KV read", answers_read, [](const Row& r) { return r.agreement.divergence_mean(); }},
     {"True coverage",
      "Share of the dense attention weight that lies in what was read: mean over steps, layers and query heads.",
-     "attention covered", "%", 100, 100, false, [](const Row& r) { return 100 * r.answers.coverage_mean(); }},
+     "attention covered", "%", 100, 100, "KV read", answers_read, [](const Row& r) { return 100 * r.answers.coverage_mean(); }},
 };
-
-double read_pct(const Row& row, const Metric& metric) { return (metric.from_text ? row.text : row.answers).read_pct(); }
 
 std::string hover(const Row& row) {
   std::string text = row.setting.label + (row.setting.paper_default ? " (as its paper runs it)" : "");
-  const Interval interval = kept_interval(row);
   for (const Column& c : columns()) {
     if (!*c.title || std::isnan(c.value(row))) continue;
     text += std::string("\n") + c.title + " " + c.text(row);
-    if (std::string(c.key) == "kept_pct") text += text_of(" (95%% interval %.0f-%.0f%%)", interval.low, interval.high);
   }
   return text;
 }
@@ -126,7 +135,7 @@ std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
   std::vector<double> all_x, all_y;
   for (const Row& r : rows) {
     if (r.setting.selection.selector == RIFFLE_SELECTOR_DENSE) continue;
-    const double x = read_pct(r, metric), y = metric.value(r);
+    const double x = metric.read(r), y = metric.value(r);
     if (std::isfinite(x) && std::isfinite(y)) all_x.push_back(x), all_y.push_back(y);
   }
   std::vector<Chart> charts;
@@ -134,17 +143,17 @@ std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
   for (int length : lengths_of(rows)) {
     Chart chart;
     chart.title = text_of("%d tokens", length);
-    chart.x_title = metric.from_text ? "KV read, held-out text" : "KV read";
+    chart.x_title = metric.x_title;
     chart.y_title = metric.y_title;
     chart.y_unit = metric.y_unit;
     chart.y_most = metric.y_most;
-    chart.y_root = &metric == kMetrics;
+    chart.y_root = &metric < kMetrics + kRootMetrics;
     chart.x_too = all_x, chart.y_too = all_y;
     chart.guides = {metric.dense};
     for (const Series& s : series_of(rows, length)) {
       ChartLine line{styles.at(s.name), {}};
       for (const Row* r : s.rows) {
-        line.points.push_back({read_pct(*r, metric), metric.value(*r), hover(*r), r->setting.paper_default});
+        line.points.push_back({metric.read(*r), metric.value(*r), hover(*r), r->setting.paper_default});
       }
       chart.lines.push_back(line);
     }
@@ -329,29 +338,18 @@ std::string heat_maps(const std::vector<HeatMap>& maps) {
   return html;
 }
 
-// What was run. Names of files without their folders: a report may be handed on.
-std::vector<std::pair<std::string, std::string>> facts_of(const cli::EvalOptions& o) {
-  const auto name = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
-  std::string texts;
-  for (const std::string& path : o.text_paths) texts += (texts.empty() ? "" : ", ") + name(path);
-  const riffle_context_options& c = o.common.context;
-  return {{"riffle", riffle_version()},
-          {"model", name(o.common.model_path)},
-          {"text", texts},
-          {"device", cli::device_name(c.device)},
-          {"KV", text_of("%s, blocks of %d tokens", cli::kv_name(c.kv_type), c.block_size)},
-          {"questions", text_of("%d per length, %d to a document: %s; seed %llu", o.questions, o.questions_per_document,
-                                o.tasks.c_str(), static_cast<unsigned long long>(o.seed))},
-          {"held-out text", text_of("%d tokens at the end of each document", o.nll_tokens)}};
-}
-
 }  // namespace
 
 std::string report_svg(const std::vector<Row>& rows) {
   constexpr int kPanelWidth = 460, kPanelHeight = 312, kKeyWidth = 250, kKeyHeight = 22, kMargin = 16;
   const std::map<std::string, LineStyle> styles = styles_of(rows);
-  const std::vector<Chart> charts = charts_of(rows, kMetrics[0], styles);
-  const int wide = std::max(1, static_cast<int>(charts.size())) * kPanelWidth + kMargin, columns = wide / kKeyWidth;
+  std::vector<std::vector<Chart>> charts;  // a line of panels for each share that answers are drawn against
+  for (size_t i = 0; i < kRootMetrics; ++i) {
+    charts.push_back(charts_of(rows, kMetrics[i], styles));
+    if (charts.back().empty()) charts.pop_back();
+  }
+  const int n_lines = static_cast<int>(charts.size()), n_panels = charts.empty() ? 1 : static_cast<int>(charts[0].size());
+  const int wide = n_panels * kPanelWidth + kMargin, columns = wide / kKeyWidth;
   const std::vector<std::string> names = series_names(rows);
   std::string legend;
   int n = 0;
@@ -367,23 +365,26 @@ std::string report_svg(const std::vector<Row>& rows) {
   const int top = kMargin + (n + columns - 1) / columns * kKeyHeight + 8;
   std::string svg = text_of("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n"
                             "<title>Answers kept against KV read</title>\n<style>",
-                            wide, top + kPanelHeight, wide, top + kPanelHeight);
+                            wide, top + n_lines * kPanelHeight, wide, top + n_lines * kPanelHeight);
   svg += std::string(kColours) + kChartStyle + "</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--page)\"/>\n" +
          legend;
-  for (size_t i = 0; i < charts.size(); ++i) {
-    svg += text_of("<g transform=\"translate(%d %d)\">", kMargin + static_cast<int>(i) * kPanelWidth, top) +
-           chart_svg(charts[i]) + "</g>\n";
+  for (int line = 0; line < n_lines; ++line) {
+    int x = kMargin;
+    for (const Chart& chart : charts[static_cast<size_t>(line)]) {
+      svg += text_of("<g transform=\"translate(%d %d)\">", x, top + line * kPanelHeight) + chart_svg(chart) + "</g>\n";
+      x += kPanelWidth;
+    }
   }
   return svg + "</svg>\n";
 }
 
 std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
-                        const cli::EvalOptions& options) {
+                        const cli::RunFacts& facts) {
   std::string html =
       "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
       "<title>riffle eval --compare</title><style>" +
       std::string(kColours) + kPageStyle + kChartStyle + "</style></head><body>\n<h1>Selectors compared</h1><dl class=facts>";
-  for (const auto& [name, value] : facts_of(options)) {
+  for (const auto& [name, value] : facts) {
     html += "<dt>" + escape_html(name) + "</dt><dd>" + escape_html(value) + "</dd>";
   }
   html +=

@@ -9,9 +9,8 @@
 
 namespace riffle::eval {
 
-// options: for the head of the page.
-std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
-                        const cli::EvalOptions& options);
+// facts: for the head of the page.
+std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps, const cli::RunFacts& facts);
 
 // The curves of answers kept alone, as one SVG file that needs nothing else.
 std::string report_svg(const std::vector<Row>& rows);

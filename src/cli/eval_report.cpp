@@ -13,6 +13,14 @@ using cli::text_of;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+constexpr double kZ = 1.959964;  // of the standard normal distribution, 95% lie within so many deviations
+
+double percentile(std::vector<float> values, double share) {
+  const size_t k = std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(k), values.end());
+  return static_cast<double>(values[k]);
+}
+
 template <typename T>
 void grow(std::vector<T>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -81,6 +89,10 @@ void Usage::add(const Usage& other) {
 double Usage::read_pct() const {
   return 100 * ratio(static_cast<double>(tokens_read), static_cast<double>(tokens_total));
 }
+double Usage::bytes_read_pct() const {
+  const double bytes_of_token = ratio(static_cast<double>(kv_bytes_read), static_cast<double>(tokens_read));
+  return 100 * ratio(static_cast<double>(kv_bytes_read + index_bytes_read), static_cast<double>(tokens_total) * bytes_of_token);
+}
 double Usage::blocks_read_pct() const {
   return 100 * ratio(static_cast<double>(blocks_read), static_cast<double>(blocks_total));
 }
@@ -108,13 +120,7 @@ double Usage::coverage_mean() const {
   return ratio(sum, static_cast<double>(coverage.size()));
 }
 
-double Usage::coverage_p1() const {
-  if (coverage.empty()) return kNan;
-  std::vector<float> sorted = coverage;
-  const size_t k = sorted.size() / 100;
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(k), sorted.end());
-  return static_cast<double>(sorted[k]);
-}
+double Usage::coverage_p1() const { return coverage.empty() ? kNan : percentile(coverage, 0.01); }
 
 std::vector<double> Usage::layer_read_pct() const {
   std::vector<double> pct;
@@ -128,6 +134,7 @@ Json Usage::json() const {
   Json j;
   j["steps"] = steps;
   j["kv_read_pct"] = number(read_pct());
+  j["bytes_read_pct"] = number(bytes_read_pct());
   j["kv_blocks_total"] = blocks_total;
   j["kv_blocks_read"] = blocks_read;
   j["kv_tokens_total"] = tokens_total;
@@ -158,7 +165,6 @@ Json Usage::json() const {
 
 void Marks::add(const Marks& m) {
   n += m.n, dense += m.dense, sparse += m.sparse, both += m.both, dense_in_order += m.dense_in_order;
-  tokens += m.tokens, nll_dense += m.nll_dense, nll_sparse += m.nll_sparse;
 }
 
 double Marks::kept() const { return ratio(both, dense); }
@@ -173,10 +179,69 @@ Json Marks::json() const {
   j["gained"] = sparse - both;
   j["kept"] = number(kept());
   j["dense_right_in_order"] = dense_in_order;
-  j["answer_tokens"] = tokens;
-  j["nll_dense"] = number(ratio(nll_dense, static_cast<double>(tokens)));
-  j["nll_sparse"] = number(ratio(nll_sparse, static_cast<double>(tokens)));
   return j;
+}
+
+void Agreement::add(const Agreement& other) {
+  answers += other.answers, identical += other.identical, same += other.same, until_parting += other.until_parting;
+  divergence.insert(divergence.end(), other.divergence.begin(), other.divergence.end());
+}
+
+double Agreement::same_pct() const {
+  return 100 * ratio(static_cast<double>(same), static_cast<double>(divergence.size()));
+}
+double Agreement::identical_pct() const {
+  return 100 * ratio(static_cast<double>(identical), static_cast<double>(answers));
+}
+double Agreement::tokens_until_parting() const {
+  return ratio(static_cast<double>(until_parting), static_cast<double>(answers));
+}
+double Agreement::tokens() const { return ratio(static_cast<double>(divergence.size()), static_cast<double>(answers)); }
+
+double Agreement::divergence_mean() const {
+  double sum = 0;
+  for (float d : divergence) sum += static_cast<double>(d);
+  return ratio(sum, static_cast<double>(divergence.size()));
+}
+
+double Agreement::divergence_p99() const { return divergence.empty() ? kNan : percentile(divergence, 0.99); }
+
+Json Agreement::json() const {
+  double sum = 0, squares = 0;
+  for (float d : divergence) sum += static_cast<double>(d), squares += static_cast<double>(d) * static_cast<double>(d);
+  const double n = static_cast<double>(divergence.size());
+  const Interval same_interval = share_interval(static_cast<double>(same), n);
+  Json j;
+  j["answers"] = answers;
+  j["identical"] = identical;
+  j["steps"] = divergence.size();
+  j["same_first_pct"] = number(same_pct());
+  j["same_first_low_pct"] = number(same_interval.low);
+  j["same_first_high_pct"] = number(same_interval.high);
+  j["divergence_mean"] = number(divergence_mean());
+  j["divergence_error"] = number(mean_error(sum, squares, n));
+  j["divergence_p99"] = number(divergence_p99());
+  j["tokens_until_parting"] = number(tokens_until_parting());
+  j["tokens"] = number(tokens());
+  return j;
+}
+
+std::string Interval::text(int decimals) const {
+  return std::isnan(low) ? "-" : fixed(low, decimals) + "-" + fixed(high, decimals);
+}
+
+Interval share_interval(double successes, double n) {
+  if (n == 0) return {kNan, kNan};
+  const double p = successes / n, scale = 1 + kZ * kZ / n;
+  const double centre = (p + kZ * kZ / (2 * n)) / scale;
+  const double half = kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / scale;
+  // At 0 and 1 rounding must not put the share outside.
+  return {100 * std::min(p, std::max(0.0, centre - half)), 100 * std::max(p, std::min(1.0, centre + half))};
+}
+
+double mean_error(double sum, double squares, double n) {
+  if (n < 2) return kNan;
+  return kZ * std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n);
 }
 
 Marks Row::total() const {
@@ -189,9 +254,13 @@ double Row::text_nll_increase() const {
   return ratio(text_nll_sparse - text_nll_dense, static_cast<double>(text_tokens));
 }
 
-double Row::answer_nll_increase() const {
+double Row::text_nll_error() const {
+  return mean_error(text_nll_sparse - text_nll_dense, text_nll_squares, static_cast<double>(text_tokens));
+}
+
+Interval Row::kept_interval() const {
   const Marks m = total();
-  return ratio(m.nll_sparse - m.nll_dense, static_cast<double>(m.tokens));
+  return share_interval(m.both, m.dense);
 }
 
 Json Row::json() const {
@@ -205,7 +274,9 @@ Json Row::json() const {
   text_json["tokens"] = text_tokens;
   text_json["nll_dense"] = number(ratio(text_nll_dense, static_cast<double>(text_tokens)));
   text_json["nll_sparse"] = number(ratio(text_nll_sparse, static_cast<double>(text_tokens)));
+  text_json["nll_increase_error"] = number(text_nll_error());
   j["answers"] = answers.json();
+  j["agreement"] = agreement.json();
   j["text"] = text_json;
   j["tasks"] = Json::object();
   for (int t = 0; t < kTasks; ++t) {
@@ -224,26 +295,25 @@ std::string rows_text(const std::vector<Row>& rows) {
     pooled |= r.answers.pool_lookups > 0;
     text |= r.text_tokens > 0;
   }
-  std::vector<std::string> header = {"setting", "asked", "right", "kept", "lost", "gained", "nll", "KV read"};
-  if (text) header.insert(header.end(), {"text nll", "+", "KV read"});
+  std::vector<std::string> header = {"setting",  "asked",  "right",      "kept",     "95%",
+                                     "KV read", "same first", "divergence", "its p99%", "same for"};
+  if (text) header.insert(header.end(), {"text nll", "+", "95%", "KV read"});
   if (covered) header.insert(header.end(), {"coverage", "1%"});
   if (pooled) header.push_back("pool hits");
   header.insert(header.end(), {"ms/step", "s", "KV read % by layer"});
   cli::Table table(header);
   for (const Row& r : rows) {
     const Marks m = r.total();
-    std::vector<std::string> line = {r.setting.label,
-                                     std::to_string(m.n),
-                                     std::to_string(m.sparse),
-                                     cli::percent(100 * m.kept()),
-                                     std::to_string(m.dense - m.both),
-                                     std::to_string(m.sparse - m.both),
-                                     fixed(ratio(m.nll_sparse, static_cast<double>(m.tokens)), 4),
-                                     cli::percent(r.answers.read_pct())};
+    const Agreement& a = r.agreement;
+    std::vector<std::string> line = {
+        r.setting.label, std::to_string(m.n), std::to_string(m.sparse), cli::percent(100 * m.kept()),
+        r.kept_interval().text(1), cli::percent(r.answers.read_pct()),
+        a.answers ? cli::percent(a.same_pct()) : "-", fixed(a.divergence_mean(), 4), fixed(a.divergence_p99(), 3),
+        a.answers ? fixed(a.tokens_until_parting(), 1) + " of " + fixed(a.tokens(), 1) : "-"};
     if (text) {
-      const double n = static_cast<double>(r.text_tokens);
-      line.push_back(fixed(ratio(r.text_nll_sparse, n), 4));
-      line.push_back(fixed(ratio(r.text_nll_sparse - r.text_nll_dense, n), 4));
+      line.push_back(fixed(ratio(r.text_nll_sparse, static_cast<double>(r.text_tokens)), 4));
+      line.push_back(fixed(r.text_nll_increase(), 4));
+      line.push_back("\u00b1" + fixed(r.text_nll_error(), 4));
       line.push_back(cli::percent(r.text.read_pct()));
     }
     if (covered) {

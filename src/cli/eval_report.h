@@ -32,6 +32,7 @@ struct Usage {
   void add(const Usage& other);
   // Percentages and means are NaN where nothing was counted.
   double read_pct() const;  // tokens
+  double bytes_read_pct() const;   // of the KV attended to and of what was read to choose it, over all KV
   double blocks_read_pct() const;
   double pool_hit_pct() const;
   double reused_pct() const;  // NaN where no selection was an earlier step's
@@ -48,14 +49,39 @@ struct Usage {
 // Marks of the questions of one task. "sparse" is the setting of the row.
 struct Marks {
   int n = 0, dense = 0, sparse = 0, both = 0;  // questions; answered rightly dense, sparse, both ways
-  int dense_in_order = 0;                      // dense, and with a list's values in the reference's order
-  uint64_t tokens = 0;                         // of reference answers, </s> included
-  double nll_dense = 0, nll_sparse = 0;        // sums over those tokens, in nats
+  int dense_in_order = 0;                      // dense, and in the reference's very words
 
   void add(const Marks& m);
   double kept() const;  // share of the dense-right answers that stay right
   cli::Json json() const;
 };
+
+// How a setting agrees with dense attention along the dense answers: what it would have said at each of their steps.
+struct Agreement {
+  uint64_t answers = 0, identical = 0;  // identical: the setting gives the very same text
+  uint64_t same = 0;                    // steps whose most likely token is the dense one's
+  uint64_t until_parting = 0;           // steps before the first other token, or of the whole answer
+  std::vector<float> divergence;        // of each step: Kullback-Leibler, from dense, in nats
+
+  void add(const Agreement& other);
+  // NaN where nothing was counted.
+  double same_pct() const;
+  double identical_pct() const;
+  double tokens_until_parting() const;  // mean over answers
+  double tokens() const;                // of a dense answer, mean
+  double divergence_mean() const;
+  double divergence_p99() const;        // 99th percentile
+  cli::Json json() const;
+};
+
+// 95% intervals, in percent where the value is.
+struct Interval {
+  double low, high;
+  std::string text(int decimals) const;  // "98.1-100"; "-" for NaN
+};
+Interval share_interval(double successes, double n);  // of a share, in percent (Wilson's score interval)
+// Half the width of the interval of a mean, from the sums of n values and of their squares (normal approximation).
+double mean_error(double sum, double squares, double n);
 
 // One setting at one length.
 struct Row {
@@ -65,11 +91,14 @@ struct Row {
   Usage answers, text;  // of answering; of reading held-out text token by token
   uint64_t text_tokens = 0;
   double text_nll_dense = 0, text_nll_sparse = 0;  // sums
+  double text_nll_squares = 0;                     // of their differences by token
+  Agreement agreement;
   double seconds = 0;                              // all time spent on this row
 
   Marks total() const;
   double text_nll_increase() const;    // per token, over dense
-  double answer_nll_increase() const;  // the same on the reference answers
+  double text_nll_error() const;        // of that, 95%
+  Interval kept_interval() const;       // of the share of answers kept
   cli::Json json() const;
 };
 

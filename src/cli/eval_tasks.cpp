@@ -1,8 +1,6 @@
 #include "cli/eval_tasks.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <stdexcept>
 
 #include "cli/facts_data.h"
@@ -81,35 +79,52 @@ Fact make_passkey(Random& random, std::set<std::string>& used) {
   fact.statements = {fill(choose(facts::kPasskeyStatements, random), {{"w", name}, {"v", value}})};
   fact.question = fill(facts::kPasskeyQuestion, {{"w", name}});
   fact.answer = fill(facts::kPasskeyAnswer, {{"w", name}, {"v", value}});
+  fact.values = {value};
+  return fact;
+}
+
+// One value of a kind: "4827391", "9f03ac1e", "misty hat".
+std::string magic_value(const std::string& kind, Random& random) {
+  if (kind == "number") return digits(random, 7);
+  if (kind == "code") return hex_digits(random, 8);
+  const std::string adjective = choose(facts::kAdjectives, random);
+  return adjective + " " + choose(facts::kNouns, random);
+}
+
+// Needles of one kind: n_keys keys with n_values values each are asked for, and n_others further keys have one each.
+Fact make_needles(Task task, int n_keys, int n_values, int n_others, Random& random, std::set<std::string>& used) {
+  Strings keys;
+  const std::string kind = choose(facts::kMagicKinds, random);
+  std::set<std::string> taken;  // a value that stood there twice could not be marked
+  Fact fact{};
+  fact.task = task;
+  const auto needle = [&](const std::string& key, const std::string& value) {
+    return fill(facts::kMagicStatement, {{"kind", kind}, {"k", key}, {"v", value}});
+  };
+  const auto new_key = [&] { return unused(used, [&] { return dashed_key(random); }); };
+  const auto new_value = [&] { return unused(taken, [&] { return magic_value(kind, random); }); };
+  for (int k = 0; k < n_keys; ++k) {
+    keys.push_back(new_key());
+    for (int i = 0; i < n_values; ++i) {
+      fact.values.push_back(new_value());
+      fact.statements.push_back(needle(keys.back(), fact.values.back()));
+    }
+  }
+  for (int i = 0; i < n_others; ++i) {
+    const std::string key = new_key();
+    fact.others.push_back(needle(key, new_value()));
+  }
+  const bool one = n_keys * n_values == 1;
+  const std::string asked = listing(keys), answer = listing(fact.values);
+  fact.question = fill(one ? facts::kMagicQuestionOne : facts::kMagicQuestionMany, {{"kind", kind}, {"k", asked}});
+  fact.answer = fill(one ? facts::kMagicAnswerOne : facts::kMagicAnswerMany,
+                     {{"kind", kind}, {"k", asked}, {"v", answer}});
   return fact;
 }
 
 Fact make_magic(Random& random, std::set<std::string>& used) {
-  const std::string key = unused(used, [&] { return dashed_key(random); });
-  const int n = random.unit() < 0.75 ? 1 : random.range(2, 4);
-  const std::string kind = choose(facts::kMagicKinds, random);
-  std::set<std::string> taken;  // a list that names a value twice could not be marked
-  Fact fact{};
-  fact.task = Task::MAGIC;
-  Strings values;
-  for (int i = 0; i < n; ++i) {
-    values.push_back(unused(taken, [&] {
-      if (kind == "number") return digits(random, 7);
-      if (kind == "code") return hex_digits(random, 8);
-      const std::string adjective = choose(facts::kAdjectives, random);
-      return adjective + " " + choose(facts::kNouns, random);
-    }));
-    fact.statements.push_back(fill(facts::kMagicStatement, {{"kind", kind}, {"k", key}, {"v", values.back()}}));
-  }
-  const bool one = n == 1;
-  fact.question = fill(one ? facts::kMagicQuestionOne : facts::kMagicQuestionMany, {{"kind", kind}, {"k", key}});
-  const std::string_view pattern = one ? facts::kMagicAnswerOne : facts::kMagicAnswerMany;
-  fact.answer = fill(pattern, {{"kind", kind}, {"k", key}, {"v", listing(values)}});
-  if (!one) {
-    fact.prefix = fill(pattern.substr(0, pattern.find("{v}")), {{"kind", kind}, {"k", key}});
-    fact.values = values;
-  }
-  return fact;
+  const int n_values = random.unit() < 0.75 ? 1 : random.range(2, 4);
+  return make_needles(Task::MAGIC, 1, n_values, 0, random, used);
 }
 
 Fact make_person(Random& random, std::set<std::string>& used) {
@@ -135,6 +150,7 @@ Fact make_person(Random& random, std::set<std::string>& used) {
     fact.statements = {statement};
     fact.question = fill(a.question, {{"p", person}});
     fact.answer = fill(a.answer, {{"p", person}, {"v", value}});
+    fact.values = {value};
   }
   return fact;
 }
@@ -151,6 +167,7 @@ Fact make_thing(Random& random, std::set<std::string>& used) {
   fact.statements = {fill(hidden ? facts::kHiddenStatement : facts::kPriceStatement, {{"k", key}, {"v", value}})};
   fact.question = fill(hidden ? facts::kHiddenQuestion : facts::kPriceQuestion, {{"k", key}});
   fact.answer = fill(hidden ? facts::kHiddenAnswer : facts::kPriceAnswer, {{"k", key}, {"v", value}});
+  fact.values = {value};
   return fact;
 }
 
@@ -173,80 +190,76 @@ Fact make_vars(Random& random, std::set<std::string>& used) {
   }
   fact.question = fill(facts::kVarsQuestion, {{"v", value}});
   fact.answer = fill(facts::kVarsAnswer, {{"v", value}, {"k", listing(names)}});
-  fact.prefix = fill(facts::kVarsAnswer.substr(0, facts::kVarsAnswer.find("{k}")), {{"v", value}});
   fact.values = names;
   return fact;
 }
 
-void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
-Question make_question(Task task, double depth, const std::string& text, const std::string& answer,
-                       const Vocabulary& vocabulary, const PromptForm& form) {
-  Question q{};
-  q.task = task;
-  q.depth = depth;
-  q.question_text = text;
-  q.answer_text = answer;
-  // The newline follows the document at once: the space that sentencepiece puts before a text is dropped.
-  const std::vector<int32_t> ids = vocabulary.encode("\n" + text);
-  q.tail.assign(ids.begin() + 1, ids.end());
-  append(q.tail, form.close);
-  q.answer = vocabulary.encode(answer);
-  q.answer.push_back(form.eos);
-  return q;
-}
-
-// Where in [0, 1) the question in `slot` of the document's slots is to stand: even over the document, and even over
-// the documents within the slot.
-double slot_depth(size_t slot, size_t n_slots, int index, int count) {
-  return (static_cast<double>(slot) + (index + 0.5) / count) / static_cast<double>(n_slots);
-}
-
-std::vector<size_t> shuffled_slots(size_t n, Random& random) {
-  std::vector<size_t> slots(n);
-  for (size_t i = 0; i < n; ++i) slots[i] = i;
-  random.shuffle(slots);
-  return slots;
-}
-
-Document build_register(const DocumentPlan& plan, int length, int index, int count, const Vocabulary& vocabulary,
-                        const PromptForm& form, Random& random) {
-  size_t n_pairs = std::max<size_t>(std::min(length, 16000) / 24, plan.tasks.size());
-  for (;;) {
-    const Register reg = make_register(n_pairs, random);
-    Document doc{};
-    doc.is_register = true;
-    doc.tokens = {form.bos};
-    append(doc.tokens, form.open);
-    append(doc.tokens, vocabulary.encode(reg.text()));
-    doc.is_text.assign(doc.tokens.size(), 0);
-    size_t longest = 0;
-    const std::vector<size_t> slots = shuffled_slots(plan.tasks.size(), random);
-    for (size_t i = 0; i < plan.tasks.size(); ++i) {
-      const double depth = slot_depth(slots[i], slots.size(), index, count);
-      const size_t pair = std::min(n_pairs - 1, static_cast<size_t>(depth * static_cast<double>(n_pairs)));
-      doc.questions.push_back(make_question(Task::KV, depth, reg.question(pair), reg.answer(pair), vocabulary, form));
-      longest = std::max(longest, doc.questions.back().tail.size() + doc.questions.back().answer.size());
-    }
-    const size_t total = doc.tokens.size() + longest;
-    if (total <= static_cast<size_t>(length)) return doc;
-    // Lines of hexadecimal keys and values can take more than the 24 tokens reckoned with.
-    const size_t fewer = std::min(n_pairs - 1, n_pairs * static_cast<size_t>(length) / total);
-    if (fewer < plan.tasks.size()) {
-      throw std::runtime_error("a register of " + std::to_string(plan.tasks.size()) + " questions does not fit into " +
-                               std::to_string(length) + " tokens");
-    }
-    n_pairs = fewer;
-  }
-}
-
-// A tokenised statement and the text position behind which it goes.
-struct Insertion {
-  size_t after;  // index in the stretch of text
-  std::vector<int32_t> tokens;
+// A passage is one statement; what it says of its parts can be asked for one by one.
+struct Passage {
+  std::string_view text;
+  struct Asked {
+    std::string_view question, answer, value;  // value: "{name}", the placeholder that answers
+  } asked[4];
 };
+constexpr Passage kPassages[] = {
+    {"The harbour wall of {c} was built by {p}, a {j} who had come there as a child. The work began on a {d} in spring "
+     "and took {n} weeks. Stones were brought from {e}, and {q} kept the accounts, which came to {m} pounds in all. "
+     "When it was done, the people of {c} put up a {o} in memory of the builder.",
+     {{"Who built the harbour wall of {c}?", "The harbour wall of {c} was built by {p}.", "{p}"},
+      {"From which town were the stones for the harbour wall of {c} brought?", "The stones were brought from {e}.", "{e}"},
+      {"How many pounds did the harbour wall of {c} cost?", "The harbour wall cost {m} pounds.", "{m}"},
+      {"Who kept the accounts of the harbour wall of {c}?", "The accounts were kept by {q}.", "{q}"}}},
+    {"In the museum of {c} there is a {o} that belonged to {p}. It was found by {q}, a {j}, in a cellar in {e}, where it "
+     "had lain for {n} years. The museum paid {m} pounds for it. Every {d} it is carried through the streets, and "
+     "visitors may touch it.",
+     {{"To whom did the {o} in the museum of {c} belong?", "The {o} belonged to {p}.", "{p}"},
+      {"In which town was the {o} of the museum of {c} found?", "The {o} was found in {e}.", "{e}"},
+      {"How many years had the {o} of the museum of {c} lain in a cellar?", "It had lain there for {n} years.", "{n}"},
+      {"On which day is the {o} of the museum of {c} carried through the streets?", "It is carried on {d}.", "{d}"}}},
+    {"The expedition to {c} was led by {p}, whom the newspapers called a {j}. It set out from {e} on a {d} with {n} "
+     "porters. {q}, the second in command, lost a {o} in the river, and searching for it cost the party {m} pounds. "
+     "They came back late in autumn.",
+     {{"Who led the expedition to {c}?", "The expedition to {c} was led by {p}.", "{p}"},
+      {"From which town did the expedition to {c} set out?", "It set out from {e}.", "{e}"},
+      {"How many porters did the expedition to {c} have?", "It had {n} porters.", "{n}"},
+      {"Who was second in command of the expedition to {c}?", "The second in command was {q}.", "{q}"}}},
+};
+
+Fact make_passage(Random& random, std::set<std::string>& used) {
+  const auto person = [&] {
+    return unused(used, [&] {
+      const std::string first = choose(facts::kFirstNames, random);
+      return first + " " + choose(facts::kLastNames, random);
+    });
+  };
+  const Passage& passage = kPassages[random.below(std::size(kPassages))];
+  const std::string city = unused(used, [&] { return choose(facts::kCities, random); });
+  std::string from;
+  do from = choose(facts::kCities, random);
+  while (from == city);
+  const std::string p = person(), q = person(), job = choose(facts::kJobs, random), day = choose(facts::kDays, random),
+                    thing = choose(facts::kNouns, random), weeks = digits(random, 2), pounds = digits(random, 4);
+  const Passage::Asked& asked = passage.asked[random.below(std::size(passage.asked))];
+  const auto filled = [&](std::string_view s) {
+    return fill(s, {{"c", city}, {"e", from}, {"p", p}, {"q", q}, {"j", job}, {"d", day}, {"o", thing}, {"n", weeks},
+                    {"m", pounds}});
+  };
+  Fact fact{};
+  fact.task = Task::PASSAGE;
+  fact.statements = {filled(passage.text)};
+  fact.question = filled(asked.question);
+  fact.answer = filled(asked.answer);
+  fact.values = {filled(asked.value)};
+  return fact;
+}
+
+Fact make_summary() {
+  Fact fact{};
+  fact.task = Task::SUMMARY;
+  fact.question = "Summarise the text above in a few sentences.";
+  fact.answer = "The text tells a story.";  // measures the room that an answer takes
+  return fact;
+}
 
 }  // namespace
 
@@ -270,9 +283,18 @@ int Random::range(int low, int high) { return low + static_cast<int>(below(stati
 
 double Random::unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
-const char* task_name(Task task) {
-  constexpr const char* kNames[kTasks] = {"passkey", "magic", "person", "thing", "vars", "kv"};
-  return kNames[static_cast<int>(task)];
+namespace {
+constexpr const char* kTaskNames[kTasks] = {"passkey",    "magic",   "person", "thing",    "vars",    "kv",
+                                            "multikey",   "multivalue", "multiquery", "passage", "common", "frequent",
+                                            "summary"};
+}  // namespace
+
+const char* task_name(Task task) { return kTaskNames[static_cast<int>(task)]; }
+
+std::string task_names(const char* separator) {
+  std::string names;
+  for (const char* name : kTaskNames) names += (names.empty() ? "" : separator) + std::string(name);
+  return names;
 }
 
 std::optional<Task> task_from_name(std::string_view name) {
@@ -282,6 +304,10 @@ std::optional<Task> task_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool has_answer(Task task) { return task != Task::SUMMARY; }
+bool is_whole(Task task) { return task == Task::KV || task == Task::COMMON || task == Task::FREQUENT; }
+bool shares_document(Task task) { return task != Task::COMMON && task != Task::FREQUENT; }
+
 Fact make_fact(Task task, Random& random, std::set<std::string>& used) {
   switch (task) {
     case Task::PASSKEY: return make_passkey(random, used);
@@ -289,9 +315,16 @@ Fact make_fact(Task task, Random& random, std::set<std::string>& used) {
     case Task::PERSON: return make_person(random, used);
     case Task::THING: return make_thing(random, used);
     case Task::VARS: return make_vars(random, used);
-    case Task::KV: break;
+    case Task::MULTIKEY: return make_needles(task, 1, 1, 7, random, used);
+    case Task::MULTIVALUE: return make_needles(task, 1, 4, 0, random, used);
+    case Task::MULTIQUERY: return make_needles(task, 4, 1, 0, random, used);
+    case Task::PASSAGE: return make_passage(random, used);
+    case Task::SUMMARY: return make_summary();
+    case Task::KV:
+    case Task::COMMON:
+    case Task::FREQUENT: break;
   }
-  throw std::logic_error("kv is a document of its own, not a fact");
+  throw std::logic_error(std::string(task_name(task)) + " is a document of its own, not a fact");
 }
 
 Register make_register(size_t n_pairs, Random& random) {
@@ -330,205 +363,73 @@ std::string Register::answer(size_t pair) const {
               {{"k", pairs[pair].key}, {"v", pairs[pair].value}});
 }
 
-PromptForm prompt_form(const Vocabulary& vocabulary) {
-  PromptForm form{};
-  form.bos = vocabulary.bos_id;
-  form.eos = vocabulary.eos_id;
-  form.newline = -1;
-  form.ends_sentence.assign(vocabulary.size, 0);
-  bool has_open = false, has_close = false;
-  for (int32_t id = 0; id < vocabulary.size; ++id) {
-    const char* piece = vocabulary.piece(id);
-    if (!piece) continue;
-    if (!std::strcmp(piece, "<0x0A>")) form.newline = id;
-    has_open |= !std::strcmp(piece, "[INST]");
-    has_close |= !std::strcmp(piece, "[/INST]");
-    for (const char* end : {".", "!", "?"}) form.ends_sentence[id] |= !std::strcmp(piece, end);
-  }
-  if (form.bos < 0 || form.eos < 0 || form.newline < 0 || !has_open || !has_close) {
-    throw std::runtime_error(
-        "the vocabulary lacks a piece of the prompt form (<s>, </s>, [INST], [/INST], <0x0A>); "
-        "eval asks in the form that riffle-27m-32k was trained on");
-  }
-  // Encoded beside a word, so that the pieces are those of running text.
-  const std::vector<int32_t> open = vocabulary.encode("[INST] x"), close = vocabulary.encode("x [/INST]");
-  form.open.assign(open.begin(), open.begin() + std::min<ptrdiff_t>(2, std::ssize(open)));
-  form.close.assign(close.end() - std::min<ptrdiff_t>(2, std::ssize(close)), close.end());
-  return form;
-}
-
-std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view text) {
-  constexpr size_t kPiece = 4000;  // bytes; tools/train's tokenize_books uses the same
-  std::vector<int32_t> ids;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.size(), begin + kPiece);
-    if (end < text.size()) {
-      const size_t newline = text.find('\n', end);
-      end = newline == std::string_view::npos ? text.size() : newline + 1;
-    }
-    append(ids, vocabulary.encode(text.substr(begin, end - begin)));
-    begin = end;
-  }
-  return ids;
-}
-
-std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions, int per_document,
-                                         int length) {
-  per_document = std::max(1, std::min(per_document, length / 100));
-  const int n_tasks = static_cast<int>(tasks.size());
-  int quota[kTasks] = {};
-  for (int i = 0; i < n_tasks; ++i)
-    quota[static_cast<int>(tasks[i])] = n_questions / n_tasks + (i < n_questions % n_tasks);
-
-  std::vector<Task> once, often;  // by how many of them a document may hold
-  int n_hidden = 0;               // questions about facts hidden in text
-  for (Task t : tasks) {
-    if (t == Task::KV) continue;
-    (t == Task::PASSKEY || t == Task::VARS ? once : often).push_back(t);
-    n_hidden += quota[static_cast<int>(t)];
-  }
-  if (!often.empty()) {
-    const int documents = (n_hidden + per_document - 1) / per_document;
-    size_t next = 0;
-    for (Task t : once) {
-      for (int& n = quota[static_cast<int>(t)]; n > documents; --n) {
-        ++quota[static_cast<int>(often[next++ % often.size()])];
-      }
+WordList make_word_list(Task task, size_t n_words, Random& random) {
+  constexpr size_t kAsked = 3;
+  Strings words;  // the asked ones first, most frequent first
+  std::vector<size_t> counts;
+  if (task == Task::COMMON) {
+    Strings all(std::begin(facts::kNouns), std::end(facts::kNouns));
+    all.insert(all.end(), std::begin(facts::kAdjectives), std::end(facts::kAdjectives));
+    random.shuffle(all);
+    // The asked ones stand there ten times as often as the others, which stand there at least twice.
+    words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(n_words / 8, kAsked + 2, all.size()))};
+    const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
+    for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);
+  } else {
+    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word stands there in proportion to 1 / r^2.
+    std::set<std::string> used;
+    double share = 6 / (3.14159265358979 * 3.14159265358979);  // of the first: 1 over the sum of 1 / r^2
+    for (size_t r = 1, left = n_words; left > 0; ++r) {
+      words.push_back(unused(used, [&] {
+        std::string s;
+        for (int j = 0; j < 6; ++j) s += static_cast<char>('a' + random.below(26));
+        return s;
+      }));
+      const double expected = share * static_cast<double>(n_words) / static_cast<double>(r * r);
+      counts.push_back(std::min(left, std::max<size_t>(1, static_cast<size_t>(expected))));
+      left -= counts.back();
     }
   }
-
-  std::vector<DocumentPlan> plans;
-  while (n_hidden > 0) {
-    DocumentPlan plan{};
-    const auto take = [&](Task t) {
-      --quota[static_cast<int>(t)];
-      --n_hidden;
-      plan.tasks.push_back(t);
-    };
-    const auto fewer_left = [&](Task a, Task b) { return quota[static_cast<int>(a)] < quota[static_cast<int>(b)]; };
-    std::stable_sort(once.begin(), once.end(), [&](Task a, Task b) { return fewer_left(b, a); });
-    for (Task t : once) {
-      if (quota[static_cast<int>(t)] > 0 && static_cast<int>(plan.tasks.size()) < per_document) take(t);
-    }
-    while (!often.empty() && static_cast<int>(plan.tasks.size()) < per_document) {
-      // The task with most questions left comes next, so that tasks mix in every document.
-      const Task t = *std::max_element(often.begin(), often.end(), fewer_left);
-      if (quota[static_cast<int>(t)] == 0) break;
-      take(t);
-    }
-    plans.push_back(std::move(plan));
-  }
-  for (int left = quota[static_cast<int>(Task::KV)]; left > 0; left -= per_document) {
-    plans.push_back({true, std::vector<Task>(std::min(left, per_document), Task::KV)});
-  }
-  return plans;
-}
-
-Document build_document(const DocumentPlan& plan, int length, int index, int count, const std::vector<int32_t>& text,
-                        const Vocabulary& vocabulary, const PromptForm& form, Random& random) {
-  if (plan.is_register) return build_register(plan, length, index, count, vocabulary, form, random);
-  std::set<std::string> used;
-  std::vector<Fact> facts;
-  for (Task task : plan.tasks) facts.push_back(make_fact(task, random, used));
-  Strings distractors;
-  for (int i = 0; i < length / 2000; ++i) {
-    const Fact f = make_fact(Task::MAGIC, random, used);
-    distractors.insert(distractors.end(), f.statements.begin(), f.statements.end());
-  }
-
-  Document doc{};
-  const std::vector<size_t> slots = shuffled_slots(facts.size(), random);
-  size_t taken = 1 + form.open.size(), longest = 0;
-  std::vector<std::vector<std::vector<int32_t>>> statements(facts.size());
-  std::vector<std::vector<int32_t>> others;
-  for (size_t i = 0; i < facts.size(); ++i) {
-    const double depth = slot_depth(slots[i], slots.size(), index, count);
-    Question q = make_question(facts[i].task, depth, facts[i].question, facts[i].answer, vocabulary, form);
-    q.prefix = facts[i].prefix;
-    q.values = facts[i].values;
-    longest = std::max(longest, q.tail.size() + q.answer.size());
-    doc.questions.push_back(std::move(q));
-    for (const std::string& s : facts[i].statements) statements[i].push_back(vocabulary.encode(s));
-    for (const std::string& s : facts[i].others) others.push_back(vocabulary.encode(s));
-    for (const auto& ids : statements[i]) taken += ids.size();
-  }
-  for (const std::string& s : distractors) others.push_back(vocabulary.encode(s));
-  for (const auto& ids : others) taken += ids.size();
-  if (taken + longest + 64 > static_cast<size_t>(length)) {
-    throw std::runtime_error("a document of " + std::to_string(facts.size()) + " questions does not fit into " +
-                             std::to_string(length) + " tokens");
-  }
-  const size_t n = static_cast<size_t>(length) - taken - longest;
-  if (text.size() < n) {
-    throw std::runtime_error("the text has " + std::to_string(text.size()) + " tokens; a document of " +
-                             std::to_string(length) + " tokens needs " + std::to_string(n));
-  }
-  const size_t begin = random.below(text.size() - n + 1);
-  std::vector<size_t> ends;
-  for (size_t i = 0; i < n; ++i) {
-    if (form.ends_sentence[text[begin + i]]) ends.push_back(i);
-  }
-  if (ends.empty()) ends.push_back(n - 1);
-  const auto random_end = [&] { return ends[random.below(ends.size())]; };
-
-  std::vector<Insertion> insertions;
-  for (size_t i = 0; i < facts.size(); ++i) {
-    std::vector<size_t> places;
-    if (statements[i].size() == 1) {
-      // The sentence end nearest to the wanted depth in tokens.
-      const double want = doc.questions[i].depth * static_cast<double>(n);
-      const auto it = std::lower_bound(ends.begin(), ends.end(), static_cast<size_t>(want));
-      places.push_back(it == ends.end() ? ends.back() : *it);
-    } else {
-      for (size_t j = 0; j < statements[i].size(); ++j) places.push_back(random_end());
-      std::sort(places.begin(), places.end());
-      doc.questions[i].depth = static_cast<double>(places[0]) / static_cast<double>(n);
-    }
-    for (size_t j = 0; j < places.size(); ++j) insertions.push_back({places[j], std::move(statements[i][j])});
-  }
-  for (auto& ids : others) insertions.push_back({random_end(), std::move(ids)});
-  // Stable: statements of one chain that meet behind one sentence keep their order.
-  std::stable_sort(insertions.begin(), insertions.end(),
-                   [](const Insertion& a, const Insertion& b) { return a.after < b.after; });
-
-  doc.tokens = {form.bos};
-  append(doc.tokens, form.open);
-  doc.is_text.assign(doc.tokens.size(), 0);
-  size_t next = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const int32_t id = text[begin + i];
-    doc.tokens.push_back(id == form.eos ? form.newline : id);  // </s> between books would end the prompt
-    doc.is_text.push_back(1);
-    for (; next < insertions.size() && insertions[next].after == i; ++next) {
-      append(doc.tokens, insertions[next].tokens);
-      doc.is_text.resize(doc.tokens.size(), 0);
-    }
-  }
-  return doc;
-}
-
-std::optional<Strings> listed_values(std::string_view text, std::string_view prefix) {
-  if (text.size() <= prefix.size() || text.substr(0, prefix.size()) != prefix || text.back() != '.')
-    return std::nullopt;
-  std::string_view rest = text.substr(prefix.size(), text.size() - prefix.size() - 1);
-  Strings values;
-  const size_t last = rest.rfind(" and ");
-  std::string_view head = last == std::string_view::npos ? rest : rest.substr(0, last);
-  while (!head.empty()) {
-    const size_t comma = head.find(", ");
-    values.emplace_back(head.substr(0, comma));
-    head = comma == std::string_view::npos ? std::string_view() : head.substr(comma + 2);
-  }
-  if (last != std::string_view::npos) values.emplace_back(rest.substr(last + 5));
-  return values;
+  Strings entries;
+  for (size_t i = 0; i < words.size(); ++i) entries.insert(entries.end(), counts[i], words[i]);
+  random.shuffle(entries);
+  WordList list;
+  const bool common = task == Task::COMMON;
+  list.text = common ? "Below is a numbered list of words. Memorise the ones that appear most often."
+                     : "Read the following coded text and track the frequency of each coded word.";
+  for (size_t i = 0; i < entries.size(); ++i)
+    list.text += common ? "\n" + std::to_string(i + 1) + ". " + entries[i] : (i % 12 ? " " : "\n") + entries[i];
+  list.values = {words.begin(), words.begin() + static_cast<ptrdiff_t>(std::min(kAsked, words.size()))};
+  list.question = common ? "What are the 3 most common words in the above list?"
+                         : "What are the 3 most frequent words in the above coded text?";
+  list.answer = (common ? "The 3 most common words are " : "The 3 most frequent words are ") + listing(list.values) + ".";
+  return list;
 }
 
 bool answer_right(const Question& question, std::string_view text) {
-  if (question.values.empty()) return text == question.answer_text;
-  std::optional<Strings> found = listed_values(text, question.prefix);
-  if (!found) return false;
-  return std::set<std::string>(found->begin(), found->end()) ==
-         std::set<std::string>(question.values.begin(), question.values.end());
+  // Lower case, and no comma between two digits.
+  const auto plain = [](std::string_view s) {
+    const auto digit = [&](size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
+    std::string out;
+    for (size_t i = 0; i < s.size(); ++i) {
+      if (s[i] == ',' && i > 0 && digit(i - 1) && digit(i + 1)) continue;
+      out += s[i] >= 'A' && s[i] <= 'Z' ? static_cast<char>(s[i] - 'A' + 'a') : s[i];
+    }
+    return out;
+  };
+  const std::string answer = plain(text);
+  const auto in_word = [&](size_t i) {
+    const unsigned char c = i < answer.size() ? static_cast<unsigned char>(answer[i]) : ' ';
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c >= 0x80;
+  };
+  const auto named = [&](const std::string& value) {
+    const std::string v = plain(value);
+    for (size_t at = answer.find(v); at != std::string::npos; at = answer.find(v, at + 1)) {
+      if ((at == 0 || !in_word(at - 1)) && !in_word(at + v.size())) return true;
+    }
+    return false;
+  };
+  return !question.values.empty() && std::all_of(question.values.begin(), question.values.end(), named);
 }
 
 }  // namespace riffle::eval

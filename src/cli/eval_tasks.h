@@ -1,9 +1,14 @@
 // Retrieval tasks of `riffle eval`: documents with facts hidden in real text, questions about them, and the marking of
 // answers. Pure functions of their arguments; nothing here runs a model.
 //
-// A prompt has the form the demo model was trained on (tools/train/train.py):
-//     <s>[INST] {document}\n{question} [/INST]   then the answer and </s>
-// Facts are tokenised one by one and spliced into the tokens of the text behind the ends of sentences.
+// A prompt is one user message, "{document}\n{question}", in the model's chat template, or plain text that ends
+// with "\nAnswer:" where the model has no template. Facts are tokenised one by one and spliced into the tokens of
+// the text behind the ends of sentences, so that a document has exactly the length that was asked for.
+//
+// The kinds of questions are those of RULER (Hsieh et al., 2024, arXiv 2404.06654, section 3), in words of our own:
+// needles (one; several keys; several values; several questions), chains of variables, common words, frequent words
+// and a question about a passage; beside them registers of keys and values, and a summary, which has no right answer
+// and shows how long an answer stays the same.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -32,22 +37,39 @@ class Random {
   uint64_t state_;
 };
 
-enum class Task { PASSKEY = 0, MAGIC, PERSON, THING, VARS, KV };
-inline constexpr int kTasks = 6;
+enum class Task {
+  PASSKEY = 0,  // one number in the whole document
+  MAGIC,        // special magic values of a key, one to four of them, among those of other keys
+  PERSON,       // one thing known of a person, among others about the same person
+  THING,        // the price or the hiding place of a thing
+  VARS,         // variables that are assigned to each other
+  KV,           // a register of keys and values, which is the whole document
+  MULTIKEY,     // one value, beside seven needles that differ in the key alone
+  MULTIVALUE,   // the four values of one key
+  MULTIQUERY,   // four keys asked for at once
+  PASSAGE,      // a passage of several sentences, and a question about one of them
+  COMMON,       // a list of words: the three that stand there ten times as often as all others
+  FREQUENT,     // words in code whose frequencies follow a power law: the three most frequent
+  SUMMARY       // a summary of the document: no answer is right, only more or less the same
+};
+inline constexpr int kTasks = 13;
 const char* task_name(Task task);
+std::string task_names(const char* separator);  // all of them
 std::optional<Task> task_from_name(std::string_view name);
+bool has_answer(Task task);      // whether an answer can be right
+bool is_whole(Task task);        // the document is made for the question: no text around it
+bool shares_document(Task task); // whether questions of this kind can share a document
 
 // A fact or a group of facts, and what is asked about it.
 struct Fact {
   Task task;
   std::vector<std::string> statements;
-  std::vector<std::string> others;  // statements about the same person that are not asked about
-  std::string question, answer;
-  std::string prefix;               // what the answer says before a list of values
-  std::vector<std::string> values;  // the values listed, in any order; empty: only `answer` itself is right
+  std::vector<std::string> others;  // statements that are much like these and not asked about
+  std::string question, answer;     // answer: one that is right, as the shipped model was taught to write it
+  std::vector<std::string> values;  // what a right answer names, in any order
 };
 
-// used: keys taken in this document; grows. task: not KV.
+// used: keys taken in this document; grows. task: not one that is_whole.
 Fact make_fact(Task task, Random& random, std::set<std::string>& used);
 
 struct KvPair {
@@ -63,20 +85,36 @@ struct Register {
 };
 Register make_register(size_t n_pairs, Random& random);
 
+// A list of words (COMMON) or of words in code (FREQUENT) with about n_words entries, and what is asked about it.
+struct WordList {
+  std::string text, question, answer;
+  std::vector<std::string> values;
+};
+WordList make_word_list(Task task, size_t n_words, Random& random);
+
 // What of a tokenizer the documents need.
 struct Vocabulary {
   std::function<std::vector<int32_t>(std::string_view)> encode;  // plain text, no beginning-of-sequence token
+  // A conversation of one user message, ready for the answer; empty: the model has no chat template.
+  std::function<std::vector<int32_t>(std::string_view)> chat;
   std::function<const char*(int32_t)> piece;                     // as the vocabulary spells it
-  int32_t size, bos_id, eos_id;
+  int32_t size, bos_id, eos_id;                                  // bos_id -1: texts begin without one
 };
 
-// The fixed tokens of a prompt. Throws std::runtime_error if the vocabulary lacks [INST], [/INST] or a newline.
+// The fixed tokens of a prompt.
 struct PromptForm {
-  std::vector<int32_t> open, close;  // [INST] and [/INST], with the spaces around them
-  int32_t bos, eos, newline;
+  std::vector<int32_t> open, close;  // before the document, and between the question and the answer
+  std::vector<int32_t> newline;
+  int32_t eos;
+  bool is_chat;                        // false: no chat template, plain text
+  bool marks_words;                    // the tokenizer puts a mark of a space before every text (sentencepiece)
   std::vector<uint8_t> ends_sentence;  // by token id
 };
+// Throws std::runtime_error if the vocabulary lacks what a prompt needs.
 PromptForm prompt_form(const Vocabulary& vocabulary);
+// Tokens of text that follows other text: after a space, or directly ("\n...").
+std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const PromptForm& form, std::string_view text);
+std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form, std::string_view text);
 
 // Tokens of running text, encoded in pieces of some 4,000 bytes that end at a line's end, as the training text was.
 std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view text);
@@ -84,44 +122,42 @@ std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view 
 struct Question {
   Task task;
   double depth;                 // where in the document its (first) statement begins, 0 to 1
-  std::vector<int32_t> tail;    // "\n", the question and [/INST]
-  std::vector<int32_t> answer;  // the reference answer and </s>
-  std::string question_text, answer_text, prefix;
+  std::vector<int32_t> tail;    // "\n", the question and what closes the prompt
+  std::vector<int32_t> answer;  // the reference answer and the end-of-sequence token
+  std::string question_text, answer_text;
   std::vector<std::string> values;  // as in Fact
 };
 
 struct Document {
-  std::vector<int32_t> tokens;   // <s>, [INST], the document
+  std::vector<int32_t> tokens;   // what opens the prompt, and the document
   std::vector<uint8_t> is_text;  // per token: taken from the real text
   std::vector<Question> questions;
-  bool is_register;
+  bool is_whole;  // made for its questions: no real text
 };
 
 // Which questions go into which document.
 struct DocumentPlan {
-  bool is_register;
+  Task whole;  // the task that the whole document is made for; MAGIC: text with facts
   std::vector<Task> tasks;
+  bool is_whole() const { return eval::is_whole(whole); }
 };
 
 // Deals n_questions to the tasks evenly and the tasks to documents of at most per_document questions. A document holds
-// at most one passkey (the model saw no more) and one chain of variables (a second one makes a task of its own, which
-// the demo model cannot do); beside other tasks these two are asked once per document and the others take the rest.
-// Short documents take fewer questions: at most one per 100 tokens.
+// at most one passkey and one summary (there is one to ask for) and one chain of variables (a second one makes a task of
+// its own); beside other tasks these are asked once per document and the others take the rest. Lists of words have one
+// question each. Short documents take fewer questions: at most one per 100 tokens.
 std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions, int per_document, int length);
 
 // The document `index` of `count` (so that depths are spread over all documents too), cut so that with its longest
-// question and answer it has at most `length` tokens: exactly that many, but for registers, which hold
-// min(length, 16000) / 24 lines. text: tokens of real text; a random stretch of it is taken.
+// question and `answer_tokens` for an answer it has at most `length` tokens: exactly that many, but for registers, which
+// hold min(length, 16000) / 24 lines, and lists of words. text: tokens of real text; a random stretch of it is taken.
 // Throws std::runtime_error if the text or the length is too short.
-Document build_document(const DocumentPlan& plan, int length, int index, int count, const std::vector<int32_t>& text,
-                        const Vocabulary& vocabulary, const PromptForm& form, Random& random);
+Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index, int count,
+                        const std::vector<int32_t>& text, const Vocabulary& vocabulary, const PromptForm& form,
+                        Random& random);
 
-// The values that an answer lists ("a", "a and b", "a, b and c") between prefix and a final full stop; nothing if the
-// text has another form.
-std::optional<std::vector<std::string>> listed_values(std::string_view text, std::string_view prefix);
-
-// Whether a complete answer is right: the reference itself or, where it lists values, the same set of them. (Training
-// listed them in no fixed order; naming one twice is no error either.)
+// Whether an answer is right: it names every value, as whole words, in any order, whatever else it says (RULER's
+// measure; capitals and commas inside numbers do not count). False where there is no value to name.
 bool answer_right(const Question& question, std::string_view text);
 
 }  // namespace riffle::eval
