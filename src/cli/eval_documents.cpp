@@ -234,7 +234,8 @@ Document build_document(const DocumentPlan& plan, int length, int answer_tokens,
   std::vector<Fact> facts;
   for (Task task : plan.tasks) facts.push_back(make_fact(task, random, used));
   std::vector<std::string> distractors;
-  for (int i = 0; i < length / 2000; ++i) {
+  const bool magic = std::find(plan.tasks.begin(), plan.tasks.end(), Task::MAGIC) != plan.tasks.end();
+  for (int i = 0; magic && i < length / 2000; ++i) {
     const Fact f = make_fact(Task::MAGIC, random, used);
     distractors.insert(distractors.end(), f.statements.begin(), f.statements.end());
   }

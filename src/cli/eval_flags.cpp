@@ -14,7 +14,7 @@ void add_eval(CLI::App& app, Command& chosen) {
   sub->get_option("--json")->description("a JSON line per row on stdout in place of tables");
   const auto count = CLI::Range(0, 1 << 24);
   const auto some = CLI::Range(1, 1 << 24);
-  o->tasks = "passkey,magic,person,thing,vars,kv,multikey,multivalue,multiquery,passage,summary";
+  o->tasks = "passkey,magic,person,thing,vars,kv,multikey,multivalue,multiquery,passage,needle,summary";
   sub->add_option("--text", o->text_paths, "text the model has not seen, to hide facts in; default: the demo's")
       ->type_name("FILE...");
   sub->add_option("--length", o->lengths, "tokens of a whole prompt; default 8192,16384,30000 where the text allows")

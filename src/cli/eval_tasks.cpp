@@ -253,6 +253,18 @@ Fact make_passage(Random& random, std::set<std::string>& used) {
   return fact;
 }
 
+Fact make_needle(Random& random, std::set<std::string>& used) {
+  const std::string key = unused(used, [&] { return dashed_key(random); });
+  const std::string value = unused(used, [&] { return digits(random, 7); });
+  Fact fact{};
+  fact.task = Task::NEEDLE;
+  fact.statements = {"The special magic number for " + key + " is " + value + "."};
+  fact.question = "What is the special magic number for " + key + " mentioned in the text?";
+  fact.answer = fact.statements[0];
+  fact.values = {value};
+  return fact;
+}
+
 Fact make_summary() {
   Fact fact{};
   fact.task = Task::SUMMARY;
@@ -286,7 +298,7 @@ double Random::unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 namespace {
 constexpr const char* kTaskNames[kTasks] = {"passkey",    "magic",   "person", "thing",    "vars",    "kv",
                                             "multikey",   "multivalue", "multiquery", "passage", "common", "frequent",
-                                            "summary"};
+                                            "needle", "summary"};
 }  // namespace
 
 const char* task_name(Task task) { return kTaskNames[static_cast<int>(task)]; }
@@ -319,6 +331,7 @@ Fact make_fact(Task task, Random& random, std::set<std::string>& used) {
     case Task::MULTIVALUE: return make_needles(task, 1, 4, 0, random, used);
     case Task::MULTIQUERY: return make_needles(task, 4, 1, 0, random, used);
     case Task::PASSAGE: return make_passage(random, used);
+    case Task::NEEDLE: return make_needle(random, used);
     case Task::SUMMARY: return make_summary();
     case Task::KV:
     case Task::COMMON:

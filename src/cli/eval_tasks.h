@@ -50,9 +50,10 @@ enum class Task {
   PASSAGE,      // a passage of several sentences, and a question about one of them
   COMMON,       // a list of words: the three that stand there ten times as often as all others
   FREQUENT,     // words in code whose frequencies follow a power law: the three most frequent
+  NEEDLE,       // one special magic number for a key, in the fewest words: what small models can do
   SUMMARY       // a summary of the document: no answer is right, only more or less the same
 };
-inline constexpr int kTasks = 13;
+inline constexpr int kTasks = 14;
 const char* task_name(Task task);
 std::string task_names(const char* separator);  // all of them
 std::optional<Task> task_from_name(std::string_view name);

@@ -2,12 +2,14 @@
 """Why block digests lose the block that holds an answer, and which summary of the keys finds it.
 
     digest_study.py capture --model M.gguf --text A.txt B.txt --lengths 2048 4096 --out DIR
-    digest_study.py analyse --data DIR --books A B
+    digest_study.py analyse --data DIR --books B --fit DIR/A-4096-1.pt --causes
 
 capture hides facts in the text of books, runs the prompt, keeps the questions that the model
 answers rightly, and writes the keys of every layer and the queries of the steps that produce the
 digits of the answer. analyse needs no model: it ranks the blocks of those keys by each summary and
-prints tables. It needs numpy and torch; capture also needs transformers and gguf.
+prints tables. It needs numpy and torch; capture also needs transformers and gguf. Rows that take
+means, codebooks or stretches from data take them from the file given with --fit, which should be
+of another book; "balanced" rows need it, and fit to the queries of its text, not of its answers.
 """
 import argparse
 import functools
@@ -22,7 +24,8 @@ import numpy as np
 import torch
 
 COLOURS = "amber cobalt crimson ivory jade ochre russet scarlet silver teal umber violet".split()
-THINGS = "anchor beacon candle dagger falcon garnet hammer lantern mirror orchard ribbon violin".split()
+THINGS = ("anchor beacon candle dagger falcon garnet hammer lantern mirror orchard ribbon "
+          "violin").split()
 INTRO = ("Some special magic numbers are hidden in the text below. Read it and remember them.\n\n")
 QUESTION = "\n\nWhat is the special magic number for {} in the text above?"
 ANSWER = "The special magic number for {} is"
@@ -51,11 +54,11 @@ class Queries:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
         from transformers.masking_utils import sdpa_mask
-        self.rows, self.on = [], False
+        self.rows, self.stride = [], 0
 
         def attend(module, query, key, value, mask, **kw):
-            if self.on:
-                self.rows.append(query[0, :, -1].clone())
+            if self.stride:
+                self.rows.append(query[0].flip(1)[:, ::self.stride].clone())
             return sdpa_attention_forward(module, query, key, value, mask, **kw)
 
         AttentionInterface.register("recorded", attend)
@@ -63,7 +66,7 @@ class Queries:
 
     def take(self):
         rows, self.rows = torch.stack(self.rows), []
-        return rows
+        return rows  # [layer, head, position, d], the last position first.
 
 
 def layer_keys(cache, start, end):
@@ -73,10 +76,10 @@ def layer_keys(cache, start, end):
 def ask(model, tok, queries, cache, length, tail, value):
     """The answer's steps: queries, and the digit that each produces; nothing if it is wrong."""
     steps, digits, text = [], [], ""
-    ids, queries.on = torch.tensor([tail]), True
+    ids, queries.stride = torch.tensor([tail]), 10**9
     for _ in range(len(value) + 3):
         logits = model(ids, past_key_values=cache, logits_to_keep=1).logits[0, -1]
-        token, row = int(logits.argmax()), queries.take()
+        token, row = int(logits.argmax()), queries.take()[:, :, 0]
         piece = tok.decode([token]).strip()
         if piece:
             steps.append(row)
@@ -85,7 +88,6 @@ def ask(model, tok, queries, cache, length, tail, value):
         if not value.startswith(text) or text == value:
             break
         ids = torch.tensor([[token]])
-    queries.on = False
     if text != value:
         return text, None
     return text, dict(q=torch.stack(steps), digit=digits, tail=layer_keys(cache, length, None))
@@ -117,10 +119,12 @@ def capture(a):
         doc, after = prompt.split("\0")
         coded = tok(doc, add_special_tokens=False, return_offsets_mapping=True)
         ids, spans = coded["input_ids"], coded["offset_mapping"]
-        began, cache = time.time(), DynamicCache()
+        began, cache, sample = time.time(), DynamicCache(), []
         with torch.inference_mode():
             for i in range(0, len(ids), a.chunk):
+                queries.stride = 16
                 model.model(torch.tensor([ids[i:i + a.chunk]]), past_key_values=cache)
+                sample.append(queries.take())
             keys, cases = layer_keys(cache, 0, len(ids)), []
             for key, value in facts.items():
                 c = doc.index(value)
@@ -132,7 +136,8 @@ def capture(a):
                 if case:
                     cases.append(dict(case, value_at=where, key=key))
         torch.save(dict(keys=keys, cases=cases, theta=theta, book=title, length=length,
-                        asked=len(facts)), f"{a.out}/{title}-{length}-{seed}.pt")
+                        asked=len(facts), sample=torch.cat(sample, 2)),
+                   f"{a.out}/{title}-{length}-{seed}.pt")
         print(f"{title} {length} seed {seed}: {len(ids)} tokens, {len(cases)} of {len(facts)} "
               f"answered rightly, {time.time() - began:.0f} s", flush=True)
 
@@ -210,16 +215,13 @@ def levels(bits):
     return c
 
 
-def nearest(x, bits):
-    c = levels(bits)
-    return c[torch.bucketize(x, (c[1:] + c[:-1]) / 2)]
-
-
 def normal(x, bits):
     """Codes on the levels of a normal distribution, and one f16 a token that makes the estimate
     of x.x right: least squares would shrink the scores that matter, the great ones."""
-    c = nearest(x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-9), bits)
-    return c * half(x.square().sum(-1, keepdim=True) / (c * x).sum(-1, keepdim=True).clamp(min=1e-9))
+    c, u = levels(bits), x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-9)
+    c = c[torch.bucketize(u, (c[1:] + c[:-1]) / 2)]
+    scale = x.square().sum(-1, keepdim=True) / (c * x).sum(-1, keepdim=True).clamp(min=1e-9)
+    return c * half(scale)
 
 
 def hadamard(d):
@@ -240,8 +242,8 @@ def mean_key(y, before=False):
     return y.rotate(mean.expand_as(y.k), y.position)
 
 
-def centred(y, code, turn=False, before=False):
-    mean, h = mean_key(y, before), hadamard(y.d) if turn else torch.eye(y.d)
+def centred(y, code, before):
+    mean, h = mean_key(y, before), hadamard(y.d)
     return y.tokens(mean + code((y.k - mean) @ h) @ h.T)
 
 
@@ -256,7 +258,8 @@ def clusters(x, m, rounds=6):
     for _ in range(rounds):
         own = torch.nn.functional.one_hot(torch.cdist(flat, c).argmin(-1), m).float()
         n = own.sum(1)
-        c = torch.where(n[..., None] > 0, own.transpose(1, 2) @ flat / n[..., None].clamp(min=1), c)
+        total = own.transpose(1, 2) @ flat
+        c = torch.where(n[..., None] > 0, total / n[..., None].clamp(min=1), c)
     return c.unflatten(0, x.shape[:2]), n.unflatten(0, x.shape[:2])
 
 
@@ -282,43 +285,26 @@ def product(y, parts, centres):
     return y.tokens(mean_key(y) + out.unflatten(0, (len(y.k), parts)).transpose(1, 2).flatten(2))
 
 
-def principal(y, rank, bits):
-    """Keys less their mean in their first principal directions, coded for each token."""
-    mean, axes, _, _ = y.fitted("axes", lambda z: directions(z, False))
-    axes = axes[..., -rank:]
-    return y.tokens(mean + coded((y.k - mean) @ axes, bits) @ axes.transpose(1, 2))
+def root(m, power):
+    val, vec = torch.linalg.eigh(m)
+    return (vec * val.clamp(min=1e-9)[:, None] ** power) @ vec.transpose(1, 2)
 
 
-def directions(y, weighted):
-    """Mean, axes that make the keys' dimensions independent, the way back, and variances.
-    weighted: first stretch each direction by how much queries use it."""
-    mean = y.k.mean(1, keepdim=True)
-    w = torch.eye(y.d).expand(len(y.k), -1, -1)
-    if weighted:
-        c = y.queries.transpose(1, 2) @ y.queries / y.queries.shape[1]
-        c = c + 0.1 * w * c.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None]
-        val, vec = torch.linalg.eigh(c)
-        w = (vec * val.sqrt()[:, None]) @ vec.transpose(1, 2)
-    x = (y.k - mean) @ w
-    var, axes = torch.linalg.eigh(x.transpose(1, 2) @ x / x.shape[1])
-    return mean, w @ axes, axes.transpose(1, 2) @ torch.linalg.inv(w), var.clamp(min=1e-9)
+def balance(y):
+    """The stretch that spends equal bits best: keys and queries then vary alike in all directions
+    (the geometric mean of the queries' covariance and the inverse of the keys')."""
+    c = []
+    for x in (y.k - y.k.mean(1, keepdim=True), y.queries):
+        v = x.transpose(1, 2) @ x / x.shape[1]
+        c.append(v + 0.03 * torch.eye(y.d) * v.diagonal(dim1=1, dim2=2).mean(-1)[:, None, None])
+    a, b = root(c[0], 0.5), root(c[0], -0.5)
+    return root(b @ root(a @ c[1] @ a, 0.5) @ b, 0.5)
 
 
-def transform(y, total, weighted=False):
-    """Independent dimensions, each with as many bits of `total` as its variance earns. Steps are
-    those of the variances, so a token stores codes alone."""
-    mean, to, back, var = y.fitted(("axes", weighted), lambda z: directions(z, weighted))
-    left = torch.tensor([1.0] + [float(1 - levels(b).square().mean()) for b in range(1, 7)])
-    x, out = (y.k - mean) @ to, torch.zeros_like(y.k)
-    for g in range(len(y.k)):
-        bits = torch.zeros(y.d, dtype=torch.long)
-        for _ in range(total):
-            gain = var[g] * (left[bits] - left[(bits + 1).clamp(max=6)])
-            bits[gain.argmax()] += 1
-        for b in set(bits.tolist()) - {0}:
-            s = var[g, bits == b].sqrt()
-            out[g][:, bits == b] = nearest(x[g][:, bits == b] / s, b) * s
-    return y.tokens(mean + out @ back)
+def balanced(y, bits, before=False):
+    mean, to = mean_key(y, before), y.fitted("balance", balance)
+    x = (y.k - mean) @ to @ hadamard(y.d)
+    return y.tokens(mean + normal(x, bits) @ hadamard(y.d).T @ torch.linalg.inv(to))
 
 
 def cuboid(y, size=None, inner="mean", bits=None):
@@ -389,57 +375,45 @@ def channels(y, group):
     return y.tokens(coded(y.split(y.k, group), 2, 2).flatten(1, 2))
 
 
+def turned(bits, before=False):
+    return lambda y: centred(y, lambda x: normal(x, bits), before)
+
+
 # name: bytes a token and KV head for blocks of B and dimension d, and how the estimate is made.
 SUMMARIES = {
-    "exact": (lambda B, d: 2 * d, lambda y: y.tokens(y.k)),
-    "INT4 keys": (lambda B, d: d / 2 + 4, lambda y: y.tokens(coded(y.k, 4))),
-    "mean": (lambda B, d: 2 * d / B, lambda y: means(y, y.block)),
-    "Quest": (lambda B, d: 4 * d / B, lambda y: cuboid(y, inner="max")),
-    "cuboid-mean": (lambda B, d: 4 * d / B, cuboid),
-    "mean, slow half": (lambda B, d: d / B, lambda y: slow(y, means(y, y.block))),
-    "cuboid-mean, slow half": (lambda B, d: 2 * d / B, lambda y: slow(y, cuboid(y))),
-    "exact, slow half": (lambda B, d: d, lambda y: slow(y, y.tokens(y.k))),
-    "mean before RoPE": (lambda B, d: 2 * d / B, lambda y: before_rope(y, 0)),
-    "cuboid-mean before RoPE": (lambda B, d: 4 * d / B, lambda y: before_rope(y, 1)),
-    "mean and variance": (lambda B, d: 4 * d / B, variance),
-    "means of 8, f16": (lambda B, d: 2 * d / 8, lambda y: means(y, 8)),
-    "means of 4, f16": (lambda B, d: 2 * d / 4, lambda y: means(y, 4)),
-    "means of 2, f16": (lambda B, d: 2 * d / 2, lambda y: means(y, 2)),
-    "Quest of 8, f16": (lambda B, d: 4 * d / 8, lambda y: cuboid(y, 8, "max")),
-    "Quest of 4, f16": (lambda B, d: 4 * d / 4, lambda y: cuboid(y, 4, "max")),
-    "cuboid-mean of 4, f16": (lambda B, d: 4 * d / 4, lambda y: cuboid(y, 4)),
-    "means of 4, 8 bit": (lambda B, d: (d + 4) / 4, lambda y: means(y, 4, 8)),
-    "means of 2, 4 bit": (lambda B, d: (d / 2 + 4) / 2, lambda y: means(y, 2, 4)),
-    "cuboid-mean of 8, 8 bit": (lambda B, d: 2 * (d + 4) / 8, lambda y: cuboid(y, 8, bits=8)),
-    "2 k-means, f16": (lambda B, d: 4 * d / B, lambda y: picked(y, 2)),
-    "4 k-means, 8 bit": (lambda B, d: 4 * (d + 5) / B, lambda y: picked(y, 4, 8)),
-    "8 k-means, 4 bit": (lambda B, d: 8 * (d / 2 + 5) / B, lambda y: picked(y, 8, 4)),
-    "farthest key and mean": (lambda B, d: 4 * d / B, apart),
-    "2 bit a token": (lambda B, d: d / 4 + 4, lambda y: y.tokens(coded(y.k, 2))),
-    "2 bit a channel of 64": (lambda B, d: d / 4 + 4 * d / 64, lambda y: channels(y, 64)),
-    "2 bit centred": (lambda B, d: d / 4 + 4, lambda y: centred(y, lambda x: coded(x, 2))),
-    "2 bit centred, turned": (lambda B, d: d / 4 + 4, lambda y: centred(
-        y, lambda x: coded(x, 2), True)),
-    "2 bit normal": (lambda B, d: d / 4 + 2, lambda y: centred(
-        y, lambda x: normal(x, 2), True)),
-    "2 bit normal, pre-RoPE mean": (lambda B, d: d / 4 + 2, lambda y: centred(
-        y, lambda x: normal(x, 2), True, True)),
-    "3 bit normal": (lambda B, d: 3 * d / 8 + 2, lambda y: centred(
-        y, lambda x: normal(x, 3), True)),
-    "1 bit normal": (lambda B, d: d / 8 + 2, lambda y: centred(
-        y, lambda x: normal(x, 1), True)),
-    "1 bit normal, pre-RoPE mean": (lambda B, d: d / 8 + 2, lambda y: centred(
-        y, lambda x: normal(x, 1), True, True)),
-    "PCA 16, 8 bit": (lambda B, d: 16 + 4, lambda y: principal(y, 16, 8)),
-    "PCA 32, 4 bit": (lambda B, d: 16 + 4, lambda y: principal(y, 32, 4)),
-    "transform, 128 bits": (lambda B, d: 16, lambda y: transform(y, 128)),
-    "transform, 64 bits": (lambda B, d: 8, lambda y: transform(y, 64)),
-    "transform by q, 128 bits": (lambda B, d: 16, lambda y: transform(y, 128, True)),
-    "transform by q, 64 bits": (lambda B, d: 8, lambda y: transform(y, 64, True)),
-    "PQ 16 x 8 bit": (lambda B, d: 16, lambda y: product(y, 16, 256)),
-    "PQ 32 x 4 bit": (lambda B, d: 16, lambda y: product(y, 32, 16)),
-    "PQ 8 x 8 bit": (lambda B, d: 8, lambda y: product(y, 8, 256)),
-    "PQ 16 x 4 bit": (lambda B, d: 8, lambda y: product(y, 16, 16)),
+    "exact": ("2*d", lambda y: y.tokens(y.k)),
+    "INT4 keys": ("d/2 + 4", lambda y: y.tokens(coded(y.k, 4))),
+    "mean": ("2*d/B", lambda y: means(y, y.block)),
+    "Quest": ("4*d/B", lambda y: cuboid(y, inner="max")),
+    "cuboid-mean": ("4*d/B", cuboid),
+    "mean, slow half": ("d/B", lambda y: slow(y, means(y, y.block))),
+    "cuboid-mean, slow half": ("2*d/B", lambda y: slow(y, cuboid(y))),
+    "exact, slow half": ("d", lambda y: slow(y, y.tokens(y.k))),
+    "mean before RoPE": ("2*d/B", lambda y: before_rope(y, 0)),
+    "cuboid-mean before RoPE": ("4*d/B", lambda y: before_rope(y, 1)),
+    "mean and variance": ("4*d/B", variance),
+    "means of 8, f16": ("2*d/8", lambda y: means(y, 8)),
+    "means of 4, f16": ("2*d/4", lambda y: means(y, 4)),
+    "means of 2, f16": ("2*d/2", lambda y: means(y, 2)),
+    "Quest of 4, f16": ("4*d/4", lambda y: cuboid(y, 4, "max")),
+    "cuboid-mean of 4, f16": ("4*d/4", lambda y: cuboid(y, 4)),
+    "means of 4, 8 bit": ("(d + 4)/4", lambda y: means(y, 4, 8)),
+    "means of 2, 4 bit": ("(d/2 + 4)/2", lambda y: means(y, 2, 4)),
+    "cuboid-mean of 8, 8 bit": ("2*(d + 4)/8", lambda y: cuboid(y, 8, bits=8)),
+    "2 k-means, f16": ("4*d/B", lambda y: picked(y, 2)),
+    "4 k-means, 8 bit": ("4*(d + 5)/B", lambda y: picked(y, 4, 8)),
+    "8 k-means, 4 bit": ("8*(d/2 + 5)/B", lambda y: picked(y, 8, 4)),
+    "farthest key and mean": ("4*d/B", apart),
+    "2 bit a token": ("d/4 + 4", lambda y: y.tokens(coded(y.k, 2))),
+    "2 bit a channel of 64": ("d/4 + 4*d/64", lambda y: channels(y, 64)),
+    "2 bit normal": ("d/4 + 2", turned(2)),
+    "2 bit normal, pre-RoPE mean": ("d/4 + 2", turned(2, True)),
+    "2 bit balanced": ("d/4 + 2", lambda y: balanced(y, 2)),
+    "2 bit balanced, pre-RoPE mean": ("d/4 + 2", lambda y: balanced(y, 2, True)),
+    "1 bit balanced": ("d/8 + 2", lambda y: balanced(y, 1)),
+    "3 bit normal": ("3*d/8 + 2", turned(3)),
+    "PQ 16 x 8 bit": ("16", lambda y: product(y, 16, 256)),
+    "PQ 8 x 8 bit": ("8", lambda y: product(y, 8, 256)),
 }
 
 
@@ -501,9 +475,9 @@ def study(doc, reference, args, block, out):
                         soft=guess.softmax(-1).sum(2)[S, G])
             rec = {way: (v > v.gather(-1, at[:, None])).float().mean(-1) for way, v in ways.items()}
             v, e = ways["own"], mass[S, G, H]
-            rec["z"] = (v.gather(-1, at[:, None])[:, 0] - v.mean(-1)) / v.std(-1, False)
             v, e = v - v.mean(-1, keepdim=True), e - e.mean(-1, keepdim=True)
             rec["r"] = (v * e).mean(-1) / (v.square().mean(-1) * e.square().mean(-1)).sqrt()
+            rec["z"] = v.gather(-1, at[:, None])[:, 0] / v.square().mean(-1).sqrt()
             rec |= {f"read {s}": union[S, G, at] > s for s in SHARES}
             out["ranks"].setdefault(name, []).append({k: x.numpy() for k, x in rec.items()})
             order = union[:, :, None].argsort(-1, descending=True).expand_as(guess)
@@ -545,7 +519,8 @@ def causes(y, q, token, mass, heads, skip, out):
                "box bound over best token, all blocks": (bound - top).mean() / x.std(),
                "spread of that slack over blocks, sd of scores": (bound - top).std() / x.std(),
                "spread of best tokens over blocks, sd of scores": top.std() / x.std(),
-               "correlation of bound and best token": torch.corrcoef(torch.stack([bound, top]))[0, 1],
+               "correlation of bound and best token": torch.corrcoef(
+                   torch.stack([bound, top]))[0, 1],
                "own log mass over group's mean, nats": mass[s, g, h, b] - mass[s, g, :, b].mean()}
         for i, band in enumerate(("fastest", "fast", "slow", "slowest")):
             rec[f"variance in the block by the {band} quarter"] = (
@@ -583,7 +558,8 @@ def tables(found, block, d):
            "z", "r")
     for name, r in ranks.items():
         whole = [len(cases) - len(set(heads["case"][r["union"] >= p])) for p in TOPS[1:]]
-        row(name, f"{SUMMARIES[name][0](block, d):.1f}", percent(np.median(r["own"])),
+        size = eval(SUMMARIES[name][0], dict(B=block, d=d))
+        row(name, f"{size:.1f}", percent(np.median(r["own"])),
             percent(np.quantile(r["own"], .9)), *[wilson((r["own"] < p).sum(), n) for p in TOPS],
             *[percent(np.quantile(r[way], .9)) for way in ("mean", "soft", "union")],
             f"{whole[0]}, {whole[1]}", f"{r['z'].mean():.1f}", f"{r['r'].mean():.2f}")
@@ -600,9 +576,10 @@ def tables(found, block, d):
     for what in ("third", "depth", "digit", "length"):
         for value in sorted(set(heads[what])):
             w = heads[what] == value
-            row(f"{what} {value}", w.sum(), *[
-                f"{percent(np.median(ranks[x]['own'][w]))}, {percent(np.quantile(ranks[x]['own'][w], .9))}"
-                f"; {percent(np.quantile(ranks[x]['mean'][w], .9))}" for x in some])
+            cells = [f"{percent(np.median(ranks[x]['own'][w]))}, "
+                     f"{percent(np.quantile(ranks[x]['own'][w], .9))}; "
+                     f"{percent(np.quantile(ranks[x]['mean'][w], .9))}" for x in some]
+            row(f"{what} {value}", w.sum(), *cells)
     if found["causes"]:
         header("cause", "median", "p10", "p90")
         for k in found["causes"][0]:
@@ -624,13 +601,11 @@ def analyse(a):
     with torch.inference_mode():
         reference = {b: [] for b in a.blocks}
         if a.fit:
-            train = list(load(a.data, a.fit, []))
-            keys = max((t["keys"] for t in train), key=lambda k: k.shape[2])
-            for index in range(len(keys)):
-                k = keys[index].float()
-                q = torch.cat([c["q"][:, index] for t in train for c in t["cases"]])
-                q = q.unflatten(1, (len(k), -1)).transpose(0, 1).flatten(1, 2)
-                y = Layer(k[:, :k.shape[1] // 64 * 64], 64, train[0]["theta"], queries=q)
+            fit = torch.load(a.fit, weights_only=False)
+            for index in range(len(fit["keys"])):
+                k = fit["keys"][index].float()
+                q = fit["sample"][index].unflatten(0, (len(k), -1)).flatten(1, 2)
+                y = Layer(k[:, :k.shape[1] // 64 * 64], 64, fit["theta"], queries=q)
                 for b in a.blocks:
                     reference[b].append(y)
         asked = right = prompts = 0
@@ -659,7 +634,7 @@ def main():
     c = sub.add_parser("analyse", help="rank blocks by each summary")
     c.add_argument("--data", required=True, help="the folder that capture wrote")
     c.add_argument("--books", nargs="+", required=True, help="names of books without .txt")
-    c.add_argument("--fit", nargs="+", default=[], help="books that codebooks are fitted to")
+    c.add_argument("--fit", help="a file of capture, of another book, that codes are fitted to")
     c.add_argument("--lengths", nargs="+", type=int, default=[])
     c.add_argument("--blocks", nargs="+", type=int, default=[16], help="tokens, at most 64")
     c.add_argument("--digits", nargs="+", type=int, default=[0, 3], help="digits of the answer")
