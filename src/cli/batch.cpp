@@ -71,7 +71,8 @@ int run_batch(BatchOptions& o) {
   InterruptGuard guard(context.get());
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, quiet);
   progress.counts.held = held;
-  BatchRunner runner(model.get(), context.get(), o.scheduler, o.unordered, input, output, progress);
+  BatchRunner runner(model.get(), model_name(model.get(), o.common.model_path), context.get(), o.scheduler, o.unordered,
+                     input, output, progress);
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
   progress.finish();
@@ -101,7 +102,9 @@ void add_batch(CLI::App& app, Command& chosen) {
       "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or "
       "messages in place\n"
       "of prompt. Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;\n"
-      "n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. What a line leaves out comes from the flags. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
+      "n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. What a line leaves\n"
+      "out comes from the flags. The loaded model answers, whatever model a line names; response.body.model of the\n"
+      "record is its name. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
       "The same command after an interruption of any kind goes on from what the output holds.");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")

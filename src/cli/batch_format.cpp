@@ -244,8 +244,8 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
     } else if (value.is_null()) {
       continue;  // OpenAI's way of leaving an optional field out
     } else if (key == "model") {
-      r.model = f.text(field, value);
-      if (r.model.size() > kMaxNameBytes)
+      // Any name will do: the record names the model that answers.
+      if (f.text(field, value).size() > kMaxNameBytes)
         f.fail("bad_request", text_of("field body.model is longer than %zu bytes", kMaxNameBytes));
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
       if (limited) f.fail("bad_request", "fields body.max_tokens and body.max_completion_tokens are both there, expected one");

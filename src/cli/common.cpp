@@ -170,6 +170,11 @@ riffle_model_info model_info(const riffle_model* model) {
   return info;
 }
 
+std::string model_name(const riffle_model* model, const std::string& path) {
+  const riffle_model_info info = model_info(model);
+  return *info.name ? info.name : fs::path(path).filename().string();
+}
+
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
   const std::string text = with_flags(riffle_context_notice(context));
   const bool goes_on = !said.empty() && text.starts_with(said + "; ");

@@ -76,6 +76,8 @@ Session create_session(riffle_context* context);
 void say_unread_settings(const CommonOptions& options);
 
 riffle_model_info model_info(const riffle_model* model);
+// The name that the model's file carries, or the last part of its path.
+std::string model_name(const riffle_model* model, const std::string& path);
 riffle_stats context_stats(const riffle_context* context);
 // What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells what the answer is worth, and
 // again behind it (memory is pinned while a prompt is read). Returns the whole notice.
