@@ -37,7 +37,7 @@ int run_batch(BatchOptions& o) {
   // A reader that goes away is an error of the output like any other, and so is a limit on the size of files.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling});
+  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
   BatchOutput output(o.out, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
@@ -105,6 +105,9 @@ void add_batch(CLI::App& app, Command& chosen) {
       "n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. What a line leaves\n"
       "out comes from the flags. The loaded model answers, whatever model a line names; response.body.model of the\n"
       "record is its name. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
+      "Seeds: a line without one gets a seed of its own, which its record names (response.body.riffle.seed). It is\n"
+      "random; with --seed N it follows from N and the number of the line alone (output number LINE of SplitMix64\n"
+      "with the state N, upper 53 bits). A line with the recorded seed as its seed gives the same text again.\n"
       "The same command after an interruption of any kind goes on from what the output holds.");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")

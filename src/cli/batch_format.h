@@ -25,6 +25,7 @@ struct BatchRequest {
 struct BatchDefaults {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
+  std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
 // Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id,

@@ -329,6 +329,10 @@ std::string stats_line(const riffle_stats& s) {
   return line;
 }
 
+std::string seed_text(const riffle_sampling& s) {
+  return s.temperature > 0 ? "seed " + std::to_string(s.seed) : "";
+}
+
 Json stats_json(const riffle_stats& s) {
   return {{"prefill_tokens", s.prefill_tokens},
           {"prefill_seconds", number(s.prefill_seconds)},

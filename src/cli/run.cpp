@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "cli/common.h"
+#include "cli/seed.h"
 
 namespace riffle::cli {
 namespace {
@@ -76,6 +77,7 @@ int run_main(RunOptions& o) {
   riffle_generate_defaults(&g);
   g.max_tokens = o.common.max_tokens;
   g.sampling = o.common.sampling;
+  g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   g.ignore_eos = o.ignore_eos;
   g.trim_start = o.chat;
   std::vector<const char*> stop;
@@ -107,12 +109,15 @@ int run_main(RunOptions& o) {
                 {"device_note", plan.device_note},
                 {"notice", said.empty() ? Json(nullptr) : Json(said)},
                 {"options", context_json(o.common.context)},
-                {"seed", o.common.sampling.seed},
+                {"seed", g.sampling.seed},
                 {"model", o.common.model_path},
                 {"version", riffle_version()}});
+  } else if (read) {
+    const std::string seed = seed_text(g.sampling);
+    notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens, stats_line(stats).c_str(),
+           finish_name(result.finish), seed.empty() ? "" : ("; " + seed).c_str());
   } else {
-    if (read) notice(o.common.quiet, "[answer of %d tokens; %s; %s]", result.n_tokens, stats_line(stats).c_str(), finish_name(result.finish));
-    else notice(o.common.quiet, "[stopped while the prompt was being read]");
+    notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }
