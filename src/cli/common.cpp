@@ -260,28 +260,6 @@ std::string read_file(const std::string& path) {
   return read_all(in.get(), path);
 }
 
-void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
-  flags.text_given = app.add_option("-p,--prompt", flags.text, "the prompt")->type_name("TEXT");
-  flags.file_given = app.add_option("-f,--file", flags.file, "read it from a file (-: stdin); -p TEXT then follows it")
-                         ->type_name("FILE");
-}
-
-std::string prompt_text(const PromptFlags& flags) {
-  std::string text;
-  if (flags.file_given->count()) {
-    text = read_file(flags.file);
-    if (flags.text_given->count()) text = with_document(std::move(text), flags.text);
-  } else if (flags.text_given->count()) {
-    text = flags.text;
-  } else if (!is_terminal(STDIN_FILENO)) {
-    text = read_stdin();
-  } else {
-    throw Exit(EXIT_USAGE, "no prompt: give -p TEXT, -f FILE or pipe it in");
-  }
-  if (text.empty()) throw Exit(EXIT_RUN, "the prompt is empty");
-  return text;
-}
-
 std::string with_document(std::string document, std::string_view question) {
   while (!document.empty() && (document.back() == '\n' || document.back() == '\r')) document.pop_back();
   return document + "\n" + std::string(question);

@@ -98,17 +98,6 @@ std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();
 
-// -p TEXT, -f FILE or piped stdin. With both -f and -p the text follows the file after a line break, which is how the
-// shipped model was trained to see a document and a question.
-struct PromptFlags {
-  std::string text, file;
-  CLI::Option* text_given = nullptr;
-  CLI::Option* file_given = nullptr;
-};
-void add_prompt_flags(CLI::App& app, PromptFlags& flags);
-// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty.
-std::string prompt_text(const PromptFlags& flags);
-
 // Document and question as one message.
 std::string with_document(std::string document, std::string_view question);
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "cli/common.h"
+#include "cli/prompt.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {
@@ -44,8 +45,9 @@ struct Answer {
 int run_main(RunOptions& o) {
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
-  const std::string prompt = prompt_text(o.prompt);
+  const std::string prompt = prompt_text(o.prompt, o.common.quiet);
   Model model = load_model(o.common);
+  say_unread_input(o.prompt, o.common.quiet);
   std::vector<int32_t> tokens;
   if (o.chat) {
     std::vector<Message> messages;
@@ -126,10 +128,15 @@ int run_main(RunOptions& o) {
 
 void add_run(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* sub = app.add_subcommand("run", "Answer one prompt: -p TEXT, -f FILE, or what is piped in");
+  CLI::App* sub = app.add_subcommand("run", "Answer one prompt: -p TEXT, -f FILE, what is piped in, or a document and -p TEXT");
   sub->footer(
       "The prompt is continued as it is, the model's beginning-of-sequence token before it; --chat makes it a user's\n"
-      "message. The answer is streamed to stdout; a final line break is added only on a terminal.");
+      "message. The answer is streamed to stdout; a final line break is added only on a terminal.\n"
+      "Document and question: -f FILE -p TEXT, or ... | riffle run -p TEXT. The text follows the document on a line of\n"
+      "its own. With -f, standard input is not read (-f -: it is the document). With -p alone it is read to its end if\n"
+      "it is a pipe, a socket, or a file that nobody has begun to read. A pipe that stays open and sends nothing for\n"
+      "10 s is an error. Give < /dev/null where there is no document: in a loop that reads standard input itself, and\n"
+      "where ssh, a script or CI leaves a pipe open. -f - waits for as long as it takes.");
   add_prompt_flags(*sub, o->prompt);
   sub->add_flag("--chat", o->chat, "wrap the prompt in the model's chat template");
   sub->add_option("--system", o->system, "system message, with --chat")->type_name("TEXT")->needs("--chat");
