@@ -29,7 +29,7 @@ def answers(data):
 
 def run(_):
     def ask(*args):
-        r = riffle("run", "-p", "The rain", *HOT, "--json", "-q", *args)
+        r = riffle("run", "--raw", "-p", "The rain", *HOT, "--json", "-q", *args)
         j = json.loads(r.out) if r.code == 0 else {}
         return j.get("seed"), j.get("text")
     drawn = [ask() for _ in range(3)]
@@ -41,10 +41,10 @@ def run(_):
     check(ask("--seed", str(MASK))[0] == MASK, "the largest seed")
     random = [ask("--seed", "-1") for _ in range(2)]
     check(random[0][0] != random[1][0], "--seed -1 is random", random)
-    r = riffle("run", "-p", "The rain", *HOT)
+    r = riffle("run", "--raw", "-p", "The rain", *HOT)
     named = re.search(rb"; seed (\d+)\]", r.err)
     check(named and ask("--seed", named[1].decode())[1] == r.out.decode(), "the line at the end names the seed", r)
-    r = riffle("run", "-p", "The rain", "-n", "2", *GREEDY, *SMALL)
+    r = riffle("run", "--raw", "-p", "The rain", "-n", "2", *GREEDY, *SMALL)
     check(r.code == 0 and b"seed" not in r.err, "a greedy answer has none", r)
     for bad in ("-2", "1.5", "x", "", str(MASK + 1)):
         r = riffle("run", "-p", "x", "--seed", bad)
