@@ -44,8 +44,8 @@ constexpr size_t kMaxValues =
 // Parses a line. Throws BatchError; messages begin "line N: ".
 BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults);
 
-// Output records. Each holds the number of its line ("line"), by which a resumed run knows it again.
-// model_name: of the model that answers, whatever the line asked for.
+// Output records. Each holds the number of its line ("line"), by which a resumed run knows it
+// again. model_name: of the model that answers, whatever the line asked for.
 Json batch_error_record(size_t line_number, const BatchError& error);
 Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
                          const std::string& text, const riffle_request_end& end);

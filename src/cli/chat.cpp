@@ -38,8 +38,8 @@ class Chat {
     said_ = say_notice(context_.get(), quiet_);
     if (editor_.interactive() && !quiet_) {
       const std::string seed = seed_text(o_.common.sampling);
-      notice(false, "%s, %d tokens of context%s. /help lists commands.", o_.common.model_path.c_str(), n_ctx(),
-             seed.empty() ? "" : (", " + seed).c_str());
+      notice(false, "%s, %d tokens of context%s. /help lists commands.",
+             o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
     std::string line;
     for (;;) {
@@ -163,8 +163,9 @@ class Chat {
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
     g.sampling = o_.common.sampling;
-    // The first answer takes the session's seed itself, as run does. The others take seeds that follow from it, so
-    // that a question asked again gets another answer, and the same seed and questions give the same conversation.
+    // The first answer takes the session's seed itself, as run does. The others take seeds that
+    // follow from it: a question asked again gets another answer, and the same seed and questions
+    // give the same conversation.
     if (answers_) g.sampling.seed = derived_seed(o_.common.sampling.seed, answers_);
     ++answers_;
     g.trim_start = true;
@@ -193,7 +194,8 @@ class Chat {
     say_notice(context_.get(), false);
     const riffle_stats s = context_stats(context_.get());
     const std::string seed = seed_text(o_.common.sampling);
-    std::fprintf(stderr, "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
+    std::fprintf(stderr,
+                 "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
                  stats_line(s).c_str(), seed.empty() ? "" : (", " + seed).c_str(),
                  riffle_session_length(session_.get()), n_ctx(),
                  human_bytes(static_cast<double>(s.host_kv_bytes)).c_str(),

@@ -25,7 +25,8 @@ enum class Input {
 Input standard_input() {
   struct stat s {};
   const int flags = ::fcntl(STDIN_FILENO, F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || ::fstat(STDIN_FILENO, &s) != 0) return Input::NONE;
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || ::fstat(STDIN_FILENO, &s) != 0)
+    return Input::NONE;
   if (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode)) return Input::STREAM;
   if (S_ISCHR(s.st_mode)) return Input::NONE;
   const off_t at = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
@@ -33,8 +34,9 @@ Input standard_input() {
   return at < s.st_size ? Input::BEGUN : Input::NONE;
 }
 
-// To the end of standard input. read and poll, not fread: whoever else has this pipe may have made it non-blocking.
-// optional: there is another prompt, so that a pipe that stays silent may have nothing to do with it.
+// To the end of standard input. read and poll, not fread: another process that has this pipe may
+// have made it non-blocking. optional: there is a prompt, so a silent pipe may have nothing to do
+// with it.
 std::string read_input(bool quiet, bool optional) {
   using Clock = std::chrono::steady_clock;
   std::string text;
@@ -55,28 +57,33 @@ std::string read_input(bool quiet, bool optional) {
     }
     const auto silent = Clock::now() - last;
     if (!said && silent > std::chrono::seconds(text.empty() ? 1 : kSilence)) {
-      const char* const hint = optional && text.empty() ? "; < /dev/null if there is nothing to read" : "";
+      const char* const hint =
+          optional && text.empty() ? "; < /dev/null if there is nothing to read" : "";
       notice(false, "[waiting for standard input%s%s]", text.empty() ? "" : " to end", hint);
       said = true;
     }
     if (optional && text.empty() && silent > std::chrono::seconds(kSilence))
-      throw Exit(EXIT_RUN, text_of("stdin: a pipe that stays open and has sent nothing for %d s, expected a document "
-                                   "to put before -p or the end of input; give < /dev/null if there is no document, "
-                                   "or -f - to wait for it",
+      throw Exit(EXIT_RUN, text_of("stdin: a pipe that stays open and has sent nothing for %d s, "
+                                   "expected a document to put before -p, or the end of input; "
+                                   "give < /dev/null if there is no document, -f - to wait for it",
                                    kSilence));
   }
 }
 
-bool file_is_input(const PromptFlags& flags) { return flags.file_given->count() && flags.file == "-"; }
+bool file_is_input(const PromptFlags& flags) {
+  return flags.file_given->count() && flags.file == "-";
+}
 
 }  // namespace
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
-  flags.text_given = app.add_option("-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
-                         ->type_name("TEXT");
-  flags.file_given = app.add_option("-f,--file", flags.file,
-                                    "read the prompt from a file (-: stdin); -p TEXT then follows it")
-                         ->type_name("FILE");
+  flags.text_given =
+      app.add_option("-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
+          ->type_name("TEXT");
+  flags.file_given =
+      app.add_option("-f,--file", flags.file,
+                     "read the prompt from a file (-: stdin); -p TEXT then follows it")
+          ->type_name("FILE");
 }
 
 std::string prompt_text(const PromptFlags& flags, bool quiet) {
@@ -103,14 +110,20 @@ void say_unread_input(const PromptFlags& flags, bool quiet) {
   if (file_is_input(flags) || !(flags.file_given->count() || flags.text_given->count())) return;
   const Input input = standard_input();
   if (input == Input::BEGUN)
-    return notice(quiet, "[standard input is not read: it was read in part before; -f - reads the rest]");
+    return notice(quiet,
+                  "[standard input is not read: some of it has been read before; "
+                  "-f - reads the rest]");
   if (!flags.file_given->count()) return;
   int waiting = 0;
   struct stat s {};
-  const bool held = input == Input::FILE ? ::fstat(STDIN_FILENO, &s) == 0 && s.st_size > 0
-                                         : input == Input::STREAM &&
-                                               ::ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
-  if (held) notice(quiet, "[standard input is not read: -f names the document; -f - reads standard input]");
+  const bool held =
+      input == Input::FILE
+          ? ::fstat(STDIN_FILENO, &s) == 0 && s.st_size > 0
+          : input == Input::STREAM && ::ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  if (held)
+    notice(quiet,
+           "[standard input is not read: -f names the document; "
+           "-f - reads standard input]");
 }
 
 }  // namespace riffle::cli

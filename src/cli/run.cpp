@@ -44,8 +44,8 @@ struct Answer {
   }
 };
 
-// Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if the model has a
-// chat template that riffle can write.
+// Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if
+// the model has a chat template that riffle can write.
 bool is_message(const RunOptions& o, riffle_model* model) {
   if (o.raw) return false;
   if (o.chat || !o.system.empty() || !o.common.chat_template.empty()) return true;
@@ -58,7 +58,8 @@ bool is_message(const RunOptions& o, riffle_model* model) {
   why.resize(std::min(why.find(';'), why.size()));
   notice(o.common.quiet,
          "[the prompt is continued as plain text: %s; --chat-template NAME makes it "
-         "a message, --raw says that this is meant]", why.c_str());
+         "a message, --raw says that this is meant]",
+         why.c_str());
   return false;
 }
 
@@ -125,7 +126,8 @@ int run_main(RunOptions& o) {
                 {"completion_tokens", result.n_tokens},
                 {"timings",
                  {{"start_seconds", seconds(start, ready)},
-                  {"first_token_seconds", answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
+                  {"first_token_seconds",
+                   answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
                   {"total_seconds", seconds(start, end)}}},
                 {"stats", stats_json(stats)},
                 {"device", plan.device ? Json(plan.device) : Json(nullptr)},
@@ -134,12 +136,14 @@ int run_main(RunOptions& o) {
                 {"options", context_json(o.common.context)},
                 {"seed", g.sampling.seed},
                 {"model", o.common.model_path},
-                {"chat_template", message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
+                {"chat_template",
+                 message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
                 {"version", riffle_version()}});
   } else if (read) {
     const std::string seed = seed_text(g.sampling);
-    notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens, stats_line(stats).c_str(),
-           finish_name(result.finish), seed.empty() ? "" : ("; " + seed).c_str());
+    notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens,
+           stats_line(stats).c_str(), finish_name(result.finish),
+           seed.empty() ? "" : ("; " + seed).c_str());
   } else {
     notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
@@ -150,20 +154,28 @@ int run_main(RunOptions& o) {
 
 void add_run(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* sub = app.add_subcommand("run", "Answer one prompt: -p TEXT, -f FILE, what is piped in, or a document and -p TEXT");
+  CLI::App* sub = app.add_subcommand(
+      "run", "Answer one prompt: -p TEXT, -f FILE, piped text, or a document and -p TEXT");
   sub->footer(
-      "If the model has a chat template that riffle knows (riffle info names it), the prompt is a user's message.\n"
-      "Otherwise, and with --raw, the model continues the prompt as it is, its beginning-of-sequence token before it.\n"
-      "The answer is streamed to stdout; a final line break is added only on a terminal.\n"
-      "Document and question: -f FILE -p TEXT, or ... | riffle run -p TEXT. The text follows the document on a line of\n"
-      "its own. With -f, standard input is not read (-f -: it is the document). With -p alone it is read to its end if\n"
-      "it is a pipe, a socket, or a file that nobody has begun to read. A pipe that stays open and sends nothing for\n"
-      "10 s is an error. Give < /dev/null where there is no document: in a loop that reads standard input itself, and\n"
-      "where ssh, a script or CI leaves a pipe open. -f - waits for as long as it takes.");
+      R"(If the model has a chat template that riffle knows (riffle info names it), the prompt is a
+user's message. Otherwise, and with --raw, the model continues the prompt as it is, its
+beginning-of-sequence token before it. The answer is streamed to stdout; a final line break is
+added only on a terminal.
+Document and question: -f FILE -p TEXT, or ... | riffle run -p TEXT. The text follows the document
+on a line of its own. With -f, standard input is not read (-f -: it is the document). With -p alone
+it is read to its end if it is a pipe, a socket, or a file that nobody has begun to read. A pipe
+that stays open and sends nothing for 10 s is an error. Give < /dev/null if there is no document:
+in a loop that reads standard input itself, and where ssh, a script or CI leaves a pipe open. -f -
+waits for as long as it takes.)");
   add_prompt_flags(*sub, o->prompt);
-  CLI::Option* const raw = sub->add_flag("--raw", o->raw, "continue the prompt as it is, without a chat template");
-  sub->add_flag("--chat", o->chat, "wrap the prompt in the chat template; an error if the model has none")->excludes(raw);
-  sub->add_option("--system", o->system, "system message; implies --chat")->type_name("TEXT")->excludes(raw);
+  CLI::Option* const raw =
+      sub->add_flag("--raw", o->raw, "continue the prompt as it is, without a chat template");
+  sub->add_flag("--chat", o->chat,
+                "wrap the prompt in the chat template; an error if the model has none")
+      ->excludes(raw);
+  sub->add_option("--system", o->system, "system message; implies --chat")
+      ->type_name("TEXT")
+      ->excludes(raw);
   sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
       ->type_name("TEXT")
       ->expected(1)

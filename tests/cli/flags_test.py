@@ -156,7 +156,8 @@ def devices(_):
 
 
 def sizes(_):
-    r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY, "--json", "-q")
+    r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY,
+               "--json", "-q")
     j = json.loads(r.out) if r.code == 0 else {}
     check(j.get("options", {}).get("n_ctx") == 1024 and j["options"]["gpu_mem"] == 5 << 29, "1K and 2.5G", r)
 
@@ -182,9 +183,11 @@ def streams(folder):
     a = riffle("run", "--chat", "-f", path, "-p", "What is the code?", "-n", "12", *GREEDY, *SMALL, "-q")
     b = riffle("run", "--chat", "-p", question, "-n", "12", *GREEDY, *SMALL, "-q")
     check(a.code == 0 and a.out == b.out, "-f and -p make document and question", a)
-    full = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos").out.decode()
+    full = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q",
+                  "--ignore-eos").out.decode()
     stop = full[20:24]
-    r = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos", "--stop", stop)
+    r = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos",
+               "--stop", stop)
     check(r.code == 0 and r.out.decode() == full[: full.index(stop)], "--stop ends before its text", r)
 
 
@@ -203,9 +206,12 @@ def json_output(_):
           j)
     check(j["finish_reason"] in ("stop", "length") and j["timings"]["total_seconds"] > 0 and "version" in j
           and "seed" in j and j["stats"]["prefill_tokens"] == j["prompt_tokens"], "its other fields", j)
-    a = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
-    b = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
-    c = [riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", str(s), "--temp", "1", *SMALL, "-q").out for s in (8, 9)]
+    a = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL,
+               "-q")
+    b = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL,
+               "-q")
+    c = [riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", str(s), "--temp", "1",
+                *SMALL, "-q").out for s in (8, 9)]
     check(a.out == b.out and a.code == 0, "the same seed gives the same text", (a.out, b.out))
     check(any(o != a.out for o in c), "another seed gives another", c)
 
@@ -248,20 +254,23 @@ def limits(_):
     plan = json.loads(riffle("info", "--json", "--plan", "--device", "cpu", "-c", "64M", "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] == 64 << 20 and "of host memory, and this machine has" in plan["context_note"],
           "a length beyond host memory is kept on the CPU", plan)
-    r = riffle("run", "--raw", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY, "--json", "-q")
+    r = riffle("run", "--raw", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY,
+               "--json", "-q")
     check(r.code == 0 and json.loads(r.out)["finish_reason"] == "context", "an answer ends with the context", r)
 
 
 def selections(_):
     prompt = words(600).encode()
-    dense = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "-q", "--selector", "dense", stdin=prompt)
+    dense = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "-q", "--selector", "dense",
+                   stdin=prompt)
     for args in (["--selector", "psa", "--epsilon", "1"], ["--selector", "topk", "--budget", "1"],
                  ["--selector", "dense", "--device", "emu"]):
         r = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "-q", *args, stdin=prompt)
         check(r.code == 0 and r.out == dense.out, f"{' '.join(args)} reads all and says the same", r)
     shares = []
     for args in (["dense"], ["psa", "--epsilon", "0.6"], ["topk", "--budget", "256"]):
-        r = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos", "--selector", *args,
+        r = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos",
+                   "--selector", *args,
                    stdin=prompt)
         shares.append(json.loads(r.out)["stats"]["kv_read_pct"])
     check(shares[0] == 100 and shares[1] < 100 and shares[2] < 100, "sparse selectors read less", shares)
@@ -313,7 +322,8 @@ def full_disk(_):
         print("skip full disk: no /dev/full")
         return
     with open("/dev/full", "wb") as full:
-        p = subprocess.run([BIN, "run", "--raw", "-p", "The rain", "-n", "4", *SMALL, "-q"], stdout=full,
+        p = subprocess.run([BIN, "run", "--raw", "-p", "The rain", "-n", "4", *SMALL, "-q"],
+                           stdout=full,
                            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(), timeout=120)
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 
