@@ -486,7 +486,8 @@ typedef struct riffle_sampling {
   int32_t top_k;      /* 40; 0: off */
   float top_p;        /* 0.95; 1: off */
   float min_p;        /* 0.05; 0: off */
-  uint64_t seed;      /* the same seed gives the same text */
+  uint64_t seed;      /* 0. The same seed gives the same text. 0 is an ordinary seed, not "random".
+                         For another text each time, set a random number */
 } riffle_sampling;
 RIFFLE_API void riffle_sampling_defaults(riffle_sampling *sampling);
 

@@ -158,6 +158,19 @@ void add_selection_flags(CLI::App& app, CommonOptions& options) {
   }
 }
 
+// None for -1, which llama.cpp's users know as "random".
+std::optional<uint64_t> parse_seed(const std::string& text) {
+  if (text == "-1") return std::nullopt;
+  uint64_t seed = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);
+  if (error != std::errc() || stop != end)
+    throw CLI::ValidationError("--seed", "'" + text + "': expected a whole number from 0 to " +
+                                             std::to_string(UINT64_MAX) +
+                                             ", or -1 for a random seed");
+  return seed;
+}
+
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   const Group g{app, "Answer"};
   number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt, "tokens to generate; -1: until the context is full");
@@ -165,10 +178,12 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   number_flag(g, "--top-k", o.sampling.top_k, 0, kMaxInt, "sample among the k likeliest; 0: off");
   number_flag(g, "--top-p", o.sampling.top_p, 0, 1, "sample among the likeliest that make up p; 1: off");
   number_flag(g, "--min-p", o.sampling.min_p, 0, 1, "drop what is below this share of the likeliest; 0: off");
-  app.add_option("-s,--seed", o.sampling.seed, "the same seed gives the same text")
+  app.add_option_function<std::string>(
+         "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
+         "the same seed gives the same text; -1: a random one, which is reported")
       ->group(g.heading)
       ->type_name("N")
-      ->capture_default_str();
+      ->default_str("-1");
 }
 
 void add_chat_flag(CLI::App& app, std::string& target) {

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,8 @@ struct CommonOptions {
   CommonOptions();
   std::string model_path;          // -m; "" until resolve_model_path() (common.h, called by load_model)
   riffle_context_options context;  // holds .selection too
-  riffle_sampling sampling;
+  riffle_sampling sampling;        // but for its seed
+  std::optional<uint64_t> seed;    // --seed; none: each command draws its own (seed.h)
   int32_t max_tokens;  // -n; -1: until the context is full
   std::string chat_template;  // --chat-template; "": the model's own
   std::string weights;        // --weights; "": as the file has them

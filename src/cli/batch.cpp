@@ -37,7 +37,7 @@ int run_batch(BatchOptions& o) {
   // A reader that goes away is an error of the output like any other, and so is a limit on the size of files.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling});
+  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
   BatchOutput output(o.out, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
@@ -71,7 +71,8 @@ int run_batch(BatchOptions& o) {
   InterruptGuard guard(context.get());
   BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, quiet);
   progress.counts.held = held;
-  BatchRunner runner(model.get(), context.get(), o.scheduler, o.unordered, input, output, progress);
+  BatchRunner runner(model.get(), model_name(model.get(), o.common.model_path), context.get(),
+                     o.scheduler, o.unordered, input, output, progress);
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
   progress.finish();
@@ -98,11 +99,17 @@ void add_batch(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BatchOptions>();
   CLI::App* sub = app.add_subcommand("batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
   sub->footer(
-      "A line: {\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"...\",\"max_tokens\":32}}, or "
-      "messages in place\n"
-      "of prompt. Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;\n"
-      "n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. What a line leaves out comes from the flags. A bad line gets an error record and the rest goes on; the exit code is then 6.\n"
-      "The same command after an interruption of any kind goes on from what the output holds.");
+      R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
+or messages in place of prompt. Body: model, max_tokens (or max_completion_tokens), temperature,
+top_k, top_p, min_p, seed, stop; n if it is 1, stream if it is false, frequency_penalty and
+presence_penalty if they are 0. What a line leaves out comes from the flags. The loaded model
+answers, whatever model a line names; response.body.model of the record is its name. A bad line
+gets an error record and the rest goes on; the exit code is then 6.
+Seeds: a line without a seed gets one of its own, which its record names
+(response.body.riffle.seed). It is random, or with --seed N follows from N and the line's number
+alone: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the recorded
+seed as its seed gives the same text again.
+The same command after an interruption of any kind goes on from what the output holds.)");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
       ->type_name("FILE")

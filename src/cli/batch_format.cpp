@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "cli/seed.h"
+
 namespace riffle::cli {
 namespace {
 
@@ -230,9 +232,10 @@ std::vector<std::string> parse_stop(const Fields& f, const In& value) {
   return out;
 }
 
-void parse_body(const Fields& f, const In& body, BatchRequest& r) {
+// Whether the line has a seed of its own.
+bool parse_body(const Fields& f, const In& body, BatchRequest& r) {
   constexpr int32_t kIntMax = std::numeric_limits<int32_t>::max();
-  bool prompt = false, messages = false, limited = false;
+  bool prompt = false, messages = false, limited = false, seeded = false;
   for (const auto& [key, value] : body.items()) {
     const std::string field = "body." + key;
     if (key == "prompt") {
@@ -244,8 +247,8 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
     } else if (value.is_null()) {
       continue;  // OpenAI's way of leaving an optional field out
     } else if (key == "model") {
-      r.model = f.text(field, value);
-      if (r.model.size() > kMaxNameBytes)
+      // Any name will do: the record names the model that answers.
+      if (f.text(field, value).size() > kMaxNameBytes)
         f.fail("bad_request", text_of("field body.model is longer than %zu bytes", kMaxNameBytes));
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
       if (limited) f.fail("bad_request", "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
@@ -261,6 +264,7 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
       r.sampling.top_k = f.integer<int32_t>(field, value, 0, kIntMax);
     } else if (key == "seed") {
       r.sampling.seed = f.integer<uint64_t>(field, value, 0, std::numeric_limits<uint64_t>::max());
+      seeded = true;
     } else if (key == "stop") {
       r.stop = parse_stop(f, value);
     } else if (key == "n") {
@@ -277,6 +281,7 @@ void parse_body(const Fields& f, const In& body, BatchRequest& r) {
   if (!prompt && !messages) f.fail("bad_request", "field body.prompt or body.messages is missing");
   if (prompt && r.prompt.empty()) f.fail("empty_prompt", "field body.prompt is empty");
   r.chat = messages;
+  return seeded;
 }
 
 }  // namespace
@@ -318,7 +323,9 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number, const B
     }
   }
   if (!body) f.fail("bad_request", "field body is missing");
-  parse_body(f, *body, r);
+  // Identical lines are to differ, so no two lines share a seed that they were not given.
+  if (!parse_body(f, *body, r))
+    r.sampling.seed = defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed();
   if (!url.empty() && (url == "/v1/chat/completions") != r.chat)
     f.fail("bad_request",
            std::string("field url is ") + url + " but the body has " + (r.chat ? "messages" : "a prompt"));

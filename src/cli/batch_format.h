@@ -16,7 +16,6 @@ struct BatchRequest {
   bool chat = false;  // messages, not prompt
   std::string prompt;
   std::vector<Message> messages;
-  std::string model;  // as asked for; echoed, not acted upon
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
   std::vector<std::string> stop;
@@ -26,6 +25,7 @@ struct BatchRequest {
 struct BatchDefaults {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
+  std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
 // Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id,
@@ -36,7 +36,7 @@ struct BatchError {
 };
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-constexpr size_t kMaxNameBytes = 1024;  // of custom_id and model, which go into the record
+constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the record, and of model
 constexpr int kMaxNesting = 32;         // a valid request needs 5
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
@@ -44,7 +44,8 @@ constexpr size_t kMaxValues =
 // Parses a line. Throws BatchError; messages begin "line N: ".
 BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults);
 
-// Output records. Each holds the number of its line ("line"), by which a resumed run knows it again.
+// Output records. Each holds the number of its line ("line"), by which a resumed run knows it
+// again. model_name: of the model that answers, whatever the line asked for.
 Json batch_error_record(size_t line_number, const BatchError& error);
 Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
                          const std::string& text, const riffle_request_end& end);

@@ -20,7 +20,7 @@ Json batch_answer_record(size_t line_number, const BatchRequest& request, const 
   else choice["text"] = text;
   choice["finish_reason"] = result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
   const Json body = {{"object", request.chat ? "chat.completion" : "text_completion"},
-                     {"model", request.model.empty() ? model_name : request.model},
+                     {"model", model_name},
                      {"choices", Json::array({choice})},
                      {"usage",
                       {{"prompt_tokens", end.prompt_tokens},

@@ -33,15 +33,16 @@ BatchError error_of(size_t line, riffle_status status, const std::string& text, 
 
 }  // namespace
 
-BatchRunner::BatchRunner(riffle_model* model, riffle_context* context, riffle_scheduler_options scheduler,
-                         bool unordered, BatchInput& input, BatchOutput& output, BatchProgress& progress)
+BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+                         riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
+                         BatchOutput& output, BatchProgress& progress)
     : model_(model),
       context_(context),
       unordered_(unordered),
       input_(input),
       output_(output),
       progress_(progress),
-      model_name_(model_info(model).name),
+      model_name_(std::move(model_name)),
       max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
   scheduler.on_token = on_token;
   scheduler.on_done = on_done;

@@ -15,9 +15,11 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // scheduler: what the flags say; its callbacks are set here. All arguments outlive the runner. Throws Exit.
-  BatchRunner(riffle_model* model, riffle_context* context, riffle_scheduler_options scheduler, bool unordered,
-              BatchInput& input, BatchOutput& output, BatchProgress& progress);
+  // scheduler: what the flags say; its callbacks are set here. All arguments outlive the runner.
+  // Throws Exit. model_name: for the records.
+  BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+              riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
+              BatchOutput& output, BatchProgress& progress);
 
   // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line
   // that is not; the rest is kept beside the output. Throws Exit.

@@ -3,12 +3,13 @@
 
 #include "cli/common.h"
 #include "cli/line_editor.h"
+#include "cli/seed.h"
 
 namespace riffle::cli {
 namespace {
 
 const char* const kHelp = R"(/load FILE  read a document; it goes in front of your next question
-/stats      what was read and how fast
+/stats      what was read, how fast, and the seed
 /clear      forget the conversation
 /help       this
 /exit       leave (also Ctrl-D)
@@ -23,7 +24,9 @@ struct ChatOptions {
 
 class Chat {
  public:
-  explicit Chat(ChatOptions& o) : o_(o), quiet_(o.common.quiet), editor_(history_path()) {}
+  explicit Chat(ChatOptions& o) : o_(o), quiet_(o.common.quiet), editor_(history_path()) {
+    o_.common.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
+  }
 
   int run() {
     model_ = load_model(o_.common);
@@ -33,8 +36,11 @@ class Chat {
     clear();
     InterruptGuard guard(context_.get());
     said_ = say_notice(context_.get(), quiet_);
-    if (editor_.interactive() && !quiet_)
-      notice(false, "%s, %d tokens of context. /help lists commands.", o_.common.model_path.c_str(), n_ctx());
+    if (editor_.interactive() && !quiet_) {
+      const std::string seed = seed_text(o_.common.sampling);
+      notice(false, "%s, %d tokens of context%s. /help lists commands.",
+             o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
+    }
     std::string line;
     for (;;) {
       const LineEditor::Got got = read_question(line);
@@ -157,6 +163,11 @@ class Chat {
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
     g.sampling = o_.common.sampling;
+    // The first answer takes the session's seed itself, as run does. The others take seeds that
+    // follow from it: a question asked again gets another answer, and the same seed and questions
+    // give the same conversation.
+    if (answers_) g.sampling.seed = derived_seed(o_.common.sampling.seed, answers_);
+    ++answers_;
     g.trim_start = true;
     g.ignore_eos = o_.ignore_eos;
     std::vector<const char*> stop;
@@ -182,8 +193,11 @@ class Chat {
   void show_stats() {
     say_notice(context_.get(), false);
     const riffle_stats s = context_stats(context_.get());
-    std::fprintf(stderr, "%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
-                 stats_line(s).c_str(), riffle_session_length(session_.get()), n_ctx(),
+    const std::string seed = seed_text(o_.common.sampling);
+    std::fprintf(stderr,
+                 "%s%s\n%zu of %d tokens of context in use; KV in host memory %s; peak memory %s\n",
+                 stats_line(s).c_str(), seed.empty() ? "" : (", " + seed).c_str(),
+                 riffle_session_length(session_.get()), n_ctx(),
                  human_bytes(static_cast<double>(s.host_kv_bytes)).c_str(),
                  human_bytes(static_cast<double>(s.peak_rss_bytes)).c_str());
   }
@@ -197,6 +211,7 @@ class Chat {
   std::vector<Message> messages_;
   std::string said_;      // of the context's notice
   std::string document_;  // loaded, waiting for its question
+  uint64_t answers_ = 0;  // begun in this session
   int code_ = EXIT_OK;
 };
 

@@ -188,6 +188,11 @@ riffle_model_info model_info(const riffle_model* model) {
   return info;
 }
 
+std::string model_name(const riffle_model* model, const std::string& path) {
+  const riffle_model_info info = model_info(model);
+  return *info.name ? info.name : fs::path(path).filename().string();
+}
+
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
   const std::string text = with_flags(riffle_context_notice(context));
   const bool goes_on = !said.empty() && text.starts_with(said + "; ");
@@ -273,28 +278,6 @@ std::string read_file(const std::string& path) {
   return read_all(in.get(), path);
 }
 
-void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
-  flags.text_given = app.add_option("-p,--prompt", flags.text, "the prompt")->type_name("TEXT");
-  flags.file_given = app.add_option("-f,--file", flags.file, "read it from a file (-: stdin); -p TEXT then follows it")
-                         ->type_name("FILE");
-}
-
-std::string prompt_text(const PromptFlags& flags) {
-  std::string text;
-  if (flags.file_given->count()) {
-    text = read_file(flags.file);
-    if (flags.text_given->count()) text = with_document(std::move(text), flags.text);
-  } else if (flags.text_given->count()) {
-    text = flags.text;
-  } else if (!is_terminal(STDIN_FILENO)) {
-    text = read_stdin();
-  } else {
-    throw Exit(EXIT_USAGE, "no prompt: give -p TEXT, -f FILE or pipe it in");
-  }
-  if (text.empty()) throw Exit(EXIT_RUN, "the prompt is empty");
-  return text;
-}
-
 std::string with_document(std::string document, std::string_view question) {
   while (!document.empty() && (document.back() == '\n' || document.back() == '\r')) document.pop_back();
   return document + "\n" + std::string(question);
@@ -340,6 +323,10 @@ std::string stats_line(const riffle_stats& s) {
   if (const double p = kv_read_pct(s); std::isfinite(p)) line += text_of(", %.1f%% of KV read", p);
   if (const double p = pool_hit_pct(s); std::isfinite(p)) line += text_of(", %.1f%% pool hits", p);
   return line;
+}
+
+std::string seed_text(const riffle_sampling& s) {
+  return s.temperature > 0 ? "seed " + std::to_string(s.seed) : "";
 }
 
 Json stats_json(const riffle_stats& s) {

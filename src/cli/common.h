@@ -79,6 +79,8 @@ Session create_session(riffle_context* context);
 void say_unread_settings(const CommonOptions& options);
 
 riffle_model_info model_info(const riffle_model* model);
+// The name that the model's file carries, or the last part of its path.
+std::string model_name(const riffle_model* model, const std::string& path);
 riffle_stats context_stats(const riffle_context* context);
 // What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells what the answer is worth, and
 // again behind it (memory is pinned while a prompt is read). Returns the whole notice.
@@ -98,17 +100,6 @@ std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>
 
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();
-
-// -p TEXT, -f FILE or piped stdin. With both -f and -p the text follows the file after a line break, which is how the
-// shipped model was trained to see a document and a question.
-struct PromptFlags {
-  std::string text, file;
-  CLI::Option* text_given = nullptr;
-  CLI::Option* file_given = nullptr;
-};
-void add_prompt_flags(CLI::App& app, PromptFlags& flags);
-// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty.
-std::string prompt_text(const PromptFlags& flags);
 
 // Document and question as one message.
 std::string with_document(std::string document, std::string_view question);
@@ -194,6 +185,7 @@ double decode_rate(const riffle_stats& stats);
 const char* finish_name(riffle_finish finish);  // "stop", "length", "context", "aborted", "none"
 std::string percent(double value);              // "9.7%", or "-" for NaN
 std::string stats_line(const riffle_stats& stats);
+std::string seed_text(const riffle_sampling& sampling);  // "seed 17"; "" if the answer is greedy
 
 Json stats_json(const riffle_stats& stats);  // counters; rates and percentages beside them
 Json selection_json(const riffle_selection& selection);

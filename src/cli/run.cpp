@@ -1,7 +1,11 @@
 // riffle run: one prompt, one answer.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "cli/common.h"
+#include "cli/prompt.h"
+#include "cli/seed.h"
 
 namespace riffle::cli {
 namespace {
@@ -9,7 +13,7 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   PromptFlags prompt;
-  bool chat = false, ignore_eos = false;
+  bool chat = false, raw = false, ignore_eos = false;
   std::string system;
   std::vector<std::string> stop;
 };
@@ -40,13 +44,34 @@ struct Answer {
   }
 };
 
+// Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if
+// the model has a chat template that riffle can write.
+bool is_message(const RunOptions& o, riffle_model* model) {
+  if (o.raw) return false;
+  if (o.chat || !o.system.empty() || !o.common.chat_template.empty()) return true;
+  const riffle_message probe{"user", "x"};
+  size_t n = 0;
+  const riffle_status status = riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
+  if (status == RIFFLE_BUFFER_TOO_SMALL) return true;
+  if (status != RIFFLE_UNSUPPORTED) check(status, model);
+  std::string why = riffle_model_error(model);
+  why.resize(std::min(why.find(';'), why.size()));
+  notice(o.common.quiet,
+         "[the prompt is continued as plain text: %s; --chat-template NAME makes it "
+         "a message, --raw says that this is meant]",
+         why.c_str());
+  return false;
+}
+
 int run_main(RunOptions& o) {
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
-  const std::string prompt = prompt_text(o.prompt);
+  const std::string prompt = prompt_text(o.prompt, o.common.quiet);
   Model model = load_model(o.common);
+  say_unread_input(o.prompt, o.common.quiet);
+  const bool message = is_message(o, model.get());
   std::vector<int32_t> tokens;
-  if (o.chat) {
+  if (message) {
     std::vector<Message> messages;
     if (!o.system.empty()) messages.push_back({"system", o.system});
     messages.push_back({"user", prompt});
@@ -76,8 +101,9 @@ int run_main(RunOptions& o) {
   riffle_generate_defaults(&g);
   g.max_tokens = o.common.max_tokens;
   g.sampling = o.common.sampling;
+  g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   g.ignore_eos = o.ignore_eos;
-  g.trim_start = o.chat;
+  g.trim_start = message;
   std::vector<const char*> stop;
   for (const std::string& s : o.stop) stop.push_back(s.c_str());
   g.stop = stop.data();
@@ -100,19 +126,26 @@ int run_main(RunOptions& o) {
                 {"completion_tokens", result.n_tokens},
                 {"timings",
                  {{"start_seconds", seconds(start, ready)},
-                  {"first_token_seconds", answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
+                  {"first_token_seconds",
+                   answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
                   {"total_seconds", seconds(start, end)}}},
                 {"stats", stats_json(stats)},
                 {"device", plan.device ? Json(plan.device) : Json(nullptr)},
                 {"device_note", plan.device_note},
                 {"notice", said.empty() ? Json(nullptr) : Json(said)},
                 {"options", context_json(o.common.context)},
-                {"seed", o.common.sampling.seed},
+                {"seed", g.sampling.seed},
                 {"model", o.common.model_path},
+                {"chat_template",
+                 message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
                 {"version", riffle_version()}});
+  } else if (read) {
+    const std::string seed = seed_text(g.sampling);
+    notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens,
+           stats_line(stats).c_str(), finish_name(result.finish),
+           seed.empty() ? "" : ("; " + seed).c_str());
   } else {
-    if (read) notice(o.common.quiet, "[answer of %d tokens; %s; %s]", result.n_tokens, stats_line(stats).c_str(), finish_name(result.finish));
-    else notice(o.common.quiet, "[stopped while the prompt was being read]");
+    notice(o.common.quiet, "[stopped while the prompt was being read]");
   }
   return result.finish == RIFFLE_FINISH_ABORTED ? EXIT_INTERRUPTED : EXIT_OK;
 }
@@ -121,19 +154,35 @@ int run_main(RunOptions& o) {
 
 void add_run(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* sub = app.add_subcommand("run", "Answer one prompt: -p TEXT, -f FILE, or what is piped in");
+  CLI::App* sub = app.add_subcommand(
+      "run", "Answer one prompt: -p TEXT, -f FILE, piped text, or a document and -p TEXT");
   sub->footer(
-      "The prompt is continued as it is, the model's beginning-of-sequence token before it; --chat makes it a user's\n"
-      "message. The answer is streamed to stdout; a final line break is added only on a terminal.");
+      R"(If the model has a chat template that riffle knows (riffle info names it), the prompt is a
+user's message. Otherwise, and with --raw, the model continues the prompt as it is, its
+beginning-of-sequence token before it. The answer is streamed to stdout; a final line break is
+added only on a terminal.
+Document and question: -f FILE -p TEXT, or ... | riffle run -p TEXT. The text follows the document
+on a line of its own. With -f, standard input is not read (-f -: it is the document). With -p alone
+it is read to its end if it is a pipe, a socket, or a file that nobody has begun to read. A pipe
+that stays open and sends nothing for 10 s is an error. Give < /dev/null if there is no document:
+in a loop that reads standard input itself, and where ssh, a script or CI leaves a pipe open. -f -
+waits for as long as it takes.)");
   add_prompt_flags(*sub, o->prompt);
-  sub->add_flag("--chat", o->chat, "wrap the prompt in the model's chat template");
-  sub->add_option("--system", o->system, "system message, with --chat")->type_name("TEXT")->needs("--chat");
+  CLI::Option* const raw =
+      sub->add_flag("--raw", o->raw, "continue the prompt as it is, without a chat template");
+  sub->add_flag("--chat", o->chat,
+                "wrap the prompt in the chat template; an error if the model has none")
+      ->excludes(raw);
+  sub->add_option("--system", o->system, "system message; implies --chat")
+      ->type_name("TEXT")
+      ->excludes(raw);
   sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
+  sub->get_option("--chat-template")->excludes(raw);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }
 

@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "cli/common.h"
+#include "cli/prompt.h"
 
 namespace riffle::cli {
 namespace {
@@ -39,8 +40,9 @@ int tokenize_main(TokenizeOptions& o) {
   const bool decode = o.decode_given->count() > 0;
   std::vector<int32_t> ids;
   if (decode) ids = parse_ids(o.decode);
-  const std::string text = decode ? "" : prompt_text(o.prompt);
+  const std::string text = decode ? "" : prompt_text(o.prompt, o.common.quiet);
   Model model = load_model(o.common);
+  if (!decode) say_unread_input(o.prompt, o.common.quiet);
   if (decode) {
     const std::string out = detokenize(model.get(), ids);
     if (o.common.json) print_json({{"text", out}, {"ids", ids}, {"version", riffle_version()}});

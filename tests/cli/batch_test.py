@@ -157,8 +157,11 @@ def good_lines(folder):
     check(body["usage"]["completion_tokens"] == 20 and body["choices"][0]["finish_reason"] == "length"
           and body["usage"]["prompt_tokens"] > 3, "usage is counted", body)
     check(0 < one[4]["response"]["body"]["riffle"]["kv_read_pct"] <= 100, "riffle statistics", one[4])
+    name = json.loads(riffle("info", "--json", "-q").out)["name"]
+    check(name and {x["response"]["body"]["model"] for x in one} == {name},
+          "a record names the model that answered, whatever model its line asked for", one[5])
     check("message" in one[2]["response"]["body"]["choices"][0], "messages are answered by a message", one[2])
-    alone = riffle("run", "-p", "Once upon a time", "-n", "20", *GREEDY, *SMALL, "-q")
+    alone = riffle("run", "--raw", "-p", "Once upon a time", "-n", "20", *GREEDY, *SMALL, "-q")
     check(text_of(one[1]) == alone.out.decode(), "the text is that of riffle run", (text_of(one[1]), alone.out))
     alone = riffle("run", "--chat", "-p", "The code is 4821.\nWhat is the code?", "-n", "8", *GREEDY, *SMALL, "-q")
     check(text_of(one[2]) == alone.out.decode(), "and that of riffle run --chat", (text_of(one[2]), alone.out))

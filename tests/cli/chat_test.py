@@ -159,10 +159,10 @@ def stopping(_):
 
 
 def colours(_):
-    t = Terminal("run", "-p", "The rain", "-n", "4", *GREEDY, *SMALL)
+    t = Terminal("run", "--raw", "-p", "The rain", "-n", "4", *GREEDY, *SMALL)
     code = t.end()
     check(code == 0 and b"\x1b[2m" in t.seen, "notices are dimmed on a terminal", t.seen)
-    t = Terminal("run", "-p", "The rain", "-n", "4", *GREEDY, *SMALL, NO_COLOR="1")
+    t = Terminal("run", "--raw", "-p", "The rain", "-n", "4", *GREEDY, *SMALL, NO_COLOR="1")
     code = t.end()
     check(code == 0 and b"\x1b" not in t.seen and b"decode steps" in t.seen, "NO_COLOR", t.seen)
     t = Terminal("run", "-n", "4")

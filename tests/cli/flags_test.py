@@ -104,15 +104,15 @@ def selection_ranges(_):
 def names(_):
     """Errors and notices name flags, not members of the library's options."""
     small = ["-p", "x", "-n", "1", "-c", "1024"]
-    r = riffle("run", *small, "--device", "emu", "--gpu-mem", "1M", "-q")
+    r = riffle("run", "--raw", *small, "--device", "emu", "--gpu-mem", "1M", "-q")
     check(one_line_error(r, 4, "riffle: --gpu-mem is 1.0 MiB", "at least"), "a budget that is too small", r)
-    r = riffle("run", *small, "--device", "emu", "--slots", "3", "-q")
+    r = riffle("run", "--raw", *small, "--device", "emu", "--slots", "3", "-q")
     check(one_line_error(r, 4, "riffle: --slots is 3"), "too few slots", r)
-    r = riffle("run", *small, "--host-mem", "1K", "-q")
+    r = riffle("run", "--raw", *small, "--host-mem", "1K", "-q")
     check(one_line_error(r, 4, "riffle: --host-mem is 1.0 KiB", "1024 tokens"), "too little for the KV", r)
-    r = riffle("run", "-p", "x", "-n", "1", "--host-mem", "64M")
+    r = riffle("run", "--raw", "-p", "x", "-n", "1", "--host-mem", "64M")
     check(r.code == 0 and b"--host-mem (64.0 MiB), and -c sets another length" in r.err, "a shorter context, with the reason", r)
-    r = riffle("run", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
+    r = riffle("run", "--raw", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
     check(r.code == 0 and r.err.count(b"has no effect") == 1 and b"--epsilon has no effect: selector topk does not look at it, "
           b"it is for psa" in r.err, "a setting that the selector does not look at", r)
     r = riffle("bench", "--trace", "--cost", "a100", "-q")
@@ -120,7 +120,7 @@ def names(_):
 
 
 def notices(_):
-    args = ["run", "-p", "The rain", "-n", "4", "-c", "40000", "--device", "cpu", *GREEDY]
+    args = ["run", "--raw", "-p", "The rain", "-n", "4", "-c", "40000", "--device", "cpu", *GREEDY]
     beyond = b"trained with 32768"
     p = subprocess.run([BIN, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                        env=environment(), timeout=120)
@@ -132,14 +132,14 @@ def notices(_):
     long_list = ["--selector", "tokenselect", "--positions", "list", "--select-tokens", "33K"]
     j = json.loads(riffle(*args, *long_list, "-q", "--json").out)
     check("lists of positions reach" in (j["notice"] or ""), "a list longer than the trained length", j["notice"])
-    j = json.loads(riffle("run", "-p", "The rain", "-n", "2", *SMALL, "-q", "--json").out)
+    j = json.loads(riffle("run", "--raw", "-p", "The rain", "-n", "2", *SMALL, "-q", "--json").out)
     check(j["notice"] is None, "no notice where there is nothing to say", j["notice"])
 
 
 def devices(_):
     j = json.loads(riffle("info", "--plan", "--json").out)
     plan = j["plan"]
-    args = ["run", "-p", "The rain", "-n", "4", "-c", "1K", *GREEDY]
+    args = ["run", "--raw", "-p", "The rain", "-n", "4", "-c", "1K", *GREEDY]
     if plan["device"] == "cuda":
         check(plan["device_note"] != "", "the plan names the GPU", plan)
         r = riffle(*args, "--device", "cuda", "-q")
@@ -156,25 +156,26 @@ def devices(_):
 
 
 def sizes(_):
-    r = riffle("run", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY, "--json", "-q")
+    r = riffle("run", "--raw", "-p", "Hello", "-n", "2", "-c", "1K", "--gpu-mem", "2.5G", *GREEDY,
+               "--json", "-q")
     j = json.loads(r.out) if r.code == 0 else {}
     check(j.get("options", {}).get("n_ctx") == 1024 and j["options"]["gpu_mem"] == 5 << 29, "1K and 2.5G", r)
 
 
 def streams(folder):
-    quiet = riffle("run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL, "-q")
+    quiet = riffle("run", "--raw", "-p", "The rain", "-n", "12", *GREEDY, *SMALL, "-q")
     check(quiet.code == 0 and quiet.err == b"" and len(quiet.out) > 0, "run -q: the answer alone", quiet)
-    loud = riffle("run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL)
+    loud = riffle("run", "--raw", "-p", "The rain", "-n", "12", *GREEDY, *SMALL)
     check(loud.out == quiet.out and len(loud.err) > 0, "statistics are on stderr only", loud)
     check(b"\x1b" not in loud.err and b"\r" not in loud.err, "no escapes and no bar in a pipe", loud)
-    piped = riffle("run", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
+    piped = riffle("run", "--raw", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
     check(piped.out == quiet.out and piped.code == 0, "the prompt from stdin", piped)
     path = os.path.join(folder, "prompt.txt")
     with open(path, "w") as f:
         f.write("The rain")
-    r = riffle("run", "-f", path, "-n", "12", *GREEDY, *SMALL, "-q")
+    r = riffle("run", "--raw", "-f", path, "-n", "12", *GREEDY, *SMALL, "-q")
     check(r.out == quiet.out and r.code == 0, "the prompt from a file", r)
-    r = riffle("run", "-f", "-", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
+    r = riffle("run", "--raw", "-f", "-", "-n", "12", *GREEDY, *SMALL, "-q", stdin=b"The rain")
     check(r.out == quiet.out and r.code == 0, "the prompt from -f -", r)
     question = "The code is 4821.\nWhat is the code?"
     with open(path, "w") as f:
@@ -182,14 +183,16 @@ def streams(folder):
     a = riffle("run", "--chat", "-f", path, "-p", "What is the code?", "-n", "12", *GREEDY, *SMALL, "-q")
     b = riffle("run", "--chat", "-p", question, "-n", "12", *GREEDY, *SMALL, "-q")
     check(a.code == 0 and a.out == b.out, "-f and -p make document and question", a)
-    full = riffle("run", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos").out.decode()
+    full = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q",
+                  "--ignore-eos").out.decode()
     stop = full[20:24]
-    r = riffle("run", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos", "--stop", stop)
+    r = riffle("run", "--raw", "-p", "The rain", "-n", "200", *GREEDY, *SMALL, "-q", "--ignore-eos",
+               "--stop", stop)
     check(r.code == 0 and r.out.decode() == full[: full.index(stop)], "--stop ends before its text", r)
 
 
 def json_output(_):
-    args = ["run", "-p", "The rain", "-n", "12", *GREEDY, *SMALL]
+    args = ["run", "--raw", "-p", "The rain", "-n", "12", *GREEDY, *SMALL]
     text = riffle(*args, "-q").out.decode()
     r = riffle(*args, "--json")
     try:
@@ -203,65 +206,71 @@ def json_output(_):
           j)
     check(j["finish_reason"] in ("stop", "length") and j["timings"]["total_seconds"] > 0 and "version" in j
           and "seed" in j and j["stats"]["prefill_tokens"] == j["prompt_tokens"], "its other fields", j)
-    a = riffle("run", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
-    b = riffle("run", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL, "-q")
-    c = [riffle("run", "-p", "The rain", "-n", "20", "--seed", str(s), "--temp", "1", *SMALL, "-q").out for s in (8, 9)]
+    a = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL,
+               "-q")
+    b = riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", "7", "--temp", "1", *SMALL,
+               "-q")
+    c = [riffle("run", "--raw", "-p", "The rain", "-n", "20", "--seed", str(s), "--temp", "1",
+                *SMALL, "-q").out for s in (8, 9)]
     check(a.out == b.out and a.code == 0, "the same seed gives the same text", (a.out, b.out))
     check(any(o != a.out for o in c), "another seed gives another", c)
 
 
 def bad_text(folder):
-    r = riffle("run", "-p", "")
+    r = riffle("run", "--raw", "-p", "")
     check(one_line_error(r, 1, "empty"), "empty prompt", r)
-    r = riffle("run", stdin=b"")
+    r = riffle("run", "--raw", stdin=b"")
     check(one_line_error(r, 1, "empty"), "empty stdin", r)
-    r = riffle("run", "-q", *SMALL, stdin=b"good \xff bad")
+    r = riffle("run", "--raw", "-q", *SMALL, stdin=b"good \xff bad")
     check(one_line_error(r, 1, "UTF-8", "5"), "invalid UTF-8 is placed", r)
     r = riffle("run", "--chat", "-q", *SMALL, stdin=b"good \xc3( bad")
     check(one_line_error(r, 1, "UTF-8"), "invalid UTF-8 in a chat prompt", r)
     r = riffle("run", "--chat", "-q", *SMALL, stdin=b"a\0b")
     check(one_line_error(r, 1, "NUL"), "NUL in a chat prompt", r)
-    r = riffle("run", "-f", os.path.join(folder, "none.txt"))
+    r = riffle("run", "--raw", "-f", os.path.join(folder, "none.txt"))
     check(one_line_error(r, 1, "none.txt"), "a missing prompt file is named", r)
-    r = riffle("run", "-f", folder)
+    r = riffle("run", "--raw", "-f", folder)
     check(one_line_error(r, 1, folder), "a folder as prompt file", r)
 
 
 def limits(_):
-    r = riffle("run", "-c", "64", "-q", stdin=words(500).encode())
+    r = riffle("run", "--raw", "-c", "64", "-q", stdin=words(500).encode())
     check(one_line_error(r, 5, "64"), "a prompt longer than the context", r)
-    r = riffle("run", "-p", "x", "--device", "emu", "--slots", "2", "-q")
+    r = riffle("run", "--raw", "-p", "x", "--device", "emu", "--slots", "2", "-q")
     check(one_line_error(r, 4), "too few slots", r)
-    r = riffle("run", "-p", "x", "--device", "emu", "--gpu-mem", "1M", "-q")
+    r = riffle("run", "--raw", "-p", "x", "--device", "emu", "--gpu-mem", "1M", "-q")
     check(one_line_error(r, 4), "too small a budget", r)
     small = ["--device", "emu", "--gpu-mem", "60M"]
-    r = riffle("run", "-p", "x", *small, "-c", "32768", "-q")
+    r = riffle("run", "--raw", "-p", "x", *small, "-c", "32768", "-q")
     check(one_line_error(r, 4, "32768 tokens of context need at least"), "a length that does not fit a budget", r)
     plan = json.loads(riffle("info", "--json", "--plan", *small, "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] < 32768 and plan["n_ctx"] % 1024 == 0, "... and what fits of the default", plan)
     held = f"the context holds {plan['n_ctx']} tokens, of the 32768"
     check(held in plan["context_note"] and held.encode() in riffle("info", "--plan", *small, "-q").out, "the plan says so", plan)
-    r = riffle("run", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
+    r = riffle("run", "--raw", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
     check(r.code == 0 and held in (json.loads(r.out)["notice"] or "") and held.encode() in r.err, "... and run", r)
-    r = riffle("run", *small, "-q", stdin=words(9000).encode())
+    r = riffle("run", "--raw", *small, "-q", stdin=words(9000).encode())
     check(one_line_error(r, 5, str(plan["n_ctx"])), "a prompt longer than what fits", r)
     plan = json.loads(riffle("info", "--json", "--plan", "--device", "cpu", "-c", "64M", "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] == 64 << 20 and "of host memory, and this machine has" in plan["context_note"],
           "a length beyond host memory is kept on the CPU", plan)
-    r = riffle("run", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY, "--json", "-q")
+    r = riffle("run", "--raw", "-p", "The rain", "-c", "40", "-n", "-1", "--ignore-eos", *GREEDY,
+               "--json", "-q")
     check(r.code == 0 and json.loads(r.out)["finish_reason"] == "context", "an answer ends with the context", r)
 
 
 def selections(_):
     prompt = words(600).encode()
-    dense = riffle("run", "-n", "16", *GREEDY, *SMALL, "-q", "--selector", "dense", stdin=prompt)
+    dense = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "-q", "--selector", "dense",
+                   stdin=prompt)
     for args in (["--selector", "psa", "--epsilon", "1"], ["--selector", "topk", "--budget", "1"],
                  ["--selector", "dense", "--device", "emu"]):
-        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "-q", *args, stdin=prompt)
+        r = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "-q", *args, stdin=prompt)
         check(r.code == 0 and r.out == dense.out, f"{' '.join(args)} reads all and says the same", r)
     shares = []
     for args in (["dense"], ["psa", "--epsilon", "0.6"], ["topk", "--budget", "256"]):
-        r = riffle("run", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos", "--selector", *args,
+        r = riffle("run", "--raw", "-n", "16", *GREEDY, *SMALL, "--json", "-q", "--ignore-eos",
+                   "--selector", *args,
                    stdin=prompt)
         shares.append(json.loads(r.out)["stats"]["kv_read_pct"])
     check(shares[0] == 100 and shares[1] < 100 and shares[2] < 100, "sparse selectors read less", shares)
@@ -313,7 +322,8 @@ def full_disk(_):
         print("skip full disk: no /dev/full")
         return
     with open("/dev/full", "wb") as full:
-        p = subprocess.run([BIN, "run", "-p", "The rain", "-n", "4", *SMALL, "-q"], stdout=full,
+        p = subprocess.run([BIN, "run", "--raw", "-p", "The rain", "-n", "4", *SMALL, "-q"],
+                           stdout=full,
                            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(), timeout=120)
     check(p.returncode == 1 and b"write" in p.stderr, "a full disk is an error", p)
 

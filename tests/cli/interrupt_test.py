@@ -13,7 +13,7 @@ def finish(p, seconds=60):
 
 
 def during_an_answer(_):
-    p = start("run", "-p", "The rain", "-c", "32K", *ENDLESS)
+    p = start("run", "--raw", "-p", "The rain", "-c", "32K", *ENDLESS)
     first = p.stdout.read(20)
     p.send_signal(signal.SIGINT)
     code, rest, err, seconds = finish(p)
@@ -24,7 +24,7 @@ def during_an_answer(_):
 
 
 def json_of_a_stopped_answer(_):
-    p = start("run", "-p", "The rain", "-c", "32K", *ENDLESS, "--json", "-q")
+    p = start("run", "--raw", "-p", "The rain", "-c", "32K", *ENDLESS, "--json", "-q")
     time.sleep(3)
     p.send_signal(signal.SIGINT)
     code, out, err, _ = finish(p)
@@ -35,7 +35,7 @@ def during_prefill(folder):
     path = os.path.join(folder, "long.txt")
     with open(path, "w") as f:
         f.write(words(24000))
-    p = start("run", "-f", path, "-c", "32K", *ENDLESS, "-q")
+    p = start("run", "--raw", "-f", path, "-c", "32K", *ENDLESS, "-q")
     time.sleep(1.5)
     p.send_signal(signal.SIGINT)
     code, _, err, seconds = finish(p)
@@ -47,7 +47,7 @@ def json_of_a_stopped_prompt(folder):
     path = os.path.join(folder, "long.txt")
     with open(path, "w") as f:
         f.write(words(24000))
-    p = start("run", "-f", path, "-c", "32K", *ENDLESS, "--json", "-q")
+    p = start("run", "--raw", "-f", path, "-c", "32K", *ENDLESS, "--json", "-q")
     time.sleep(1.5)
     p.send_signal(signal.SIGINT)
     code, out, err, _ = finish(p)
@@ -68,7 +68,7 @@ def during_a_bench(_):
 
 
 def terminate(_):
-    p = start("run", "-p", "The rain", "-c", "32K", *ENDLESS)
+    p = start("run", "--raw", "-p", "The rain", "-c", "32K", *ENDLESS)
     p.stdout.read(5)
     p.send_signal(signal.SIGTERM)
     code, _, err, _ = finish(p)
@@ -93,7 +93,7 @@ def during_a_batch(_):
 
 
 def twice(_):
-    p = start("run", "-p", "The rain", "-c", "32K", *ENDLESS)
+    p = start("run", "--raw", "-p", "The rain", "-c", "32K", *ENDLESS)
     p.stdout.read(5)
     p.send_signal(signal.SIGINT)
     p.send_signal(signal.SIGINT)

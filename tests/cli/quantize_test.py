@@ -1,7 +1,7 @@
 """riffle quantize and --weights: files that other commands run, refusals that cost nothing."""
 from harness import *
 
-PROMPT = ["-p", "The old clock in the hall struck nine, and", "-n", "8", *GREEDY, *SMALL]
+PROMPT = ["--raw", "-p", "The old clock in the hall struck nine, and", "-n", "8", *GREEDY, *SMALL]
 
 
 def quantize(folder, kind, *more):

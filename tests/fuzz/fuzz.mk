@@ -9,7 +9,8 @@ FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template 
 FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_options gguf_model gguf_split json safetensors config config_gguf config_json \
                 hf_folder split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf tokenizer_json tokenizer_text \
                 template_syntax template_reader chat_family chat_recognise) \
-                src/util/buffer src/util/error $(addprefix src/cli/,text batch_format batch_reader batch_resume)
+                src/util/buffer src/util/error \
+                $(addprefix src/cli/,text seed batch_format batch_reader batch_resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)

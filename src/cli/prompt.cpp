@@ -1,0 +1,129 @@
+#include "cli/prompt.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+namespace {
+
+enum class Input {
+  NONE,    // closed or not for reading, a terminal, /dev/null or another device, a file at its end
+  FILE,    // a file that nobody has read from
+  BEGUN,   // a file that somebody has read the beginning of
+  STREAM,  // a pipe, a FIFO or a socket
+};
+
+Input standard_input() {
+  struct stat s {};
+  const int flags = ::fcntl(STDIN_FILENO, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || ::fstat(STDIN_FILENO, &s) != 0)
+    return Input::NONE;
+  if (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode)) return Input::STREAM;
+  if (S_ISCHR(s.st_mode)) return Input::NONE;
+  const off_t at = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
+  if (at <= 0) return Input::FILE;  // its size tells nothing: files in /proc have none
+  return at < s.st_size ? Input::BEGUN : Input::NONE;
+}
+
+// To the end of standard input. read and poll, not fread: another process that has this pipe may
+// have made it non-blocking. optional: there is a prompt, so a silent pipe may have nothing to do
+// with it.
+std::string read_input(bool quiet, bool optional) {
+  using Clock = std::chrono::steady_clock;
+  std::string text;
+  char buffer[1 << 16];
+  auto last = Clock::now();
+  bool said = quiet || is_terminal(STDIN_FILENO);
+  for (;;) {
+    pollfd waiting{STDIN_FILENO, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, 200);
+    if (ready > 0) {
+      const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n == 0) return text;
+      if (n < 0 && errno != EINTR && errno != EAGAIN)
+        throw Exit(EXIT_RUN, std::string("stdin: cannot read: ") + std::strerror(errno));
+      if (n > 0) text.append(buffer, static_cast<size_t>(n));
+      last = Clock::now();
+      continue;
+    }
+    const auto silent = Clock::now() - last;
+    if (!said && silent > std::chrono::seconds(text.empty() ? 1 : kSilence)) {
+      const char* const hint =
+          optional && text.empty() ? "; < /dev/null if there is nothing to read" : "";
+      notice(false, "[waiting for standard input%s%s]", text.empty() ? "" : " to end", hint);
+      said = true;
+    }
+    if (optional && text.empty() && silent > std::chrono::seconds(kSilence))
+      throw Exit(EXIT_RUN, text_of("stdin: a pipe that stays open and has sent nothing for %d s, "
+                                   "expected a document to put before -p, or the end of input; "
+                                   "give < /dev/null if there is no document, -f - to wait for it",
+                                   kSilence));
+  }
+}
+
+bool file_is_input(const PromptFlags& flags) {
+  return flags.file_given->count() && flags.file == "-";
+}
+
+}  // namespace
+
+void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
+  flags.text_given =
+      app.add_option("-p,--prompt", flags.text, "the prompt; text that is piped in goes before it")
+          ->type_name("TEXT");
+  flags.file_given =
+      app.add_option("-f,--file", flags.file,
+                     "read the prompt from a file (-: stdin); -p TEXT then follows it")
+          ->type_name("FILE");
+}
+
+std::string prompt_text(const PromptFlags& flags, bool quiet) {
+  const bool asked = flags.text_given->count() > 0;
+  std::string document;
+  bool given = true;
+  if (flags.file_given->count()) {
+    document = file_is_input(flags) ? read_input(quiet, false) : read_file(flags.file);
+  } else if (asked) {
+    const Input input = standard_input();
+    if (input == Input::FILE || input == Input::STREAM) document = read_input(quiet, true);
+    given = document.find_first_not_of("\r\n") != document.npos;
+  } else if (!is_terminal(STDIN_FILENO)) {
+    document = read_input(quiet, false);
+  } else {
+    throw Exit(EXIT_USAGE, "no prompt: give -p TEXT, -f FILE or pipe it in");
+  }
+  if (asked) document = given ? with_document(std::move(document), flags.text) : flags.text;
+  if (document.empty()) throw Exit(EXIT_RUN, "the prompt is empty");
+  return document;
+}
+
+void say_unread_input(const PromptFlags& flags, bool quiet) {
+  if (file_is_input(flags) || !(flags.file_given->count() || flags.text_given->count())) return;
+  const Input input = standard_input();
+  if (input == Input::BEGUN)
+    return notice(quiet,
+                  "[standard input is not read: some of it has been read before; "
+                  "-f - reads the rest]");
+  if (!flags.file_given->count()) return;
+  int waiting = 0;
+  struct stat s {};
+  const bool held =
+      input == Input::FILE
+          ? ::fstat(STDIN_FILENO, &s) == 0 && s.st_size > 0
+          : input == Input::STREAM && ::ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  if (held)
+    notice(quiet,
+           "[standard input is not read: -f names the document; "
+           "-f - reads standard input]");
+}
+
+}  // namespace riffle::cli

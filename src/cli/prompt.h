@@ -1,0 +1,35 @@
+// The prompt of run and tokenize: from -p, from a file, from standard input.
+#pragma once
+#include <string>
+
+#include "cli/args.h"
+
+namespace riffle::cli {
+
+// A document, from -f FILE or piped in, and -p TEXT after it, on a line of its own: the shipped
+// model was trained to see a document and a question so. With -f, standard input is left alone (-f
+// -: it is the file).
+//
+// With -p, standard input may be anything that the caller happens to have. What is read then:
+//   a pipe, a FIFO or a socket   to its end. It has to send something, or end, within kSilence
+//                                seconds. Scripts, ssh and CI can hand down a pipe that never ends:
+//                                riffle must not hang on it. A document may come late: riffle must
+//                                not answer without it. So silence is an error.
+//   a file, from its beginning   to its end
+//   a file, from further on      not at all: a shell's `while read` loop needs the rest
+//   a terminal, /dev/null        not at all
+struct PromptFlags {
+  std::string text, file;
+  CLI::Option* text_given = nullptr;
+  CLI::Option* file_given = nullptr;
+};
+constexpr int kSilence = 10;
+
+void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+// Throws Exit: EXIT_USAGE if nothing was given, EXIT_RUN if what was given is empty or cannot be
+// read.
+std::string prompt_text(const PromptFlags& flags, bool quiet);
+// One line on stderr, unless quiet, if standard input holds text that prompt_text left alone.
+void say_unread_input(const PromptFlags& flags, bool quiet);
+
+}  // namespace riffle::cli

@@ -1,0 +1,20 @@
+// Seeds of the sampler: drawn where none is given, and one for each line of a batch.
+#pragma once
+#include <cstdint>
+
+namespace riffle::cli {
+
+// Seeds that riffle chooses stay below 2^53. They are written to JSON, and many JSON readers
+// (JavaScript, jq) keep numbers as doubles, which hold whole numbers exactly up to 2^53. A seed
+// that such a reader has rounded would give another text.
+constexpr int kSeedBits = 53;
+
+// A random seed from the system.
+uint64_t draw_seed();
+
+// Seed number n of those that follow from `seed`: output n (from 1) of SplitMix64 with the state
+// `seed` (Steele et al., 2014), its upper 53 bits. It depends on nothing else, so a line's seed is
+// the same in any run, shard and order.
+uint64_t derived_seed(uint64_t seed, uint64_t n);
+
+}  // namespace riffle::cli
