@@ -70,7 +70,11 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
     if (Status status = choose_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   } else {
-    if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
+    // Bounds for the test are made of digests alone.
+    if (step.ranked.rank_codes && step.ranked.progressive && step.ranked.stop != Stop::Paper && step.ranked.stop != Stop::Window)
+      return cudaErrorNotSupported;
+    const auto score = step.ranked.rank_codes ? estimate_rows : score_rows;
+    if (Status status = score(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
     if (Status status = rank_orders(step, scratch, scratch.order, nullptr, 0, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;

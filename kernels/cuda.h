@@ -297,6 +297,7 @@ struct Ranked {
   double budget = 0;          // one shot: <= 1 a share of the tokens, > 1 tokens; as select/topk.cpp computes blocks
   DigestKind digest = DigestKind::CuboidMean;
   Gqa gqa = Gqa::Mean;
+  bool rank_codes = false;    // ranked by the masses that INT4 keys give the blocks, not by digests
   Stop stop = Stop::Paper;
   double slack = 0;           // log((1 - epsilon) / epsilon)
   int microbatch = 16;

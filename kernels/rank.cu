@@ -16,6 +16,10 @@ struct RankArgs {
   int g, want;
 };
 
+// Where the scores of a row's candidates begin: estimate.cu writes masses, in base 2, of all full blocks, score.cu scores of the
+// candidates.
+__device__ inline int first_score(const Ranked& ranked, const RowGeometry& r) { return ranked.rank_codes ? r.first : 0; }
+
 // The same value in all threads; combine must not care about order (max) or the order is fixed (sums: it is).
 template <class Combine>
 __device__ float block_reduce(float value, float* memory, Combine combine) {
@@ -42,7 +46,7 @@ __global__ __launch_bounds__(kSortThreads) void head_ranks_kernel(const __grid_c
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
   const int n = r.n_candidates;
-  float* scores = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
+  float* scores = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first_score(a.step.ranked, r);
   int32_t* buffers = a.scratch.sorted + (int64_t(row) * a.g + h) * 2 * a.step.max_blocks;
   const int each = (n + kSortThreads - 1) / kSortThreads, begin = min(thread * each, n), end = min(begin + each, n);
   for (int pass = 0; pass < 8; ++pass) {
@@ -85,7 +89,8 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
   if (fresh) {
     for (int p = thread; p < r.n_forced; p += kRankThreads) order[p] = forced_block(r, p);
     if (thread == 0 && a.counts != nullptr) a.counts[2 * row] = r.n_forced, a.counts[2 * row + 1] = r.n_total;
-    const float* heads = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;
+    const float* heads = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks + first_score(ranked, r);
+    const float unit = ranked.rank_codes ? kLn2 : 1.0f;
     if (ranked.gqa == Gqa::SoftSum && n > 0) {
       // All ranked blocks are full, so log n_b is the same for all and cancels.
       for (int h = 0; h < a.g; ++h) {
@@ -93,15 +98,21 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
         float top = -INFINITY, sum = 0;
         for (int i = thread; i < n; i += kRankThreads) top = fmaxf(top, one[i]);
         top = block_reduce(top, reduce, Larger());
-        for (int i = thread; i < n; i += kRankThreads) sum += expf(one[i] - top);
+        for (int i = thread; i < n; i += kRankThreads) sum += expf(unit * (one[i] - top));
         sum = block_reduce(sum, reduce, Sum());
-        for (int i = thread; i < n; i += kRankThreads) scores[i] = (h == 0 ? 0 : scores[i]) + expf(one[i] - top) / sum;
+        for (int i = thread; i < n; i += kRankThreads) scores[i] = (h == 0 ? 0 : scores[i]) + expf(unit * (one[i] - top)) / sum;
       }
     } else if (ranked.gqa == Gqa::Union) {
       for (int i = thread; i < n; i += kRankThreads) {
         float best = heads[i];
         for (int h = 1; h < a.g; ++h) best = fmaxf(best, heads[h * a.step.max_blocks + i]);
         scores[i] = best;
+      }
+    } else if (ranked.rank_codes) {  // digests' scores come as the heads' mean
+      for (int i = thread; i < n; i += kRankThreads) {
+        float mean = 0;
+        for (int h = 0; h < a.g; ++h) mean += heads[h * a.step.max_blocks + i];
+        scores[i] = mean / float(a.g);
       }
     }
     if (ranked.progressive && (ranked.stop == Stop::Bound || ranked.stop == Stop::Veto) && n > 0)

@@ -248,6 +248,10 @@ typedef enum riffle_stop {
  * UNION: best rank that any head gives. */
 typedef enum riffle_gqa { RIFFLE_GQA_MEAN = 0, RIFFLE_GQA_SOFT_SUM = 1, RIFFLE_GQA_UNION = 2 } riffle_gqa;
 
+/* What psa and topk rank blocks by: DIGESTS: their digests. CODES: the attention weight that INT4 keys of their tokens give them
+ * (as for selector riffle; on a GPU psa then needs stop PAPER or WINDOW). */
+typedef enum riffle_rank { RIFFLE_RANK_DIGESTS = 0, RIFFLE_RANK_CODES = 1 } riffle_rank;
+
 /* What twilight starts from: everything; the best blocks of a budget; or psa's own selection (on a GPU with stop PAPER or
  * WINDOW). On a GPU twilight, tokenselect and riffle need residency decided there, else they are RIFFLE_UNSUPPORTED. */
 typedef enum riffle_base { RIFFLE_BASE_ALL = 0, RIFFLE_BASE_TOPK = 1, RIFFLE_BASE_PSA = 2 } riffle_base;
@@ -266,6 +270,7 @@ typedef struct riffle_selection {
   riffle_selector selector;
   riffle_digest digest;
   riffle_gqa gqa;
+  riffle_rank rank;       /* psa, topk                                                                     */
   riffle_stop stop;       /* psa  */
   float epsilon;          /* psa: share of attention weight to cover, (0,1]; 1 reads everything            */
   int32_t microbatch;     /* psa: blocks between two tests, 1 to 2^20                                      */

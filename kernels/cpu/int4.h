@@ -106,5 +106,7 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
 
 // A weight in units of 2^-30. Weights are at most 1, so 2^24 tokens fit 64 bits many times over.
 static constexpr float kFixedOne = 0x1p30f;
+// The same where the sum of a block's 64 must fit 32 bits.
+static constexpr float kFixedBlockOne = 0x1p24f;
 
 }  // namespace riffle::cpu

@@ -141,6 +141,9 @@ struct SelectKernels {
 
   // w[i] = exp(s[i] - top), top = max s (w may be s). Returns the sum of fixed(w[i]), the weight in units of 2^-30.
   uint64_t (*exp_weights)(const float* s, int64_t n, float* w, float* top);
+  // For each of n_blocks blocks of block_size scores (16, 32 or 64; block b's begin at s + b * block_size): top[b], the
+  // largest, and sum[b], the sum of exp(s - top[b]), each in units of 2^-24.
+  void (*block_masses)(const float* s, int64_t n_blocks, int block_size, float* top, float* sum);
   // Those >= pivot to `above`, the others to `below`, each in order and with room for n + 16; above may be w. *n_above: how
   // many. Returns the sum of fixed() of those above, if all are in [0,1].
   uint64_t (*split)(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above);

@@ -28,6 +28,15 @@ struct Select2 : Avx2 {
     const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     return static_cast<uint64_t>(_mm_cvtsi128_si64(two)) + static_cast<uint64_t>(_mm_extract_epi64(two, 1));
   }
+  using Whole = __m256i;  // 8 sums
+  static Whole no_whole() { return _mm256_setzero_si256(); }
+  static Whole add_whole(Whole sum, Vec w) { return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne))); }
+  static void total_whole(const Whole sums[8], float* totals) {
+    const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+    const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
+    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
+  }
   static unsigned greater_equal(Vec a, Vec b) {
     return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
   }

@@ -55,6 +55,21 @@ uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
   return sum;
 }
 
+void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
+  for (int64_t b = 0; b < n_blocks; b++) {
+    const float* from = s + b * block_size;
+    float largest = -INFINITY;
+    for (int i = 0; i < block_size; i++) largest = from[i] > largest ? from[i] : largest;
+    int32_t whole = 0;
+    for (int i = 0; i < block_size; i++) {
+      const float w = from[i] == -INFINITY ? 0 : std::exp(from[i] - largest);
+      whole += w >= 0 && w <= 1 ? static_cast<int32_t>(std::lrint(w * kFixedBlockOne)) : 0;
+    }
+    top[b] = largest;
+    sum[b] = static_cast<float>(whole) * (1 / kFixedBlockOne);
+  }
+}
+
 uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above) {
   int64_t count = 0;
   uint64_t sum = 0;
@@ -76,6 +91,6 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 
 }  // namespace
 
-void select_scalar(SelectKernels* k) { *k = {int4_encode, int4_query, int4_score, exp_weights, split, mark}; }
+void select_scalar(SelectKernels* k) { *k = {int4_encode, int4_query, int4_score, exp_weights, block_masses, split, mark}; }
 
 }  // namespace riffle::cpu

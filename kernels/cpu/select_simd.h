@@ -1,6 +1,7 @@
 // Selection kernels for any vector instruction set: beside what attention_simd.h asks for, S gives
 //   score_groups<H>      heads [h0, h0+H) of int4_score for a run of groups; kScoreHeads: the largest H
 //   add_fixed(sum, w)    adds the lanes' weights, rounded to units of 2^-30, to 64-bit sums; total_fixed
+//   add_whole(sum, w)    the same in units of 2^-24 and 32-bit sums; total_whole gives the totals of 8 such sums as floats
 //   greater_equal(w, x)  a bit for each lane; compress(w, bits): those lanes first
 #pragma once
 #include "kernels/cpu/attention_simd.h"
@@ -66,6 +67,28 @@ uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
   return S::total_fixed(sum);
 }
 
+template <class S>
+void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes, kBlocks = 8;  // blocks at a time, whose sums are added across lanes together
+  for (int64_t b = 0; b < n_blocks; b += kBlocks) {
+    const int n = n_blocks - b < kBlocks ? static_cast<int>(n_blocks - b) : kBlocks;
+    typename S::Whole sums[kBlocks];
+    float totals[kBlocks];
+    for (int i = 0; i < kBlocks; i++) {
+      const float* from = s + (b + (i < n ? i : n - 1)) * block_size;
+      Vec largest = S::load(from);
+      for (int j = L; j < block_size; j += L) largest = S::max(S::load(from + j), largest);
+      largest = fold_max<S, 1>(largest);
+      sums[i] = S::no_whole();
+      for (int j = 0; j < block_size; j += L) sums[i] = S::add_whole(sums[i], exp_below<S>(S::load(from + j), largest));
+      if (i < n) S::store_n(top + b + i, largest, 1);
+    }
+    S::total_whole(sums, totals);
+    for (int i = 0; i < n; i++) sum[b + i] = totals[i];
+  }
+}
+
 // The vectors written reach beyond what is kept, but never beyond what was read (above may be w).
 template <class S>
 uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above) {
@@ -101,7 +124,7 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 
 template <class S>
 void select_simd(SelectKernels* k) {
-  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, exp_weights<S>, split<S>, mark<S>};
+  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, exp_weights<S>, block_masses<S>, split<S>, mark<S>};
 }
 
 }  // namespace

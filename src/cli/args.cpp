@@ -25,6 +25,7 @@ const Names<riffle_digest> kDigests = {
     {"mean", RIFFLE_DIGEST_MEAN}, {"quest", RIFFLE_DIGEST_QUEST}, {"cuboid-mean", RIFFLE_DIGEST_CUBOID_MEAN}};
 const Names<riffle_gqa> kGqas = {
     {"mean", RIFFLE_GQA_MEAN}, {"soft-sum", RIFFLE_GQA_SOFT_SUM}, {"union", RIFFLE_GQA_UNION}};
+const Names<riffle_rank> kRanks = {{"digests", RIFFLE_RANK_DIGESTS}, {"codes", RIFFLE_RANK_CODES}};
 const Names<riffle_stop> kStops = {{"paper", RIFFLE_STOP_PAPER},
                                    {"window", RIFFLE_STOP_WINDOW},
                                    {"bound", RIFFLE_STOP_BOUND},
@@ -249,6 +250,7 @@ const char* vote_name(riffle_vote v) { return name_of(kVotes, v); }
 const char* positions_name(riffle_positions v) { return name_of(kPositions, v); }
 const char* digest_name(riffle_digest v) { return name_of(kDigests, v); }
 const char* gqa_name(riffle_gqa v) { return name_of(kGqas, v); }
+const char* rank_name(riffle_rank v) { return name_of(kRanks, v); }
 const char* stop_name(riffle_stop v) { return name_of(kStops, v); }
 const char* residency_name(riffle_residency v) { return name_of(kResidencies, v); }
 const char* device_name(riffle_device v) { return name_of(kDevices, v); }

@@ -63,6 +63,7 @@ const char* vote_name(riffle_vote v);
 const char* positions_name(riffle_positions v);
 const char* digest_name(riffle_digest v);
 const char* gqa_name(riffle_gqa v);
+const char* rank_name(riffle_rank v);
 const char* stop_name(riffle_stop v);
 const char* device_name(riffle_device v);
 const char* residency_name(riffle_residency v);

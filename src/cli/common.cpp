@@ -361,6 +361,7 @@ Json selection_json(const riffle_selection& s) {
   return {{"selector", selector_name(s.selector)},
           {"digest", digest_name(s.digest)},
           {"gqa", gqa_name(s.gqa)},
+          {"rank", rank_name(s.rank)},
           {"stop_mode", stop_name(s.stop)},
           {"epsilon", number(s.epsilon)},
           {"microbatch", s.microbatch},

@@ -98,6 +98,7 @@ const std::vector<SelectionSetting>& selection_settings() {
                    "dense: all; psa: best first until epsilon; topk: a budget; twilight, tokenselect, lfps, riffle: see README"),
       word_setting("digest", "digest", &S::digest, digest_name, "summary by which blocks are ranked"),
       word_setting("gqa", "gqa", &S::gqa, gqa_name, "how query heads of a group agree on a ranking"),
+      word_setting("rank", "rank", &S::rank, rank_name, "psa, topk: rank blocks by digests, or by INT4 keys of all tokens"),
       word_setting("stop", "stop", &S::stop, stop_name, "psa: how it decides to stop"),
       number_setting("epsilon", "epsilon", &S::epsilon, "psa: share of attention weight to cover; 1 reads everything"),
       number_setting("budget", "budget", &S::budget, "topk: up to 1 a share of the KV, above 1 a number of tokens"),

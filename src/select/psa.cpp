@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "select/int4_keys.h"
 #include "select/selector.h"
 
 namespace riffle {
@@ -29,14 +30,27 @@ class Psa : public Selector {
     r.stop = s_.stop;
     r.slack = slack_;
     r.microbatch = s_.microbatch;
+    r.rank_codes = ranks_by_codes(s_);
+    // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
+    r.host_only = r.rank_codes && (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO);
+    r.host_only_why = "with rank codes and stop bound or veto has no GPU kernels (paper and window have)";
     return r;
+  }
+  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
+    return ranks_by_codes(s_) ? std::make_unique<Int4Keys>(shape) : nullptr;
+  }
+  bool fits(const SelectorState* state) const override {
+    return !ranks_by_codes(s_) || dynamic_cast<const Int4Keys*>(state) != nullptr;
+  }
+  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
+    return ranks_by_codes(s_) ? Int4Keys::bytes_for(shape, n_tokens) : 0;
   }
   int microbatch() const override { return s_.microbatch; }
 
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const int n = plan.n_candidates(), g = row.g;
-    score_candidates(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan);
+    score_candidates(row, s_, plan);
     plan.rank(plan.scores.data(), n);
     plan.state.assign(size_t(g) * sizeof(Head) / sizeof(double), 0.0);
     for (int h = 0; h < g; ++h) head(plan, h) = Head{};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "select/block_masses.h"
 #include "select/selector.h"
 
 namespace riffle {
@@ -134,13 +135,44 @@ int budget_blocks(const Row& row, float budget) {
   return static_cast<int>(std::min(std::ceil(tokens / row.block_size), double(row.n_blocks)));
 }
 
-void score_candidates(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan) {
+// One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which are logarithms of a mass but
+// for what is the same for all.
+static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride, int g, RowPlan& plan) {
+  const int n = plan.n_candidates();
+  float* scores = plan.scores.data();
+  std::vector<uint64_t> keys(combine == RIFFLE_GQA_UNION ? n : 0);
+  std::fill_n(scores, n, combine == RIFFLE_GQA_UNION ? -std::numeric_limits<float>::infinity() : 0.f);
+  for (int h = 0; h < g; ++h) {
+    const float* one = heads + h * stride;
+    if (combine == RIFFLE_GQA_MEAN) {
+      for (int i = 0; i < n; ++i) scores[i] += one[i] / static_cast<float>(g);
+    } else if (combine == RIFFLE_GQA_SOFT_SUM) {
+      // All ranked blocks are full, so log n_b is the same for all and cancels.
+      const float top = *std::max_element(one, one + n);
+      float sum = 0;
+      for (int i = 0; i < n; ++i) sum += std::exp(one[i] - top);
+      for (int i = 0; i < n; ++i) scores[i] += std::exp(one[i] - top) / sum;
+    } else {
+      for (int i = 0; i < n; ++i) keys[i] = rank_key(one[i], i);
+      std::sort(keys.begin(), keys.end());
+      for (int r = 0; r < n; ++r) {
+        float& s = scores[keys[r] & 0xffffffffu];
+        s = std::max(s, static_cast<float>(-r));
+      }
+    }
+  }
+}
+
+static void score_by_codes(const Row& row, riffle_gqa combine, RowPlan& plan) {
+  const BlockMasses masses = estimate_masses(row, plan);
+  for (int64_t i = 0; i < row.g * masses.n_blocks; ++i) masses.tops[i] += std::log(masses.sums[i]);
+  combine_heads(combine, masses.tops + plan.first_candidate(), masses.n_blocks, row.g, plan);
+}
+
+static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan) {
   const int first = plan.first_candidate(), n = plan.n_candidates(), g = row.g, d = row.d;
-  plan.scores.resize(n);
-  if (n == 0) return;
   plan.index_bytes += int64_t(n) * d * (mean_digest ? 2 : 4);
   std::vector<float>& scratch = plan.scratch;
-  float* scores = plan.scores.data();
   const uint16_t* digests = row.digests + int64_t(first) * row.digest_stride;
   const auto& score = row.kernels->attention.digest_score;
   if (combine == RIFFLE_GQA_MEAN) {
@@ -152,32 +184,24 @@ void score_candidates(const Row& row, riffle_gqa combine, bool mean_digest, RowP
         scratch[d + j] += std::fabs(row.q[h * d + j]);
       }
     for (float& v : scratch) v /= static_cast<float>(g);
-    score(digests, row.digest_stride, n, d, scratch.data(), mean_digest ? nullptr : scratch.data() + d, scores);
+    score(digests, row.digest_stride, n, d, scratch.data(), mean_digest ? nullptr : scratch.data() + d, plan.scores.data());
     return;
   }
-  scratch.resize(2 * d + n);
-  float* abs_q = scratch.data() + d;
-  float* one = scratch.data() + 2 * d;
-  std::vector<uint64_t> keys(combine == RIFFLE_GQA_UNION ? n : 0);
-  std::fill_n(scores, n, combine == RIFFLE_GQA_UNION ? -std::numeric_limits<float>::infinity() : 0.f);
+  scratch.resize(d + size_t(g) * n);
+  float* abs_q = scratch.data();
+  float* heads = abs_q + d;
   for (int h = 0; h < g; ++h) {
     for (int j = 0; j < d; ++j) abs_q[j] = std::fabs(row.q[h * d + j]);
-    score(digests, row.digest_stride, n, d, row.q + h * d, mean_digest ? nullptr : abs_q, one);
-    if (combine == RIFFLE_GQA_SOFT_SUM) {
-      // All ranked blocks are full, so log n_b is the same for all and cancels.
-      const float top = *std::max_element(one, one + n);
-      float sum = 0;
-      for (int i = 0; i < n; ++i) sum += one[i] = std::exp(one[i] - top);
-      for (int i = 0; i < n; ++i) scores[i] += one[i] / sum;
-    } else {
-      for (int i = 0; i < n; ++i) keys[i] = rank_key(one[i], i);
-      std::sort(keys.begin(), keys.end());
-      for (int r = 0; r < n; ++r) {
-        float& s = scores[keys[r] & 0xffffffffu];
-        s = std::max(s, static_cast<float>(-r));
-      }
-    }
+    score(digests, row.digest_stride, n, d, row.q + h * d, mean_digest ? nullptr : abs_q, heads + int64_t(h) * n);
   }
+  combine_heads(combine, heads, n, g, plan);
+}
+
+void score_candidates(const Row& row, const riffle_selection& s, RowPlan& plan) {
+  plan.scores.resize(plan.n_candidates());
+  if (plan.n_candidates() == 0) return;
+  if (ranks_by_codes(s)) score_by_codes(row, s.gqa, plan);
+  else score_by_digests(row, s.gqa, s.digest == RIFFLE_DIGEST_MEAN, plan);
 }
 
 }  // namespace riffle

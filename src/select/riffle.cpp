@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 
+#include "select/block_masses.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 
@@ -45,46 +46,24 @@ class Riffle : public Selector {
 
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
-    const int n = plan.n_candidates(), first = plan.first_candidate(), g = row.g, n_full = row.n_full;
+    const int n = plan.n_candidates(), first = plan.first_candidate();
     if (n == 0) return plan.rank(nullptr, 0);
-    const auto& keys = static_cast<const Int4Keys&>(*row.state);
-
-    // Block b weighs sums[h][b] e^tops[h][b]. The last one is the tail, which has no codes: its keys themselves.
-    const int64_t ldo = int64_t(kRun) * row.block_size, columns = row.n_blocks;
-    plan.scratch.resize(size_t(g) * (2 * columns + ldo));
-    float* tops = plan.scratch.data();
-    float* sums = tops + g * columns;
-    float* scores = sums + g * columns;
-    plan.work.reserve(keys.query_bytes(g));
-    void* query = plan.work.data();
-    keys.prepare_query(row.q, g, query);
-    const auto weigh = row.kernels->select.exp_weights;
-    const auto weigh_blocks = [&](int b, int n_blocks, int n_tokens) {
-      for (int h = 0; h < g; ++h)
-        for (int i = 0; i < n_blocks; ++i) {
-          float* s = scores + h * ldo + i * row.block_size;
-          sums[h * columns + b + i] = static_cast<float>(weigh(s, n_tokens, s, &tops[h * columns + b + i])) * 0x1p-30f;
-        }
-    };
-    for (int b = 0, run; b < n_full; b += run) {
-      run = std::min(kRun, n_full - b);
-      keys.scores(row.layer, row.head, b, run, query, g, scores, ldo, b + run < n_full ? b + run : -1);
-      weigh_blocks(b, run, row.block_size);
-    }
-    const int n_tail = row.tail_tokens();
-    key_scores(row, row.tail, n_tail, scores, ldo);
-    weigh_blocks(n_full, 1, n_tail);
-    plan.index_bytes += n_full * keys.block_bytes() + n_tail * row.row_bytes();
+    const BlockMasses masses = estimate_masses(row, plan);
+    const int64_t n_blocks = masses.n_blocks;
 
     // A block's largest share of a head's weight.
     plan.scores.assign(n, kNone);
     int kept = 0;
-    for (int h = 0; h < g; ++h) {
-      float* weights = sums + h * columns;
+    for (int h = 0; h < row.g; ++h) {
+      float* tops = masses.tops + h * n_blocks;
+      float* weights = masses.sums + h * n_blocks;
       float top = 0;
-      weigh(tops + h * columns, columns, tops + h * columns, &top);  // tops become e^(top - the largest)
+      row.kernels->select.exp_weights(tops, n_blocks, tops, &top);  // tops become e^(top - the largest)
+      // Several sums under way hide the latency of an addition.
+      double parts[8] = {};
+      for (int64_t b = 0; b < n_blocks; ++b) parts[b % 8] += weights[b] *= tops[b];
       double all = 0;
-      for (int64_t b = 0; b < columns; ++b) all += weights[b] *= tops[h * columns + b];
+      for (const double part : parts) all += part;
       const float least = static_cast<float>(all * s_.share), inverse = static_cast<float>(1 / all);
       for (int i = 0; i < n; ++i) {
         if (!(weights[first + i] >= least)) continue;
@@ -96,8 +75,6 @@ class Riffle : public Selector {
   }
 
  private:
-  static constexpr int kRun = 64;  // blocks whose scores are held at once
-
   riffle_selection s_;
   float log_share_;
 };

@@ -24,6 +24,7 @@ constexpr SelectionField kFields[] = {
     {"selector", offsetof(S, selector), true, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_RIFFLE, false, false, "", kAll, kAnyBase},
     {"digest", offsetof(S, digest), true, RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_CUBOID_MEAN, false, false, "", kPsa | kTopk | kTwilight, kOnTopk | kOnPsa},
     {"gqa", offsetof(S, gqa), true, RIFFLE_GQA_MEAN, RIFFLE_GQA_UNION, false, false, "", kPsa | kTopk | kTwilight, kOnTopk | kOnPsa},
+    {"rank", offsetof(S, rank), true, RIFFLE_RANK_DIGESTS, RIFFLE_RANK_CODES, false, false, "", kPsa | kTopk, 0},
     {"stop", offsetof(S, stop), true, RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO, false, false, "", kPsa | kTwilight, kOnPsa},
     {"epsilon", offsetof(S, epsilon), false, 0, 1, true, false, "", kPsa | kTwilight, kOnPsa},
     {"microbatch", offsetof(S, microbatch), true, 1, kMostBlocks, false, false, "", kPsa | kTwilight, kOnPsa},

@@ -121,6 +121,7 @@ struct SelectionRule {
   riffle_stop stop = RIFFLE_STOP_PAPER;
   double slack = 0;         // log((1 - epsilon) / epsilon)
   int microbatch = 0;
+  bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
   bool by_share = false;    // not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight,
   float log_share = 0;      // as INT4 keys tell
   // > 0: of the blocks that the words above choose only the tokens that hold this share of each head's weight, as INT4 keys
@@ -134,7 +135,7 @@ struct SelectionRule {
   riffle_vote vote = RIFFLE_VOTE_SOFT;
   float vote_scale = 1, cache_threshold = 2;
 
-  bool codes() const { return by_share || top_p > 0; }  // needs INT4 keys
+  bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
   bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
 };
 
@@ -185,9 +186,14 @@ void check_selection(const riffle_selection& settings);
 // The digests that these settings rank by.
 DigestSpec digest_spec(const riffle_selection& settings);
 
-// Scores of a plan's candidates by their digests into plan.scores, larger = more critical, heads of the group combined
-// (algorithms.md 0); counts what it reads in plan.index_bytes.
-void score_candidates(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan);
+// Whether these settings rank blocks by INT4 keys in place of digests.
+inline bool ranks_by_codes(const riffle_selection& s) {
+  const bool has_rank = s.selector == RIFFLE_SELECTOR_PSA || s.selector == RIFFLE_SELECTOR_TOPK;
+  return has_rank && s.rank == RIFFLE_RANK_CODES;
+}
+// Scores of a plan's candidates into plan.scores, larger = more critical, heads of the group combined (algorithms.md 0): by
+// their digests or by what their INT4 keys say of their mass. Counts what it reads in plan.index_bytes.
+void score_candidates(const Row& row, const riffle_selection& settings, RowPlan& plan);
 // q . key of the first n tokens of a block, exactly: out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
 // Blocks that a budget (up to 1 a share of the tokens, above 1 a number of them) comes to.

@@ -65,7 +65,7 @@ class Twilight : public Selector {
       w = work(row, plan, *keys, row.n_blocks);
       base_psa(row, plan, *keys, w);
     } else if (s_.base == RIFFLE_BASE_TOPK) {
-      score_candidates(row, s_.gqa, s_.digest == RIFFLE_DIGEST_MEAN, plan);
+      score_candidates(row, s_, plan);
       const int keep = std::clamp(budget_blocks(row, s_.base_budget) - plan.n_forced(), 0, plan.n_candidates());
       w = work(row, plan, *keys, plan.n_forced() + keep);
       base_topk(row, plan, keep, w);

@@ -30,6 +30,7 @@ Ranked ranked_of(const SelectionRule& r) {
   out.stop = static_cast<Stop>(r.stop);
   out.slack = r.slack;
   out.microbatch = r.microbatch;
+  out.rank_codes = r.rank_codes;
   out.by_share = r.by_share;
   out.log2_share = r.log_share * 1.44269504f;
   out.top_p = r.top_p;
@@ -297,7 +298,7 @@ int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks, int64_
   const int d = config_.head_dim, full = n_blocks - 1, block_size = options_.layout.block_size;
   const int64_t code_bytes = int4_block_bytes(block_size, d);
   if (rule.everything) return 0;
-  if (rule.by_share) return full * code_bytes;
+  if (rule.by_share || rule.rank_codes) return full * code_bytes;
   if (rule.by_vote) {  // the candidates' keys
     const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
     return left <= rule.select_tokens ? 0 : left * options_.layout.row_bytes();
