@@ -19,6 +19,7 @@
 #include "cli/eval_examiner.h"
 #include "cli/eval_html.h"
 #include "cli/eval_tasks.h"
+#include "cli/eval_vocabulary.h"
 
 namespace riffle::cli {
 namespace {
@@ -175,14 +176,7 @@ void Evaluator::prepare() {
 
   model_ = load_model(o_.common);
   info_ = model_info(model_.get());
-  vocabulary_.encode = [this](std::string_view s) { return tokenize(model_.get(), s, 0); };
-  vocabulary_.chat = [this](std::string_view s) {
-    return *info_.chat_template_name ? chat_tokens(model_.get(), {{"user", std::string(s)}}) : std::vector<int32_t>();
-  };
-  vocabulary_.piece = [this](int32_t id) { return riffle_token_piece(model_.get(), id); };
-  vocabulary_.size = info_.vocab_size;
-  vocabulary_.bos_id = info_.bos_id;
-  vocabulary_.eos_id = info_.eos_id;
+  vocabulary_ = eval_vocabulary(model_.get(), info_);
   form_ = eval::prompt_form(vocabulary_);
   if (!form_.is_chat) {
     notice(o_.common.quiet, "%s: it has no chat template that riffle knows: questions are asked in plain text",

@@ -212,7 +212,7 @@ void Engine::check_device(const Selector& selector, const riffle_selection& want
   const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
   if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted)
     fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: not with residency host, no_pin, evict fifo "
-         "or a pool per layer", selector.name());
+         "or a pool per layer; selection.selector psa runs there, but may lose answers", selector.name());
 }
 
 uint64_t Engine::index_bytes(const Sequence& s) const {

@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "model/checked.h"
 #include "util/error.h"
@@ -335,6 +337,30 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan
   return planned(fits);
 }
 
+// What else would do where a GPU's memory does not hold the INT4 keys that the selector ranks by. Empty: nothing that riffle
+// knows of. Another selector is named and never taken: what it reads may not hold the answer.
+static std::string ways_out(const Model& model, const ResolvedOptions& r, uint64_t device_free) {
+  if (!r.cuda || !make_selector(r.options.selection)->rule().codes()) return "";
+  const auto fits = [&](const ResolvedOptions& other) {
+    ResolvedOptions copy = other;
+    riffle_plan plan{};
+    return plan_length(model, copy, plan, device_free).status == RIFFLE_OK;
+  };
+  std::vector<std::string> ways;
+  ResolvedOptions shorter = r;
+  riffle_plan plan{};
+  std::string limit;
+  if (r.options.n_ctx > kContextStep && shorten(model, shorter, plan, device_free, limit).status == RIFFLE_OK)
+    ways.push_back(format("n_ctx up to %d", shorter.options.n_ctx));
+  ResolvedOptions digests = r;
+  digests.options.selection.selector = RIFFLE_SELECTOR_PSA;
+  digests.options.selection.rank = RIFFLE_RANK_DIGESTS;
+  if (fits(digests)) ways.push_back("selection.selector psa (without INT4 keys of all tokens; it may lose answers)");
+  std::string text;
+  for (const std::string& way : ways) text += (text.empty() ? "; what fits: " : ", or ") + way;
+  return text;
+}
+
 void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   const int trained = model.config.n_ctx;
   uint64_t device_free = 0;
@@ -350,6 +376,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
       r.context_note += ", which changes this model's text too (its RoPE scaling is dynamic: positions are rotated by the context's "
                         "length)";
   }
+  if (verdict.status == RIFFLE_OUT_OF_MEMORY) verdict.text += ways_out(model, r, device_free);
   if (verdict.status != RIFFLE_OK) throw Error(verdict.status, verdict.text);
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
