@@ -154,6 +154,12 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
     }
     const float f = 1 / s;
     sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
+    if (blends_mean(a.step.ranked)) {
+      const float unread = __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h), read = 1 - unread;
+      const float4 mean = __ldcg(reinterpret_cast<const float4*>(a.scratch.mean_value + int64_t(w.row) * D + x));
+      sum.x = read * sum.x + unread * mean.x, sum.y = read * sum.y + unread * mean.y;
+      sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
+    }
     *reinterpret_cast<float4*>(a.step.out + (int64_t(w.row) * g + h) * d + x) = sum;
     if (x == 0 && a.step.lse != nullptr) a.step.lse[int64_t(w.row) * g + h] = (m + log2f(s)) * kLn2;
   }

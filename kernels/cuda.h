@@ -175,6 +175,7 @@ struct StepSequence {
   int32_t vectors = 2;                      // of a digest: 2, or 3 where the mean key is kept as well (Stop::Veto needs it)
   const float* bound_factor = nullptr;      // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
   const std::byte* codes = nullptr;         // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
+  const uint16_t* value_means = nullptr;    // f16 [..][max_blocks][d], of full blocks; beside codes
   std::byte* votes = nullptr;               // [n_layers][vote_bytes]: tokenselect's last selections; null: none are kept
   std::byte* tail = nullptr;                // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to. So many are fetched at
@@ -270,6 +271,10 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
 // codes + (h * max_blocks + b) * int4_block_bytes (kernels/int4.cuh).
 Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
                    const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream);
+
+// value_means.cu: the mean value of each of these blocks, f16, to means + (h * max_blocks + b) * d.
+Status mean_values(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
+                   const KvLayout& layout, uint16_t* means, int64_t max_blocks, cudaStream_t stream);
 
 // ---- decode attention: score.cu rank.cu estimate.cu top_p_scores.cu top_p.cu vote.cu attend.cu ----------------------
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads query heads (g <= 8).
@@ -417,6 +422,7 @@ struct Seal {
   uint16_t* digests = nullptr;
   float* bound_factor = nullptr;
   std::byte* codes = nullptr;  // null: none are kept
+  uint16_t* value_means = nullptr;  // beside codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;
   KvLayout layout;

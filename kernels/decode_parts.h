@@ -44,6 +44,8 @@ struct DecodeScratch {
                           // token, then votes in the place of head 0; only if chooses_tokens
   uint64_t* masks;        // [rows][max_blocks], by block; only if chooses_tokens
   unsigned long long* weight_sums;  // [rows][g][kWeightBins]; only top_p: sums of weights by their leading bits
+  float* unread;          // [rows][kMaxGroup]: share of a head's weight in blocks that are not read; only by_share
+  float* mean_value;      // [rows][padded dim]: what stands for those blocks' values; only by_share
   float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
 };
@@ -55,6 +57,9 @@ inline constexpr int kCounterStride = 32;  // a cache line each
 __host__ __device__ inline bool chooses_tokens(const Ranked& r) { return !r.everything && (r.top_p > 0 || r.vote.select > 0); }
 // ... or as an order of some blocks; ranks[row].ranked of the candidates are read.
 __host__ __device__ inline bool chooses_order(const Ranked& r) { return chooses_tokens(r) || (!r.everything && r.by_share); }
+
+// A mean value stands for the blocks that are not read.
+__host__ __device__ inline bool blends_mean(const Ranked& r) { return !r.everything && r.by_share; }
 
 inline int padded_group(int g) { return g <= 1 ? 1 : g <= 2 ? 2 : g <= 4 ? 4 : 8; }
 inline int padded_dim(int d) { return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256; }
@@ -90,6 +95,10 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
     take(s.token_scores, per_head * step.layout.block_size);
     take(s.masks, rows * step.max_blocks);
     take(s.weight_sums, rows * g * kWeightBins);
+  }
+  if (blends_mean(step.ranked)) {
+    take(s.unread, rows * kMaxGroup);
+    take(s.mean_value, rows * dim);
   }
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);
   s.bytes = at;

@@ -3,6 +3,7 @@
 // the tails' keys.
 #include "kernels/convert.cuh"
 #include "kernels/decode.cuh"
+#include "kernels/f16_exact.cuh"
 #include "kernels/int4_mma.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/mma.cuh"
@@ -19,6 +20,7 @@ struct EstimateArgs {
   int32_t* order;
   int g;
   int n_parts;  // CTAs of a row's estimate
+  int mean_stride;  // of scratch.mean_value
   float scale;  // log2(e) / sqrt(d)
 };
 
@@ -159,9 +161,30 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
 }
 
 struct ChooseMemory {
-  float least[kMaxGroup];  // log mass from which a block is kept
+  float whole[kMaxGroup];  // log mass of all blocks
+  float least[kMaxGroup];  // ... from which a block is kept
   uint32_t sums[32];
+  float unread[kChooseThreads / 32][kMaxGroup];
+  float values[kChooseThreads];
 };
+
+// The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as select/int4_keys.cpp takes them;
+// the order of the sum is this kernel's own.
+constexpr int kMeanBlocks = 256;
+__device__ inline void mean_of_values(const EstimateArgs& a, int row, int n_full, float* memory) {
+  const int d = a.step.layout.head_dim, thread = threadIdx.x;
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const uint16_t* means = sequence.value_means + head_index(a.step, row) * sequence.max_blocks * d;
+  const int stride = (n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kChooseThreads / d, part = thread / d, j = thread % d;
+  const int n = stride > 0 ? n_full / stride : 0;
+  float sum = 0;
+  for (int i = part; i < n && part < parts; i += parts) sum += from_f16(means[int64_t(i * stride + stride - 1) * d + j]);
+  memory[thread] = sum;
+  __syncthreads();
+  if (thread >= d) return;
+  for (int p = 1; p < parts; ++p) sum += memory[p * d + thread];
+  a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] = n > 0 ? sum / static_cast<float>(n) : 0;
+}
 
 __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_constant__ EstimateArgs a) {
   __shared__ ChooseMemory memory;
@@ -183,12 +206,13 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
       join(m, s, part.x, part.y);
     }
     for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-    if (lane == 0) memory.least[warp] = m + log2f(s) + ranked.log2_share;
+    if (lane == 0) memory.whole[warp] = m + log2f(s), memory.least[warp] = memory.whole[warp] + ranked.log2_share;
   }
   __syncthreads();
 
   constexpr int kEach = 4;  // neighbours that a thread looks at
   int kept = 0;
+  float unread[kMaxGroup] = {};
   for (int first = 0; first < r.n_candidates; first += kEach * kChooseThreads) {
     const int begin = first + kEach * thread;
     bool keep[kEach] = {};
@@ -197,6 +221,12 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
       for (int i = 0; i < kEach; ++i)
         if (begin + i < r.n_candidates)
           keep[i] |= __ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + i) >= memory.least[h];
+#pragma unroll
+    for (int h = 0; h < kMaxGroup; ++h)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (h < a.g && begin + i < r.n_candidates && !keep[i])
+          unread[h] += exp2f(__ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + i) - memory.whole[h]);
     uint32_t mine = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) mine += keep[i];
@@ -210,6 +240,18 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
     __syncthreads();
   }
   if (thread == 0) a.scratch.ranks[row] = {kept, 0};
+#pragma unroll
+  for (int h = 0; h < kMaxGroup; ++h) {
+    for (int o = 16; o > 0; o /= 2) unread[h] += __shfl_xor_sync(kAllLanes, unread[h], o);
+    if (lane == 0) memory.unread[warp][h] = unread[h];
+  }
+  __syncthreads();
+  if (thread < a.g) {
+    float sum = 0;
+    for (int w = 0; w < kChooseThreads / 32; ++w) sum += memory.unread[w][thread];
+    a.scratch.unread[row * kMaxGroup + thread] = fminf(sum, 1.0f);
+  }
+  mean_of_values(a, row, r.n_full, memory.values);
 }
 
 int n_parts(const DecodeStep& step, int n_sm) {
@@ -248,6 +290,7 @@ Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32
   EstimateArgs a = arguments(step, scratch);
   a.order = order;
   a.n_parts = n_parts(step, n_sm);
+  a.mean_stride = padded_dim(step.layout.head_dim);
   return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads), kChooseThreads, step.overlap, stream);
 }
 

@@ -41,6 +41,10 @@ Status seal_tails(const Seal& a, cudaStream_t stream) {
                                       a.digests + a.block * stride, stride, a.bound_factor + a.block,
                                       a.sequence.max_blocks, stream);
   if (status != cudaSuccess || a.codes == nullptr) return status;
+  if (Status means = mean_values(a.sequence.tail, 1, 0, 1, tails, a.layout, a.value_means + a.block * a.layout.head_dim,
+                                 a.sequence.max_blocks, stream);
+      means != cudaSuccess)
+    return means;
   return encode_int4(a.sequence.tail, 1, 0, 1, tails, a.layout,
                      a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim), a.sequence.max_blocks,
                      stream);

@@ -15,15 +15,28 @@ Int4Keys::Int4Keys(const StateShape& shape)
       block_bytes_(block_bytes_of(shape.layout)),
       heads_(size_t(shape.n_layers) * shape.n_kv_heads) {}
 
+int64_t Int4Keys::segment_bytes(const BlockLayout& layout) {
+  return kSegmentBlocks * (block_bytes_of(layout) + int64_t(layout.head_dim) * 2);
+}
+
 void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) {
   Head& h = heads_[layer * n_kv_heads_ + head];
   while (h.n < n_full) {
     if (h.n == static_cast<int>(h.segments.size()) * kSegmentBlocks) {
       h.segments.reserve(h.segments.size() + 1);
-      h.segments.emplace_back(size_t(kSegmentBlocks * block_bytes_));
+      h.segments.emplace_back(size_t(segment_bytes(layout_)));
     }
     std::byte* codes = h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
     kernels_->select.int4_encode(blocks[h.n], layout_.type, layout_.block_size, layout_.head_dim, codes);
+    // The same sums in the same order as kernels/value_means.cu.
+    const int d = layout_.head_dim;
+    std::vector<float> sum(d, 0.0f), value(d);
+    for (int t = 0; t < layout_.block_size; ++t) {
+      kernels_->attention.kv_load(blocks[h.n] + layout_.value_offset() + t * layout_.row_bytes(), d, layout_.type, value.data());
+      for (int j = 0; j < d; ++j) sum[j] += value[j];
+    }
+    for (float& v : sum) v *= 1.0f / static_cast<float>(layout_.block_size);
+    kernels_->attention.kv_store(sum.data(), d, KvType::F16, const_cast<uint16_t*>(value_mean(h, h.n)));
     ++h.n;  // last: what was thrown above leaves the head as it was
   }
 }
@@ -39,12 +52,25 @@ void Int4Keys::truncate(int64_t n_tokens) {
 uint64_t Int4Keys::bytes() const {
   uint64_t segments = 0;
   for (const Head& h : heads_) segments += h.segments.size();
-  return segments * kSegmentBlocks * block_bytes_;
+  return segments * segment_bytes(layout_);
 }
 
 uint64_t Int4Keys::bytes_for(const StateShape& shape, int64_t n_tokens) {
   const int64_t full = n_tokens / shape.layout.block_size, segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
-  return uint64_t(shape.n_layers) * shape.n_kv_heads * segments * kSegmentBlocks * block_bytes_of(shape.layout);
+  return uint64_t(shape.n_layers) * shape.n_kv_heads * segments * segment_bytes(shape.layout);
+}
+
+void Int4Keys::mean_value(int layer, int head, int n_full, float* out) const {
+  const Head& h = heads_[layer * n_kv_heads_ + head];
+  const int d = layout_.head_dim, stride = (n_full + kMeanBlocks - 1) / kMeanBlocks;
+  std::vector<float> value(d);
+  std::fill_n(out, d, 0.0f);
+  int n = 0;
+  for (int b = stride - 1; b < n_full; b += stride, ++n) {
+    kernels_->attention.kv_load(value_mean(h, b), d, KvType::F16, value.data());
+    for (int j = 0; j < d; ++j) out[j] += value[j];
+  }
+  for (int j = 0; j < d; ++j) out[j] /= static_cast<float>(std::max(n, 1));
 }
 
 void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out, int64_t ldo,

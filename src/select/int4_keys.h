@@ -1,5 +1,6 @@
 // INT4 codes of the keys of all full blocks (Twilight, arXiv 2502.02770, 4.2), from which scores are estimated: d/2 + 4
-// bytes a token and KV head, an eighth of what f16 KV takes (form: kernels.h, selection).
+// bytes a token and KV head, an eighth of what f16 KV takes (form: kernels.h, selection). Beside them the mean value of each
+// block, d f16 numbers, which stands for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
 #pragma once
 #include <vector>
 
@@ -25,6 +26,10 @@ class Int4Keys : public SelectorState {
     return h.segments[b / kSegmentBlocks].as<std::byte>() + b % kSegmentBlocks * block_bytes_;
   }
 
+  // The mean value of all blocks [d], from at most kMeanBlocks of them that lie evenly (all of the head's must be there).
+  static constexpr int kMeanBlocks = 256;
+  void mean_value(int layer, int head, int n_full, float* out) const;
+
   // A query group [g][d] (multiplied by 1/sqrt(d), if the scores shall be) in the form that scores() takes.
   size_t query_bytes(int g) const { return cpu::int4_query_bytes(g, layout_.head_dim); }
   void prepare_query(const float* q, int g, void* query) const {
@@ -46,6 +51,12 @@ class Int4Keys : public SelectorState {
   BlockLayout layout_;
   const cpu::Kernels* kernels_;
   int n_kv_heads_;
+  const uint16_t* value_mean(const Head& h, int b) const {
+    return h.segments[b / kSegmentBlocks].as<uint16_t>() + (kSegmentBlocks * block_bytes_) / 2 +
+           int64_t(b % kSegmentBlocks) * layout_.head_dim;
+  }
+  static int64_t segment_bytes(const BlockLayout& layout);  // codes, then mean values, of kSegmentBlocks blocks
+
   int64_t block_bytes_;
   std::vector<Head> heads_;  // [layer][KV head]
 };

@@ -15,6 +15,7 @@ void RowPlan::clear() {
   stand_in.clear();
   stand_in_l.clear();
   read_l.clear();
+  unread.clear();
   index_bytes = 0;
   cached = false;
   attended = false;

@@ -7,6 +7,10 @@
 // does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
 // nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS.md). All of this is our choice.
 //
+// What is not read is not left out: the keys tell what share of a head's weight it holds, and the mean of all values stands
+// for it (SparQ, arXiv 2312.04985, section 3, reallocates weight so). Shares are taken, not masses: an error that all
+// estimates of a head have in common cancels.
+//
 // The codes of all blocks are looked at. To look only at those of the best digests (a quarter of them) was tried: in text
 // whose lines are much alike, digests of any kind leave out the block that holds the answer.
 #include <algorithm>
@@ -54,6 +58,8 @@ class Riffle : public Selector {
     // A block's largest share of a head's weight.
     plan.scores.assign(n, kNone);
     int kept = 0;
+    std::vector<double>& wholes = plan.state;  // of each head
+    wholes.resize(row.g);
     for (int h = 0; h < row.g; ++h) {
       float* tops = masses.tops + h * n_blocks;
       float* weights = masses.sums + h * n_blocks;
@@ -64,6 +70,7 @@ class Riffle : public Selector {
       for (int64_t b = 0; b < n_blocks; ++b) parts[b % 8] += weights[b] *= tops[b];
       double all = 0;
       for (const double part : parts) all += part;
+      wholes[h] = all;
       const float least = static_cast<float>(all * s_.share), inverse = static_cast<float>(1 / all);
       for (int i = 0; i < n; ++i) {
         if (!(weights[first + i] >= least)) continue;
@@ -72,6 +79,16 @@ class Riffle : public Selector {
       }
     }
     plan.rank(plan.scores.data(), kept);
+    if (kept == n) return;
+    plan.unread.assign(row.g, 0.0f);
+    for (int h = 0; h < row.g; ++h) {
+      const float* weights = masses.sums + h * n_blocks + first;
+      double unread = 0;
+      for (int i = 0; i < n; ++i) unread += plan.scores[i] == kNone ? weights[i] : 0.0f;
+      plan.unread[h] = static_cast<float>(unread / wholes[h]);
+    }
+    plan.mean_value.resize(row.d);
+    static_cast<const Int4Keys*>(row.state)->mean_value(row.layer, row.head, row.n_full, plan.mean_value.data());
   }
 
  private:

@@ -93,6 +93,9 @@ class RowPlan {
   // A partial result that stands for tokens that are not read: normalised values [g][d] and log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
   std::vector<float> read_l;  // [g] beside a stand-in: the log-sum-exps of what was read; set by the driver
+  // Each head's share of the weight that lies in blocks that are not read [g], and the mean value [d] that stands for theirs:
+  // the result is (1 - unread) of what was read and unread of mean_value. Empty: what was read is all.
+  std::vector<float> unread, mean_value;
   // The selector has read the plan's tokens itself: stand_in is their result, and nothing is left to attend to.
   bool attended = false;
 

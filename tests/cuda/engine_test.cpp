@@ -170,6 +170,35 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
       }
 }
 
+TEST_CASE("cuda: ranked by INT4 keys, the answers are the CPU's", "[cuda][rank]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
+  for (riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK})
+    for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION}) {
+      INFO("selector " << selector << " gqa " << gqa);
+      riffle_context_options o = cuda_options(selector);
+      o.kv_type = RIFFLE_KV_F32;
+      o.selection.rank = RIFFLE_RANK_CODES;
+      o.selection.gqa = gqa;
+      o.selection.budget = 0.3f;
+      Runtime gpu(o);
+      o.device = RIFFLE_DEVICE_CPU;
+      Runtime cpu(o);
+      const auto a = run(gpu, gpu.session(), prompt, steps), b = run(cpu, cpu.session(), prompt, steps);
+      double worst = 0;
+      for (size_t i = 0; i < a.size(); ++i)
+        for (size_t j = 0; j < a[i].size(); ++j) {
+          const double diff = std::fabs(a[i][j] - b[i][j]);
+          if (!(diff <= worst)) worst = diff;
+        }
+      const riffle_stats x = gpu.stats(), y = cpu.stats();
+      WARN("selector " << selector << " gqa " << gqa << " by codes: largest difference " << worst << ", blocks read "
+                       << x.kv_blocks_read << " and " << y.kv_blocks_read);
+      CHECK(worst <= 0.2);
+      CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <= 0.02 * double(y.kv_blocks_read));
+    }
+}
+
 TEST_CASE("cuda: memory limits are errors that name what would do", "[cuda]") {
   if (skip()) return;
   riffle_model* model = nullptr;

@@ -42,7 +42,8 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
         const int n_heads = 2, n_blocks = 7, first = 1, last = 6, max_blocks = 9;
         const int64_t bytes = int4_block_bytes(block_size, d);
         REQUIRE(bytes == block_size / cpu::kInt4Group * cpu::int4_group_bytes(d));
-        std::vector<uint8_t> blocks(n_heads * n_blocks * layout.block_bytes), want(n_heads * max_blocks * bytes, 0xcd);
+        std::vector<uint8_t> blocks(n_heads * n_blocks * layout.block_bytes),
+            want(n_heads * max_blocks * bytes, 0xcd);
         for (int h = 0; h < n_heads; ++h)
           for (int b = 0; b < n_blocks; ++b) {
             std::vector<float> keys(block_size * d);
@@ -52,6 +53,8 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
             if (b == 5 && h == 0) keys[3] = NAN, keys[d] = INFINITY, keys[2 * d] = -INFINITY;
             uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
             k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type), block);
+            for (float& x : keys) x = normal(g);
+            k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type), block + layout.value_offset);
             if (b < first || b >= last) continue;
             // A group lies on cache lines where the CPU writes it.
             std::vector<uint8_t> room(bytes + 64);
@@ -68,6 +71,24 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
         int64_t wrong = 0;
         for (size_t i = 0; i < got.size(); ++i) wrong += got[i] != want[i];
         CHECK(wrong == 0);
+
+        // Mean values: sums of f32 in the order of the tokens, rounded once.
+        std::vector<uint16_t> mean_want(size_t(n_heads) * max_blocks * d, 0xcdcd);
+        for (int h = 0; h < n_heads; ++h)
+          for (int b = first; b < last; ++b) {
+            const uint8_t* values = &blocks[(h * n_blocks + b) * layout.block_bytes + layout.value_offset];
+            std::vector<float> sum(d, 0.0f), value(d);
+            for (int t = 0; t < block_size; ++t) {
+              k->attention.kv_load(values + t * layout.value_offset / block_size, d, twin(type), value.data());
+              for (int j = 0; j < d; ++j) sum[j] += value[j];
+            }
+            for (float& v : sum) v *= 1.0f / static_cast<float>(block_size);
+            k->attention.kv_store(sum.data(), d, cpu::KvType::F16, &mean_want[(size_t(h) * max_blocks + b) * d]);
+          }
+        DeviceArray<uint16_t> means(std::vector<uint16_t>(mean_want.size(), 0xcdcd));
+        check_cuda(mean_values(reinterpret_cast<const std::byte*>(on_device.get()), n_blocks, first, last, n_heads, layout,
+                               means.get(), max_blocks, nullptr));
+        CHECK(means.download() == mean_want);
       }
 }
 
@@ -105,12 +126,16 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
               std::memcpy(&tails[size_t(layer * heads + h) * layout.block_bytes], block, layout.value_offset);
             }
           }
+        std::vector<uint16_t> means(size_t(layers) * heads * max_blocks * d);
+        for (uint16_t& x : means) x = cpu::f32_to_f16(normal(g));
         const DeviceArray<uint8_t> codes_d(codes), tails_d(tails);
+        const DeviceArray<uint16_t> means_d(means);
         const DeviceArray<float> q_d(q);
         StepSequence sequence;
         sequence.n_tokens = n_tokens;
         sequence.max_blocks = max_blocks;
         sequence.codes = reinterpret_cast<const std::byte*>(codes_d.get());
+        sequence.value_means = means_d.get();
         sequence.tail = reinterpret_cast<std::byte*>(tails_d.get());
         const DeviceArray<StepSequence> sequences(std::vector<StepSequence>{sequence});
         DecodeStep step;
@@ -141,6 +166,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         const int n_candidates = n_full - sinks - window;
         for (int h = 0; h < heads; ++h) {
           std::vector<double> margin(n_blocks, -INFINITY);  // of the largest share over the least, log2
+          std::vector<std::vector<double>> shares;
           for (int i = 0; i < group; ++i) {
             const float* query = &q[(h * group + i) * d];
             std::vector<double> mass(n_blocks, 0.0);
@@ -154,6 +180,8 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
               all += e;
             }
             for (int b = 0; b < n_blocks; ++b) margin[b] = std::max(margin[b], std::log2(mass[b] / all / 0.01));
+            for (double& m : mass) m /= all;
+            shares.push_back(mass);
           }
           const int32_t* order = reinterpret_cast<const int32_t*>(at(parts.order)) + h * max_blocks;
           const int kept = reinterpret_cast<const RankState*>(at(parts.ranks))[h].ranked;
@@ -173,6 +201,22 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
             INFO("head " << h << " block " << b << " margin " << margin[b]);
             if (margin[b] > 0.6) CHECK(read[b]);   // 4 bits a key move a score by some tenths
             if (margin[b] < -0.6) CHECK(!read[b]);
+          }
+          // What is not read, and what stands for it.
+          for (int i = 0; i < group; ++i) {
+            double unread = 0;
+            for (int b = 0; b < n_blocks; ++b) unread += read[b] ? 0 : shares[i][b];
+            const float found = reinterpret_cast<const float*>(at(parts.unread))[h * kMaxGroup + i];
+            CHECK(found == Approx(unread).margin(0.05));
+          }
+          const int stride = (n_full + 255) / 256;
+          const auto* mean = reinterpret_cast<const float*>(at(parts.mean_value)) + h * padded_dim(d);
+          for (int j = 0; j < d; ++j) {
+            double sum = 0;
+            int n = 0;
+            for (int b = stride - 1; b < n_full; b += stride, ++n)
+              sum += cpu::f16_to_f32(means[(size_t(layer * heads + h) * max_blocks + b) * d + j]);
+            CHECK(mean[j] == Approx(n > 0 ? sum / n : 0).margin(1e-4));
           }
         }
       }

@@ -227,6 +227,30 @@ TEST_CASE("Weights of scores: exp against float64, sums in fixed point") {
   });
 }
 
+TEST_CASE("Masses of blocks: the largest score and the sum of exp, against float64") {
+  for_each_isa([](const SelectKernels& k) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal(0, 4);
+    for (int block_size : {16, 32, 64})
+      for (int64_t n_blocks : {1, 2, 7, 8, 9, 64}) {
+        INFO("block size " << block_size << ", " << n_blocks << " blocks");
+        std::vector<float> s(n_blocks * block_size), top(n_blocks + 1, -3.f), sum(n_blocks + 1, -3.f);
+        for (float& x : s) x = normal(random);
+        s[0] = 1e4f, s[s.size() - 1] = -1e4f;
+        k.block_masses(s.data(), n_blocks, block_size, top.data(), sum.data());
+        CHECK((top[n_blocks] == -3.f && sum[n_blocks] == -3.f));
+        for (int64_t b = 0; b < n_blocks; ++b) {
+          const float* from = &s[b * block_size];
+          const float largest = *std::max_element(from, from + block_size);
+          CHECK(top[b] == largest);
+          double expected = 0;
+          for (int i = 0; i < block_size; ++i) expected += std::exp(double(from[i]) - double(largest));
+          CHECK(std::fabs(sum[b] - expected) <= 1e-6 * expected + block_size * 0x1p-24);
+        }
+      }
+  });
+}
+
 TEST_CASE("Splitting and marking weights") {
   for_each_isa([&](const SelectKernels& k) {
     for (const int n : {1, 5, 8, 16, 31, 64, 130, 1000}) {

@@ -162,6 +162,9 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
   for (int h = 0; h < g; ++h) {
     const float inverse = 1.0f / r.spans[0].s[h];
     for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
+    if (r.plan->unread.empty()) continue;
+    const float unread = r.plan->unread[h];
+    for (int j = 0; j < d; ++j) out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
   }
 }
 

@@ -9,7 +9,7 @@ namespace riffle::cuda {
 uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
                        int64_t n_ctx) {
   const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
-  const uint64_t coded = codes ? n * int4_block_bytes(layout.block_size, layout.head_dim) : 0;
+  const uint64_t coded = codes ? n * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) + 256 : 0;
   const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
   // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%. Two page
   // tables: its own, and one that it may have from a session that has ended (forks).
@@ -84,6 +84,7 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.vectors = s.spec.vectors();
   out.bound_factor = d.bound_factor.as<float>();
   out.codes = d.codes.as<std::byte>();
+  out.value_means = d.value_means.as<uint16_t>();
   out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
   out.expected = d.expected.as<int32_t>();
@@ -381,6 +382,7 @@ void CudaResidency::commit(SequenceKv& s) {
   seal.digests = d.digests.as<uint16_t>();
   seal.bound_factor = d.bound_factor.as<float>();
   seal.codes = d.codes.as<std::byte>();
+  seal.value_means = d.value_means.as<uint16_t>();
   seal.block = s.n_tokens / layout_.block_size - 1;
   seal.n_layers = config_.n_layers;
   seal.n_kv_heads = config_.n_kv_heads;

@@ -30,6 +30,7 @@ struct CudaSequence : DeviceKv {
   Buffer host_table, digests, bound_factor, tails, expected;
   Buffer votes;              // last selections by vote; empty until a selector wants them
   Buffer codes;              // INT4 keys; empty until a selector wants them
+  Buffer value_means;        // of blocks; beside the INT4 keys
   Buffer last_use;           // StepSequence::last_use; empty until a step wants it
   int counted_window = 0;    // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
@@ -114,6 +115,7 @@ class CudaResidency : public Residency {
   std::byte* head_room(const SequenceKv& s);
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
   int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
+  int64_t mean_bytes() const { return int64_t(layout_.head_dim) * 2; }
   int64_t votes_bytes(int64_t max_blocks) const { return vote_bytes(int64_t(config_.n_heads) * layout_.head_dim, max_blocks); }
   void forget_votes(CudaSequence& d);
   void reset_pool();

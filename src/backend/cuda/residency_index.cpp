@@ -13,10 +13,13 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
                       s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                       d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
         "building digests");
-  if (d.codes.size() > 0)
-    check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                      d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
-          "coding keys");
+  if (d.codes.size() == 0) return;
+  check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_, d.codes.as<std::byte>() + entry * code_bytes(),
+                    d.max_blocks, *compute_),
+        "coding keys");
+  check(mean_values(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                    d.value_means.as<uint16_t>() + entry * config_.head_dim, d.max_blocks, *compute_),
+        "taking mean values");
 }
 
 // Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
@@ -56,6 +59,7 @@ void CudaResidency::require_codes(SequenceKv& s) {
   if (d.codes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
   Buffer codes = heap_->take(entries(d.max_blocks) * code_bytes(), "a session's INT4 keys");
+  Buffer means = heap_->take(entries(d.max_blocks) * mean_bytes(), "a session's mean values");
   const int64_t full = s.n_tokens / layout_.block_size;
   std::byte* head = head_room(s);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
@@ -64,9 +68,13 @@ void CudaResidency::require_codes(SequenceKv& s) {
       check(encode_int4(head, full, 0, full, 1, layout_,
                         codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(), d.max_blocks, *compute_),
             "coding keys");
+      check(mean_values(head, full, 0, full, 1, layout_,
+                        means.as<uint16_t>() + head_index(layer, h) * d.max_blocks * config_.head_dim, d.max_blocks, *compute_),
+            "taking mean values");
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
+  d.value_means = std::move(means);
 }
 
 void CudaResidency::require_votes(SequenceKv& s) {
@@ -123,7 +131,10 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
   CudaSequence& t = on_device(to);
   const int64_t full = to.n_tokens / layout_.block_size, stride = store_->digest_stride(from.spec) * 2;
   t.stale = f.stale;
-  if (f.codes.size() > 0) t.codes = heap_->take(entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
+  if (f.codes.size() > 0) {
+    t.codes = heap_->take(entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
+    t.value_means = heap_->take(entries(t.max_blocks) * mean_bytes(), "a session's mean values");
+  }
   const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
     if (full > 0)
       check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(), f.max_blocks * bytes, full * bytes,
@@ -134,7 +145,10 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
     copy(f.digests, t.digests, stride);
     copy(f.bound_factor, t.bound_factor, sizeof(float));
   }
-  if (f.codes.size() > 0) copy(f.codes, t.codes, code_bytes());
+  if (f.codes.size() > 0) {
+    copy(f.codes, t.codes, code_bytes());
+    copy(f.value_means, t.value_means, mean_bytes());
+  }
   check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(), cudaMemcpyDeviceToDevice, *compute_),
         "copying a session's history");
 }
