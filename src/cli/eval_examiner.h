@@ -44,6 +44,7 @@ class Examiner {
   struct Spoken {
     std::vector<int32_t> tokens;
     std::vector<float> logits;  // [tokens][vocab_size]
+    std::vector<double> log_sums;  // [tokens]: the logarithm of the sum of their exponentials
     std::string text;
   };
   EvalAnswer answer(const eval::Question& q, Spoken& dense, bool is_dense);

@@ -296,7 +296,7 @@ std::string rows_text(const std::vector<Row>& rows) {
     text |= r.text_tokens > 0;
   }
   std::vector<std::string> header = {"setting",  "asked",  "right",      "kept",     "95%",
-                                     "KV read", "same first", "divergence", "its p99%", "same for"};
+                                     "KV read", "same first", "divergence", "its p99", "same for"};
   if (text) header.insert(header.end(), {"text nll", "+", "95%", "KV read"});
   if (covered) header.insert(header.end(), {"coverage", "1%"});
   if (pooled) header.push_back("pool hits");

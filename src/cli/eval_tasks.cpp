@@ -62,13 +62,16 @@ std::string listing(const Strings& values) {
   return s;
 }
 
-// Draws until it finds a string that is not taken, and takes it.
+// Draws until it finds a string that is not taken, and takes it. There are only so many of each
+// kind.
 template <typename Draw>
 std::string unused(std::set<std::string>& used, Draw draw) {
-  for (;;) {
+  for (int i = 0; i < 10000; ++i) {
     std::string s = draw();
     if (used.insert(s).second) return s;
   }
+  throw std::runtime_error(
+      "too many questions of one kind for one document: no names are left for them");
 }
 
 Fact make_passkey(Random& random, std::set<std::string>& used) {
@@ -232,8 +235,14 @@ Fact make_passage(Random& random, std::set<std::string>& used) {
       return first + " " + choose(facts::kLastNames, random);
     });
   };
-  const Passage& passage = kPassages[random.below(std::size(kPassages))];
-  const std::string city = unused(used, [&] { return choose(facts::kCities, random); });
+  size_t kind = 0;
+  std::string city;
+  unused(used, [&] {
+    kind = random.below(std::size(kPassages));
+    city = choose(facts::kCities, random);
+    return "passage " + std::to_string(kind) + " " + city;
+  });
+  const Passage& passage = kPassages[kind];
   std::string from;
   do from = choose(facts::kCities, random);
   while (from == city);
@@ -420,20 +429,29 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
 }
 
 bool answer_right(const Question& question, std::string_view text) {
-  // Lower case, and no comma between two digits.
+  // Lower case, and no comma before the last three digits of a number or of a part of it
+  // ("1,234,567", but not "4827391,9917362", which is a list).
   const auto plain = [](std::string_view s) {
     const auto digit = [&](size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
     std::string out;
     for (size_t i = 0; i < s.size(); ++i) {
-      if (s[i] == ',' && i > 0 && digit(i - 1) && digit(i + 1)) continue;
+      if (s[i] == ',' && i > 0 && digit(i - 1) && digit(i + 1) && digit(i + 2) && digit(i + 3) &&
+          !digit(i + 4))
+        continue;
       out += s[i] >= 'A' && s[i] <= 'Z' ? static_cast<char>(s[i] - 'A' + 'a') : s[i];
     }
     return out;
   };
   const std::string answer = plain(text);
+  // Beyond ASCII the letters of Europe (U+00C0 to U+052F, whose first byte is C3 to D4) go on with
+  // a word; quotation marks, dashes and the signs of languages that put no spaces between words do
+  // not.
   const auto in_word = [&](size_t i) {
-    const unsigned char c = i < answer.size() ? static_cast<unsigned char>(answer[i]) : ' ';
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c >= 0x80;
+    if (i >= answer.size()) return false;
+    const auto byte = [&] { return static_cast<unsigned char>(answer[i]); };
+    while (i > 0 && (byte() & 0xc0) == 0x80) --i;
+    return (byte() >= 'a' && byte() <= 'z') || (byte() >= '0' && byte() <= '9') ||
+           (byte() >= 0xc3 && byte() <= 0xd4);
   };
   const auto named = [&](const std::string& value) {
     const std::string v = plain(value);

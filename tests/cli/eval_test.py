@@ -1,8 +1,12 @@
 """riffle eval: what it refuses, and that its figures agree with each other. The text that facts are hidden in is made
 here, so nothing but the model is needed."""
+import datetime
 import html.parser
+import math
 import random
 import re
+import shlex
+import shutil
 import struct
 import time
 import xml.etree.ElementTree
@@ -36,6 +40,35 @@ def objects(out):
 
 def rows(out):
     return [o for o in objects(out) if o["type"] == "row"]
+
+
+def facts(out):
+    """The report's head: of a run's JSON lines, or of its text as one line a fact."""
+    if out.startswith(b"{"):
+        return objects(out)[0]["facts"]
+    return dict(line.split(": ", 1) for line in out.decode().split("\n\n")[0].splitlines())
+
+
+def wilson(k, n):
+    """Wilson's 95% interval of k successes in n, in percent."""
+    z, p = 1.959964, k / n
+    centre = p + z * z / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
+
+
+def close(a, b):
+    return all(abs(x - y) < 1e-6 for x, y in zip(a, b))
+
+
+def without_template(folder):
+    """The shipped model without its chat template: the key has another name, of the same length."""
+    path = os.path.join(folder, "no-template.gguf")
+    with open(MODEL, "rb") as f, open(path, "wb") as out:
+        data = f.read()
+        assert data.count(b"tokenizer.chat_template") == 1
+        out.write(data.replace(b"tokenizer.chat_template", b"tokenizer.chat_templ_no"))
+    return path
 
 
 def core(out):
@@ -74,16 +107,75 @@ def refusals(folder):
         "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
                                  "--share: no setting of --compare looks at it, it is for riffle"),
         "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
-        "length beyond the text": (["--length", "30000"], "--length 30000"),
-        "length beyond the context": (["--length", "1024", "-c", "512"], "--length 1024"),
+        "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
+        "length beyond the context": (["--length", "1024", "-c", "512"],
+                                      "--length 1024: the context of this model holds 512 tokens"),
+        "length beyond the model's own context":
+            (["--length", "40000"], "--length 40000: the context of this model holds 32768 tokens"),
+        "new and old tasks, one of them unknown":
+            (["--tasks", "needle,multikeys"],
+             "unknown task 'multikeys'; known: passkey, magic, person, thing, vars, kv, multikey, "
+             "multivalue, multiquery, passage, common, frequent, needle, summary"),
+        "answers of no tokens": (["--answer-tokens", "0"], "--answer-tokens"),
         "length too small": (["--length", "9"], "--length 9"),
         "nll longer than half the document": (["--length", "1024", "--nll", "600"], "--nll 600"),
     }
     for name, (flags, words_) in cases.items():
         r = riffle(*RUN, "--text", text, *flags)
         check(one_line_error(r, 2, words_), f"eval refuses {name}", r)
+    # These are seen once a document is made, when the head is out.
+    for name, tasks, words_ in (("document too short for its questions", "multikey,multiquery",
+                                 b"a document of 2 questions"),
+                                ("document too short for its list of words", "frequent",
+                                 b"(frequent) does not fit into 256")):
+        r = riffle(*RUN, "--text", text, "--length", "256", "--questions", "2", "--tasks", tasks)
+        check(r.code == 2 and r.err.startswith(b"riffle: --length 256: ") and words_ in r.err
+              and r.err.count(b"\n") == 1, f"eval refuses a {name}", r)
+    r = riffle(*RUN, "--text", text, "--length", "30000")
+    told = re.search(rb"the text has (\d+) tokens, (\d+) are missing", r.err)
+    check(told and sum(map(int, told.groups())) == 30000 and int(told[1]) > 3000,
+          "eval says how much text is missing", r)
     r = riffle(*RUN, "--text", os.path.join(folder, "none.txt"))
     check(one_line_error(r, 1, "none.txt"), "eval names a missing text", r)
+
+
+def agrees(o, asked, name, on_gpu):
+    """What a row says of how its setting agrees with dense attention is what its questions say."""
+    a, records = o["agreement"], [
+        next(s for s in q["settings"] if s["setting"] == o["setting"]) for q in asked
+    ]
+    if o["setting"] == "dense":
+        check(
+            a["answers"] == a["steps"] == a["identical"] == 0 and a["same_first_pct"] is None
+            and a["divergence_mean"] is None and a["tokens_until_parting"] is None
+            and all("divergence" not in r
+                    for r in records), f"{name}: agrees with nothing but itself", a)
+        return
+    steps, same, n = (sum(r[k] for r in records) for k in ("steps", "same_first", "until_parting"))
+    check(
+        a["answers"] == len(records) == 15 and a["steps"] == steps
+        and close([a["same_first_pct"]], [100 * same / steps])
+        and a["identical"] == sum(r["until_parting"] == r["steps"] for r in records)
+        and close([a["tokens_until_parting"], a["tokens"]], [n / 15, steps / 15]) and close(
+            [a["divergence_mean"]], [sum(r["divergence"] * r["steps"] for r in records) / steps]),
+        f"{name}: agreement adds up", a)
+    check(close([a["same_first_low_pct"], a["same_first_high_pct"]], wilson(same, steps)),
+          f"{name}: interval of agreement", a)
+    check(
+        0 <= a["same_first_pct"] <= 100 and 0 <= a["divergence_mean"] and 0 <= a["divergence_p99"]
+        and a["divergence_error"] >= 0 and 0 <= a["tokens_until_parting"] <= a["tokens"],
+        f"{name}: agreement", a)
+    # The dense answers are the first settings' texts: what parts from none of them says the same.
+    said = [q["settings"][0]["text"] for q in asked]
+    check(all((r["text"] == t) for r, t in zip(records, said) if r["until_parting"] == r["steps"]),
+          f"{name}: what never parts says the same", [r["text"] for r in records])
+    if o["setting"] == "psa epsilon=1" and on_gpu:
+        # Another order of the same sums: all but rounding, which a near tie may turn on.
+        check(a["divergence_mean"] < 1e-3, f"{name}: agrees but for rounding", a)
+    elif o["setting"] == "psa epsilon=1":
+        check(a["same_first_pct"] == 100 and a["divergence_mean"] < 1e-6
+              and a["identical"] == a["answers"] and a["tokens_until_parting"] == a["tokens"],
+              f"{name}: agrees wholly", a)
 
 
 def figures(folder):
@@ -110,8 +202,10 @@ def figures(folder):
               and total["gained"] == total["sparse_right"] - total["both_right"], f"{name}: counts agree", total)
         check(answers["layers"] and sum(x["kv_blocks_read"] for x in answers["layers"]) == answers["kv_blocks_read"],
               f"{name}: layers add up", answers)
-        nlls = [t[k] for t in (total, o["text"]) for k in ("nll_dense", "nll_sparse")]
+        nlls = [o["text"][k] for k in ("nll_dense", "nll_sparse")]
         check(all(0 < x < 12 for x in nlls), f"{name}: nll", nlls)
+        agrees(o, [q for q in asked if q["length"] == o["length"]], name,
+               facts(r.out)["device"].startswith("cuda"))
         everything = o["setting"] in ("dense", "psa epsilon=1")
         if everything:
             check(answers["kv_read_pct"] == 100 == o["text"]["kv_read_pct"] and total["kept"] == 1
@@ -130,6 +224,8 @@ def figures(folder):
     plain = riffle(*flags)
     check(plain.code == 0 and core(plain.out) == expected, "eval gives the same twice, and without coverage", plain)
     emu, cpu = riffle(*flags, "--device", "emu", "--slots", "600"), riffle(*flags, "--device", "cpu")
+    check([facts(r.out)["device"] for r in (emu, cpu)] == ["emu", "cpu"],
+          "the head names the device", [facts(r.out) for r in (emu, cpu)])
     if check(emu.code == 0 and core(emu.out) == core(cpu.out), "eval gives the same with a slot pool", emu):
         hits = [o["answers"]["pool_hit_pct"] for o in rows(emu.out)]
         check(all(h is not None and 0 <= h <= 100 for h in hits), "eval tells pool hits", hits)
@@ -141,6 +237,19 @@ def tables(folder):
                "--selector", "psa")
     check(r.code == 0 and b"700 tokens" in r.out and b"\npsa epsilon=0.5" in r.out and b"right by task" in r.out,
           "eval's table", r)
+    head, table = r.out.decode().split("\n\n", 1)
+    columns = re.split("  +", table.splitlines()[1])
+    lines = [dict(zip(columns, re.split("  +", line))) for line in table.splitlines()[2:4]]
+    check(
+        columns[:10] == [
+            "setting", "asked", "right", "kept", "95%", "KV read", "same first", "divergence",
+            "its p99", "same for"
+        ], "the table's columns", columns)
+    check([line["setting"] for line in lines] == ["dense", "psa epsilon=0.5"]
+          and all(re.fullmatch(r"[0-9.]+-[0-9.]+", line["95%"]) for line in lines)
+          and lines[0]["same first"] == "-" and lines[1]["same first"].endswith("%")
+          and re.fullmatch(r"[0-9.]+ of [0-9.]+", lines[1]["same for"]),
+          "the table has intervals and agreement", lines)
     reference = os.path.join(folder, "reference.json")
     with open(reference, "w") as f:
         json.dump({"tasks": {"thing@1024": 1.0}, "nll": {"0-1024": 3.5}}, f)
@@ -153,6 +262,126 @@ def tables(folder):
     nll = [o["nll"] for o in objects(r.out) if o["type"] == "nll"]
     check(len(nll) == 1 and list(nll[0]) == ["0-1024", "1024-2048"] and all(0 < x < 12 for x in nll[0].values()),
           "eval --dense-only --json", r)
+
+
+def heads(folder):
+    text = prose(folder)
+    # Words that a shell would not pass on as they are.
+    args = [
+        *RUN, "--text", text, "--length", "700", "--questions", "1", "--nll", "0", "--tasks",
+        "thing", "--sweep", "psa:epsilon=0.5;topk:budget=0.1", "--seed", "7"
+    ]
+    for more in ([], ["--json"]):
+        before = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+        r = riffle(*args, *more)
+        if not check(r.code == 0, "eval with a head", r):
+            continue
+        found, kind = facts(r.out), "JSON" if more else "text"
+        # Files without their folders: a report may be handed on.
+        check(
+            found["model"].startswith(os.path.basename(MODEL) + " (") and "/" not in found["model"]
+            and found["text"] == "text.txt", f"{kind}: the head names model and text", found)
+        check(
+            re.match("(cpu|cuda)", found["device"])
+            and re.match(".+, [a-z0-9-]+, 2 threads$", found["CPU"]),
+            f"{kind}: the head names device, CPU and threads", found)
+        date = datetime.datetime.fromisoformat(found["date"].replace("Z", "+00:00"))
+        check(before <= date <= datetime.datetime.now(datetime.timezone.utc),
+              f"{kind}: the head has the date", found)
+        check(shlex.split(found["command"]) == [os.path.basename(BIN), *args, *more],
+              f"{kind}: the head's command runs it again", found["command"])
+        check(found["prompt"] == "chat template inst" and "seed 7" in found["questions"],
+              f"{kind}: the head says how questions are asked", found)
+
+
+NEW_TASKS = [
+    "needle", "multikey", "multivalue", "multiquery", "passage", "summary", "common", "frequent"
+]
+
+
+def new_tasks(folder):
+    records = os.path.join(folder, "records.jsonl")
+    r = riffle(*RUN, "--text", prose(folder), "--length", "1500", "--questions", "16", "--nll", "8",
+               "--tasks", ",".join(NEW_TASKS), "--answer-tokens", "20", "--records", records,
+               "--json")
+    if not check(r.code == 0 and r.err == b"", "eval runs the new tasks", r):
+        return
+    found = rows(r.out)
+    check([o["setting"] for o in found] == ["dense", "riffle"],
+          "the default setting is riffle's own", found)
+    for o in found:
+        check({t: m["questions"] for t, m in o["tasks"].items()} == {t: 2 for t in NEW_TASKS},
+              f"{o['setting']}: questions are dealt evenly", o["tasks"])
+        check(o["tasks"]["summary"]["dense_right"] == o["tasks"]["summary"]["sparse_right"] == 0,
+              f"{o['setting']}: no summary is right", o["tasks"]["summary"])
+    with open(records) as f:
+        asked = objects(f.read())
+    check(
+        sorted(q["task"] for q in asked) == sorted(2 * NEW_TASKS), "each is recorded",
+        [q["task"] for q in asked])
+    check(
+        len({(q["question"], q["answer"])
+             for q in asked if q["task"] not in ("common", "frequent", "summary")}) == 10,
+        "their questions differ", asked)
+    words_of = {
+        "needle": "special magic number for",
+        "multikey": "mentioned in the provided text",
+        "multivalue": "What are all the special magic",
+        "multiquery": " and ",
+        "passage": "of",
+        "summary": "Summarise",
+        "common": "3 most common words",
+        "frequent": "3 most frequent words"
+    }
+    for q in asked:
+        name, texts = q["task"], [s["text"] for s in q["settings"]]
+        check(words_of[name] in q["question"] or "expedition" in q["question"],
+              f"{name}: the question", q["question"])
+        if name == "needle":
+            value = re.search("[0-9]{7}", q["answer"])[0]
+            check([s["right"]
+                   for s in q["settings"]] == [bool(re.search(rf"\b{value}\b", t)) for t in texts],
+                  "needle: what names the number is right", q)
+        if name == "summary":
+            check(q["depth"] == 0 and 0 < q["settings"][1]["steps"] <= 20,
+                  "summary: ends after --answer-tokens", q)
+        check(
+            all(0 <= s["until_parting"] <= s["same_first"] <= s["steps"]
+                for s in q["settings"][1:]), f"{name}: agreement", q)
+
+
+def plain_text(folder):
+    """A model without a chat template is asked in plain text, and the report says so."""
+    model, records = without_template(folder), os.path.join(folder, "records.jsonl")
+    args = [
+        "eval", "--threads", "2", "-m", model, "--text",
+        prose(folder), "--length", "700", "--questions", "4", "--nll", "0", "--tasks",
+        "thing,needle", "--records", records
+    ]
+    said = b"no chat template that riffle knows: questions are asked in plain text"
+    r = riffle(*args, "--json")
+    if not check(r.code == 0 and r.err.count(said) == 1,
+                 "a model without a chat template is asked, and eval says how", r):
+        return
+    check(facts(r.out)["prompt"].startswith("plain text"), "... and so does the head", facts(r.out))
+    check(rows(r.out)[0]["total"]["questions"] == 4, "... all questions are asked", r)
+    with open(records) as f:
+        plain = objects(f.read())
+    check(all(s["text"] for q in plain for s in q["settings"]), "... and are answered", plain)
+    r = riffle(*args, "-q")
+    check(r.code == 0 and said not in r.err and facts(r.out)["prompt"].startswith("plain text"),
+          "... with -q the head alone says so", r)
+    os.remove(records)
+    r = riffle(*args, "--json", "--chat-template", "inst")
+    with open(records) as f:
+        chat = objects(f.read())
+    check(r.code == 0 and said not in r.err and facts(r.out)["prompt"] == "chat template inst",
+          "--chat-template gives it one", r)
+    # Short of what a form takes, documents and questions are the same; the answers need not be.
+    check([q["question"] for q in plain[:4]] == [q["question"] for q in chat],
+          "... for the same questions", chat)
+    check([q["settings"][0]["text"] for q in plain[:4]] != [q["settings"][0]["text"] for q in chat],
+          "... which it answers otherwise", chat)
 
 
 COMPARED = "psa:epsilon=0.2,0.95*,1;topk:budget=0.05,0.3*,digest=quest,cuboid-mean;psa:stop=veto,epsilon=0.5"
@@ -252,10 +481,19 @@ def comparison(folder):
           "a comparison measures coverage")
     for o in found:
         f, a, t = o["figures"], o["answers"], o["total"]
-        check(f["kv_read_pct"] == a["kv_read_pct"] and f["lost"] == t["dense_right"] - t["both_right"]
-              and abs(f["kept_pct"] - 100 * t["kept"]) < 1e-9 and f["kept_low_pct"] <= f["kept_pct"] <= f["kept_high_pct"]
-              and abs(f["text_nll_increase"] - (o["text"]["nll_sparse"] - o["text"]["nll_dense"])) < 1e-9
-              and abs(f["kv_bytes_per_step"] * a["steps"] - a["kv_bytes_read"]) < 1, f"{o['setting']}: figures agree", f)
+        check(
+            f["kv_read_pct"] == a["kv_read_pct"] and f["lost"] == t["dense_right"] - t["both_right"]
+            and abs(f["kept_pct"] - 100 * t["kept"]) < 1e-9
+            and f["kept_low_pct"] <= f["kept_pct"] <= f["kept_high_pct"]
+            and abs(f["text_nll_increase"] -
+                    (o["text"]["nll_sparse"] - o["text"]["nll_dense"])) < 1e-9
+            and abs(f["kv_bytes_per_step"] * a["steps"] - a["kv_bytes_read"]) < 1 and close(
+                [f["kept_low_pct"], f["kept_high_pct"]], wilson(t["both_right"], t["dense_right"]))
+            and all(f[k] == o["agreement"][k] for k in ("same_first_pct", "divergence_mean",
+                                                        "divergence_p99", "tokens_until_parting"))
+            and f["answer_tokens"] == o["agreement"]["tokens"]
+            and f["text_nll_error"] == o["text"]["nll_increase_error"] >= 0,
+            f"{o['setting']}: figures agree", f)
     check([o["type"] for o in lines[-2:]] == ["summary", "end"], "the summary closes a comparison", lines[-1])
     ours, theirs = equal_accuracy(found), []
     for e in lines[-2]["equal_accuracy"]:
@@ -273,13 +511,21 @@ def comparison(folder):
     outside = re.findall(r"<script|<link|<img|@import|@font-face|url\(|https?:|src=|href=", source)
     check(not outside and len(source) < 4e6, "the report stands alone", outside)
     charts = page.of_class("svg", "chart")
-    check(len(charts) == 4 * len(LENGTHS), "a chart per figure and length", len(charts))
-    # Dense is no point; those of the papers are stars. Four figures, each with every setting.
+    check(len(charts) == 5 * len(LENGTHS), "a chart per figure and length", len(charts))
+    # Dense is no point; those of the papers are stars. Five figures, each with every setting.
     marks = page.of_class("path", "mark")
     per_chart = len(COMPARED_LABELS) - 1
     check(len(marks) == len(charts) * per_chart + len(SERIES), "a point per setting, and the legend's", len(marks))
     check(len(page.of_class("path", "full")) == len(charts) * 3, "the papers' defaults have another shape")
     check(all(s in page.text for s in COMPARED_LABELS), "the report names every setting")
+    check(
+        all(name + value in page.text for name, value in lines[0]["facts"].items())
+        and len(page.of_class("dl", "facts")) == 1, "the report has the head's facts",
+        lines[0]["facts"])
+    intervals = re.findall(r"[0-9.]+% \([0-9.]+-[0-9.]+\)", page.text)
+    check(
+        len(intervals) >= 2 * len(found) - len(LENGTHS), "the report's table has intervals",
+        len(intervals))
     maps = [o for o in lines if o["type"] == "heatmap"]
     check([(o["length"], o["setting"]) for o in maps] == [(n, s) for n in LENGTHS for s in paper],
           "heat maps of the papers' defaults", [o["setting"] for o in maps])
@@ -301,8 +547,15 @@ def comparison(folder):
           "psa at epsilon 1 reads every block", r)
     check(all(o["figures"]["coverage_mean"] is None for o in rows(r.out)), "--no-coverage measures none")
     r = riffle(*flags, "--compare", "topk:budget=0.1*")
-    check(r.code == 0 and b"\ntopk budget=0.1 *" in r.out and b"KV read to keep" in r.out and b"coverage" not in r.out,
-          "a comparison's table", r)
+    table = r.out.split(b"\n\n", 1)[-1]  # the head has the command, and with it --no-coverage
+    check(
+        r.code == 0 and b"\ntopk budget=0.1 *" in table and b"KV read to keep" in table
+        and b"coverage" not in table, "a comparison's table", r)
+    row = [line for line in table.splitlines() if line.startswith(b"topk budget=0.1 *")]
+    check(
+        len(row) == 2
+        and all(len(re.findall(rb"[0-9.]+% \([0-9.]+-[0-9.]+\)", line)) == 2 for line in row),
+        "... has intervals of answers kept and of agreement", row)
 
 
 def pictures(folder):
@@ -315,8 +568,29 @@ def pictures(folder):
     name = "{http://www.w3.org/2000/svg}"
     marks = [e for e in root.iter(name + "path") if "mark" in (e.get("class") or "").split()]
     titles = [e.text for e in root.iter(name + "title")]
-    check(root.tag == name + "svg" and len(marks) == 2 * 4 + 2, "it is XML with a mark per setting and the legend's", len(marks))
-    check(sum("psa epsilon=0.95 (as its paper runs it)" in t for t in titles) == 2, "its points have names", titles)
+    check(root.tag == name + "svg" and len(marks) == 2 * 2 * 4 + 2,
+          "it is XML with a mark per setting and the legend's", len(marks))
+    check(
+        sum("psa epsilon=0.95 (as its paper runs it)" in t for t in titles) == 4,
+        "its points have names", titles)
+    # Two lines of panels, one below the other: by KV read, and by all bytes read.
+    at = {}
+    for g in root.findall(name + "g"):
+        chart = g.find(name + "svg")
+        if chart is None or chart.get("class") != "chart":
+            continue
+        x, y = map(int,
+                   re.fullmatch(r"translate\(([0-9]+) ([0-9]+)\)", g.get("transform")).groups())
+        at[x, y] = [t.text for t in chart.iter(name + "text") if t.get("class") in ("head", "axis")]
+    xs, ys = (sorted({p[i] for p in at}) for i in (0, 1))
+    lengths = [[at[x, y][0] for x in xs] for y in ys] if len(at) == 4 else []
+    check(
+        lengths == [["700 tokens", "1024 tokens"]] * 2
+        and [at[xs[0], y][1].replace(" (log)", "") for y in ys] == ["KV read", "KV and index read"],
+        "it has two lines of panels", at)
+    size = [int(root.get(k)) for k in ("width", "height")]
+    check(size[0] >= xs[-1] + 440 and size[1] >= ys[-1] + 300 and len(xs) == len(ys) == 2,
+          "... which fit", (size, at))
     check([o["type"] for o in objects(r.out) if o["type"] == "heatmap"] == [], "it needs no heat maps")
 
 
@@ -416,4 +690,64 @@ def interrupted(folder):
           (p.returncode, out[-300:], err))
 
 
-main(refusals, figures, tables, comparison, pictures, positions, end_tokens, default_comparison, interrupted)
+def demo(folder):
+    """The demo of a model with no document of its own: numbers are hidden in the shipped one."""
+    model = os.path.join(folder, "copy.gguf")
+    shutil.copy(MODEL, model)
+    args = ["demo", "-m", model, "-c", "4096", "--threads", "2", "--device", "cpu"]
+    r = riffle(*args)
+    text = r.out.decode()
+    questions = re.findall("^Q (.*)$", text, re.M)
+    check(len(set(questions)) == 8 and all("special magic number for" in q for q in questions),
+          "demo: a model without a document is asked for hidden numbers", r)
+    check(b"with 8 numbers hidden in it" in r.err, "... and says that they are hidden", r.err)
+    shown = dict(re.findall(r"^(dense|riffle)  +([0-9]/8) ", text, re.M))
+    check(set(shown) == {"dense", "riffle"}, "... its table shows both ways", text)
+
+    def run(*more):
+        r = riffle(*args, "-q", "--json", *more)
+        j = json.loads(r.out) if r.out.startswith(b"{") else {}
+        if not check(r.err == b"" and j.get("questions") == 8 and len(j["ways"]) == 2,
+                     f"demo {more} as JSON", r):
+            return None
+        lost = j["lost_answers"]
+        check(r.code == (1 if lost else 0), "... exits with 1 if an answer is lost",
+              (r.code, lost))
+        dense, sparse = j["ways"]
+        answers = list(zip(dense["answers"], sparse["answers"]))
+        check(
+            j["same_answers"] == sum(a == b for a, b in answers)
+            and len(answers) == 8 and dense["correct"] - sparse["correct"] <= lost <= min(
+                dense["correct"], 8 - j["same_answers"]), "... its counts agree", j)
+        check(3000 < j["document_tokens"] <= 4096 and j["ways"][0]["selector"] == "dense",
+              "... fits the context", j)
+        return j
+
+    all_read = run("--selector", "psa", "--epsilon", "1")
+    if all_read:
+        check(all_read["lost_answers"] == 0 and all_read["same_answers"] == 8,
+              "psa at epsilon 1 loses nothing", all_read)
+    default = run()
+    if default:
+        check(
+            default["ways"][1]["selector"] == "riffle" and default["ways"][0]["correct"] > 0
+            and shown == {w["selector"]: f"{w['correct']}/8"
+                          for w in default["ways"]}, "the default is riffle's own", default)
+    least = run("--selector", "topk", "--budget", "0.001", "--sink-blocks", "1", "--window-blocks",
+                "1")
+    if least:
+        check(
+            least["lost_answers"] > 0
+            and least["ways"][0]["answers"] == default["ways"][0]["answers"],
+            "what reads next to nothing loses answers", least)
+    r = riffle("demo", "-m", model, "-c", "256", "--threads", "2", "--device", "cpu", "-q")
+    check(one_line_error(r, 1, "8 questions does not fit into 256 tokens"),
+          "demo: a context too small for it is refused", r)
+    r = riffle("demo", "-m", without_template(folder), "-c", "4096", "--threads", "2", "--device",
+               "cpu", "--json", "-q")
+    check(r.code in (0, 1) and len(json.loads(r.out or "{}").get("ways", [])) == 2,
+          "demo: a model without a chat template is asked in plain text", r)
+
+
+main(refusals, figures, tables, heads, new_tasks, plain_text, comparison, pictures, positions,
+     end_tokens, default_comparison, interrupted, demo)

@@ -1,4 +1,5 @@
 // The tests link the library alone, so the tasks of `riffle eval`, which belong to the program, are compiled in here.
+#include "cli/eval_documents.cpp"
 #include "cli/eval_tasks.cpp"
 
 #include <catch2/catch.hpp>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "model/chat_template.h"
 #include "model/tokenizer.h"
 
 namespace riffle::eval {
@@ -42,6 +44,29 @@ Vocabulary byte_vocabulary() {
         s.remove_prefix(1);
       }
     }
+    return ids;
+  };
+  v.chat = [encode = v.encode](std::string_view s) {
+    std::vector<int32_t> ids = {1};
+    append(ids, encode("[INST] " + std::string(s) + " [/INST]"));
+    return ids;
+  };
+  return v;
+}
+
+// As byte pair encodings are: no mark of a space before a text, and spaces are tokens like others.
+Vocabulary unmarked_vocabulary() {
+  Vocabulary v = byte_vocabulary();
+  v.encode = [encode = v.encode](std::string_view s) {
+    std::vector<int32_t> ids = encode(s);
+    ids.erase(ids.begin());
+    return ids;
+  };
+  v.chat = [encode = v.encode](std::string_view s) {
+    std::vector<int32_t> ids = {1};
+    append(ids, encode("user\n" + std::string(s)));
+    ids.push_back(2);
+    append(ids, encode("\nmodel\n"));
     return ids;
   };
   return v;
@@ -100,36 +125,61 @@ TEST_CASE("eval: random numbers are splitmix64's", "[eval]") {
   }
 }
 
-TEST_CASE("eval: lists of values are read back", "[eval]") {
-  using V = std::vector<std::string>;
-  const std::string p = "The values are ";
-  CHECK(listed_values(p + "a.", p) == V{"a"});
-  CHECK(listed_values(p + "a and b.", p) == V{"a", "b"});
-  CHECK(listed_values(p + "misty hat, b c and d.", p) == V{"misty hat", "b c", "d"});
-  CHECK(!listed_values(p + "a and b", p));
-  CHECK(!listed_values("The value is a.", p));
-  CHECK(!listed_values(p, p));
-  CHECK(!listed_values("", p));
-  for (const V& v : {V{"x"}, V{"x", "y"}, V{"x", "y", "z"}, V{"x", "y", "z", "u", "v"}}) {
-    CHECK(listed_values(p + listing(v) + ".", p) == v);
-  }
+TEST_CASE("eval: lists of values", "[eval]") {
+  CHECK(listing({"a"}) == "a");
+  CHECK(listing({"a", "b"}) == "a and b");
+  CHECK(listing({"misty hat", "b c", "d"}) == "misty hat, b c and d");
 }
 
-TEST_CASE("eval: answers that list values are marked as sets", "[eval]") {
+bool names(const std::vector<std::string>& values, std::string_view answer) {
   Question q{};
-  q.answer_text = "The values are a, b and c.";
-  CHECK(answer_right(q, "The values are a, b and c."));
-  CHECK_FALSE(answer_right(q, "The values are b, a and c."));  // a plain answer: word by word
-  q.prefix = "The values are ";
-  q.values = {"a", "b", "c"};
-  CHECK(answer_right(q, "The values are b, c and a."));
-  CHECK_FALSE(answer_right(q, "The values are a and b."));
-  CHECK(answer_right(q, "The values are a, b, c and c."));
-  CHECK_FALSE(answer_right(q, "The values are a, b, c and d."));
-  CHECK_FALSE(answer_right(q, "The values are a, a and b."));
-  CHECK_FALSE(answer_right(q, "The values are a, b and c. [unfinished]"));
-  CHECK_FALSE(answer_right(q, "The value are a, b and c."));
-  CHECK_FALSE(answer_right(q, ""));
+  q.values = values;
+  return answer_right(q, answer);
+}
+
+TEST_CASE("eval: an answer is right that names every value", "[eval]") {
+  const std::vector<std::string> numbers = {"4827391", "9917362", "1234567"};
+  CHECK(names(numbers, "The values are 4827391, 9917362 and 1234567."));
+  CHECK(names(numbers, "1234567,4827391,9917362"));  // a list without spaces is no number
+  CHECK(names(numbers, "1. **1234567**\n2. **4827391**\n3. 9917362 (and perhaps 5555555)"));
+  CHECK_FALSE(names(numbers, "The values are 4827391 and 9917362."));
+  CHECK_FALSE(names(numbers, "4827391, 4827391 and 9917362"));
+  CHECK_FALSE(names(numbers, ""));
+
+  // Commas inside numbers do not count, on either side.
+  CHECK(names({"4827391"}, "It is 4,827,391."));
+  CHECK(names({"4,827,391"}, "It is 4827391"));
+  CHECK(names({"12345"}, "12,345 pounds"));
+  CHECK(names({"12345", "678"}, "12,345, 678"));
+  CHECK_FALSE(names({"345"}, "12,345"));
+
+  // Whole words alone.
+  CHECK(names({"12"}, "12"));
+  CHECK(names({"12"}, "room (12)"));
+  CHECK(names({"12"}, "not 123 but 12"));
+  for (const char* other : {"123", "012", "a12", "12a", "1 2", "12\xc3\xa9",
+                            "\xc3\xa9"
+                            "12",
+                            "\xd0\xb6"
+                            "12"}) {
+    INFO(other);
+    CHECK_FALSE(names({"12"}, other));
+  }
+  CHECK_FALSE(names({"hat"}, "that chat"));
+  CHECK_FALSE(names({"misty hat"}, "a hat, and misty"));
+  // Typographic quotes, dashes and scripts without spaces stand beside a word, not in it.
+  CHECK(names({"12"}, "\xe2\x80\x9c" "12" "\xe2\x80\x9d"));
+  CHECK(names({"12"}, "it\xe2\x80\x94" "12\xe2\x80\xa6"));
+  CHECK(names({"12"}, "\xc2\xab" "12\xc2\xbb"));
+  CHECK(names({"12"}, "\xe6\x98\xaf" "12\xe3\x80\x82"));
+
+  // Capitals do not count.
+  CHECK(names({"Misty Hat"}, "the MISTY HAT."));
+  CHECK(names({"XZZ"}, "xzz"));
+
+  // Where there is nothing to name, nothing is right.
+  CHECK_FALSE(names({}, ""));
+  CHECK_FALSE(names({}, "The text tells a story."));
 }
 
 TEST_CASE("eval: facts say what is asked", "[eval]") {
@@ -138,7 +188,9 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
   for (int round = 0; round < 300; ++round) {
     std::set<std::string> used;
     std::set<std::string> questions;
-    for (Task task : {Task::PASSKEY, Task::MAGIC, Task::PERSON, Task::THING, Task::VARS, Task::MAGIC, Task::PERSON}) {
+    for (Task task : {Task::PASSKEY, Task::MAGIC, Task::PERSON, Task::THING, Task::VARS,
+                      Task::MAGIC, Task::PERSON, Task::MULTIKEY, Task::MULTIVALUE, Task::MULTIQUERY,
+                      Task::PASSAGE, Task::PASSAGE, Task::NEEDLE, Task::NEEDLE}) {
       const Fact f = make_fact(task, random, used);
       INFO(f.question << " | " << f.answer << " | " << f.statements[0]);
       CHECK(f.task == task);
@@ -154,18 +206,20 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
         CHECK(f.statements.size() == 1);
         CHECK(f.others.size() <= 2);
       }
-      if (f.values.empty()) {
-        // The value, the last word but for the full stop (or before " pounds"), stands in the statement.
-        REQUIRE(f.statements.size() == 1);
-        std::string value = f.answer.substr(0, f.answer.size() - 1);
-        if (const size_t at = value.find(" pounds"); at != std::string::npos) value.resize(at);
-        value = value.substr(value.rfind(' ') + 1);
-        CHECK(f.statements[0].find(value) != std::string::npos);
+      REQUIRE(!f.values.empty());
+      CHECK(names(f.values, f.answer));
+      if (f.values.size() > 1) ++lists[task];
+      if (f.statements.size() == 1) {
+        REQUIRE(f.values.size() == 1);
+        CHECK(names(f.values, f.statements[0]));
       } else {
-        ++lists[task];
         REQUIRE(f.values.size() == f.statements.size());
         for (size_t i = 0; i < f.values.size(); ++i) CHECK(f.statements[i].find(f.values[i]) != std::string::npos);
-        CHECK(listed_values(f.answer, f.prefix) == f.values);
+      }
+      // What stands beside it does not answer; only a person may have been born in the town that
+      // they live in.
+      if (task != Task::PERSON) {
+        for (const std::string& s : f.others) CHECK_FALSE(names({f.values[0]}, s));
       }
       if (task == Task::VARS) {
         for (size_t i = 1; i < f.values.size(); ++i) {
@@ -176,6 +230,161 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
   }
   CHECK(lists[Task::VARS] == 300);
   CHECK(std::abs(lists[Task::MAGIC] - 150) < 60);  // a quarter of 600
+  std::set<std::string> used;
+  CHECK_THROWS_AS(make_fact(Task::KV, random, used), std::logic_error);
+  CHECK_THROWS_AS(make_fact(Task::COMMON, random, used), std::logic_error);
+}
+
+// A needle's kind ("number"), key and value, out of its statement.
+std::vector<std::string> needle_parts(const std::string& statement) {
+  const std::string head = "One of the special magic ";
+  const size_t kind = head.size(), key = statement.find("s for ", kind),
+               value = statement.find(" is: ", key);
+  REQUIRE(statement.rfind(head, 0) == 0);
+  REQUIRE(key != std::string::npos);
+  REQUIRE(value != std::string::npos);
+  return {statement.substr(kind, key - kind), statement.substr(key + 6, value - key - 6),
+          statement.substr(value + 5, statement.size() - value - 6)};
+}
+
+TEST_CASE("eval: needles of several keys and values", "[eval]") {
+  Random random(17);
+  std::set<std::string> kinds;
+  for (int round = 0; round < 200; ++round) {
+    std::set<std::string> used;
+    for (Task task : {Task::MULTIKEY, Task::MULTIVALUE, Task::MULTIQUERY}) {
+      const Fact f = make_fact(task, random, used);
+      INFO(f.question << " | " << f.answer);
+      CHECK(f.others.size() == (task == Task::MULTIKEY ? 7 : 0));
+      CHECK(f.values.size() == (task == Task::MULTIKEY ? 1 : 4));
+      std::vector<std::string> all = f.statements;
+      all.insert(all.end(), f.others.begin(), f.others.end());
+      std::set<std::string> keys, values;
+      const std::string kind = needle_parts(all[0])[0];
+      for (size_t i = 0; i < all.size(); ++i) {
+        const std::vector<std::string> parts = needle_parts(all[i]);
+        CHECK(parts[0] == kind);  // the statements differ in the key (and its value) alone
+        keys.insert(parts[1]);
+        CHECK(values.insert(parts[2]).second);
+        const bool asked = i < f.statements.size();
+        CHECK((f.question.find(" " + parts[1]) != std::string::npos) == asked);
+        if (asked) CHECK(parts[2] == f.values[i]);
+      }
+      CHECK(keys.size() == (task == Task::MULTIKEY ? 8 : task == Task::MULTIVALUE ? 1 : 4));
+      kinds.insert(kind);
+    }
+    const Fact f = make_fact(Task::NEEDLE, random, used);
+    const size_t key = f.question.find(" for ") + 5;
+    CHECK(f.statements ==
+          std::vector<std::string>{"The special magic number for " +
+                                   f.question.substr(key, f.question.find(' ', key) - key) +
+                                   " is " + f.values[0] + "."});
+    CHECK(f.values[0].size() == 7);
+    const Fact summary = make_fact(Task::SUMMARY, random, used);
+    CHECK(summary.statements.empty());
+    CHECK(summary.values.empty());
+    CHECK_FALSE(names(summary.values, summary.answer));
+  }
+  CHECK(kinds == std::set<std::string>{"number", "word", "code"});
+}
+
+TEST_CASE("eval: passages say what is asked of them", "[eval]") {
+  Random random(23);
+  std::set<std::string> shapes;  // of questions, without what is drawn
+  for (int round = 0; round < 20; ++round) {
+    std::set<std::string> used, questions;
+    for (int i = 0; i < 100; ++i) {  // more than there are cities
+      const Fact f = make_fact(Task::PASSAGE, random, used);
+      INFO(f.question << " | " << f.statements[0]);
+      REQUIRE(f.statements.size() == 1);
+      REQUIRE(f.values.size() == 1);
+      CHECK(names(f.values, f.statements[0]));
+      CHECK(f.question.find(f.values[0]) == std::string::npos);
+      // The question names the thing and its city as the passage does, and no other passage has
+      // these.
+      std::string subject;
+      for (std::string_view of : {"harbour wall of ", "museum of ", "expedition to "}) {
+        const size_t at = f.question.find(of);
+        if (at == std::string::npos) continue;
+        const size_t city = at + of.size();
+        subject = f.question.substr(at, f.question.find_first_of(" ?", city) - at);
+        std::string shape = f.question;
+        shapes.insert(shape.substr(0, shape.find(' ', shape.find(' ') + 1)) + " " +
+                      std::string(of));
+      }
+      REQUIRE(!subject.empty());
+      CHECK(f.statements[0].find(subject) != std::string::npos);
+      const std::string city = subject.substr(subject.rfind(' ') + 1);
+      CHECK(std::count(std::begin(facts::kCities), std::end(facts::kCities), city) == 1);
+      CHECK(f.values[0] != city);
+      CHECK(questions.insert(f.question).second);
+    }
+  }
+  CHECK(shapes.size() >= 10);  // each passage has several questions
+  // There are only so many: then it says so and does not search for ever.
+  std::set<std::string> used;
+  CHECK_THROWS_WITH(
+      [&] {
+        for (int i = 0; i < 1000; ++i) make_fact(Task::PASSAGE, random, used);
+      }(),
+      Catch::Contains("too many questions"));
+}
+
+TEST_CASE("eval: the words asked of a list are the most frequent ones", "[eval]") {
+  Random random(29);
+  for (Task task : {Task::COMMON, Task::FREQUENT}) {
+    for (size_t n : {60u, 61u, 100u, 333u, 1000u, 5000u}) {
+      for (int round = 0; round < 5; ++round) {
+        const WordList list = make_word_list(task, n, random);
+        INFO(task_name(task) << " " << n << ": " << list.answer);
+        std::istringstream lines(list.text.substr(list.text.find('\n') + 1));
+        std::map<std::string, size_t> counts;
+        size_t entries = 0;
+        for (std::string word; lines >> word; ++entries) {
+          if (task == Task::COMMON) {
+            CHECK(word == std::to_string(entries + 1) + ".");
+            REQUIRE(lines >> word);
+          }
+          ++counts[word];
+        }
+        CHECK(entries <= n);
+        CHECK(entries > n / 2);
+        REQUIRE(list.values.size() == 3);
+        CHECK(names(list.values, list.answer));
+        size_t fewest = SIZE_MAX, most_of_others = 0;
+        for (const auto& [word, count] : counts) {
+          const bool asked = std::count(list.values.begin(), list.values.end(), word) == 1;
+          if (asked) fewest = std::min(fewest, count);
+          if (!asked) most_of_others = std::max(most_of_others, count);
+        }
+        for (const std::string& word : list.values) CHECK(counts[word] > 0);
+        CHECK(fewest > most_of_others);
+        if (task == Task::COMMON) CHECK(fewest == 10 * most_of_others);
+        // The most frequent coded word comes first: its share is 6 over pi squared.
+        if (task == Task::FREQUENT) {
+          CHECK(std::abs(static_cast<double>(counts[list.values[0]]) -
+                         0.6079 * static_cast<double>(n)) < 1.5);
+          CHECK(counts[list.values[0]] > counts[list.values[1]]);
+          CHECK(counts[list.values[1]] > counts[list.values[2]]);
+          CHECK(entries == n);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("eval: tasks have names", "[eval]") {
+  std::set<std::string> names_seen;
+  for (int i = 0; i < kTasks; ++i) {
+    const Task task = static_cast<Task>(i);
+    CHECK(names_seen.insert(task_name(task)).second);
+    CHECK(task_from_name(task_name(task)) == task);
+    CHECK(has_answer(task) == (task != Task::SUMMARY));
+    CHECK((", " + task_names(", ") + ", ").find(std::string(", ") + task_name(task) + ", ") !=
+          std::string::npos);
+  }
+  CHECK(!task_from_name("pass"));
+  CHECK(!task_from_name(""));
 }
 
 TEST_CASE("eval: registers", "[eval]") {
@@ -203,27 +412,40 @@ TEST_CASE("eval: registers", "[eval]") {
 }
 
 TEST_CASE("eval: questions are dealt to documents", "[eval]") {
-  const std::vector<Task> all = {Task::PASSKEY, Task::MAGIC, Task::PERSON, Task::THING, Task::VARS, Task::KV};
-  for (int n : {1, 5, 100, 103}) {
+  const std::vector<Task> old = {Task::PASSKEY, Task::MAGIC, Task::PERSON,
+                                 Task::THING,   Task::VARS,  Task::KV};
+  std::vector<Task> all;
+  for (int i = 0; i < kTasks; ++i) all.push_back(static_cast<Task>(i));
+  const std::vector<Task> rare = {Task::SUMMARY, Task::VARS, Task::PASSKEY};
+  for (int n : {1, 5, 14, 100, 103}) {
     for (int per : {1, 3, 10, 50}) {
       for (int length : {256, 4096, 30000}) {
-        for (const std::vector<Task>& tasks : {all, {Task::PASSKEY}, {Task::KV}, {Task::VARS, Task::PASSKEY}}) {
+        for (const std::vector<Task>& tasks :
+             {old, all, rare, {Task::PASSKEY}, {Task::KV}, {Task::SUMMARY}, {Task::COMMON},
+              {Task::VARS, Task::PASSKEY}, {Task::FREQUENT, Task::NEEDLE}}) {
+          INFO(n << " questions of " << tasks.size() << " tasks, " << per << " to a document of "
+                 << length);
           int total = 0;
           std::map<Task, int> count;
           for (const DocumentPlan& p : plan_documents(tasks, n, per, length)) {
             REQUIRE(!p.tasks.empty());
             CHECK(static_cast<int>(p.tasks.size()) <= std::max(1, std::min(per, length / 100)));
-            CHECK(std::count(p.tasks.begin(), p.tasks.end(), Task::PASSKEY) <= 1);
-            CHECK(std::count(p.tasks.begin(), p.tasks.end(), Task::VARS) <= 1);
+            for (Task once : rare) CHECK(std::count(p.tasks.begin(), p.tasks.end(), once) <= 1);
+            if (p.whole == Task::COMMON || p.whole == Task::FREQUENT) CHECK(p.tasks.size() == 1);
             for (Task t : p.tasks) {
               ++count[t];
-              CHECK((t == Task::KV) == p.is_register);
+              CHECK(is_whole(t) == p.is_whole());
+              if (p.is_whole()) CHECK(t == p.whole);
             }
             total += static_cast<int>(p.tasks.size());
           }
           CHECK(total == n);
-          if (per == 1) {
-            for (Task t : tasks) CHECK(std::abs(count[t] - n / static_cast<int>(tasks.size())) <= 1);
+          const int even = n / static_cast<int>(tasks.size());
+          for (Task t : tasks) {
+            // Those of which a document holds one may leave some of theirs to others; lists and
+            // registers never do.
+            const bool own = is_whole(t) || per == 1;
+            if (own) CHECK(std::abs(count[t] - even) <= 1);
           }
         }
       }
@@ -234,21 +456,30 @@ TEST_CASE("eval: questions are dealt to documents", "[eval]") {
 TEST_CASE("eval: documents hide facts in the text", "[eval]") {
   const Vocabulary vocabulary = byte_vocabulary();
   const PromptForm form = prompt_form(vocabulary);
-  CHECK(text_of_ids(form.open) == "_[INST]");
+  CHECK(text_of_ids(form.open) == "<s>_[INST] ");
   const std::vector<int32_t> text = sample_text(60000);
   std::string plain = text_of_ids(text);
-  const std::vector<Task> all = {Task::PASSKEY, Task::MAGIC, Task::PERSON, Task::THING, Task::VARS};
-  for (int length : {4000, 9000, 20000}) {
-    const std::vector<DocumentPlan> plans = plan_documents(all, 40, 8, length);
+  const std::vector<Task> all = {Task::PASSKEY, Task::MAGIC,    Task::PERSON,     Task::THING,
+                                 Task::VARS,    Task::MULTIKEY, Task::MULTIVALUE, Task::MULTIQUERY,
+                                 Task::PASSAGE, Task::NEEDLE,   Task::SUMMARY};
+  for (int length : {6000, 9000, 20000}) {
+    const size_t answer_tokens =
+        length == 9000 ? 500 : 8;  // more than any answer here has, and fewer
+    const std::vector<DocumentPlan> plans = plan_documents(all, 99, 8, length);
     std::vector<double> depths;
     for (size_t d = 0; d < plans.size(); ++d) {
       Random random(100 + d), again(100 + d);
       const int index = static_cast<int>(d), count = static_cast<int>(plans.size());
-      const Document doc = build_document(plans[d], length, index, count, text, vocabulary, form, random);
-      CHECK(doc.tokens == build_document(plans[d], length, index, count, text, vocabulary, form, again).tokens);
+      const auto build = [&](Random& r) {
+        return build_document(plans[d], length, static_cast<int>(answer_tokens), index, count, text,
+                              vocabulary, form, r);
+      };
+      const Document doc = build(random);
+      CHECK(doc.tokens == build(again).tokens);
+      CHECK_FALSE(doc.is_whole);
       REQUIRE(doc.tokens.size() == doc.is_text.size());
       const std::string whole = text_of_ids(doc.tokens);
-      CHECK(whole.rfind("<s>_[INST]", 0) == 0);
+      CHECK(whole.rfind("<s>_[INST] ", 0) == 0);
       // What is not a fact is one stretch of the text.
       std::string rest;
       for (size_t i = 0; i < doc.tokens.size(); ++i) {
@@ -257,18 +488,23 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
       CHECK(plain.find(rest) != std::string::npos);
       size_t longest = 0;
       for (const Question& q : doc.questions) {
-        longest = std::max(longest, q.tail.size() + q.answer.size());
+        longest = std::max(longest, q.tail.size() + std::max(q.answer.size(), answer_tokens));
         CHECK(text_of_ids(q.tail) == "\n" + q.question_text + " [/INST]");  // the fake tokenizer has no "▁" inside
         CHECK(text_of_ids(q.answer) == "_" + q.answer_text + "</s>");
       }
       CHECK(doc.tokens.size() + longest == static_cast<size_t>(length));
       // Facts: each stands behind the end of a sentence or behind another fact, once.
       size_t magic = 0;
+      bool has_magic = false;
       for (size_t i = 1; i < doc.tokens.size(); ++i) {
         if (doc.tokens[i] == 0 && i > 1) CHECK(form.ends_sentence[static_cast<size_t>(doc.tokens[i - 1])]);
       }
       for (const Question& q : doc.questions) {
-        if (q.task == Task::MAGIC) magic += std::max<size_t>(1, q.values.size());
+        const bool needles =
+            q.task == Task::MAGIC || q.task == Task::MULTIVALUE || q.task == Task::MULTIQUERY;
+        magic += q.task == Task::MULTIKEY ? 8 : needles ? q.values.size() : 0;
+        has_magic |= q.task == Task::MAGIC;
+        for (const std::string& value : q.values) CHECK(occurrences(whole, value) >= 1);
         if (q.task == Task::VARS) {
           size_t last = 0;
           for (size_t i = 0; i < q.values.size(); ++i) {
@@ -278,12 +514,16 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
             CHECK(whole.find(statement) > last);
             last = whole.find(statement);
           }
-        } else if (q.values.empty()) {
+        } else if (q.task == Task::SUMMARY) {
+          CHECK(q.depth == 0);
+        } else if (q.values.size() == 1) {
           depths.push_back(q.depth);
           if (q.task == Task::THING) CHECK(occurrences(whole, "_" + q.answer_text) == 1);
         }
       }
-      CHECK(occurrences(whole, "One of the special magic ") >= magic + static_cast<size_t>(length / 2000));
+      // Beside magic's needles stand others that nobody asks for.
+      const size_t distractors = has_magic ? static_cast<size_t>(length / 2000) : 0;
+      CHECK(occurrences(whole, "One of the special magic ") >= magic + distractors);
     }
     // Needles stand everywhere: no tenth of the documents' lengths is empty.
     std::vector<int> tenths(10, 0);
@@ -294,11 +534,103 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
     CHECK(*std::min_element(tenths.begin(), tenths.end()) > 0);
   }
   Random random(1);
-  CHECK_THROWS_WITH(build_document({false, {Task::THING}}, 100000, 0, 1, text, vocabulary, form, random),
-                    Catch::Contains("the text has"));
-  CHECK_THROWS_WITH(
-      build_document({false, std::vector<Task>(50, Task::MAGIC)}, 300, 0, 1, text, vocabulary, form, random),
-      Catch::Contains("does not fit"));
+  // How many tokens are missing is what the message says: so many more, and there is a document.
+  const DocumentPlan one{Task::MAGIC, {Task::NEEDLE}};
+  const auto build = [&](const std::vector<int32_t>& from, uint64_t seed) {
+    Random r(seed);
+    return build_document(one, 9000, 20, 0, 1, from, vocabulary, form, r);
+  };
+  const std::vector<int32_t> less(text.begin(), text.begin() + 5000);
+  size_t missing = 0;
+  try {
+    build(less, 1);
+  } catch (const std::runtime_error& e) {
+    const std::string message = e.what();
+    INFO(message);
+    CHECK(message.find("the text has 5000 tokens") == 0);
+    CHECK(message.find("documents of 9000 tokens") != std::string::npos);
+    const size_t at = message.rfind(": ");
+    REQUIRE(message.find(" are missing") != std::string::npos);
+    missing = std::stoul(message.substr(at + 2));
+  }
+  REQUIRE(missing > 3000);
+  REQUIRE(missing < 4000);
+  const auto first = [&](size_t n) {
+    return std::vector<int32_t>(text.begin(), text.begin() + static_cast<ptrdiff_t>(n));
+  };
+  CHECK_NOTHROW(build(first(5000 + missing), 1));
+  CHECK_THROWS_WITH(build(first(4999 + missing), 1), Catch::Contains(": 1 are missing"));
+  CHECK_THROWS_WITH(build_document({Task::MAGIC, std::vector<Task>(50, Task::MAGIC)}, 300, 8, 0, 1,
+                                   text, vocabulary, form, random),
+                    Catch::Contains("does not fit"));
+  // Room for answers is room that the document has not.
+  CHECK_THROWS_WITH(build_document(one, 1000, 900, 0, 1, text, vocabulary, form, random),
+                    Catch::Contains("does not fit"));
+}
+
+TEST_CASE("eval: prompts of models without a chat template and without marks of spaces", "[eval]") {
+  const std::vector<int32_t> text = sample_text(9000);
+  const auto prompt = [&](const Vocabulary& v, const PromptForm& form) {
+    Random random(2);
+    const Document doc =
+        build_document({Task::MAGIC, {Task::NEEDLE}}, 3000, 10, 0, 1, text, v, form, random);
+    const Question& q = doc.questions[0];
+    CHECK(doc.tokens.size() + q.tail.size() + std::max<size_t>(q.answer.size(), 10) == 3000);
+    const std::string s = text_of_ids(doc.tokens);
+    const std::string space = form.marks_words ? "_" : " ";
+    const size_t at = s.find(space + q.answer_text);  // a needle's answer is its statement
+    REQUIRE(at != std::string::npos);
+    CHECK((s[at - 1] == '.' || s[at - 1] == '!'));
+    CHECK(text_of_ids(q.answer) == (form.marks_words ? "_" : "") + q.answer_text + "</s>");
+    // The document's own text, nothing between it and what opens the prompt, and the question
+    // directly behind it.
+    const size_t open = text_of_ids(form.open).size();
+    CHECK(s.substr(0, open) == text_of_ids(form.open));
+    CHECK(text_of_ids(q.tail) == "\n" + q.question_text + text_of_ids(form.close));
+    return s;
+  };
+
+  Vocabulary marked = byte_vocabulary();
+  PromptForm form = prompt_form(marked);
+  CHECK(form.is_chat);
+  CHECK(form.marks_words);
+  CHECK(text_of_ids(form.open) == "<s>_[INST] ");
+  CHECK(text_of_ids(form.close) == " [/INST]");
+  CHECK(text_of_ids(form.newline) == "\n");
+  prompt(marked, form);
+
+  marked.chat = [](std::string_view) { return std::vector<int32_t>(); };
+  form = prompt_form(marked);
+  CHECK_FALSE(form.is_chat);
+  CHECK(text_of_ids(form.open) == "<s>");
+  CHECK(text_of_ids(form.close) == "\nAnswer:");
+  prompt(marked, form);
+  marked.bos_id = -1;
+  form = prompt_form(marked);
+  CHECK(form.open.empty());
+  prompt(marked, form);
+
+  Vocabulary unmarked = unmarked_vocabulary();
+  form = prompt_form(unmarked);
+  CHECK(form.is_chat);
+  CHECK_FALSE(form.marks_words);
+  CHECK(text_of_ids(form.open) == "<s>user\n");
+  CHECK(text_of_ids(form.close) == "</s>\nmodel\n");
+  CHECK(text_of_ids(form.newline) == "\n");
+  CHECK(prompt(unmarked, form).find('_') == std::string::npos);
+  unmarked.chat = [](std::string_view) { return std::vector<int32_t>(); };
+  form = prompt_form(unmarked);
+  CHECK_FALSE(form.is_chat);
+  CHECK(text_of_ids(form.close) == "\nAnswer:");
+  prompt(unmarked, form);
+
+  // Templates whose sides meet: nothing of a message is taken for the form, whatever stands twice.
+  unmarked.chat = [encode = unmarked.encode](std::string_view s) {
+    return encode("11" + std::string(s) + "11");
+  };
+  form = prompt_form(unmarked);
+  CHECK(text_of_ids(form.open) == "11");
+  CHECK(text_of_ids(form.close) == "11");
 }
 
 TEST_CASE("eval: a needle stands where its depth says", "[eval]") {
@@ -307,7 +639,8 @@ TEST_CASE("eval: a needle stands where its depth says", "[eval]") {
   const std::vector<int32_t> text = sample_text(30000);
   for (int index = 0; index < 20; ++index) {
     Random random(static_cast<uint64_t>(index));
-    const Document doc = build_document({false, {Task::THING}}, 8000, index, 20, text, vocabulary, form, random);
+    const Document doc = build_document({Task::MAGIC, {Task::THING}}, 8000, 32, index, 20, text,
+                                        vocabulary, form, random);
     const Question& q = doc.questions[0];
     CHECK(q.depth == Approx((index + 0.5) / 20));
     const std::string whole = text_of_ids(doc.tokens);
@@ -322,23 +655,57 @@ TEST_CASE("eval: register documents fit", "[eval]") {
   const PromptForm form = prompt_form(vocabulary);
   for (int length : {600, 3000, 9000}) {
     Random random(5);
-    const Document doc =
-        build_document({true, std::vector<Task>(4, Task::KV)}, length, 0, 1, {}, vocabulary, form, random);
-    CHECK(doc.is_register);
+    const Document doc = build_document({Task::KV, std::vector<Task>(4, Task::KV)}, length, 100, 0,
+                                        1, {}, vocabulary, form, random);
+    CHECK(doc.is_whole);
     REQUIRE(doc.questions.size() == 4);
     std::set<std::string> questions;
     for (const Question& q : doc.questions) {
-      CHECK(doc.tokens.size() + q.tail.size() + q.answer.size() <= static_cast<size_t>(length));
+      CHECK(doc.tokens.size() + q.tail.size() + std::max<size_t>(q.answer.size(), 100) <=
+            static_cast<size_t>(length));
       CHECK(questions.insert(q.question_text).second);
+      CHECK(occurrences(text_of_ids(doc.tokens), q.values[0]) >= 1);
     }
     CHECK(doc.tokens.size() > static_cast<size_t>(length) / 3);
   }
 }
 
-TEST_CASE("eval: the vocabulary must know the prompt form", "[eval]") {
+TEST_CASE("eval: lists of words fit", "[eval]") {
+  const Vocabulary vocabulary = byte_vocabulary();
+  const PromptForm form = prompt_form(vocabulary);
+  for (Task task : {Task::COMMON, Task::FREQUENT}) {
+    for (int length : {1200, 3000, 9000}) {
+      Random random(5), again(5);
+      const Document doc =
+          build_document({task, {task}}, length, 100, 0, 1, {}, vocabulary, form, random);
+      INFO(task_name(task) << " at " << length << ": " << doc.tokens.size());
+      CHECK(doc.tokens ==
+            build_document({task, {task}}, length, 100, 0, 1, {}, vocabulary, form, again).tokens);
+      CHECK(doc.is_whole);
+      CHECK(std::count(doc.is_text.begin(), doc.is_text.end(), 1) == 0);
+      CHECK(doc.is_text.size() == doc.tokens.size());
+      REQUIRE(doc.questions.size() == 1);
+      const Question& q = doc.questions[0];
+      CHECK(q.task == task);
+      CHECK(doc.tokens.size() + q.tail.size() + std::max<size_t>(q.answer.size(), 100) <=
+            static_cast<size_t>(length));
+      CHECK(doc.tokens.size() > static_cast<size_t>(length) / 2);
+      for (const std::string& word : q.values)
+        CHECK(occurrences(text_of_ids(doc.tokens), word) > 1);
+    }
+    Random random(5);
+    CHECK_THROWS_WITH(build_document({task, {task}}, 300, 100, 0, 1, {}, vocabulary, form, random),
+                      Catch::Contains("does not fit into 300 tokens"));
+  }
+}
+
+TEST_CASE("eval: the vocabulary must know what prompts are made of", "[eval]") {
   Vocabulary v = byte_vocabulary();
-  v.size = 4;  // no [/INST], no newline
-  CHECK_THROWS_WITH(prompt_form(v), Catch::Contains("lacks a piece"));
+  v.size = 4;  // no sentence ends
+  CHECK_THROWS_WITH(prompt_form(v), Catch::Contains("the vocabulary lacks"));
+  v = byte_vocabulary();
+  v.eos_id = -1;
+  CHECK_THROWS_WITH(prompt_form(v), Catch::Contains("the vocabulary lacks"));
 }
 
 TEST_CASE("eval: running text is encoded in pieces that end with lines", "[eval]") {
@@ -360,6 +727,8 @@ TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   const char* env = std::getenv("RIFFLE_SHARED");
   const std::string shared = env ? env : "../shared";
   std::ifstream model(shared + "/models/riffle-27m-32k/tokenizer.model", std::ios::binary);
+  // The repository has the tokenizer too; tests run in its root.
+  if (!model) model = std::ifstream("models/riffle-27m-32k/tokenizer.model", std::ios::binary);
   std::ifstream golden(shared + "/golden/riffle-27m-32k-q8_0.golden.json");
   if (!model || !golden) {
     WARN("SKIPPED: no tokenizer or golden file under " << shared);
@@ -370,22 +739,28 @@ TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_from_model(bytes.str(), "tokenizer.model");
   Vocabulary v;
   v.encode = [&](std::string_view s) { return tokenizer->encode(s, false, false); };
+  v.chat = [&](std::string_view s) {
+    return chat_tokens(*tokenizer, chat_format_named("inst"), {{"user", std::string(s)}});
+  };
   v.piece = [&](int32_t id) { return tokenizer->piece(id); };
   v.size = tokenizer->vocab_size();
   v.bos_id = tokenizer->bos_id();
   v.eos_id = tokenizer->eos_id();
   const PromptForm form = prompt_form(v);
-  std::vector<int32_t> ids = {form.bos};
-  append(ids, form.open);
+  std::vector<int32_t> ids = form.open;
   append(ids, v.encode("Ada Frost lives in Lisbon. The telephone number of Otto Pike is 482913. The amber lantern was "
                        "hidden in Oslo."));
-  append(ids, make_question(Task::PERSON, 0, "What is the telephone number of Otto Pike?", "x", v, form).tail);
+  append(ids, make_question(Task::PERSON, 0, "What is the telephone number of Otto Pike?", "x", {},
+                            v, form)
+                  .tail);
   std::vector<int32_t> expected;
   for (const auto& prompt : nlohmann::json::parse(golden)) {
     if (prompt["name"] == "facts") expected = prompt["ids"].get<std::vector<int32_t>>();
   }
   CHECK(ids == expected);
-  CHECK(form.newline >= 0);
+  CHECK(form.is_chat);
+  CHECK(form.marks_words);
+  CHECK(form.newline.size() == 1);
   CHECK(std::count(form.ends_sentence.begin(), form.ends_sentence.end(), 1) == 3);
 }
 
