@@ -100,7 +100,7 @@ void riffle_selection_defaults(riffle_selection* s) {
   s->base = RIFFLE_BASE_TOPK;
   s->base_budget = 0.25f;
   s->top_p = 0.95f;
-  s->share = 0.005f;
+  s->share = 0.002f;
   s->select_tokens = 2048;
   s->init_tokens = 128;
   s->local_tokens = 512;

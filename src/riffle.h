@@ -2,8 +2,8 @@
  *
  * WHAT IT DOES
  *   Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive tokens. At each decode
- *   step every layer ranks its blocks for the current query, attends to the most critical first, and stops when enough
- *   attention weight is covered ("psa"). "dense" reads everything and is the exact reference.
+ *   step every layer weighs its blocks for the current query, by keys kept in 4 bits, and attends to those that hold more than
+ *   a share of some head's weight ("riffle"). "dense" reads everything and is the exact reference.
  *
  * A WHOLE PROGRAM
  *     char err[256];
@@ -231,7 +231,8 @@ typedef enum riffle_selector {
   RIFFLE_SELECTOR_TWILIGHT = 3,    /* of a base selection, the tokens that INT4 keys say hold top_p of the weight */
   RIFFLE_SELECTOR_TOKENSELECT = 4, /* a fixed number of tokens that all heads vote for; first and last tokens */
   RIFFLE_SELECTOR_LFPS = 5,        /* top tokens among those that earlier queries make likely (CPU devices)   */
-  RIFFLE_SELECTOR_RIFFLE = 6       /* riffle's own: blocks by the weight that INT4 keys give them             */
+  RIFFLE_SELECTOR_RIFFLE = 6       /* the default: blocks by the weight that INT4 keys give them; the mean value
+                                      stands for those that are not read                                      */
 } riffle_selector;
 
 /* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the mean key). */
@@ -395,8 +396,9 @@ typedef struct riffle_plan {
   uint64_t weights, activations, digests, prefill_kv, pool, total; /* total: the sum, what gpu_mem limits   */
   uint64_t host_kv;        /* the block store of one session of n_ctx tokens, in host memory                */
   uint64_t selector_state; /* what the selector keeps beside the KV and the digests of such a session, in host memory and
-                              outside total. twilight, riffle: INT4 keys of all full blocks, d/2 + 4 bytes a token, layer
-                              and KV head, block_size times that a block (cuda: on the device, among digests). tokenselect:
+                              outside total. riffle, twilight, psa and topk with rank CODES: INT4 keys of all full blocks,
+                              d/2 + 4 bytes a token, layer and KV head, and their mean values, 2 d bytes a block (cuda: on
+                              the device, among digests). tokenselect:
                               two lists of tokens and a query a layer, whatever the length. lfps: tables, 8 bytes a
                               token, layer and KV head; not in it are candidates, 2 to 4 more by the text, and a copy of
                               both while a prompt that follows on others may be taken back: to the second step after it.

@@ -24,6 +24,7 @@ void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* cons
   while (h.n < n_full) {
     if (h.n == static_cast<int>(h.segments.size()) * kSegmentBlocks) {
       h.segments.reserve(h.segments.size() + 1);
+      h.mean.resize(layout_.head_dim);
       h.segments.emplace_back(size_t(segment_bytes(layout_)));
     }
     std::byte* codes = h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
@@ -45,32 +46,41 @@ void Int4Keys::truncate(int64_t n_tokens) {
   const int64_t full = n_tokens / layout_.block_size;
   for (Head& h : heads_) {
     h.n = static_cast<int>(std::min<int64_t>(h.n, full));
+    if (h.mean_of > h.n) h.mean_of = 0;
     h.segments.resize((h.n + kSegmentBlocks - 1) / kSegmentBlocks);
   }
 }
 
 uint64_t Int4Keys::bytes() const {
-  uint64_t segments = 0;
-  for (const Head& h : heads_) segments += h.segments.size();
-  return segments * segment_bytes(layout_);
+  uint64_t segments = 0, heads = 0;  // heads that hold any
+  for (const Head& h : heads_) {
+    segments += h.segments.size();
+    heads += !h.segments.empty();
+  }
+  return segments * segment_bytes(layout_) + heads * layout_.head_dim * sizeof(float);
 }
 
 uint64_t Int4Keys::bytes_for(const StateShape& shape, int64_t n_tokens) {
   const int64_t full = n_tokens / shape.layout.block_size, segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
-  return uint64_t(shape.n_layers) * shape.n_kv_heads * segments * segment_bytes(shape.layout);
+  const uint64_t mean = segments > 0 ? shape.layout.head_dim * sizeof(float) : 0;
+  const uint64_t heads = uint64_t(shape.n_layers) * shape.n_kv_heads;
+  return heads * (segments * segment_bytes(shape.layout) + mean);
 }
 
-void Int4Keys::mean_value(int layer, int head, int n_full, float* out) const {
-  const Head& h = heads_[layer * n_kv_heads_ + head];
+const float* Int4Keys::mean_value(int layer, int head, int n_full) {
+  Head& h = heads_[layer * n_kv_heads_ + head];
+  if (h.mean_of == n_full) return h.mean.data();
   const int d = layout_.head_dim, stride = (n_full + kMeanBlocks - 1) / kMeanBlocks;
   std::vector<float> value(d);
-  std::fill_n(out, d, 0.0f);
+  h.mean.assign(d, 0.0f);
   int n = 0;
   for (int b = stride - 1; b < n_full; b += stride, ++n) {
     kernels_->attention.kv_load(value_mean(h, b), d, KvType::F16, value.data());
-    for (int j = 0; j < d; ++j) out[j] += value[j];
+    for (int j = 0; j < d; ++j) h.mean[j] += value[j];
   }
-  for (int j = 0; j < d; ++j) out[j] /= static_cast<float>(std::max(n, 1));
+  for (float& v : h.mean) v /= static_cast<float>(std::max(n, 1));
+  h.mean_of = n_full;
+  return h.mean.data();
 }
 
 void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out, int64_t ldo,

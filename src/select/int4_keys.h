@@ -28,7 +28,9 @@ class Int4Keys : public SelectorState {
 
   // The mean value of all blocks [d], from at most kMeanBlocks of them that lie evenly (all of the head's must be there).
   static constexpr int kMeanBlocks = 256;
-  void mean_value(int layer, int head, int n_full, float* out) const;
+  // Kept until blocks come or go, since its parts lie far from each other and would miss the cache in
+  // every step.
+  const float* mean_value(int layer, int head, int n_full);
 
   // A query group [g][d] (multiplied by 1/sqrt(d), if the scores shall be) in the form that scores() takes.
   size_t query_bytes(int g) const { return cpu::int4_query_bytes(g, layout_.head_dim); }
@@ -46,6 +48,8 @@ class Int4Keys : public SelectorState {
   struct Head {
     std::vector<Buffer> segments;
     int n = 0;  // blocks
+    std::vector<float> mean;  // [d] mean_value of the first mean_of blocks; has room once blocks are there
+    int mean_of = 0;
   };
 
   BlockLayout layout_;

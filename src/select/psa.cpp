@@ -47,6 +47,13 @@ class Psa : public Selector {
   }
   int microbatch() const override { return s_.microbatch; }
 
+  bool has_parts() const override { return ranks_by_codes(s_); }
+  int prepare(const Row& row, RowPlan& plan) const override {
+    return prepare_scores(row, s_, plan);
+  }
+  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
+    score_part(row, plan, i, scratch);
+  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const int n = plan.n_candidates(), g = row.g;

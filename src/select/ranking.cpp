@@ -99,11 +99,20 @@ void RowPlan::rank(const float* block_scores, int keep) {
   sorted_ = 0;
 }
 
+void RowPlan::rank_these(const int32_t* blocks, const float* block_scores, int n) {
+  keys_.resize(n);
+  for (int i = 0; i < n; ++i) keys_[i] = rank_key(block_scores[i], blocks[i]);
+  n_kept_ = n;
+  sorted_ = 0;
+}
+
 void RowPlan::extend(int ranked) {
+  const auto n_ranked = static_cast<int>(keys_.size());
   while (sorted_ < ranked) {
     // Most rows stop early, so a full sort would be wasted: each extension sorts as many again as there are.
-    const int next = std::min(n_candidates_, std::max(64, 2 * sorted_));
-    if (next < n_candidates_) std::nth_element(keys_.begin() + sorted_, keys_.begin() + next, keys_.end());
+    const int next = std::min(n_ranked, std::max(64, 2 * sorted_));
+    const auto begin = keys_.begin() + sorted_;
+    if (next < n_ranked) std::nth_element(begin, keys_.begin() + next, keys_.end());
     std::sort(keys_.begin() + sorted_, keys_.begin() + next);
     for (int i = sorted_; i < next; ++i) order_.push_back(static_cast<int32_t>(keys_[i] & 0xffffffffu));
     sorted_ = next;
@@ -164,10 +173,25 @@ static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride
   }
 }
 
+int prepare_scores(const Row& row, const riffle_selection& s, RowPlan& plan) {
+  return ranks_by_codes(s) ? prepare_masses(row, s.sink_blocks, s.window_blocks, plan) : 0;
+}
+
+void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch) {
+  int first, last;
+  estimate_masses(row, plan, i, scratch, &first, &last);
+  const BlockMasses masses = masses_of(row, plan);
+  for (int h = 0; h < row.g; ++h) {  // tops become logarithms of masses
+    float* tops = masses.tops + h * masses.stride;
+    const float* sums = masses.sums + h * masses.stride;
+    for (int b = first; b < last; ++b) tops[b] += std::log(sums[b]);
+  }
+}
+
 static void score_by_codes(const Row& row, riffle_gqa combine, RowPlan& plan) {
-  const BlockMasses masses = estimate_masses(row, plan);
-  for (int64_t i = 0; i < row.g * masses.n_blocks; ++i) masses.tops[i] += std::log(masses.sums[i]);
-  combine_heads(combine, masses.tops + plan.first_candidate(), masses.n_blocks, row.g, plan);
+  const BlockMasses masses = masses_of(row, plan);
+  plan.index_bytes += masses_bytes_read(row);
+  combine_heads(combine, masses.tops + plan.first_candidate(), masses.stride, row.g, plan);
 }
 
 static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_digest, RowPlan& plan) {

@@ -14,6 +14,7 @@
 // The codes of all blocks are looked at. To look only at those of the best digests (a quarter of them) was tried: in text
 // whose lines are much alike, digests of any kind leave out the block that holds the answer.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -48,50 +49,87 @@ class Riffle : public Selector {
     return Int4Keys::bytes_for(shape, n_tokens);
   }
 
+  bool has_parts() const override { return true; }
+  int prepare(const Row& row, RowPlan& plan) const override {
+    return prepare_masses(row, s_.sink_blocks, s_.window_blocks, plan);
+  }
+  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
+    int first, last;
+    estimate_masses(row, plan, i, scratch, &first, &last);
+  }
+
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const int n = plan.n_candidates(), first = plan.first_candidate();
     if (n == 0) return plan.rank(nullptr, 0);
-    const BlockMasses masses = estimate_masses(row, plan);
-    const int64_t n_blocks = masses.n_blocks;
+    const auto& select = row.kernels->select;
+    const BlockMasses masses = masses_of(row, plan);
+    plan.index_bytes += masses_bytes_read(row);
 
-    // A block's largest share of a head's weight.
-    plan.scores.assign(n, kNone);
-    int kept = 0;
-    std::vector<double>& wholes = plan.state;  // of each head
-    wholes.resize(row.g);
+    // Each head's weight, and a mark for each candidate that holds the share of some head's.
+    plan.state.assign(2 * row.g, 0.0);
+    double *wholes = plan.state.data(), *read = wholes + row.g;  // of each head
+    plan.marks.assign((n + 63) / 64, 0);
     for (int h = 0; h < row.g; ++h) {
-      float* tops = masses.tops + h * n_blocks;
-      float* weights = masses.sums + h * n_blocks;
+      float* tops = masses.tops + h * masses.stride;
+      float* weights = masses.sums + h * masses.stride;
       float top = 0;
-      row.kernels->select.exp_weights(tops, n_blocks, tops, &top);  // tops become e^(top - the largest)
-      // Several sums under way hide the latency of an addition.
-      double parts[8] = {};
-      for (int64_t b = 0; b < n_blocks; ++b) parts[b % 8] += weights[b] *= tops[b];
-      double all = 0;
-      for (const double part : parts) all += part;
-      wholes[h] = all;
-      const float least = static_cast<float>(all * s_.share), inverse = static_cast<float>(1 / all);
-      for (int i = 0; i < n; ++i) {
-        if (!(weights[first + i] >= least)) continue;
-        kept += plan.scores[i] == kNone;
-        plan.scores[i] = std::max(plan.scores[i], weights[first + i] * inverse);
+      select.exp_weights(tops, masses.n_blocks, tops, &top);  // tops become e^(top - the largest)
+      wholes[h] = weigh(weights, tops, masses.n_blocks);
+      select.mark(weights + first, n, least(wholes[h]), plan.marks.data());
+    }
+
+    // Of these few, the largest share of a head's weight, and what of each head's weight is read.
+    plan.ids.clear();
+    plan.scores.clear();
+    for (size_t word = 0; word < plan.marks.size(); ++word)
+      for (uint64_t rest = plan.marks[word]; rest != 0; rest &= rest - 1) {
+        const int b = first + static_cast<int>(word) * 64 + std::countr_zero(rest);
+        float best = kNone;
+        for (int h = 0; h < row.g; ++h) {
+          const float weight = masses.sums[h * masses.stride + b];
+          read[h] += weight;
+          if (weight < least(wholes[h])) continue;
+          best = std::max(best, weight * static_cast<float>(1 / wholes[h]));
+        }
+        plan.ids.push_back(b);
+        plan.scores.push_back(best);
       }
-    }
-    plan.rank(plan.scores.data(), kept);
+    const auto kept = static_cast<int>(plan.ids.size());
+    plan.rank_these(plan.ids.data(), plan.scores.data(), kept);
     if (kept == n) return;
-    plan.unread.assign(row.g, 0.0f);
+    plan.unread.resize(row.g);
     for (int h = 0; h < row.g; ++h) {
-      const float* weights = masses.sums + h * n_blocks + first;
-      double unread = 0;
-      for (int i = 0; i < n; ++i) unread += plan.scores[i] == kNone ? weights[i] : 0.0f;
-      plan.unread[h] = static_cast<float>(unread / wholes[h]);
+      const float* weights = masses.sums + h * masses.stride;
+      for (int b = 0; b < first; ++b) read[h] += weights[b];
+      for (int b = first + n; b < row.n_blocks; ++b) read[h] += weights[b];
+      // Sums of floats in double, so the difference is exact to some 1e-15 of the whole, and may fall
+      // below 0 by that.
+      plan.unread[h] = static_cast<float>(std::max(0.0, wholes[h] - read[h]) / wholes[h]);
     }
-    plan.mean_value.resize(row.d);
-    static_cast<const Int4Keys*>(row.state)->mean_value(row.layer, row.head, row.n_full, plan.mean_value.data());
+    auto& keys = *static_cast<Int4Keys*>(row.state);
+    const float* mean = keys.mean_value(row.layer, row.head, row.n_full);
+    plan.mean_value.assign(mean, mean + row.d);
   }
 
  private:
+  float least(double whole) const { return static_cast<float>(whole * s_.share); }
+
+  // weights[b] times factors[b], and the sum of all. Several sums under way hide the latency of an
+  // addition.
+  static double weigh(float* weights, const float* factors, int64_t n) {
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    int64_t b = 0;
+    for (; b + 4 <= n; b += 4) {
+      s0 += weights[b] *= factors[b];
+      s1 += weights[b + 1] *= factors[b + 1];
+      s2 += weights[b + 2] *= factors[b + 2];
+      s3 += weights[b + 3] *= factors[b + 3];
+    }
+    for (; b < n; ++b) s0 += weights[b] *= factors[b];
+    return (s0 + s1) + (s2 + s3);
+  }
+
   riffle_selection s_;
   float log_share_;
 };

@@ -66,6 +66,8 @@ class RowPlan {
   int n_candidates() const { return n_candidates_; }
   // Scores of the candidates in token order; ties go to the lower block. Keeps the best `keep` of them.
   void rank(const float* scores, int keep);
+  // The same where only some candidates are kept: these blocks, all of them, with their scores.
+  void rank_these(const int32_t* blocks, const float* scores, int n);
 
   // These tokens alone (ascending, all different). Positions are their blocks in token order, all forced, each with the mask
   // of its tokens.
@@ -86,7 +88,8 @@ class RowPlan {
   std::vector<float> scores;
   std::vector<float> scratch;
   std::vector<int32_t> ids;
-  Buffer work;
+  std::vector<uint64_t> marks;
+  Buffer work;  // from prepare to begin, too
   int64_t index_bytes = 0;  // read to come to this plan: digests, codes, keys that were only scored
   bool cached = false;      // an earlier selection is used again
 
@@ -161,7 +164,18 @@ class Selector {
   virtual bool joint() const { return false; }
   virtual void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const { (void)rows, (void)n_rows, (void)threads; }
 
-  // Plans a row. Threads call it for different rows and plans at once.
+  // What of a row's planning threads may share. A row is one thread's, and a step has few of them (KV
+  // heads times sequences), so what must look at much of a row (codes of all keys) is cut into parts:
+  // prepare says into how many (0: nothing to share) and makes room for them in the plan, then `part` is
+  // called once for each, by several threads at once, then begin. Where parts end must not depend on
+  // threads. scratch: the calling thread's own.
+  virtual bool has_parts() const { return false; }
+  virtual int prepare(const Row& row, RowPlan& plan) const { return (void)row, (void)plan, 0; }
+  virtual void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const {
+    (void)row, (void)plan, (void)i, (void)scratch;
+  }
+
+  // Plans a row, all parts of which are done. Threads call it for different rows and plans at once.
   virtual void begin(const Row& row, RowPlan& plan) const = 0;
   // Blocks between two tests after the forced ones; 0: one shot, everything in the plan is read.
   virtual int microbatch() const { return 0; }
@@ -196,6 +210,10 @@ inline bool ranks_by_codes(const riffle_selection& s) {
 }
 // Scores of a plan's candidates into plan.scores, larger = more critical, heads of the group combined (algorithms.md 0): by
 // their digests or by what their INT4 keys say of their mass. Counts what it reads in plan.index_bytes.
+// With INT4 keys the masses are what prepare_scores and score_part have left in the plan: they are
+// Selector::prepare and part of who ranks so.
+int prepare_scores(const Row& row, const riffle_selection& settings, RowPlan& plan);
+void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
 void score_candidates(const Row& row, const riffle_selection& settings, RowPlan& plan);
 // q . key of the first n tokens of a block, exactly: out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);

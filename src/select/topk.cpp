@@ -29,6 +29,13 @@ class TopK : public Selector {
   uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
     return ranks_by_codes(s_) ? Int4Keys::bytes_for(shape, n_tokens) : 0;
   }
+  bool has_parts() const override { return ranks_by_codes(s_); }
+  int prepare(const Row& row, RowPlan& plan) const override {
+    return prepare_scores(row, s_, plan);
+  }
+  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
+    score_part(row, plan, i, scratch);
+  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     score_candidates(row, s_, plan);

@@ -51,6 +51,26 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
   }
 }
 
+TEST_CASE("selections by codes do not depend on threads that share a row or on the batch", "[invariance]") {
+  const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
+  const auto selectors = {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+  for (const riffle_selector selector : selectors) {
+    INFO("selector " << selector);
+    riffle_context_options o = base(selector);
+    o.n_ctx = 6144;
+    o.selection.rank = RIFFLE_RANK_CODES;
+    o.n_threads = 1;
+    Runtime one(o);
+    const auto reference = run(one, one.session(), prompt, steps);
+    o.n_threads = 5;
+    Runtime five(o);
+    CHECK(same_bits(run_first_of_three(five, prompt, steps), reference));
+    o.device = RIFFLE_DEVICE_EMU, o.n_threads = 3, o.slots = 400;
+    Runtime pooled(o);
+    CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), reference));
+  }
+}
+
 TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
   const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
   for (int block : {16, 32, 64})

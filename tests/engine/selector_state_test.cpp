@@ -53,9 +53,10 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         const bool keeps = selector >= RIFFLE_SELECTOR_TWILIGHT;
         CHECK((said > 0) == keeps);
         if (selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_RIFFLE) {
-          const uint64_t per_token = uint64_t(8) * 2 * (64 / 2 + 4);  // layers, KV heads, d/2 + 4
+          // d/2 + 4 bytes a token; the mean value of a block
+          const uint64_t heads = 8 * 2, per_block = 16 * (64 / 2 + 4) + 64 * 2;
           const uint64_t blocks = n_ctx / 16, whole_runs = (blocks + 63) / 64 * 64;  // memory comes for 64 blocks at once
-          CHECK(said == per_token * 16 * whole_runs);
+          CHECK(said == heads * (per_block * whole_runs + 64 * 4));  // and the mean of all values
         }
         CHECK(plan.total == plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
       }

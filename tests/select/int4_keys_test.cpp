@@ -70,12 +70,12 @@ TEST_CASE("INT4 keys cut back and grown again are those of the blocks alone") {
     }
 }
 
-TEST_CASE("INT4 keys take the memory they say: d/2 + 4 bytes a token") {
+TEST_CASE("INT4 keys take the memory they say: d/2 + 4 bytes a token, and mean values") {
   const Blocks blocks(32, 128, KvType::F16, 64, 3);
   Int4Keys keys(blocks.shape);
   CHECK(keys.block_bytes() == 32 * (128 / 2 + 4));
   keys.add_blocks(0, 0, 64, blocks.data.data());
-  CHECK(keys.bytes() == 64u * 32 * 68);
+  CHECK(keys.bytes() == 64u * (32 * 68 + 128 * 2) + 128 * 4);
 }
 
 TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones") {

@@ -6,10 +6,12 @@
 
 #include "../engine/steps.h"
 #include "dropped.h"
+#include "plan_row.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 
 using namespace riffle;
+using riffle::test::plan_row;
 using riffle::test::run;
 using riffle::test::same_bits;
 
@@ -88,7 +90,7 @@ riffle_selection settings(float share) {
 
 std::vector<int> read_blocks(const riffle_selection& s, const Scene& scene) {
   RowPlan plan;
-  make_selector(s)->begin(scene.row, plan);
+  plan_row(*make_selector(s), scene.row, plan);
   std::vector<int> read;
   for (int i = 0; i < plan.size(); ++i) read.push_back(plan.at(i));
   return read;
@@ -131,7 +133,7 @@ TEST_CASE("riffle knows what it leaves unread, and the mean value that stands fo
       const Scene scene(g, tokens, static_cast<unsigned>(tokens + g));
       INFO("g " << g << " tokens " << tokens);
       RowPlan plan;
-      make_selector(settings(0.01f))->begin(scene.row, plan);
+      plan_row(*make_selector(settings(0.01f)), scene.row, plan);
       std::vector<bool> read(scene.n_blocks);
       for (int i = 0; i < plan.size(); ++i) read[plan.at(i)] = true;
       if (plan.size() == scene.n_blocks) {
@@ -199,7 +201,7 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
         s.gqa = gqa;
         s.budget = 0.2f;
         RowPlan plan;
-        make_selector(s)->begin(scene.row, plan);
+        plan_row(*make_selector(s), scene.row, plan);
         // Codes move a score by some tenths, so the order is right but for neighbours: of the ten first all are among the
         // twenty truly best.
         const std::set<int> twenty(best.begin(), best.begin() + 20);
@@ -207,6 +209,47 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
         CHECK(plan.index_bytes > 0);
       }
     }
+}
+
+TEST_CASE("plans by codes do not depend on who does which part", "[select][riffle][rank][invariance]") {
+  for (const int g : {1, 4})
+    for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
+      const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
+      const auto selectors = {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+      for (const riffle_selector selector : selectors) {
+        INFO("g " << g << " tokens " << tokens << " selector " << selector);
+        riffle_selection s = settings(0.01f);
+        s.selector = selector;
+        s.rank = RIFFLE_RANK_CODES;
+        const auto made = make_selector(s);
+        RowPlan forwards, backwards, probe;
+        CHECK(made->prepare(scene.row, probe) > 1);
+        plan_row(*made, scene.row, forwards);
+        plan_row(*made, scene.row, backwards, true);
+        REQUIRE(forwards.size() == backwards.size());
+        for (int i = 0; i < forwards.size(); ++i) REQUIRE(forwards.at(i) == backwards.at(i));
+        CHECK(forwards.scores == backwards.scores);
+        CHECK(forwards.unread == backwards.unread);
+        CHECK(forwards.index_bytes == backwards.index_bytes);
+      }
+    }
+}
+
+TEST_CASE("the mean value follows blocks that are cut off and others that come", "[select][riffle]") {
+  const Scene one(1, 3000, 8), other(1, 3000, 9);
+  Int4Keys& keys = *one.codes;
+  const auto mean = [](Int4Keys& of, int n) {
+    const float* m = of.mean_value(0, 0, n);
+    return std::vector<float>(m, m + kD);
+  };
+  const int n = one.n_blocks - 1;
+  const std::vector<float> before = mean(keys, n);
+  CHECK(before == mean(keys, n));
+  CHECK(before != mean(*other.codes, n));
+  keys.truncate(0);
+  keys.add_blocks(0, 0, n, other.blocks.data());
+  CHECK(mean(keys, n) == mean(*other.codes, n));
+  CHECK(mean(keys, n / 2) == mean(*other.codes, n / 2));
 }
 
 TEST_CASE("riffle reads more for a smaller share, and everything for none", "[select][riffle]") {
@@ -226,7 +269,7 @@ TEST_CASE("what riffle drops errs by the identity and within the bounds of algor
     INFO("share " << share);
     const Scene scene(2, 1500, 6);
     RowPlan plan;
-    make_selector(settings(share))->begin(scene.row, plan);
+    plan_row(*make_selector(settings(share)), scene.row, plan);
     CHECK(plan.size() < scene.n_blocks);
     riffle::test::check_dropped(scene.row, plan);
   }

@@ -72,6 +72,18 @@ class Timed : public Selector {
     inner_.begin_layer(rows, n_rows, threads);
     *seconds_ += now() - start;
   }
+  bool has_parts() const override { return inner_.has_parts(); }
+  int prepare(const Row& row, RowPlan& plan) const override {
+    const double start = now();
+    const int n = inner_.prepare(row, plan);
+    *seconds_ += now() - start;
+    return n;
+  }
+  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
+    const double start = now();
+    inner_.part(row, plan, i, scratch);
+    *seconds_ += now() - start;
+  }
   void begin(const Row& row, RowPlan& plan) const override {
     const double start = now();
     inner_.begin(row, plan);

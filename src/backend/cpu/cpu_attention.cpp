@@ -83,6 +83,22 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
   prepare_list_rows(q, scale);
 }
 
+// The parts of planning that threads share, of all rows of the step at once: neither one sequence's
+// few rows nor a batch of short sequences leaves a thread without work.
+void CpuBackend::plan_parts(int64_t n_rows, const Selector& selector) {
+  if (!selector.has_parts()) return;
+  threads_->parallel_for(n_rows, [&](int64_t i, int) {
+    rows_[i].n_parts = selector.prepare(rows_[i].row, *rows_[i].plan);
+  });
+  work_.clear();
+  for (int64_t i = 0; i < n_rows; ++i)
+    for (int p = 0; p < rows_[i].n_parts; ++p) work_.push_back({&rows_[i], p, p + 1});
+  threads_->parallel_for(work_.size(), [&](int64_t i, int thread) {
+    const Work& w = work_[i];
+    selector.part(w.row->row, *w.row->plan, w.begin, thread_scratch_[thread]);
+  });
+}
+
 void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
   selector.begin(r.row, *r.plan);
   if (r.list_q) place_row(r);
@@ -322,6 +338,7 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
       for (int h = 0; h < config_.n_kv_heads; ++h) layer_rows_.push_back(rows_[i * config_.n_kv_heads + h].row);
       selector.begin_layer(layer_rows_.data(), config_.n_kv_heads, *threads_);
     }
+  plan_parts(n_rows, selector);
   if (residency_->in_place()) attend_in_place(n_rows, selector);
   else attend_pooled(layer, n_rows, selector);
   for (int64_t i = 0; i < n_rows; ++i) finish_row(rows_[i], out + i * g * d);

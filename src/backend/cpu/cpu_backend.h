@@ -41,6 +41,7 @@ class CpuBackend : public Backend {
     int layer = 0, head = 0;
     Row row;
     RowPlan* plan = nullptr;
+    int n_parts = 0;                    // of its planning, which threads share
     cpu::AttendState* spans = nullptr;  // partial states, each of span_blocks positions of the plan
     int n_spans = 0, span_blocks = 0;
     float* l_blocks = nullptr;  // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
@@ -57,7 +58,7 @@ class CpuBackend : public Backend {
   };
   struct Work {
     ActiveRow* row;
-    int begin, end;  // positions, of one span
+    int begin, end;  // positions, of one span; a part of the row's planning
   };
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float* out);
@@ -69,6 +70,7 @@ class CpuBackend : public Backend {
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos);
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
+  void plan_parts(int64_t n_rows, const Selector& selector);
   void plan_row(ActiveRow& r, const Selector& selector);
   void attend_in_place(int64_t n_rows, const Selector& selector);
   void attend_pooled(int layer, int64_t n_rows, const Selector& selector);
