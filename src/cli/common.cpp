@@ -164,7 +164,12 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
   riffle_plan_memory(model, &one, &plan, nullptr, 0);  // an error comes again, with its text
-  options.host_mem = std::max(plan.host_memory / 4 * 3, plan.host_kv);
+  // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows with it and which host_mem
+  // does not count.
+  const uint64_t digests = plan.device == std::string("cuda") ? 0 : plan.digests;  // a GPU has them in its own memory
+  const double kv = static_cast<double>(plan.host_kv), beside = static_cast<double>(plan.selector_state + digests);
+  const double share = kv > 0 ? kv / (kv + beside) : 1;
+  options.host_mem = std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(plan.host_memory)), plan.host_kv);
 }
 
 void say_unread_settings(const CommonOptions& options) {

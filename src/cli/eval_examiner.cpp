@@ -308,6 +308,10 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
   };
   // The end of a register or a list of words is no held-out text.
   if (o_.nll_tokens > 0 && !doc.is_whole && !o_.dense_only) {
+    if (doc.tokens.size() < static_cast<size_t>(o_.nll_tokens) + 2)
+      throw Exit(EXIT_USAGE, text_of("--nll %d: a document of --length %d has %zu tokens beside its question and answer, "
+                                     "expected at least %d; give a smaller --nll or --answer-tokens",
+                                     o_.nll_tokens, length, doc.tokens.size(), o_.nll_tokens + 2));
     read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);
     Progress progress(label + ", held-out text", o_.common.quiet);
     read_text(doc, progress, rows);

@@ -48,7 +48,7 @@ class Int4Keys : public SelectorState {
   struct Head {
     std::vector<Buffer> segments;
     int n = 0;  // blocks
-    std::vector<float> mean;  // [d] mean_value of the first mean_of blocks; has room once blocks are there
+    std::vector<float> mean;  // [d] mean_value of the first mean_of blocks; has room from the first
     int mean_of = 0;
   };
 

@@ -131,6 +131,10 @@ def refusals(folder):
         r = riffle(*RUN, "--text", text, "--length", "256", "--questions", "2", "--tasks", tasks)
         check(r.code == 2 and r.err.startswith(b"riffle: --length 256: ") and words_ in r.err
               and r.err.count(b"\n") == 1, f"eval refuses a {name}", r)
+    r = riffle(*RUN, "--text", text, "--length", "300", "--nll", "150", "--answer-tokens", "140", "--tasks",
+               "needle", "--questions", "1")
+    check(r.code == 2 and r.err.startswith(b"riffle: --nll 150: a document of --length 300 has")
+          and r.err.count(b"\n") == 1, "eval refuses to predict more text than answers leave", r)
     r = riffle(*RUN, "--text", text, "--length", "30000")
     told = re.search(rb"the text has (\d+) tokens, (\d+) are missing", r.err)
     check(told and sum(map(int, told.groups())) == 30000 and int(told[1]) > 3000,

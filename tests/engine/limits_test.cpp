@@ -46,6 +46,7 @@ TEST_CASE("a selection that outgrows the pool is refused and the session goes on
   o.device = RIFFLE_DEVICE_EMU;
   o.n_ctx = 1024;
   o.slots = 30;
+  o.selection.selector = RIFFLE_SELECTOR_PSA;  // whose microbatches must fit the pool
   o.selection.microbatch = 4;
   Runtime r(o);
   riffle_session* s = r.session();

@@ -211,7 +211,7 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
     }
 }
 
-TEST_CASE("plans by codes do not depend on who does which part", "[select][riffle][rank][invariance]") {
+TEST_CASE("plans by codes do not depend on the order of parts", "[select][riffle][rank][invariance]") {
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
@@ -235,7 +235,7 @@ TEST_CASE("plans by codes do not depend on who does which part", "[select][riffl
     }
 }
 
-TEST_CASE("the mean value follows blocks that are cut off and others that come", "[select][riffle]") {
+TEST_CASE("the mean value follows blocks that go and come", "[select][riffle]") {
   const Scene one(1, 3000, 8), other(1, 3000, 9);
   Int4Keys& keys = *one.codes;
   const auto mean = [](Int4Keys& of, int n) {

@@ -115,7 +115,8 @@ bool CudaBackend::begin_step(const Step& step) {
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
   if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s", step.selector->name(),
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank digests) runs "
+         "there, but may lose answers", step.selector->name(),
          residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
