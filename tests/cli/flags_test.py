@@ -92,7 +92,7 @@ def selection_ranges(_):
                  ["--window-blocks", "1048576"], ["--epsilon", "1"]):
         r = riffle("run", "-p", "x", "-n", "1", "-q", "-c", "64", *args)
         check(r.code == 0, f"{' '.join(args)} is taken", r)
-    r = riffle("run", "-p", "x", "-q", "--stop-mode", "bound", "--digest", "mean")
+    r = riffle("run", "-p", "x", "-q", "--selector", "psa", "--stop-mode", "bound", "--digest", "mean")
     check(one_line_error(r, 2, "--stop-mode is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
     for args, why in ((["lfps"], "keys in host memory"), (["tokenselect", "--positions", "list"], "positions list"),
                       (["twilight", "--base", "psa", "--stop-mode", "veto"], "stop bound or veto")):
@@ -283,12 +283,14 @@ def other_commands(_):
     j = json.loads(r.out)
     check(r.code == 0 and j["n_layers"] > 0 and j["plan"]["fits"] and 0 < j["plan"]["total"] <= 200 << 20,
           "info --plan --json", r)
-    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36), ("riffle", 36)):
+    # INT4 keys take d/2 + 4 bytes a token and head, a block's mean value 2 d bytes, and a head's one mean 4 d.
+    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36 + 8), ("riffle", 36 + 8)):
         plan = ["info", "--plan", "--device", "cpu", "-c", "32768", "--selector", selector, "-q"]
         state, text = json.loads(riffle(*plan, "--json").out)["plan"]["selector_state"], riffle(*plan).out
-        check(state == 32768 * 16 * per_token, f"the plan has {selector}'s state: d/2 + 4 bytes a token and head", state)
+        means = 16 * 64 * 4 if per_token else 0
+        check(state == 32768 * 16 * per_token + means, f"the plan has {selector}'s state: INT4 keys and mean values", state)
         line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
-        check(len(line) == 1 and ("none" if per_token == 0 else "18.0 MiB") in line[0], f"... and prints it: {selector}", line)
+        check(len(line) == 1 and ("none" if per_token == 0 else "22.0 MiB") in line[0], f"... and prints it: {selector}", line)
     r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "1M", "-q")
     j = json.loads(r.out)
     check(r.code == 4 and not j["plan"]["fits"] and j["plan"]["min_gpu_mem"] > 1 << 20, "a plan that does not fit", r)
