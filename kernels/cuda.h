@@ -306,9 +306,11 @@ struct Ranked {
   Stop stop = Stop::Paper;
   double slack = 0;           // log((1 - epsilon) / epsilon)
   int microbatch = 16;
-  // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys.
+  // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys; in
+  // rows of more than share_blocks blocks share_blocks / blocks of that.
   bool by_share = false;
   float log2_share = 0;
+  int share_blocks = 1 << 30;
   // twilight: > 0: of the blocks that the words above choose (a progressive test looks at masses by INT4 keys; Paper or Window)
   // the fewest tokens that hold this share of each head's weight, as INT4 keys tell; the union of the heads'.
   double top_p = 0;

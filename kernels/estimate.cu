@@ -163,13 +163,14 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
 struct ChooseMemory {
   float whole[kMaxGroup];  // log mass of all blocks
   float least[kMaxGroup];  // ... from which a block is kept
-  uint32_t sums[32];
+  uint32_t kept[kChooseThreads / 32];
   float unread[kChooseThreads / 32][kMaxGroup];
   float values[kChooseThreads];
 };
 
 // The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as select/int4_keys.cpp takes them;
-// the order of the sum is this kernel's own.
+// the order of the sum is this kernel's own. They were written before this step began; what the last layer left is read
+// until its attention ends.
 constexpr int kMeanBlocks = 256;
 __device__ inline void mean_of_values(const EstimateArgs& a, int row, int n_full, float* memory) {
   const int d = a.step.layout.head_dim, thread = threadIdx.x;
@@ -178,21 +179,25 @@ __device__ inline void mean_of_values(const EstimateArgs& a, int row, int n_full
   const int stride = (n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kChooseThreads / d, part = thread / d, j = thread % d;
   const int n = stride > 0 ? n_full / stride : 0;
   float sum = 0;
+#pragma unroll 8
   for (int i = part; i < n && part < parts; i += parts) sum += from_f16(means[int64_t(i * stride + stride - 1) * d + j]);
   memory[thread] = sum;
   __syncthreads();
+  wait_for_earlier();
   if (thread >= d) return;
   for (int p = 1; p < parts; ++p) sum += memory[p * d + thread];
   a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] = n > 0 ? sum / static_cast<float>(n) : 0;
 }
 
+// CTA (row, 0) chooses the row's blocks; CTA (row, 1) takes the mean of its values meanwhile.
 __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_constant__ EstimateArgs a) {
   __shared__ ChooseMemory memory;
   const int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  wait_for_earlier();
   const Ranked& ranked = a.step.ranked;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+  if (blockIdx.y == 1) return mean_of_values(a, row, r.n_full, memory.values);
+  wait_for_earlier();
   const float* masses = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;
   int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
   for (int p = thread; p < r.n_forced; p += kChooseThreads) order[p] = forced_block(r, p);
@@ -206,37 +211,64 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
       join(m, s, part.x, part.y);
     }
     for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-    if (lane == 0) memory.whole[warp] = m + log2f(s), memory.least[warp] = memory.whole[warp] + ranked.log2_share;
+    if (lane == 0) {
+      const float share_blocks = static_cast<float>(ranked.share_blocks);
+      const float factor = fminf(share_blocks / static_cast<float>(r.n_full + 1), 1.0f);
+      memory.whole[warp] = m + log2f(s);
+      memory.least[warp] = memory.whole[warp] + ranked.log2_share + log2f(factor);
+    }
   }
   __syncthreads();
 
-  constexpr int kEach = 4;  // neighbours that a thread looks at
+  // A warp looks at kEach times 32 neighbours.
+  constexpr int kEach = 4;
   int kept = 0;
   float unread[kMaxGroup] = {};
   for (int first = 0; first < r.n_candidates; first += kEach * kChooseThreads) {
-    const int begin = first + kEach * thread;
+    const int begin = first + kEach * 32 * warp + lane;
     bool keep[kEach] = {};
-    for (int h = 0; h < a.g; ++h)
 #pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        if (begin + i < r.n_candidates)
-          keep[i] |= __ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + i) >= memory.least[h];
+    for (int h = 0; h < kMaxGroup; ++h) {
+      if (h >= a.g) break;
+      const float* of_head = masses + int64_t(h) * a.step.max_blocks + r.first;
+      float mass[kEach];
 #pragma unroll
-    for (int h = 0; h < kMaxGroup; ++h)
+      for (int i = 0; i < kEach; ++i) {
+        const int c = begin + 32 * i;
+        mass[i] = c < r.n_candidates ? __ldcg(of_head + c) : kLowest;
+      }
 #pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        if (h < a.g && begin + i < r.n_candidates && !keep[i])
-          unread[h] += exp2f(__ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + i) - memory.whole[h]);
-    uint32_t mine = 0;
+      for (int i = 0; i < kEach; ++i) {
+        keep[i] |= mass[i] >= memory.least[h];
+        unread[h] += exp2_approx(mass[i] - memory.whole[h]);
+      }
+    }
+    // Few are kept: their weight is taken back.
+    uint32_t kept_lanes[kEach], count = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine += keep[i];
-    int at = r.n_forced + kept + static_cast<int>(block_exclusive_sum<kChooseThreads>(mine, memory.sums));
-    if (thread == kChooseThreads - 1) memory.sums[0] = at + mine;
+    for (int i = 0; i < kEach; ++i) {
+      count += __popc(kept_lanes[i] = __ballot_sync(kAllLanes, keep[i]));
+      if (!keep[i]) continue;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (keep[i]) order[at++] = r.first + begin + i;
+      for (int h = 0; h < kMaxGroup; ++h)
+        if (h < a.g)
+          unread[h] -= exp2_approx(__ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + 32 * i) -
+                                   memory.whole[h]);
+    }
+    if (lane == 0) memory.kept[warp] = count;
     __syncthreads();
-    kept = static_cast<int>(memory.sums[0]) - r.n_forced;
+    uint32_t sum = memory.kept[lane];  // of the warps up to this lane's
+    for (int o = 1; o < 32; o *= 2) {
+      const uint32_t below = __shfl_up_sync(kAllLanes, sum, o);
+      if (lane >= o) sum += below;
+    }
+    int at = r.n_forced + kept + static_cast<int>(__shfl_sync(kAllLanes, sum, warp) - count);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (keep[i]) order[at + __popc(kept_lanes[i] & ((1u << lane) - 1))] = r.first + begin + 32 * i;
+      at += __popc(kept_lanes[i]);
+    }
+    kept += static_cast<int>(__shfl_sync(kAllLanes, sum, 31));
     __syncthreads();
   }
   if (thread == 0) a.scratch.ranks[row] = {kept, 0};
@@ -249,9 +281,8 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
   if (thread < a.g) {
     float sum = 0;
     for (int w = 0; w < kChooseThreads / 32; ++w) sum += memory.unread[w][thread];
-    a.scratch.unread[row * kMaxGroup + thread] = fminf(sum, 1.0f);
+    a.scratch.unread[row * kMaxGroup + thread] = fminf(fmaxf(sum, 0.0f), 1.0f);
   }
-  mean_of_values(a, row, r.n_full, memory.values);
 }
 
 int n_parts(const DecodeStep& step, int n_sm) {
@@ -291,7 +322,7 @@ Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32
   a.order = order;
   a.n_parts = n_parts(step, n_sm);
   a.mean_stride = padded_dim(step.layout.head_dim);
-  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads), kChooseThreads, step.overlap, stream);
+  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap, stream);
 }
 
 }  // namespace riffle::cuda

@@ -5,7 +5,7 @@
 // exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's targets (a share of all attention weight) spend
 // most of what they read on heads whose weight is spread over everything, where no single block changes the answer; what
 // does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
-// nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS.md). All of this is our choice.
+// nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS-MODELS.md). All of this is our choice.
 //
 // What is not read is not left out: the keys tell what share of a head's weight it holds, and the mean of all values stands
 // for it (SparQ, arXiv 2312.04985, section 3, reallocates weight so). Shares are taken, not masses: an error that all
@@ -25,6 +25,10 @@
 namespace riffle {
 namespace {
 
+// Up to so many blocks the share is what the user said. In longer contexts weight spreads over more blocks, so a fixed share
+// would leave out ever more of it: the share falls as the even share (1 / blocks) does, and the part of the KV that is read
+// stays about the same.
+constexpr int kShareBlocks = 1024;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 class Riffle : public Selector {
@@ -39,6 +43,7 @@ class Riffle : public Selector {
     r.budget = 1;
     r.by_share = true;
     r.log_share = log_share_;
+    r.share_blocks = kShareBlocks;
     return r;
   }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
@@ -65,6 +70,9 @@ class Riffle : public Selector {
     const auto& select = row.kernels->select;
     const BlockMasses masses = masses_of(row, plan);
     plan.index_bytes += masses_bytes_read(row);
+
+    const double share = share_of(row.n_blocks);
+    const auto least = [&](double whole) { return static_cast<float>(whole * share); };
 
     // Each head's weight, and a mark for each candidate that holds the share of some head's.
     plan.state.assign(2 * row.g, 0.0);
@@ -113,7 +121,7 @@ class Riffle : public Selector {
   }
 
  private:
-  float least(double whole) const { return static_cast<float>(whole * s_.share); }
+  double share_of(int n_blocks) const { return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks); }
 
   // weights[b] times factors[b], and the sum of all. Several sums under way hide the latency of an
   // addition.

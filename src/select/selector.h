@@ -128,8 +128,11 @@ struct SelectionRule {
   double slack = 0;         // log((1 - epsilon) / epsilon)
   int microbatch = 0;
   bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
-  bool by_share = false;    // not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight,
-  float log_share = 0;      // as INT4 keys tell
+  // Not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight, as INT4 keys tell. Rows of
+  // more than share_blocks blocks take share_blocks / blocks of that share.
+  bool by_share = false;
+  float log_share = 0;
+  int share_blocks = 0;
   // > 0: of the blocks that the words above choose only the tokens that hold this share of each head's weight, as INT4 keys
   // tell, and forced ones; then a progressive test looks at masses that INT4 keys tell, too.
   float top_p = 0;

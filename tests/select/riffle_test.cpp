@@ -127,6 +127,22 @@ TEST_CASE("riffle reads the blocks that hold a share of some head's weight", "[s
       }
 }
 
+TEST_CASE("riffle's share falls in contexts beyond 1,024 blocks", "[select][riffle]") {
+  Scene scene(2, 2048 * kB, 7);
+  const std::vector<double> shares = scene.shares();
+  const float share = 0.01f;
+  const std::vector<int> read = read_blocks(settings(share), scene);
+  const std::set<int> set(read.begin(), read.end());
+  int between = 0;  // blocks that hold the half of the share that 2,048 blocks ask for, and not the whole
+  for (int b = 1; b < scene.n_blocks - 3; ++b) {
+    INFO("block " << b << " holds " << shares[b]);
+    if (shares[b] > 1.3 * share / 2) CHECK(set.count(b) == 1);
+    if (shares[b] < share / 2 / 1.3) CHECK(set.count(b) == 0);
+    between += shares[b] > 1.3 * share / 2 && shares[b] < share / 1.3;
+  }
+  CHECK(between > 0);
+}
+
 TEST_CASE("riffle knows what it leaves unread, and the mean value that stands for it", "[select][riffle]") {
   for (int g : {1, 4})
     for (int tokens : {150, 1000, 20000}) {

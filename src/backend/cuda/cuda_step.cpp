@@ -33,6 +33,7 @@ Ranked ranked_of(const SelectionRule& r) {
   out.rank_codes = r.rank_codes;
   out.by_share = r.by_share;
   out.log2_share = r.log_share * 1.44269504f;
+  out.share_blocks = r.share_blocks;
   out.top_p = r.top_p;
   if (r.by_vote)
     out.vote = {r.select_tokens, r.init_tokens, r.local_tokens, static_cast<VoteKind>(r.vote), r.vote_scale, r.cache_threshold};
