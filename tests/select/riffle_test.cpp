@@ -130,7 +130,9 @@ TEST_CASE("riffle reads the blocks that hold a share of some head's weight", "[s
 TEST_CASE("riffle's share falls in contexts beyond 1,024 blocks", "[select][riffle]") {
   Scene scene(2, 2048 * kB, 7);
   const std::vector<double> shares = scene.shares();
-  const float share = 0.01f;
+  std::vector<double> sorted(shares.begin() + 1, shares.end() - 3);
+  std::sort(sorted.rbegin(), sorted.rend());
+  const auto share = static_cast<float>(sorted[4] / 0.75);  // so the fifth block holds three quarters of it
   const std::vector<int> read = read_blocks(settings(share), scene);
   const std::set<int> set(read.begin(), read.end());
   int between = 0;  // blocks that hold the half of the share that 2,048 blocks ask for, and not the whole
