@@ -38,6 +38,7 @@ class CudaBackend : public Backend {
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void check_prompt(const Selector& selector, SequenceKv& sequence) override;
   void attend_prefill(const PrefillAttention& args) override;
   bool begin_step(const Step& step) override;
   void embed_step(const Tensor& table, float* x) override;
@@ -70,6 +71,7 @@ class CudaBackend : public Backend {
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_hosted(int layer, const float* q, float* out);
   void prepare_step();
+  void require_device_residency(const Selector& selector) const;
   void fetch_results(const float* logits);
   int64_t index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const;
   void report_step();

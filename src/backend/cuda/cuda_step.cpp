@@ -106,6 +106,23 @@ void CudaBackend::prepare_step() {
   pin(host_sampled_, n * sizeof(int32_t));
 }
 
+// INT4 keys and votes are read by kernels that find the blocks they choose by themselves.
+void CudaBackend::require_device_residency(const Selector& selector) const {
+  const SelectionRule rule = selector.rule();
+  if ((!rule.codes() && !rule.by_vote) || !residency_.hosted()) return;
+  fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank "
+       "digests) runs there, but may lose answers", selector.name(),
+       residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
+}
+
+void CudaBackend::check_prompt(const Selector& selector, SequenceKv& sequence) {
+  const SelectionRule rule = selector.rule();
+  if (!rule.codes() && !rule.by_vote && !residency_.must_pin()) return;  // the host can take over
+  const DeviceScope on = enter();
+  residency_.try_pinning(sequence);
+  require_device_residency(selector);
+}
+
 bool CudaBackend::begin_step(const Step& step) {
   step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
   step_ = step;
@@ -114,10 +131,7 @@ bool CudaBackend::begin_step(const Step& step) {
   samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
-  if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank digests) runs "
-         "there, but may lose answers", step.selector->name(),
-         residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
+  require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
     if (rule_.progressive && rule_.stop == RIFFLE_STOP_VETO && !step.sequences[i]->spec.with_mean)
