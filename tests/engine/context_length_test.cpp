@@ -1,4 +1,6 @@
 // The context length where none is given: the trained one, or what fits of it.
+#include <cstdio>
+
 #include "context_length.h"
 
 #include "engine/engine.h"
@@ -112,6 +114,41 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   r = resolve_options(model->config, o);
   r.host_memory = 64 << 20;
   CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("this machine has 64.0 MiB"));
+}
+
+TEST_CASE("a context that INT4 keys shorten names them, and what would hold more", "[limits][context]") {
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = options();
+  o.n_sessions = 1;
+  const auto planned = [&](riffle_selector selector, riffle_rank rank, uint64_t memory) {
+    o.selection.selector = selector;
+    o.selection.rank = rank;
+    ResolvedOptions r = resolve_options(model->config, o);
+    return plan_with(*model, r, memory);
+  };
+  const uint64_t memory = 200 << 20;
+  const riffle_plan plan = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, memory);
+  const riffle_plan psa = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
+  REQUIRE(plan.n_ctx < psa.n_ctx);
+  REQUIRE(psa.n_ctx < model->config.n_ctx);
+  const std::string more = "would hold " + std::to_string(psa.n_ctx) + " tokens";
+  char taken[64];
+  std::snprintf(taken, sizeof taken, "take %.1f MiB", double(plan.selector_state) / (1 << 20));
+  CHECK_THAT(plan.context_note, Catch::Contains("INT4 keys of selector riffle") && Catch::Contains(taken) &&
+                                    Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
+  CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
+  CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
+  CHECK_THAT(planned(RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, memory).context_note, !Catch::Contains("INT4"));
+  // Where only the ranking needs them, the ranking is named.
+  const riffle_plan ranked = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, memory);
+  CHECK(ranked.n_ctx < psa.n_ctx);
+  CHECK_THAT(ranked.context_note, Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
+  // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no INT4 keys, on emu.
+  CHECK(std::string(planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note).empty());
+  o.device = RIFFLE_DEVICE_EMU;
+  o.gpu_mem = 60 << 20;
+  const riffle_plan emu = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
+  CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
 }
 
 TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {
