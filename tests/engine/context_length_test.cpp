@@ -151,6 +151,34 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
 }
 
+TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[limits][context]") {
+  Config config;
+  config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1, config.head_dim = 64;
+  riffle_context_options o = options();
+  o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  // Bytes a token with INT4 keys and without.
+  const auto ways = [&](int64_t budget, int coded, int plain) {
+    return ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
+      return r.options.n_ctx * int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <= budget;
+    });
+  };
+  const std::string psa = "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
+  CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10 - 1, 20, 10) == "; what fits: n_ctx up to 15360");
+  CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);
+  CHECK(ways(1024 * 20, 20, 20) == "; what fits: n_ctx up to 1024");
+  CHECK(ways(1024 * 20 - 1, 20, 20).empty());
+  o.selection.selector = RIFFLE_SELECTOR_TOPK;
+  CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
+  o.selection.rank = RIFFLE_RANK_CODES;
+  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or selection.rank digests (without"));
+  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or " + psa));
+  // The length is that of the context, not the trained one.
+  o.n_ctx = 5000;
+  CHECK_THAT(ways(5000 * 20 - 1, 20, 20), Catch::Contains("n_ctx up to 4096"));
+}
+
 TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
   riffle_context_options o = options();
