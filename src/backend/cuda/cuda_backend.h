@@ -19,6 +19,11 @@ namespace riffle::cuda {
 // A selector's rule in the kernels' terms.
 Ranked ranked_of(const SelectionRule& rule);
 
+// Bytes that a step reads of one row's index, to choose what it attends to: digests of its candidates, INT4 keys of its full
+// blocks (of those that a budget allows) with the mean values that stand for what is left out, keys that are only scored.
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout, int n_blocks,
+                    int64_t n_tokens);
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads, const DeviceInfo& device);
@@ -73,7 +78,6 @@ class CudaBackend : public Backend {
   void prepare_step();
   void require_device_residency(const Selector& selector) const;
   void fetch_results(const float* logits);
-  int64_t index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const;
   void report_step();
 
   const Model& model_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
+#include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -308,15 +309,19 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
-// What is read of a row's index: digests of its candidates, INT4 keys of its full blocks (of those that a budget allows), keys.
-int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const {
-  const int d = config_.head_dim, full = n_blocks - 1, block_size = options_.layout.block_size;
-  const int64_t code_bytes = int4_block_bytes(block_size, d);
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout, int n_blocks,
+                    int64_t n_tokens) {
+  const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
+  const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
   if (rule.everything) return 0;
-  if (rule.by_share || rule.rank_codes) return full * code_bytes;
+  if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
+    const int64_t stride = (full + Int4Keys::kMeanBlocks - 1) / Int4Keys::kMeanBlocks;
+    const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;
+    return full * code_bytes + tail + (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
+  }
   if (rule.by_vote) {  // the candidates' keys
     const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
-    return left <= rule.select_tokens ? 0 : left * options_.layout.row_bytes();
+    return left <= rule.select_tokens ? 0 : left * row_bytes;
   }
   const int sinks = std::min(rule.sink_blocks, full), window = std::min(rule.window_blocks, full - sinks);
   const int candidates = full - sinks - window;
@@ -363,7 +368,7 @@ void CudaBackend::report_step() {
       to.tokens_read = from.n_tokens;
       to.selected = from.cached == 0;
       if (to.selected)
-        to.index_bytes = index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, from.n_blocks,
+        to.index_bytes = index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, config_, options_.layout, from.n_blocks,
                                      host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
