@@ -335,7 +335,7 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
   }
   std::vector<Row> counted;
   for (Row& r : rows) {
-    if (r.total().n > 0) counted.push_back(std::move(r));
+    if (r.asked() > 0) counted.push_back(std::move(r));
   }
   if (done > 0) {
     notice(o_.common.quiet, "length %d: %zu documents, %.0f tokens on average, %.1f s%s", length, done,
@@ -360,7 +360,7 @@ void Evaluator::record(int length, const Document& doc, const std::vector<std::v
       const EvalAnswer& a = answers[q][s];
       Json one;
       one["setting"] = settings_[s].label;
-      one["right"] = a.right;
+      one["right"] = eval::has_answer(question.task) ? Json(a.right) : Json(nullptr);
       if (a.agreement.answers > 0) {
         one["steps"] = a.agreement.divergence.size();
         one["same_first"] = a.agreement.same;

@@ -244,9 +244,16 @@ double mean_error(double sum, double squares, double n) {
   return kZ * std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n);
 }
 
+int Row::asked() const {
+  int n = 0;
+  for (const Marks& m : tasks) n += m.n;
+  return n;
+}
+
 Marks Row::total() const {
   Marks sum;
-  for (const Marks& m : tasks) sum.add(m);
+  for (int t = 0; t < kTasks; ++t)
+    if (has_answer(static_cast<Task>(t))) sum.add(tasks[t]);
   return sum;
 }
 
@@ -331,7 +338,7 @@ std::string rows_text(const std::vector<Row>& rows) {
   std::vector<std::string> task_header = {"right by task"};
   std::vector<int> shown;
   for (int t = 0; t < kTasks; ++t) {
-    if (rows.empty() || rows[0].tasks[t].n == 0) continue;
+    if (rows.empty() || rows[0].tasks[t].n == 0 || !has_answer(static_cast<Task>(t))) continue;
     shown.push_back(t);
     task_header.push_back(task_name(static_cast<Task>(t)));
   }
@@ -344,7 +351,7 @@ std::string rows_text(const std::vector<Row>& rows) {
     }
     by_task.add(line);
   }
-  return table.text() + "\n" + by_task.text();
+  return table.text() + (shown.empty() ? "" : "\n" + by_task.text());
 }
 
 // ---- dense scores ----
@@ -379,7 +386,7 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
   for (const Row& r : rows) {
     for (int t = 0; t < kTasks; ++t) {
       const Marks& m = r.tasks[t];
-      if (m.n == 0) continue;
+      if (m.n == 0 || !has_answer(static_cast<Task>(t))) continue;
       const std::string name = task_name(static_cast<Task>(t));
       const double wanted = expected("tasks", name + "@" + std::to_string(r.length));
       const double in_order = ratio(m.dense_in_order, m.n);

@@ -95,7 +95,8 @@ struct Row {
   Agreement agreement;
   double seconds = 0;                              // all time spent on this row
 
-  Marks total() const;
+  int asked() const;    // questions of all tasks
+  Marks total() const;  // of the questions that have a right answer; the others count for agreement alone
   double text_nll_increase() const;    // per token, over dense
   double text_nll_error() const;        // of that, 95%
   Interval kept_interval() const;       // of the share of answers kept

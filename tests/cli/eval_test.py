@@ -200,8 +200,10 @@ def figures(folder):
     for o in found:
         name, total, answers = f"eval {o['length']} {o['setting']}", o["total"], o["answers"]
         right = [q["settings"][LABELS.index(o["setting"])]["right"] for q in asked if q["length"] == o["length"]]
-        check(total["questions"] == 15 == sum(t["questions"] for t in o["tasks"].values())
-              and total["sparse_right"] == sum(right) == sum(t["sparse_right"] for t in o["tasks"].values())
+        with_answer = [t["questions"] for task, t in o["tasks"].items() if task != "summary"]
+        check(sum(t["questions"] for t in o["tasks"].values()) == 15
+              and total["questions"] == sum(with_answer) == sum(x is not None for x in right) < 15
+              and total["sparse_right"] == sum(filter(None, right)) == sum(t["sparse_right"] for t in o["tasks"].values())
               and total["lost"] == total["dense_right"] - total["both_right"]
               and total["gained"] == total["sparse_right"] - total["both_right"], f"{name}: counts agree", total)
         check(answers["layers"] and sum(x["kv_blocks_read"] for x in answers["layers"]) == answers["kv_blocks_read"],
@@ -298,6 +300,19 @@ def heads(folder):
               f"{kind}: the head says how questions are asked", found)
 
 
+def only_summaries(folder):
+    """Nothing to be right about: agreement and the KV read are left."""
+    flags = [*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--questions-per-doc", "1",
+             "--nll", "0", "--answer-tokens", "8", "--tasks", "summary", "--selector", "psa", "--epsilon", "0.5"]
+    r = riffle(*flags)
+    table = r.out.decode().split("\n\n", 1)[-1].splitlines()
+    check(r.code == 0 and len(table) >= 4 and re.match(r"psa epsilon=0.5 +0 +0 +- +- ", table[3])
+          and b"right by task" not in r.out, "eval of summaries alone has a table without marks", r)
+    found = rows(riffle(*flags, "--json").out)
+    check([o["total"]["questions"] for o in found] == [0, 0] and found[1]["agreement"]["answers"] == 2
+          and found[1]["total"]["kept"] is None, "... and figures of agreement", found)
+
+
 NEW_TASKS = [
     "needle", "multikey", "multivalue", "multiquery", "passage", "summary", "common", "frequent"
 ]
@@ -318,6 +333,9 @@ def new_tasks(folder):
               f"{o['setting']}: questions are dealt evenly", o["tasks"])
         check(o["tasks"]["summary"]["dense_right"] == o["tasks"]["summary"]["sparse_right"] == 0,
               f"{o['setting']}: no summary is right", o["tasks"]["summary"])
+        check(o["total"]["questions"] == 14, f"{o['setting']}: summaries are not asked for an answer", o["total"])
+        if o["setting"] != "dense":
+            check(o["agreement"]["answers"] == 16, f"{o['setting']}: summaries count for agreement", o["agreement"])
     with open(records) as f:
         asked = objects(f.read())
     check(
@@ -347,6 +365,7 @@ def new_tasks(folder):
                    for s in q["settings"]] == [bool(re.search(rf"\b{value}\b", t)) for t in texts],
                   "needle: what names the number is right", q)
         if name == "summary":
+            check(all(s["right"] is None for s in q["settings"]), "summary: neither right nor wrong", q)
             check(q["depth"] == 0 and 0 < q["settings"][1]["steps"] <= 20,
                   "summary: ends after --answer-tokens", q)
         check(
@@ -753,5 +772,5 @@ def demo(folder):
           "demo: a model without a chat template is asked in plain text", r)
 
 
-main(refusals, figures, tables, heads, new_tasks, plain_text, comparison, pictures, positions,
+main(refusals, figures, tables, heads, only_summaries, new_tasks, plain_text, comparison, pictures, positions,
      end_tokens, default_comparison, interrupted, demo)
