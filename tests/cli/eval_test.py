@@ -108,6 +108,10 @@ def refusals(folder):
                                  "--share: no setting of --compare looks at it, it is for riffle"),
         "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
+        "length beyond the text, where one task takes from it": (["--length", "30000", "--tasks", "common,needle,kv"],
+                                                                 "--length 30000: the text has"),
+        "length beyond the context, of tasks that need no text":
+            (["--length", "40000", "--tasks", "kv"], "--length 40000: the context of this model holds 32768 tokens"),
         "length beyond the context": (["--length", "1024", "-c", "512"],
                                       "--length 1024: the context of this model holds 512 tokens"),
         "length beyond the model's own context":
@@ -298,6 +302,17 @@ def heads(folder):
               f"{kind}: the head's command runs it again", found["command"])
         check(found["prompt"] == "chat template inst" and "seed 7" in found["questions"],
               f"{kind}: the head says how questions are asked", found)
+
+
+def no_text_needed(folder):
+    """Lists and registers take nothing from the text, so they may be longer than it."""
+    path = os.path.join(folder, "short.txt")
+    with open(path, "w") as f:
+        f.write("A short text. It ends here.\n")
+    r = riffle(*RUN, "--text", path, "--length", "1024", "--questions", "3", "--tasks", "kv,common,frequent",
+               "--answer-tokens", "8", "--selector", "psa", "--epsilon", "0.5", "--json")
+    check(r.code == 0 and [o["total"]["questions"] for o in rows(r.out)] == [3, 3],
+          "tasks that need no text may be longer than it", r)
 
 
 def only_summaries(folder):
@@ -772,5 +787,5 @@ def demo(folder):
           "demo: a model without a chat template is asked in plain text", r)
 
 
-main(refusals, figures, tables, heads, only_summaries, new_tasks, plain_text, comparison, pictures, positions,
+main(refusals, figures, tables, heads, no_text_needed, only_summaries, new_tasks, plain_text, comparison, pictures, positions,
      end_tokens, default_comparison, interrupted, demo)
