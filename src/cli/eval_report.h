@@ -103,7 +103,8 @@ struct Row {
   cli::Json json() const;
 };
 
-// The rows of one length (the first is dense): one table of totals, one of answers kept by task.
+// The rows of one length (the first is dense): one table of totals, one of right answers by task with their 95% intervals
+// (Wilson); "-2": two of the answers that are right when dense are not.
 std::string rows_text(const std::vector<Row>& rows);
 
 // ---- dense scores -------------------------------------------------------------------------------------------------

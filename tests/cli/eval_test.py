@@ -212,6 +212,14 @@ def figures(folder):
               and total["gained"] == total["sparse_right"] - total["both_right"], f"{name}: counts agree", total)
         check(answers["layers"] and sum(x["kv_blocks_read"] for x in answers["layers"]) == answers["kv_blocks_read"],
               f"{name}: layers add up", answers)
+        for task, m in [("total", total), *o["tasks"].items()]:
+            intervals = [m[k] for k in ("sparse_right_low_pct", "sparse_right_high_pct", "kept_low_pct", "kept_high_pct")]
+            expected = [wilson(m["sparse_right"], m["questions"]) if m["questions"] else [None] * 2,
+                        wilson(m["both_right"], m["dense_right"]) if m["dense_right"] else [None] * 2]
+            expected = sum(expected, [])
+            check([x is None for x in intervals] == [x is None for x in expected]
+                  and close([x for x in intervals if x is not None], [x for x in expected if x is not None]),
+                  f"{name}: intervals of {task}", (intervals, expected))
         nlls = [o["text"][k] for k in ("nll_dense", "nll_sparse")]
         check(all(0 < x < 12 for x in nlls), f"{name}: nll", nlls)
         agrees(o, [q for q in asked if q["length"] == o["length"]], name,
@@ -260,12 +268,23 @@ def tables(folder):
           and lines[0]["same first"] == "-" and lines[1]["same first"].endswith("%")
           and re.fullmatch(r"[0-9.]+ of [0-9.]+", lines[1]["same for"]),
           "the table has intervals and agreement", lines)
+    by_task = [re.split("  +", line) for line in table.split("right by task", 1)[1].splitlines()]
+    marks = [re.fullmatch(r"(\d+)/(\d+) \(([0-9.]+)-([0-9.]+)%\)(?: -\d+)?", cell)
+             for line in by_task[1:3] for cell in line[1:]]
+    check(len(marks) == 2 * len(by_task[0][1:]) > 0 and all(
+        m and all(abs(float(a) - b) < 0.051 for a, b in zip(m.groups()[2:], wilson(int(m[1]), int(m[2])))) for m in marks),
+          "right answers by task have intervals", by_task)
     reference = os.path.join(folder, "reference.json")
     with open(reference, "w") as f:
         json.dump({"tasks": {"thing@1024": 1.0}, "nll": {"0-1024": 3.5}}, f)
     flags = [*RUN, "--text", text, "--dense-only", "--length", "1024", "--questions", "3", "--tasks", "thing", "--windows",
              "1", "-c", "2048"]
     r = riffle(*flags, "--compare-dense-golden", reference)
+    line = next((l for l in r.out.decode().splitlines() if l.startswith("thing ")), "")
+    cells = re.split("  +", line)
+    low, high = wilson(int(cells[3]), 3) if len(cells) > 7 else (0, 0)
+    check(cells[5:6] == [f"{low:.1f}-{high:.1f}"] and re.fullmatch(r"[0-9.]+-[0-9.]+", cells[7]),
+          "eval --dense-only has intervals", line)
     check(r.code == 0 and b"within chance" in r.out and b"1024-2048" in r.out and b"3.5000" in r.out,
           "eval --dense-only beside reference figures", r)
     r = riffle(*flags, "--json")
