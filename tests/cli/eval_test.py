@@ -760,6 +760,10 @@ def demo(folder):
     check(b"with 8 numbers hidden in it" in r.err, "... and says that they are hidden", r.err)
     shown = dict(re.findall(r"^(dense|riffle)  +([0-9]/8) ", text, re.M))
     check(set(shown) == {"dense", "riffle"}, "... its table shows both ways", text)
+    check("stays in host memory." in text and "pool" not in text, "... and says nothing of a pool, which the CPU lacks", text)
+    pooled = riffle("demo", "-m", model, "-c", "1500", "--threads", "2", "--device", "emu", "-q").out.decode()
+    check(re.search(r"stays in host memory, behind a pool of [1-9]\d* slots \(", pooled) and "pool hits" in pooled,
+          "demo: behind a pool, the pool is told of", pooled)
 
     def run(*more):
         r = riffle(*args, "-q", "--json", *more)
