@@ -185,20 +185,26 @@ int demo_main(DemoOptions& o) {
     const bool pooled = read.pool_slots > 0;  // the CPU reads the KV where it is
     std::string pool;
     if (pooled) {
-      const double bytes = double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks);
-      pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots), human_bytes(bytes).c_str());
+      const double bytes =
+          double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks);
+      pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
+                     human_bytes(bytes).c_str());
     }
-    write_out(text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n", prefill_rate(read),
-                      human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
+    write_out(
+        text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
+                prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
     std::vector<std::string> header = {"answering", "correct", "KV read"};
     if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
     header.push_back("tokens/s");
     Table table(header);
     for (int w = 0; w < 2; ++w) {
       const riffle_stats& s = tallies[w].stats;
-      std::vector<std::string> line = {ways[w].first, std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
-                                       percent(kv_read_pct(s))};
-      if (pooled) line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
+      std::vector<std::string> line = {
+          ways[w].first,
+          std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
+          percent(kv_read_pct(s))};
+      if (pooled)
+        line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
       line.push_back(text_of("%.0f", decode_rate(s)));
       table.add(line);
     }

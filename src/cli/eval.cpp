@@ -121,7 +121,9 @@ std::vector<int64_t> Evaluator::lengths() const {
   const int64_t longest = o_.common.context.n_ctx > 0 ? o_.common.context.n_ctx : info_.n_ctx_train;
   // Lists and registers are made for their questions and take nothing from the text.
   const bool needs_text = !std::all_of(tasks_.begin(), tasks_.end(), eval::is_whole);
-  const auto fits = [&](int64_t n) { return n <= longest && (!needs_text || n <= static_cast<int64_t>(text_.size())); };
+  const auto fits = [&](int64_t n) {
+    return n <= longest && (!needs_text || n <= static_cast<int64_t>(text_.size()));
+  };
   std::vector<int64_t> lengths;
   for (int64_t n : parse_size_list("--length", list)) {
     if (n < 256) throw Exit(EXIT_USAGE, text_of("--length %lld: expected at least 256", static_cast<long long>(n)));
@@ -144,8 +146,9 @@ std::vector<int64_t> Evaluator::lengths() const {
     }
   }
   if (lengths.empty() && !needs_text)
-    throw Exit(EXIT_USAGE, text_of("no default length fits the context of %lld tokens; give --length N",
-                                   static_cast<long long>(longest)));
+    throw Exit(EXIT_USAGE,
+               text_of("no default length fits the context of %lld tokens; give --length N",
+                       static_cast<long long>(longest)));
   if (lengths.empty()) throw Exit(EXIT_USAGE, "no --length fits the text; give more with --text FILE");
   return lengths;
 }

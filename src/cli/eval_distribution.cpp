@@ -18,8 +18,8 @@ int32_t best_token(const float* logits, int n_vocab) {
   return static_cast<int32_t>(std::max_element(logits, logits + n_vocab) - logits);
 }
 
-// Single precision holds here: a term is right to 1e-7 of itself, and vocabularies of 150,000 make this eval's main work
-// beside the model.
+// Single precision holds here: a term is right to 1e-7 of itself, and vocabularies of 150,000 make
+// this eval's main work beside the model.
 double log_sum_exp(const float* logits, int n_vocab) {
   const float top = logits[best_token(logits, n_vocab)];
   double sums[4] = {};  // several under way hide the latency of an addition
@@ -46,7 +46,8 @@ double Distribution::divergence(const float* logits) const {
   const double other = log_sum_exp(logits, static_cast<int>(rest_.size()));
   double sum = 0;
   const auto add = [&](double log_p, float logit) {
-    sum += static_cast<double>(std::exp(static_cast<float>(log_p))) * (log_p - static_cast<double>(logit) + other);
+    sum += static_cast<double>(std::exp(static_cast<float>(log_p))) *
+           (log_p - static_cast<double>(logit) + other);
   };
   for (const Likely& l : likely_) add(static_cast<double>(l.logit) - log_sum_, logits[l.token]);
   for (size_t i = 0; i < rest_.size(); ++i)

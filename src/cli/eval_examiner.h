@@ -41,8 +41,8 @@ class Examiner {
  private:
   std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
-  // What a setting says to a question: its tokens (the end token included), and for dense attention by which distribution
-  // each was chosen.
+  // What a setting says to a question: its tokens (the end token included), and for dense attention
+  // by which distribution each was chosen.
   struct Spoken {
     std::vector<int32_t> tokens;
     std::vector<eval::Distribution> by;

@@ -352,8 +352,9 @@ std::string rows_text(const std::vector<Row>& rows) {
     std::vector<std::string> line = {r.setting.label};
     for (int t : shown) {
       const Marks& m = r.tasks[t];
-      line.push_back(text_of("%d/%d (%s%%)", m.sparse, m.n, share_interval(m.sparse, m.n).text(1).c_str()) +
-                     (m.dense > m.both ? text_of(" -%d", m.dense - m.both) : ""));
+      line.push_back(
+          text_of("%d/%d (%s%%)", m.sparse, m.n, share_interval(m.sparse, m.n).text(1).c_str()) +
+          (m.dense > m.both ? text_of(" -%d", m.dense - m.both) : ""));
     }
     by_task.add(line);
   }
@@ -388,7 +389,8 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
     const Json& value = reference[group][name];
     return value.is_number() ? value.get<double>() : kNan;
   };
-  cli::Table table({"dense", "length", "asked", "right", "share", "95%", "in order", "95%", "reference", ""});
+  cli::Table table(
+      {"dense", "length", "asked", "right", "share", "95%", "in order", "95%", "reference", ""});
   for (const Row& r : rows) {
     for (int t = 0; t < kTasks; ++t) {
       const Marks& m = r.tasks[t];

@@ -202,7 +202,8 @@ std::string with_article(const std::string& word) {
   return (std::string_view("aeiou").find(word[0]) == std::string_view::npos ? "a " : "an ") + word;
 }
 
-// A passage is one statement; what it says of its parts can be asked for one by one. {a:j}: {j} with its article.
+// A passage is one statement; what it says of its parts can be asked for one by one. {a:j}: {j}
+// with its article.
 struct Passage {
   std::string_view text;
   struct Asked {
@@ -398,7 +399,8 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
     Strings all(std::begin(facts::kNouns), std::end(facts::kNouns));
     all.insert(all.end(), std::begin(facts::kAdjectives), std::end(facts::kAdjectives));
     random.shuffle(all);
-    // The asked words stand there ten times as often as the others. Short lists have each of the others once.
+    // The asked words stand there ten times as often as the others. Short lists have each of the
+    // others once.
     words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(n_words / 8, kAsked + 2, all.size()))};
     const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
     for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);

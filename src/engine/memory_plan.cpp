@@ -1,8 +1,8 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -317,8 +317,8 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   return {};
 }
 
-// The longest multiple of kContextStep below n_ctx that fits, found by halving: no length takes less than a shorter one.
-// 0: none does.
+// The longest multiple of kContextStep below n_ctx that fits, found by halving: no length takes
+// less than a shorter one. 0: none does.
 static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   int most = 0, too_long = (n_ctx - 1) / kContextStep + 1;
   while (too_long - most > 1) {
@@ -328,8 +328,8 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
   return most * kContextStep;
 }
 
-// Plans the longest such length. Where none fits: one step, and what is wrong with it. limit: what the next longer one
-// exceeds.
+// Plans the longest such length. Where none fits: one step, and what is wrong with it. limit: what
+// the next longer one exceeds.
 static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {
     r.options.n_ctx = n_ctx;
@@ -343,7 +343,8 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan
   return planned(std::max(longest, kContextStep));
 }
 
-// The selection closest to the one given that ranks by digests. Empty: the one given needs no INT4 keys.
+// The selection closest to the one given that ranks by digests. Empty: the one given needs no INT4
+// keys.
 static std::string without_codes(riffle_selection& s) {
   if (!make_selector(s)->rule().codes()) return "";
   const bool ranks = ranks_by_codes(s);
@@ -352,7 +353,8 @@ static std::string without_codes(riffle_selection& s) {
   return ranks ? "selection.rank digests" : "selection.selector psa";
 }
 
-std::string ways_out(const ResolvedOptions& r, const std::function<bool(const ResolvedOptions&)>& fits) {
+std::string ways_out(const ResolvedOptions& r,
+                     const std::function<bool(const ResolvedOptions&)>& fits) {
   ResolvedOptions digests = r, shorter = r;
   const std::string other = without_codes(digests.options.selection);
   if (other.empty()) return "";
@@ -362,15 +364,17 @@ std::string ways_out(const ResolvedOptions& r, const std::function<bool(const Re
     return fits(shorter);
   });
   if (longest > 0) ways.push_back(format("n_ctx up to %d", longest));
-  if (fits(digests)) ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
+  if (fits(digests))
+    ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
   std::string text;
   for (const std::string& way : ways) text += (text.empty() ? "; what fits: " : ", or ") + way;
   return text;
 }
 
-// What the INT4 keys of the selector have to do with a context that was shortened, for its note. plan: of the shortened
-// context. Empty: without them it would be no longer.
-static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan, uint64_t device_free) {
+// What the INT4 keys of the selector have to do with a context that was shortened, for its note.
+// plan: of the shortened context. Empty: without them it would be no longer.
+static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan,
+                              uint64_t device_free) {
   ResolvedOptions digests = r;
   const std::string other = without_codes(digests.options.selection);
   if (other.empty()) return "";
@@ -384,10 +388,15 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
   const uint64_t all = sum({plan.digests, product({sessions, plan.selector_state})});
   const uint64_t rest = sum({without.digests, product({sessions, without.selector_state})});
   const auto fits = [&](int n_ctx) { return planned(n_ctx).limit.empty(); };
-  const int trained = model.config.n_ctx, longest = fits(trained) ? trained : longest_below(trained, fits);
+  const int trained = model.config.n_ctx,
+            longest = fits(trained) ? trained : longest_below(trained, fits);
   if (all <= rest || longest <= r.options.n_ctx) return "";
-  return format("; INT4 keys of selector %s take %s of memory: without them (%s, which may lose answers) the context would hold "
-                "%d tokens", make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(), longest);
+  return format(
+      "; INT4 keys of selector %s take %s of memory: without them (%s, which may lose answers) the "
+      "context would hold "
+      "%d tokens",
+      make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(),
+      longest);
 }
 
 void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {

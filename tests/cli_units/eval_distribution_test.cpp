@@ -61,7 +61,8 @@ TEST_CASE("eval: distributions at their edges", "[eval]") {
   // What cannot be said takes no part.
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> p = {1, -inf, 2, 0}, q = {2, 1, 1, 0};
-  CHECK(Distribution(p.data(), 4).divergence(q.data()) == Approx(exact_divergence(p, q)).epsilon(1e-6));
+  CHECK(Distribution(p.data(), 4).divergence(q.data()) ==
+        Approx(exact_divergence(p, q)).epsilon(1e-6));
   CHECK(best_token(flat.data(), 152064) == 0);
   CHECK(best_token(p.data(), 4) == 2);
   for (const float bad : {inf, std::numeric_limits<float>::quiet_NaN()}) {

@@ -28,7 +28,8 @@ TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][co
   check_default_length_in_budget(o);
 }
 
-TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does", "[cuda][context]") {
+TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
+          "[cuda][context]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
   riffle_context_options o = cuda_options();
@@ -46,7 +47,8 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
   REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_RIFFLE, 0).min_gpu_mem);
   const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_RIFFLE, psa);
   CHECK(shorter.n_ctx < 32768);
-  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector riffle") && Catch::Contains("would hold 32768 tokens"));
+  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector riffle") &&
+                                       Catch::Contains("would hold 32768 tokens"));
   const std::string length = "n_ctx up to " + std::to_string(shorter.n_ctx);
   CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa),
                     Catch::Contains(length) && Catch::Contains("or selection.selector psa"));

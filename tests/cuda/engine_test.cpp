@@ -173,13 +173,15 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
       }
 }
 
-// What one run said and read: logits after the prompt and each step, and the blocks of each (position, layer, KV head).
+// What one run said and read: logits after the prompt and each step, and the blocks of each
+// (position, layer, KV head).
 struct Chosen {
   std::vector<std::vector<float>> logits;
   std::map<std::tuple<int, int, int>, std::set<int32_t>> blocks;
   uint64_t n_read = 0;
 
-  Chosen(const riffle_context_options& o, const std::vector<int32_t>& prompt, const std::vector<int32_t>& steps) {
+  Chosen(const riffle_context_options& o, const std::vector<int32_t>& prompt,
+         const std::vector<int32_t>& steps) {
     Runtime r(o);
     const auto look = [](void* user, const riffle_trace* t) {
       auto& blocks = static_cast<Chosen*>(user)->blocks[{t->position, t->layer, t->kv_head}];
@@ -206,7 +208,8 @@ double both_read(const Chosen& a, const Chosen& b) {
 double mean_difference(const Chosen& a, const Chosen& b) {
   double sum = 0, n = 0;
   for (size_t i = 1; i < a.logits.size(); ++i)  // those after the prompt are dense
-    for (size_t j = 0; j < a.logits[i].size(); ++j, ++n) sum += std::fabs(a.logits[i][j] - b.logits[i][j]);
+    for (size_t j = 0; j < a.logits[i].size(); ++j, ++n)
+      sum += std::fabs(a.logits[i][j] - b.logits[i][j]);
   return sum / n;
 }
 
@@ -231,9 +234,10 @@ TEST_CASE("cuda: ranked by INT4 keys, the blocks and the answers are the CPU's",
       const Chosen digests(other, prompt, steps);
       const double same = both_read(gpu, cpu), same_as_digests = both_read(digests, cpu);
       const double off = mean_difference(gpu, cpu), off_digests = mean_difference(digests, cpu);
-      WARN("selector " << selector << " gqa " << gqa << ": of the CPU's blocks by INT4 keys the GPU shares " << same
-                       << ", by digests " << same_as_digests << "; mean difference of logits " << off << " and "
-                       << off_digests);
+      WARN("selector " << selector << " gqa " << gqa
+                       << ": of the CPU's blocks by INT4 keys the GPU shares " << same
+                       << ", by digests " << same_as_digests << "; mean difference of logits "
+                       << off << " and " << off_digests);
       // Near ties fall otherwise now and then. Another ranking is far from that.
       CHECK(same >= 0.98);
       CHECK(same_as_digests <= 0.9);

@@ -1,4 +1,5 @@
-// What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it reads. Needs no GPU.
+// What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it
+// reads. Needs no GPU.
 #include "../engine/test_model.h"
 #include "backend/cuda/cuda_backend.h"
 #include "select/int4_keys.h"
@@ -29,7 +30,8 @@ void look(void* user, const riffle_trace* t) {
   layout.block_size = c.o->block_size;
   layout.head_dim = 64;
   layout.type = static_cast<cpu::KvType>(c.o->kv_type);
-  CHECK(cuda::index_bytes(c.rule, shipped_config(), layout, t->n_blocks, t->n_tokens) == t->index_bytes + c.mean_values);
+  CHECK(cuda::index_bytes(c.rule, shipped_config(), layout, t->n_blocks, t->n_tokens) ==
+        t->index_bytes + c.mean_values);
   ++c.rows;
 }
 
@@ -43,15 +45,18 @@ TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean value
     int64_t mean_values;  // a head's
   };
   const int64_t value = 64 * 2;
-  for (const Case& c : {Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
-                        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
-                        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5, 150 * value},  // every second block
-                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
-                        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
-                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
-                        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
+  for (const Case& c :
+       {Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
+        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
+        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
+             150 * value},  // every second block
+        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
+        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
+        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
+        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
     for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
-      INFO("selector " << c.selector << ", rank " << c.rank << ", " << c.n_tokens << " tokens, KV " << kv);
+      INFO("selector " << c.selector << ", rank " << c.rank << ", " << c.n_tokens << " tokens, KV "
+                       << kv);
       riffle_context_options o = options();
       o.n_ctx = 8192;
       o.block_size = 16;

@@ -1,5 +1,5 @@
-// What happens where the system does not pin host memory. The driver's call is replaced in this program (ld --wrap), so that
-// it can refuse on a machine that pins anything.
+// What happens where the system does not pin host memory. The driver's call is replaced in this
+// program (ld --wrap), so that it can refuse on a machine that pins anything.
 #include <atomic>
 #include <climits>
 
@@ -37,7 +37,7 @@ riffle_context_options cuda_options(riffle_selector selector) {
 
 struct Prefill {
   riffle_status status = RIFFLE_OK;
-  double done = 0;     // of the prompt, as last reported
+  double done = 0;  // of the prompt, as last reported
   std::string error;
 };
 
@@ -54,10 +54,12 @@ Prefill prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& promp
 
 }  // namespace
 
-TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt is read", "[cuda][pin]") {
+TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt is read",
+          "[cuda][pin]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 3);
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT}) {
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT}) {
     INFO("selector " << selector);
     const Allow none(0);
     Runtime r(cuda_options(selector));
@@ -66,8 +68,10 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
       const Prefill p = prefill(r, s, prompt);
       CHECK(p.status == RIFFLE_UNSUPPORTED);
       CHECK(p.done == 0);
-      CHECK_THAT(p.error, Catch::Contains("needs the GPU to decide residency: the system does not let riffle pin") &&
-                              Catch::Contains("selection.selector psa"));
+      CHECK_THAT(p.error,
+                 Catch::Contains(
+                     "needs the GPU to decide residency: the system does not let riffle pin") &&
+                     Catch::Contains("selection.selector psa"));
       CHECK(riffle_session_length(s) == 0);
     }
     // What the error names works.
@@ -79,7 +83,8 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
   }
 }
 
-TEST_CASE("cuda: residency device without pinned memory is refused before the prompt is read", "[cuda][pin]") {
+TEST_CASE("cuda: residency device without pinned memory is refused before the prompt is read",
+          "[cuda][pin]") {
   if (skip()) return;
   const Allow none(0);
   riffle_context_options o = cuda_options(RIFFLE_SELECTOR_DENSE);

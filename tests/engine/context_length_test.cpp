@@ -1,7 +1,7 @@
 // The context length where none is given: the trained one, or what fits of it.
-#include <cstdio>
-
 #include "context_length.h"
+
+#include <cstdio>
 
 #include "engine/engine.h"
 #include "model/synthetic_model.h"
@@ -116,7 +116,8 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("this machine has 64.0 MiB"));
 }
 
-TEST_CASE("a context that INT4 keys shorten names them, and what would hold more", "[limits][context]") {
+TEST_CASE("a context that INT4 keys shorten names them, and what would hold more",
+          "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
   riffle_context_options o = options();
   o.n_sessions = 1;
@@ -134,17 +135,23 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   const std::string more = "would hold " + std::to_string(psa.n_ctx) + " tokens";
   char taken[64];
   std::snprintf(taken, sizeof taken, "take %.1f MiB", double(plan.selector_state) / (1 << 20));
-  CHECK_THAT(plan.context_note, Catch::Contains("INT4 keys of selector riffle") && Catch::Contains(taken) &&
-                                    Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
+  CHECK_THAT(plan.context_note,
+             Catch::Contains("INT4 keys of selector riffle") && Catch::Contains(taken) &&
+                 Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
   CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
   CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
-  CHECK_THAT(planned(RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, memory).context_note, !Catch::Contains("INT4"));
+  CHECK_THAT(planned(RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, memory).context_note,
+             !Catch::Contains("INT4"));
   // Where only the ranking needs them, the ranking is named.
   const riffle_plan ranked = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, memory);
   CHECK(ranked.n_ctx < psa.n_ctx);
-  CHECK_THAT(ranked.context_note, Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
-  // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no INT4 keys, on emu.
-  CHECK(std::string(planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note).empty());
+  CHECK_THAT(ranked.context_note,
+             Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
+  // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
+  // INT4 keys, on emu.
+  CHECK(std::string(
+            planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note)
+            .empty());
   o.device = RIFFLE_DEVICE_EMU;
   o.gpu_mem = 60 << 20;
   const riffle_plan emu = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
@@ -153,16 +160,20 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
 
 TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[limits][context]") {
   Config config;
-  config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1, config.head_dim = 64;
+  config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
+  config.head_dim = 64;
   riffle_context_options o = options();
   o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     return ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
-      return r.options.n_ctx * int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <= budget;
+      return r.options.n_ctx *
+                 int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <=
+             budget;
     });
   };
-  const std::string psa = "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
+  const std::string psa =
+      "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
   CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
   CHECK(ways(32768 * 10 - 1, 20, 10) == "; what fits: n_ctx up to 15360");
   CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);

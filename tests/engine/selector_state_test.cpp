@@ -31,8 +31,8 @@ uint64_t kept(const riffle_context_options& o) {
 }  // namespace
 
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
-  std::vector<std::pair<riffle_selector, riffle_rank>> all = {{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES},
-                                                              {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
+  std::vector<std::pair<riffle_selector, riffle_rank>> all = {
+      {RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES}, {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
   for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_RIFFLE; ++selector)
     all.push_back({static_cast<riffle_selector>(selector), RIFFLE_RANK_DIGESTS});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
@@ -47,7 +47,8 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         const Runtime r(o);
         const riffle_plan plan = plan_of(r, o);
         const uint64_t have = kept(o), said = plan.selector_state;
-        INFO("selector " << selector << ", rank " << rank << ", " << n_ctx << " tokens: planned " << said << ", kept " << have);
+        INFO("selector " << selector << ", rank " << rank << ", " << n_ctx << " tokens: planned "
+                         << said << ", kept " << have);
         if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
           const uint64_t tables = uint64_t(8) * 2 * n_ctx * 2 * 4;
           CHECK(said >= tables);
@@ -57,7 +58,8 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         } else {
           CHECK(said == have);
         }
-        const bool codes = rank == RIFFLE_RANK_CODES || selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_RIFFLE;
+        const bool codes = rank == RIFFLE_RANK_CODES || selector == RIFFLE_SELECTOR_TWILIGHT ||
+                           selector == RIFFLE_SELECTOR_RIFFLE;
         const bool keeps = codes || selector >= RIFFLE_SELECTOR_TWILIGHT;
         CHECK((said > 0) == keeps);
         if (codes) {

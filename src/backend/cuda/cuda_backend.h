@@ -19,10 +19,11 @@ namespace riffle::cuda {
 // A selector's rule in the kernels' terms.
 Ranked ranked_of(const SelectionRule& rule);
 
-// Bytes that a step reads of one row's index, to choose what it attends to: digests of its candidates, INT4 keys of its full
-// blocks (of those that a budget allows) with the mean values that stand for what is left out, keys that are only scored.
-int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout, int n_blocks,
-                    int64_t n_tokens);
+// Bytes that a step reads of one row's index, to choose what it attends to: digests of its
+// candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
+// that stand for what is left out, keys that are only scored.
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
+                    int n_blocks, int64_t n_tokens);
 
 class CudaBackend : public Backend {
  public:

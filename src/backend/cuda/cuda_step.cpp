@@ -111,8 +111,10 @@ void CudaBackend::prepare_step() {
 void CudaBackend::require_device_residency(const Selector& selector) const {
   const SelectionRule rule = selector.rule();
   if ((!rule.codes() && !rule.by_vote) || !residency_.hosted()) return;
-  fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank "
-       "digests) runs there, but may lose answers", selector.name(),
+  fail(RIFFLE_UNSUPPORTED,
+       "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank "
+       "digests) runs there, but may lose answers",
+       selector.name(),
        residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
 }
 
@@ -309,15 +311,16 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
-int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout, int n_blocks,
-                    int64_t n_tokens) {
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
+                    int n_blocks, int64_t n_tokens) {
   const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
   const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
   if (rule.everything) return 0;
   if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
     const int64_t stride = (full + Int4Keys::kMeanBlocks - 1) / Int4Keys::kMeanBlocks;
     const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;
-    return full * code_bytes + tail + (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
+    return full * code_bytes + tail +
+           (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
   }
   if (rule.by_vote) {  // the candidates' keys
     const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
@@ -368,8 +371,9 @@ void CudaBackend::report_step() {
       to.tokens_read = from.n_tokens;
       to.selected = from.cached == 0;
       if (to.selected)
-        to.index_bytes = index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, config_, options_.layout, from.n_blocks,
-                                     host_sequences_.as<StepSequence>()[r / heads].n_tokens);
+        to.index_bytes =
+            index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, config_, options_.layout,
+                        from.n_blocks, host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;

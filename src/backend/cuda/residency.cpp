@@ -355,7 +355,8 @@ std::string CudaResidency::why_not_pinned() const {
 void CudaResidency::settle_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)
-    fail(RIFFLE_OUT_OF_MEMORY, "%s, which residency device needs: residency auto or host can do without",
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s, which residency device needs: residency auto or host can do without",
          why_not_pinned().c_str());
   if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
   if (!hosted()) use_host_pool();

@@ -85,8 +85,8 @@ class CudaResidency : public Residency {
   const std::string& notice() const { return notice_; }
   // Whether the device has to decide residency: steps fail where memory cannot be pinned.
   bool must_pin() const { return must_pin_; }
-  // Learns whether the system pins memory at all: waits for one slab of the sequence if none was pinned before. If it does
-  // not, does what activate would do.
+  // Learns whether the system pins memory at all: waits for one slab of the sequence if none was
+  // pinned before. If it does not, does what activate would do.
   void try_pinning(SequenceKv& sequence);
   // Why pinned() is false.
   std::string why_not_pinned() const;
