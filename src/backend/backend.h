@@ -122,6 +122,12 @@ class Backend {
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
   // ---- prefill
+  // Throws if the steps after this prompt, for whose tokens the sequence has room, could not run
+  // with this selector. The engine asks before it reads the prompt and again while it does: host
+  // memory may turn out not to be pinnable.
+  virtual void check_prompt(const Selector& selector, SequenceKv& sequence) {
+    (void)selector, (void)sequence;
+  }
   // x[i] = row tokens[i] of the table.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i < the capacity set by rope_table.

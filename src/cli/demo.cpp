@@ -182,17 +182,31 @@ int demo_main(DemoOptions& o) {
       if (tallies[0].answers[i] != tallies[1].answers[i])
         write_out(std::string("\n") + ways[1].first + " answered otherwise: " + questions[i].text + "\n  " +
                   tallies[1].answers[i] + "\n");
-    write_out(text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory, behind a pool of %lld "
-                      "slots (%s).\n",
-                      prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(),
-                      static_cast<long long>(read.pool_slots),
-                      human_bytes(double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks)).c_str()));
-    Table table({"answering", "correct", "KV read", "pool hits", "copied to pool", "tokens/s"});
+    const bool pooled = read.pool_slots > 0;  // the CPU reads the KV where it is
+    std::string pool;
+    if (pooled) {
+      const double bytes =
+          double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks);
+      pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
+                     human_bytes(bytes).c_str());
+    }
+    write_out(
+        text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
+                prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
+    std::vector<std::string> header = {"answering", "correct", "KV read"};
+    if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
+    header.push_back("tokens/s");
+    Table table(header);
     for (int w = 0; w < 2; ++w) {
       const riffle_stats& s = tallies[w].stats;
-      table.add({ways[w].first, std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
-                 percent(kv_read_pct(s)), percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes)),
-                 text_of("%.0f", decode_rate(s))});
+      std::vector<std::string> line = {
+          ways[w].first,
+          std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
+          percent(kv_read_pct(s))};
+      if (pooled)
+        line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
+      line.push_back(text_of("%.0f", decode_rate(s)));
+      table.add(line);
     }
     table.print();
     write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n", same, questions.size(),

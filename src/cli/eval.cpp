@@ -119,7 +119,11 @@ std::vector<int64_t> Evaluator::lengths() const {
   // 1024 to 32000 are the lengths that the training recipe's own figures were taken at.
   const std::string list = given ? o_.lengths : o_.dense_only ? "1024,4096,8192,16384,32000" : "8192,16384,30000";
   const int64_t longest = o_.common.context.n_ctx > 0 ? o_.common.context.n_ctx : info_.n_ctx_train;
-  const auto fits = [&](int64_t n) { return n <= longest && n <= static_cast<int64_t>(text_.size()); };
+  // Lists and registers are made for their questions and take nothing from the text.
+  const bool needs_text = !std::all_of(tasks_.begin(), tasks_.end(), eval::is_whole);
+  const auto fits = [&](int64_t n) {
+    return n <= longest && (!needs_text || n <= static_cast<int64_t>(text_.size()));
+  };
   std::vector<int64_t> lengths;
   for (int64_t n : parse_size_list("--length", list)) {
     if (n < 256) throw Exit(EXIT_USAGE, text_of("--length %lld: expected at least 256", static_cast<long long>(n)));
@@ -141,6 +145,10 @@ std::vector<int64_t> Evaluator::lengths() const {
              static_cast<long long>(n), static_cast<long long>(longest), text_.size());
     }
   }
+  if (lengths.empty() && !needs_text)
+    throw Exit(EXIT_USAGE,
+               text_of("no default length fits the context of %lld tokens; give --length N",
+                       static_cast<long long>(longest)));
   if (lengths.empty()) throw Exit(EXIT_USAGE, "no --length fits the text; give more with --text FILE");
   return lengths;
 }
@@ -335,7 +343,7 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
   }
   std::vector<Row> counted;
   for (Row& r : rows) {
-    if (r.total().n > 0) counted.push_back(std::move(r));
+    if (r.asked() > 0) counted.push_back(std::move(r));
   }
   if (done > 0) {
     notice(o_.common.quiet, "length %d: %zu documents, %.0f tokens on average, %.1f s%s", length, done,
@@ -360,7 +368,7 @@ void Evaluator::record(int length, const Document& doc, const std::vector<std::v
       const EvalAnswer& a = answers[q][s];
       Json one;
       one["setting"] = settings_[s].label;
-      one["right"] = a.right;
+      one["right"] = eval::has_answer(question.task) ? Json(a.right) : Json(nullptr);
       if (a.agreement.answers > 0) {
         one["steps"] = a.agreement.divergence.size();
         one["same_first"] = a.agreement.same;

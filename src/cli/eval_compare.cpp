@@ -47,7 +47,8 @@ std::vector<const Column*> shown_columns(const std::vector<Row>& rows) {
 
 const std::vector<Column>& columns() {
   static const std::vector<Column> all = {
-      {"asked", "asked", Form::COUNT, [](const Row& r) { return double(r.total().n); }, "questions"},
+      {"asked", "asked", Form::COUNT, [](const Row& r) { return double(r.total().n); },
+       "questions that have a right answer"},
       {"right", "right", Form::COUNT, [](const Row& r) { return double(r.total().sparse); }, "answered rightly"},
       {"kept_pct", "kept", Form::PERCENT, [](const Row& r) { return 100 * r.total().kept(); },
        "share of the answers that are right when dense and stay right (95% interval, Wilson)",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "cli/common.h"
@@ -10,7 +9,9 @@
 namespace riffle::cli {
 namespace {
 
+using eval::best_token;
 using eval::Document;
+using eval::log_sum_exp;
 using eval::Question;
 using eval::Row;
 using eval::Setting;
@@ -18,34 +19,6 @@ using eval::Usage;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// The largest logit, the lowest id among equals.
-int32_t best_token(const float* logits, int n_vocab) {
-  return static_cast<int32_t>(std::max_element(logits, logits + n_vocab) - logits);
-}
-
-// Single precision holds here: a term is right to 1e-7 of itself, and vocabularies of 150,000 make this the examiner's main work.
-double log_sum_exp(const float* logits, int n_vocab) {
-  const float top = logits[best_token(logits, n_vocab)];
-  double sums[4] = {};  // several under way hide the latency of an addition
-  for (int i = 0; i < n_vocab; ++i) sums[i % 4] += static_cast<double>(std::exp(logits[i] - top));
-  const double value = static_cast<double>(top) + std::log(sums[0] + sums[1] + sums[2] + sums[3]);
-  if (!std::isfinite(value)) throw Exit(EXIT_RUN, "logits are not finite");
-  return value;
-}
-
-// Kullback-Leibler divergence of the distribution q from p, in nats: sum p log(p / q). lp: log_sum_exp of p.
-double divergence(const float* p, double lp, const float* q, int n_vocab) {
-  constexpr double kLeast = -30;  // of log p: what is left out is below 1e-8 for any vocabulary
-  const double lq = log_sum_exp(q, n_vocab);
-  double sum = 0;
-  for (int i = 0; i < n_vocab; ++i) {
-    const double log_p = static_cast<double>(p[i]) - lp;
-    if (log_p < kLeast) continue;
-    sum += static_cast<double>(std::exp(static_cast<float>(log_p))) * (log_p - static_cast<double>(q[i]) + lq);
-  }
-  return std::max(sum, 0.0);  // below 0 by rounding alone
-}
 
 bool reads_itself(const riffle_selection& s) {
   return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
@@ -141,10 +114,7 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   int32_t token = prompt_.back();
   while (spoken.tokens.size() < limit && riffle_session_length(current_) < static_cast<size_t>(n_ctx_)) {
     const float* logits = step(token);
-    if (keep_logits) {
-      spoken.logits.insert(spoken.logits.end(), logits, logits + info_.vocab_size);
-      spoken.log_sums.push_back(log_sum_exp(logits, info_.vocab_size));
-    }
+    if (keep_logits) spoken.by.emplace_back(logits, info_.vocab_size);
     token = best_token(logits, info_.vocab_size);
     spoken.tokens.push_back(token);
     if (riffle_is_end_token(model_, token)) break;
@@ -163,12 +133,11 @@ eval::Agreement Examiner::follow(const Spoken& dense) {
   bool parted = false;
   for (size_t i = 0; i < dense.tokens.size(); ++i) {
     const float* logits = step(i == 0 ? prompt_.back() : dense.tokens[i - 1]);
-    const float* wanted = dense.logits.data() + i * static_cast<size_t>(info_.vocab_size);
     const bool same = best_token(logits, info_.vocab_size) == dense.tokens[i];
     parted |= !same;
     agreement.same += same;
     agreement.until_parting += !parted;
-    agreement.divergence.push_back(static_cast<float>(divergence(wanted, dense.log_sums[i], logits, info_.vocab_size)));
+    agreement.divergence.push_back(static_cast<float>(dense.by[i].divergence(logits)));
   }
   agreement.answers = 1;
   agreement.identical = !parted;
@@ -187,7 +156,9 @@ EvalAnswer Examiner::answer(const Question& q, Spoken& dense, bool is_dense) {
     if (map_) maps_.push_back(std::move(*map_));
     map_.reset();  // before anything is generated over the same positions
     // Where every step agrees, the setting's own answer is the dense one.
-    const Spoken own = a.agreement.identical ? dense : speak(limit, false);
+    Spoken spoken;
+    if (!a.agreement.identical) spoken = speak(limit, false);
+    const Spoken& own = a.agreement.identical ? dense : spoken;
     a.text = own.text;
     a.in_order = own.tokens == q.answer;
   }

@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "cli/eval.h"
+#include "cli/eval_distribution.h"
 #include "cli/eval_heatmap.h"
 #include "cli/eval_report.h"
 #include "cli/eval_tasks.h"
@@ -40,11 +41,11 @@ class Examiner {
  private:
   std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
-  // What dense attention says to a question: its tokens (the end token included), and the logits that each was chosen by.
+  // What a setting says to a question: its tokens (the end token included), and for dense attention
+  // by which distribution each was chosen.
   struct Spoken {
     std::vector<int32_t> tokens;
-    std::vector<float> logits;  // [tokens][vocab_size]
-    std::vector<double> log_sums;  // [tokens]: the logarithm of the sum of their exponentials
+    std::vector<eval::Distribution> by;
     std::string text;
   };
   EvalAnswer answer(const eval::Question& q, Spoken& dense, bool is_dense);

@@ -178,6 +178,11 @@ Json Marks::json() const {
   j["lost"] = dense - both;
   j["gained"] = sparse - both;
   j["kept"] = number(kept());
+  const Interval right = share_interval(sparse, n), stay = share_interval(both, dense);
+  j["sparse_right_low_pct"] = number(right.low);
+  j["sparse_right_high_pct"] = number(right.high);
+  j["kept_low_pct"] = number(stay.low);
+  j["kept_high_pct"] = number(stay.high);
   j["dense_right_in_order"] = dense_in_order;
   return j;
 }
@@ -244,9 +249,16 @@ double mean_error(double sum, double squares, double n) {
   return kZ * std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n);
 }
 
+int Row::asked() const {
+  int n = 0;
+  for (const Marks& m : tasks) n += m.n;
+  return n;
+}
+
 Marks Row::total() const {
   Marks sum;
-  for (const Marks& m : tasks) sum.add(m);
+  for (int t = 0; t < kTasks; ++t)
+    if (has_answer(static_cast<Task>(t))) sum.add(tasks[t]);
   return sum;
 }
 
@@ -328,10 +340,10 @@ std::string rows_text(const std::vector<Row>& rows) {
     line.push_back(layers);
     table.add(line);
   }
-  std::vector<std::string> task_header = {"right by task"};
+  std::vector<std::string> task_header = {"right by task (95%)"};
   std::vector<int> shown;
   for (int t = 0; t < kTasks; ++t) {
-    if (rows.empty() || rows[0].tasks[t].n == 0) continue;
+    if (rows.empty() || rows[0].tasks[t].n == 0 || !has_answer(static_cast<Task>(t))) continue;
     shown.push_back(t);
     task_header.push_back(task_name(static_cast<Task>(t)));
   }
@@ -340,11 +352,13 @@ std::string rows_text(const std::vector<Row>& rows) {
     std::vector<std::string> line = {r.setting.label};
     for (int t : shown) {
       const Marks& m = r.tasks[t];
-      line.push_back(text_of("%d/%d", m.sparse, m.n) + (m.dense > m.both ? text_of(" (-%d)", m.dense - m.both) : ""));
+      line.push_back(
+          text_of("%d/%d (%s%%)", m.sparse, m.n, share_interval(m.sparse, m.n).text(1).c_str()) +
+          (m.dense > m.both ? text_of(" -%d", m.dense - m.both) : ""));
     }
     by_task.add(line);
   }
-  return table.text() + "\n" + by_task.text();
+  return table.text() + (shown.empty() ? "" : "\n" + by_task.text());
 }
 
 // ---- dense scores ----
@@ -375,11 +389,12 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
     const Json& value = reference[group][name];
     return value.is_number() ? value.get<double>() : kNan;
   };
-  cli::Table table({"dense", "length", "asked", "right", "share", "in order", "reference", ""});
+  cli::Table table(
+      {"dense", "length", "asked", "right", "share", "95%", "in order", "95%", "reference", ""});
   for (const Row& r : rows) {
     for (int t = 0; t < kTasks; ++t) {
       const Marks& m = r.tasks[t];
-      if (m.n == 0) continue;
+      if (m.n == 0 || !has_answer(static_cast<Task>(t))) continue;
       const std::string name = task_name(static_cast<Task>(t));
       const double wanted = expected("tasks", name + "@" + std::to_string(r.length));
       const double in_order = ratio(m.dense_in_order, m.n);
@@ -388,7 +403,9 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
         verdict = shares_differ(in_order, m.n, wanted, kReferenceCases) ? "DIFFERS" : "within chance";
       }
       table.add({name, std::to_string(r.length), std::to_string(m.n), std::to_string(m.dense),
-                 fixed(ratio(m.dense, m.n), 3), fixed(in_order, 3), fixed(wanted, 3), verdict});
+                 cli::percent(100 * ratio(m.dense, m.n)), share_interval(m.dense, m.n).text(1),
+                 cli::percent(100 * in_order), share_interval(m.dense_in_order, m.n).text(1),
+                 std::isnan(wanted) ? "-" : cli::percent(100 * wanted), verdict});
     }
   }
   std::string text = table.text();

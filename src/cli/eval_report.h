@@ -95,14 +95,17 @@ struct Row {
   Agreement agreement;
   double seconds = 0;                              // all time spent on this row
 
-  Marks total() const;
+  int asked() const;  // questions of all tasks
+  Marks total()
+      const;  // of the questions that have a right answer; the others count for agreement alone
   double text_nll_increase() const;    // per token, over dense
   double text_nll_error() const;        // of that, 95%
   Interval kept_interval() const;       // of the share of answers kept
   cli::Json json() const;
 };
 
-// The rows of one length (the first is dense): one table of totals, one of answers kept by task.
+// The rows of one length (the first is dense): one table of totals, one of right answers by task
+// with their 95% intervals (Wilson); "-2": two of the answers that are right when dense are not.
 std::string rows_text(const std::vector<Row>& rows);
 
 // ---- dense scores -------------------------------------------------------------------------------------------------

@@ -197,7 +197,13 @@ Fact make_vars(Random& random, std::set<std::string>& used) {
   return fact;
 }
 
-// A passage is one statement; what it says of its parts can be asked for one by one.
+// "a baker", "an engineer". Right for the words of facts_data.h, which begin as they are spelled.
+std::string with_article(const std::string& word) {
+  return (std::string_view("aeiou").find(word[0]) == std::string_view::npos ? "a " : "an ") + word;
+}
+
+// A passage is one statement; what it says of its parts can be asked for one by one. {a:j}: {j}
+// with its article.
 struct Passage {
   std::string_view text;
   struct Asked {
@@ -205,22 +211,22 @@ struct Passage {
   } asked[4];
 };
 constexpr Passage kPassages[] = {
-    {"The harbour wall of {c} was built by {p}, a {j} who had come there as a child. The work began on a {d} in spring "
+    {"The harbour wall of {c} was built by {p}, {a:j} who had come there as a child. The work began on a {d} in spring "
      "and took {n} weeks. Stones were brought from {e}, and {q} kept the accounts, which came to {m} pounds in all. "
-     "When it was done, the people of {c} put up a {o} in memory of the builder.",
+     "When it was done, the people of {c} put up {a:o} in memory of the builder.",
      {{"Who built the harbour wall of {c}?", "The harbour wall of {c} was built by {p}.", "{p}"},
       {"From which town were the stones for the harbour wall of {c} brought?", "The stones were brought from {e}.", "{e}"},
       {"How many pounds did the harbour wall of {c} cost?", "The harbour wall cost {m} pounds.", "{m}"},
       {"Who kept the accounts of the harbour wall of {c}?", "The accounts were kept by {q}.", "{q}"}}},
-    {"In the museum of {c} there is a {o} that belonged to {p}. It was found by {q}, a {j}, in a cellar in {e}, where it "
+    {"In the museum of {c} there is {a:o} that belonged to {p}. It was found by {q}, {a:j}, in a cellar in {e}, where it "
      "had lain for {n} years. The museum paid {m} pounds for it. Every {d} it is carried through the streets, and "
      "visitors may touch it.",
      {{"To whom did the {o} in the museum of {c} belong?", "The {o} belonged to {p}.", "{p}"},
       {"In which town was the {o} of the museum of {c} found?", "The {o} was found in {e}.", "{e}"},
       {"How many years had the {o} of the museum of {c} lain in a cellar?", "It had lain there for {n} years.", "{n}"},
       {"On which day is the {o} of the museum of {c} carried through the streets?", "It is carried on {d}.", "{d}"}}},
-    {"The expedition to {c} was led by {p}, whom the newspapers called a {j}. It set out from {e} on a {d} with {n} "
-     "porters. {q}, the second in command, lost a {o} in the river, and searching for it cost the party {m} pounds. "
+    {"The expedition to {c} was led by {p}, whom the newspapers called {a:j}. It set out from {e} on a {d} with {n} "
+     "porters. {q}, the second in command, lost {a:o} in the river, and searching for it cost the party {m} pounds. "
      "They came back late in autumn.",
      {{"Who led the expedition to {c}?", "The expedition to {c} was led by {p}.", "{p}"},
       {"From which town did the expedition to {c} set out?", "It set out from {e}.", "{e}"},
@@ -251,7 +257,7 @@ Fact make_passage(Random& random, std::set<std::string>& used) {
   const Passage::Asked& asked = passage.asked[random.below(std::size(passage.asked))];
   const auto filled = [&](std::string_view s) {
     return fill(s, {{"c", city}, {"e", from}, {"p", p}, {"q", q}, {"j", job}, {"d", day}, {"o", thing}, {"n", weeks},
-                    {"m", pounds}});
+                    {"m", pounds}, {"a:j", with_article(job)}, {"a:o", with_article(thing)}});
   };
   Fact fact{};
   fact.task = Task::PASSAGE;
@@ -393,7 +399,8 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
     Strings all(std::begin(facts::kNouns), std::end(facts::kNouns));
     all.insert(all.end(), std::begin(facts::kAdjectives), std::end(facts::kAdjectives));
     random.shuffle(all);
-    // The asked ones stand there ten times as often as the others, which stand there at least twice.
+    // The asked words stand there ten times as often as the others. Short lists have each of the
+    // others once.
     words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(n_words / 8, kAsked + 2, all.size()))};
     const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
     for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);

@@ -86,11 +86,14 @@ struct Register {
 };
 Register make_register(size_t n_pairs, Random& random);
 
-// A list of words (COMMON) or of words in code (FREQUENT) with about n_words entries, and what is asked about it.
+// A list of words (COMMON) or of words in code (FREQUENT), and what is asked about it: the three
+// most frequent words.
 struct WordList {
   std::string text, question, answer;
   std::vector<std::string> values;
 };
+// n_words, at least 60: entries of FREQUENT, and the most that COMMON has (more than half of them).
+// With fewer words the three need not be the most frequent.
 WordList make_word_list(Task task, size_t n_words, Random& random);
 
 // What of a tokenizer the documents need.

@@ -1,8 +1,9 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <thread>
@@ -316,49 +317,86 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   return {};
 }
 
-// The longest multiple of kContextStep below the trained length that fits, found by halving: no length takes less than a
-// shorter one. Where none fits: one step, and what is wrong with it. limit: what the next longer one exceeds.
-static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free, std::string& limit) {
-  const auto planned = [&](int steps) {
-    r.options.n_ctx = steps * kContextStep;
-    return plan_length(model, r, plan, device_free);
-  };
-  int fits = 1, too_long = (r.options.n_ctx - 1) / kContextStep + 1;
-  while (too_long - fits > 1) {
-    const int middle = fits + (too_long - fits) / 2;
-    const Verdict v = planned(middle);
-    if (v.limit.empty()) {
-      fits = middle;
-    } else {
-      too_long = middle;
-      limit = v.limit;
-    }
+// The longest multiple of kContextStep below n_ctx that fits, found by halving: no length takes
+// less than a shorter one. 0: none does.
+static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
+  int most = 0, too_long = (n_ctx - 1) / kContextStep + 1;
+  while (too_long - most > 1) {
+    const int middle = most + (too_long - most) / 2;
+    (fits(middle * kContextStep) ? most : too_long) = middle;
   }
-  return planned(fits);
+  return most * kContextStep;
 }
 
-// What else would do where a GPU's memory does not hold the INT4 keys that the selector ranks by. Empty: nothing that riffle
-// knows of. Another selector is named and never taken: what it reads may not hold the answer.
-static std::string ways_out(const Model& model, const ResolvedOptions& r, uint64_t device_free) {
-  if (!r.cuda || !make_selector(r.options.selection)->rule().codes()) return "";
-  const auto fits = [&](const ResolvedOptions& other) {
-    ResolvedOptions copy = other;
-    riffle_plan plan{};
-    return plan_length(model, copy, plan, device_free).status == RIFFLE_OK;
+// Plans the longest such length. Where none fits: one step, and what is wrong with it. limit: what
+// the next longer one exceeds.
+static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free, std::string& limit) {
+  const auto planned = [&](int n_ctx) {
+    r.options.n_ctx = n_ctx;
+    return plan_length(model, r, plan, device_free);
   };
+  const int longest = longest_below(r.options.n_ctx, [&](int n_ctx) {
+    const Verdict v = planned(n_ctx);
+    if (!v.limit.empty()) limit = v.limit;
+    return v.limit.empty();
+  });
+  return planned(std::max(longest, kContextStep));
+}
+
+// The selection closest to the one given that ranks by digests. Empty: the one given needs no INT4
+// keys.
+static std::string without_codes(riffle_selection& s) {
+  if (!make_selector(s)->rule().codes()) return "";
+  const bool ranks = ranks_by_codes(s);
+  if (!ranks) s.selector = RIFFLE_SELECTOR_PSA;
+  s.rank = RIFFLE_RANK_DIGESTS;
+  return ranks ? "selection.rank digests" : "selection.selector psa";
+}
+
+std::string ways_out(const ResolvedOptions& r,
+                     const std::function<bool(const ResolvedOptions&)>& fits) {
+  ResolvedOptions digests = r, shorter = r;
+  const std::string other = without_codes(digests.options.selection);
+  if (other.empty()) return "";
   std::vector<std::string> ways;
-  ResolvedOptions shorter = r;
-  riffle_plan plan{};
-  std::string limit;
-  if (r.options.n_ctx > kContextStep && shorten(model, shorter, plan, device_free, limit).status == RIFFLE_OK)
-    ways.push_back(format("n_ctx up to %d", shorter.options.n_ctx));
-  ResolvedOptions digests = r;
-  digests.options.selection.selector = RIFFLE_SELECTOR_PSA;
-  digests.options.selection.rank = RIFFLE_RANK_DIGESTS;
-  if (fits(digests)) ways.push_back("selection.selector psa (without INT4 keys of all tokens; it may lose answers)");
+  const int longest = longest_below(r.options.n_ctx, [&](int n_ctx) {
+    shorter.options.n_ctx = n_ctx;
+    return fits(shorter);
+  });
+  if (longest > 0) ways.push_back(format("n_ctx up to %d", longest));
+  if (fits(digests))
+    ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
   std::string text;
   for (const std::string& way : ways) text += (text.empty() ? "; what fits: " : ", or ") + way;
   return text;
+}
+
+// What the INT4 keys of the selector have to do with a context that was shortened, for its note.
+// plan: of the shortened context. Empty: without them it would be no longer.
+static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan,
+                              uint64_t device_free) {
+  ResolvedOptions digests = r;
+  const std::string other = without_codes(digests.options.selection);
+  if (other.empty()) return "";
+  riffle_plan without{};
+  const auto planned = [&](int n_ctx) {
+    digests.options.n_ctx = n_ctx;
+    return plan_length(model, digests, without, device_free);
+  };
+  planned(r.options.n_ctx);
+  const uint64_t sessions = r.options.n_sessions;
+  const uint64_t all = sum({plan.digests, product({sessions, plan.selector_state})});
+  const uint64_t rest = sum({without.digests, product({sessions, without.selector_state})});
+  const auto fits = [&](int n_ctx) { return planned(n_ctx).limit.empty(); };
+  const int trained = model.config.n_ctx,
+            longest = fits(trained) ? trained : longest_below(trained, fits);
+  if (all <= rest || longest <= r.options.n_ctx) return "";
+  return format(
+      "; INT4 keys of selector %s take %s of memory: without them (%s, which may lose answers) the "
+      "context would hold "
+      "%d tokens",
+      make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(),
+      longest);
 }
 
 void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
@@ -375,8 +413,14 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     if (rope.type == RopeScaling::DYNAMIC && trained > rope.original_ctx)
       r.context_note += ", which changes this model's text too (its RoPE scaling is dynamic: positions are rotated by the context's "
                         "length)";
+    if (verdict.status == RIFFLE_OK) r.context_note += codes_note(model, r, plan, device_free);
   }
-  if (verdict.status == RIFFLE_OUT_OF_MEMORY) verdict.text += ways_out(model, r, device_free);
+  if (verdict.status == RIFFLE_OUT_OF_MEMORY && r.cuda)
+    verdict.text += ways_out(r, [&](const ResolvedOptions& other) {
+      ResolvedOptions copy = other;
+      riffle_plan ignored{};
+      return plan_length(model, copy, ignored, device_free).status == RIFFLE_OK;
+    });
   if (verdict.status != RIFFLE_OK) throw Error(verdict.status, verdict.text);
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;

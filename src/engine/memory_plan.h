@@ -1,5 +1,6 @@
 // What a context takes, computed before anything is allocated, and the choices that AUTO stands for.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -35,6 +36,13 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
 // host's becomes the longest multiple of 1024 that does. Throws RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works
 // (with the length given, or with 1024 tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& plan);
+
+// What else would do where a GPU's memory does not hold the INT4 keys that the selector ranks by,
+// as the end of an error: the longest context below r's that fits, and a selector that needs no
+// INT4 keys if it fits. Empty: nothing that riffle knows of. Another selector is named and never
+// taken: what it reads may not hold the answer. fits: no length takes less than a shorter one.
+std::string ways_out(const ResolvedOptions& r,
+                     const std::function<bool(const ResolvedOptions&)>& fits);
 
 // Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1 microbatches (psa), or one.
 int64_t row_slots(const riffle_selection& selection);

@@ -55,6 +55,7 @@ void Engine::start_run(PrefillRun& r) {
   const int64_t n = r.n();
   require_state(s);
   backend_->residency().reserve(s.kv, r.n0 + n);
+  backend_->check_prompt(*selector_, s.kv);
   s.tokens.reserve(r.n0 + n);
   // Under list positions a chunk attends to one list, which must hold all of the chunk: in its window.
   r.list = s.kv.unrotated;
@@ -124,6 +125,7 @@ bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
 void Engine::run_piece(PrefillRun& r, int64_t rows) {
   Residency& residency = backend_->residency();
   const int64_t n_total = r.n0 + r.n();
+  backend_->check_prompt(*selector_, r.sequence->kv);
   if (r.first == 0) {
     r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total);
     r.kv.unrotated = r.list;

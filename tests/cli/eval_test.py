@@ -108,6 +108,11 @@ def refusals(folder):
                                  "--share: no setting of --compare looks at it, it is for riffle"),
         "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
+        "length beyond the text, where one task takes from it":
+            (["--length", "30000", "--tasks", "common,needle,kv"], "--length 30000: the text has"),
+        "length beyond the context, of tasks that need no text":
+            (["--length", "40000", "--tasks", "kv"],
+             "--length 40000: the context of this model holds 32768 tokens"),
         "length beyond the context": (["--length", "1024", "-c", "512"],
                                       "--length 1024: the context of this model holds 512 tokens"),
         "length beyond the model's own context":
@@ -200,12 +205,23 @@ def figures(folder):
     for o in found:
         name, total, answers = f"eval {o['length']} {o['setting']}", o["total"], o["answers"]
         right = [q["settings"][LABELS.index(o["setting"])]["right"] for q in asked if q["length"] == o["length"]]
-        check(total["questions"] == 15 == sum(t["questions"] for t in o["tasks"].values())
-              and total["sparse_right"] == sum(right) == sum(t["sparse_right"] for t in o["tasks"].values())
+        with_answer = [t["questions"] for task, t in o["tasks"].items() if task != "summary"]
+        check(sum(t["questions"] for t in o["tasks"].values()) == 15
+              and total["questions"] == sum(with_answer) == sum(x is not None for x in right) < 15
+              and total["sparse_right"] == sum(filter(None, right))
+              == sum(t["sparse_right"] for t in o["tasks"].values())
               and total["lost"] == total["dense_right"] - total["both_right"]
               and total["gained"] == total["sparse_right"] - total["both_right"], f"{name}: counts agree", total)
         check(answers["layers"] and sum(x["kv_blocks_read"] for x in answers["layers"]) == answers["kv_blocks_read"],
               f"{name}: layers add up", answers)
+        for task, m in [("total", total), *o["tasks"].items()]:
+            shares = (("sparse_right", m["sparse_right"], m["questions"]),
+                      ("kept", m["both_right"], m["dense_right"]))
+            intervals = [[m[f"{key}_{end}_pct"] for end in ("low", "high")] for key, _, _ in shares]
+            expected = [wilson(k, n) if n else [None, None] for _, k, n in shares]
+            check(all(x == y or None not in x + y and close(x, y)
+                      for x, y in zip(intervals, expected)),
+                  f"{name}: intervals of {task}", (intervals, expected))
         nlls = [o["text"][k] for k in ("nll_dense", "nll_sparse")]
         check(all(0 < x < 12 for x in nlls), f"{name}: nll", nlls)
         agrees(o, [q for q in asked if q["length"] == o["length"]], name,
@@ -254,12 +270,24 @@ def tables(folder):
           and lines[0]["same first"] == "-" and lines[1]["same first"].endswith("%")
           and re.fullmatch(r"[0-9.]+ of [0-9.]+", lines[1]["same for"]),
           "the table has intervals and agreement", lines)
+    by_task = [re.split("  +", line) for line in table.split("right by task", 1)[1].splitlines()]
+    marks = [re.fullmatch(r"(\d+)/(\d+) \(([0-9.]+)-([0-9.]+)%\)(?: -\d+)?", cell)
+             for line in by_task[1:3] for cell in line[1:]]
+    check(len(marks) == 2 * len(by_task[0][1:]) > 0
+          and all(m and all(abs(float(a) - b) < 0.051
+                            for a, b in zip(m.groups()[2:], wilson(int(m[1]), int(m[2]))))
+                  for m in marks), "right answers by task have intervals", by_task)
     reference = os.path.join(folder, "reference.json")
     with open(reference, "w") as f:
         json.dump({"tasks": {"thing@1024": 1.0}, "nll": {"0-1024": 3.5}}, f)
     flags = [*RUN, "--text", text, "--dense-only", "--length", "1024", "--questions", "3", "--tasks", "thing", "--windows",
              "1", "-c", "2048"]
     r = riffle(*flags, "--compare-dense-golden", reference)
+    line = next((l for l in r.out.decode().splitlines() if l.startswith("thing ")), "")
+    cells = re.split("  +", line)
+    low, high = wilson(int(cells[3]), 3) if len(cells) > 7 else (0, 0)
+    check(cells[5:6] == [f"{low:.1f}-{high:.1f}"] and re.fullmatch(r"[0-9.]+-[0-9.]+", cells[7]),
+          "eval --dense-only has intervals", line)
     check(r.code == 0 and b"within chance" in r.out and b"1024-2048" in r.out and b"3.5000" in r.out,
           "eval --dense-only beside reference figures", r)
     r = riffle(*flags, "--json")
@@ -298,6 +326,33 @@ def heads(folder):
               f"{kind}: the head says how questions are asked", found)
 
 
+def no_text_needed(folder):
+    """Lists and registers take nothing from the text, so they may be longer than it."""
+    path = os.path.join(folder, "short.txt")
+    with open(path, "w") as f:
+        f.write("A short text. It ends here.\n")
+    r = riffle(*RUN, "--text", path, "--length", "1024", "--questions", "3", "--tasks",
+               "kv,common,frequent", "--answer-tokens", "8", "--selector", "psa", "--epsilon", "0.5",
+               "--json")
+    check(r.code == 0 and [o["total"]["questions"] for o in rows(r.out)] == [3, 3],
+          "tasks that need no text may be longer than it", r)
+
+
+def only_summaries(folder):
+    """Nothing to be right about: agreement and the KV read are left."""
+    flags = [*RUN, "--text", prose(folder), "--length", "700", "--questions", "2",
+             "--questions-per-doc", "1", "--nll", "0", "--answer-tokens", "8", "--tasks", "summary",
+             "--selector", "psa", "--epsilon", "0.5"]
+    r = riffle(*flags)
+    table = r.out.decode().split("\n\n", 1)[-1].splitlines()
+    check(r.code == 0 and len(table) >= 4 and re.match(r"psa epsilon=0.5 +0 +0 +- +- ", table[3])
+          and b"right by task" not in r.out, "eval of summaries alone has a table without marks", r)
+    found = rows(riffle(*flags, "--json").out)
+    check([o["total"]["questions"] for o in found] == [0, 0]
+          and found[1]["agreement"]["answers"] == 2 and found[1]["total"]["kept"] is None,
+          "... and figures of agreement", found)
+
+
 NEW_TASKS = [
     "needle", "multikey", "multivalue", "multiquery", "passage", "summary", "common", "frequent"
 ]
@@ -318,6 +373,11 @@ def new_tasks(folder):
               f"{o['setting']}: questions are dealt evenly", o["tasks"])
         check(o["tasks"]["summary"]["dense_right"] == o["tasks"]["summary"]["sparse_right"] == 0,
               f"{o['setting']}: no summary is right", o["tasks"]["summary"])
+        check(o["total"]["questions"] == 14,
+              f"{o['setting']}: summaries are not asked for an answer", o["total"])
+        if o["setting"] != "dense":
+            check(o["agreement"]["answers"] == 16,
+                  f"{o['setting']}: summaries count for agreement", o["agreement"])
     with open(records) as f:
         asked = objects(f.read())
     check(
@@ -347,6 +407,8 @@ def new_tasks(folder):
                    for s in q["settings"]] == [bool(re.search(rf"\b{value}\b", t)) for t in texts],
                   "needle: what names the number is right", q)
         if name == "summary":
+            check(all(s["right"] is None for s in q["settings"]),
+                  "summary: neither right nor wrong", q)
             check(q["depth"] == 0 and 0 < q["settings"][1]["steps"] <= 20,
                   "summary: ends after --answer-tokens", q)
         check(
@@ -707,6 +769,12 @@ def demo(folder):
     check(b"with 8 numbers hidden in it" in r.err, "... and says that they are hidden", r.err)
     shown = dict(re.findall(r"^(dense|riffle)  +([0-9]/8) ", text, re.M))
     check(set(shown) == {"dense", "riffle"}, "... its table shows both ways", text)
+    check("stays in host memory." in text and "pool" not in text,
+          "... and says nothing of a pool, which the CPU lacks", text)
+    small = ["-c", "1500", "--threads", "2", "--device", "emu", "-q"]
+    pooled = riffle("demo", "-m", model, *small).out.decode()
+    check(re.search(r"stays in host memory, behind a pool of [1-9]\d* slots \(", pooled)
+          and "pool hits" in pooled, "demo: behind a pool, the pool is told of", pooled)
 
     def run(*more):
         r = riffle(*args, "-q", "--json", *more)
@@ -753,5 +821,5 @@ def demo(folder):
           "demo: a model without a chat template is asked in plain text", r)
 
 
-main(refusals, figures, tables, heads, new_tasks, plain_text, comparison, pictures, positions,
-     end_tokens, default_comparison, interrupted, demo)
+main(refusals, figures, tables, heads, no_text_needed, only_summaries, new_tasks, plain_text,
+     comparison, pictures, positions, end_tokens, default_comparison, interrupted, demo)

@@ -291,6 +291,7 @@ TEST_CASE("eval: needles of several keys and values", "[eval]") {
 TEST_CASE("eval: passages say what is asked of them", "[eval]") {
   Random random(23);
   std::set<std::string> shapes;  // of questions, without what is drawn
+  std::map<std::string, int> articles;
   for (int round = 0; round < 20; ++round) {
     std::set<std::string> used, questions;
     for (int i = 0; i < 100; ++i) {  // more than there are cities
@@ -300,6 +301,15 @@ TEST_CASE("eval: passages say what is asked of them", "[eval]") {
       REQUIRE(f.values.size() == 1);
       CHECK(names(f.values, f.statements[0]));
       CHECK(f.question.find(f.values[0]) == std::string::npos);
+      // "an anchor", "a bell"
+      const std::string& said = f.statements[0];
+      for (size_t at = said.find(" a"); at != std::string::npos; at = said.find(" a", at + 1)) {
+        const size_t word = said.find(' ', at + 1) + 1;
+        const std::string article = said.substr(at + 1, word - at - 2);
+        if (article != "a" && article != "an") continue;
+        CHECK((std::string("aeiou").find(said[word]) != std::string::npos) == (article == "an"));
+        ++articles[article];
+      }
       // The question names the thing and its city as the passage does, and no other passage has
       // these.
       std::string subject;
@@ -320,6 +330,8 @@ TEST_CASE("eval: passages say what is asked of them", "[eval]") {
       CHECK(questions.insert(f.question).second);
     }
   }
+  CHECK(articles["a"] > 0);
+  CHECK(articles["an"] > 0);
   CHECK(shapes.size() >= 10);  // each passage has several questions
   // There are only so many: then it says so and does not search for ever.
   std::set<std::string> used;

@@ -28,6 +28,35 @@ TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][co
   check_default_length_in_budget(o);
 }
 
+TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
+          "[cuda][context]") {
+  if (skip()) return;
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = cuda_options();
+  const auto planned = [&](int n_ctx, riffle_selector selector, uint64_t gpu_mem) {
+    o.n_ctx = n_ctx;
+    o.gpu_mem = gpu_mem;
+    o.selection.selector = selector;
+    ResolvedOptions r = resolve_options(model->config, o);
+    r.host_memory = uint64_t(1) << 50;
+    riffle_plan plan;
+    plan_memory(*model, r, plan);
+    return plan;
+  };
+  const uint64_t psa = planned(32768, RIFFLE_SELECTOR_PSA, 0).min_gpu_mem;
+  REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_RIFFLE, 0).min_gpu_mem);
+  const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_RIFFLE, psa);
+  CHECK(shorter.n_ctx < 32768);
+  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector riffle") &&
+                                       Catch::Contains("would hold 32768 tokens"));
+  const std::string length = "n_ctx up to " + std::to_string(shorter.n_ctx);
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa),
+                    Catch::Contains(length) && Catch::Contains("or selection.selector psa"));
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa - 1),
+                    Catch::Contains("n_ctx up to") && !Catch::Contains("selection.selector psa"));
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("what fits"));
+}
+
 TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[cuda][context]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});

@@ -1,6 +1,8 @@
 // The context length where none is given: the trained one, or what fits of it.
 #include "context_length.h"
 
+#include <cstdio>
+
 #include "engine/engine.h"
 #include "model/synthetic_model.h"
 #include "window_model.h"
@@ -112,6 +114,80 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   r = resolve_options(model->config, o);
   r.host_memory = 64 << 20;
   CHECK_THROWS_WITH(plan_memory(*model, r, plan), Catch::Contains("this machine has 64.0 MiB"));
+}
+
+TEST_CASE("a context that INT4 keys shorten names them, and what would hold more",
+          "[limits][context]") {
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = options();
+  o.n_sessions = 1;
+  const auto planned = [&](riffle_selector selector, riffle_rank rank, uint64_t memory) {
+    o.selection.selector = selector;
+    o.selection.rank = rank;
+    ResolvedOptions r = resolve_options(model->config, o);
+    return plan_with(*model, r, memory);
+  };
+  const uint64_t memory = 200 << 20;
+  const riffle_plan plan = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, memory);
+  const riffle_plan psa = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
+  REQUIRE(plan.n_ctx < psa.n_ctx);
+  REQUIRE(psa.n_ctx < model->config.n_ctx);
+  const std::string more = "would hold " + std::to_string(psa.n_ctx) + " tokens";
+  char taken[64];
+  std::snprintf(taken, sizeof taken, "take %.1f MiB", double(plan.selector_state) / (1 << 20));
+  CHECK_THAT(plan.context_note,
+             Catch::Contains("INT4 keys of selector riffle") && Catch::Contains(taken) &&
+                 Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
+  CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
+  CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
+  CHECK_THAT(planned(RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, memory).context_note,
+             !Catch::Contains("INT4"));
+  // Where only the ranking needs them, the ranking is named.
+  const riffle_plan ranked = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, memory);
+  CHECK(ranked.n_ctx < psa.n_ctx);
+  CHECK_THAT(ranked.context_note,
+             Catch::Contains("(selection.rank digests, ") && Catch::Contains(more));
+  // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
+  // INT4 keys, on emu.
+  CHECK(std::string(
+            planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note)
+            .empty());
+  o.device = RIFFLE_DEVICE_EMU;
+  o.gpu_mem = 60 << 20;
+  const riffle_plan emu = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
+  CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
+}
+
+TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[limits][context]") {
+  Config config;
+  config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
+  config.head_dim = 64;
+  riffle_context_options o = options();
+  o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  // Bytes a token with INT4 keys and without.
+  const auto ways = [&](int64_t budget, int coded, int plain) {
+    return ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
+      return r.options.n_ctx *
+                 int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <=
+             budget;
+    });
+  };
+  const std::string psa =
+      "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
+  CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
+  CHECK(ways(32768 * 10 - 1, 20, 10) == "; what fits: n_ctx up to 15360");
+  CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);
+  CHECK(ways(1024 * 20, 20, 20) == "; what fits: n_ctx up to 1024");
+  CHECK(ways(1024 * 20 - 1, 20, 20).empty());
+  o.selection.selector = RIFFLE_SELECTOR_TOPK;
+  CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
+  o.selection.rank = RIFFLE_RANK_CODES;
+  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or selection.rank digests (without"));
+  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  CHECK_THAT(ways(32768 * 10, 20, 10), Catch::Contains("or " + psa));
+  // The length is that of the context, not the trained one.
+  o.n_ctx = 5000;
+  CHECK_THAT(ways(5000 * 20 - 1, 20, 20), Catch::Contains("n_ctx up to 4096"));
 }
 
 TEST_CASE("slots that do not do are refused whatever the length", "[limits][context]") {

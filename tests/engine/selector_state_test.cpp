@@ -1,4 +1,6 @@
 // What the memory plan says that a selector keeps of a sequence, against what it keeps when the sequence is there.
+#include <utility>
+
 #include "test_model.h"
 
 using namespace riffle::test;
@@ -29,18 +31,24 @@ uint64_t kept(const riffle_context_options& o) {
 }  // namespace
 
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
+  std::vector<std::pair<riffle_selector, riffle_rank>> all = {
+      {RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES}, {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
+  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_RIFFLE; ++selector)
+    all.push_back({static_cast<riffle_selector>(selector), RIFFLE_RANK_DIGESTS});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
-    for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_RIFFLE; ++selector)
+    for (const auto& [selector, rank] : all)
       for (const int n_ctx : {1024, 3088}) {
         riffle_context_options o = options();
         o.device = device;
         o.n_ctx = n_ctx;
-        o.selection.selector = static_cast<riffle_selector>(selector);
+        o.selection.selector = selector;
+        o.selection.rank = rank;
         o.selection.select_tokens = 300;
         const Runtime r(o);
         const riffle_plan plan = plan_of(r, o);
         const uint64_t have = kept(o), said = plan.selector_state;
-        INFO("selector " << selector << ", " << n_ctx << " tokens: planned " << said << ", kept " << have);
+        INFO("selector " << selector << ", rank " << rank << ", " << n_ctx << " tokens: planned "
+                         << said << ", kept " << have);
         if (selector == RIFFLE_SELECTOR_LFPS) {  // the tables; candidates depend on the text
           const uint64_t tables = uint64_t(8) * 2 * n_ctx * 2 * 4;
           CHECK(said >= tables);
@@ -50,9 +58,11 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         } else {
           CHECK(said == have);
         }
-        const bool keeps = selector >= RIFFLE_SELECTOR_TWILIGHT;
+        const bool codes = rank == RIFFLE_RANK_CODES || selector == RIFFLE_SELECTOR_TWILIGHT ||
+                           selector == RIFFLE_SELECTOR_RIFFLE;
+        const bool keeps = codes || selector >= RIFFLE_SELECTOR_TWILIGHT;
         CHECK((said > 0) == keeps);
-        if (selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_RIFFLE) {
+        if (codes) {
           // d/2 + 4 bytes a token; the mean value of a block
           const uint64_t heads = 8 * 2, per_block = 16 * (64 / 2 + 4) + 64 * 2;
           const uint64_t blocks = n_ctx / 16, whole_runs = (blocks + 63) / 64 * 64;  // memory comes for 64 blocks at once

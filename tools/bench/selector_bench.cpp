@@ -16,6 +16,7 @@
 // Between two steps the caches are flushed (--warm: not), as the other layers of a model would. A step's time is this
 // thread's CPU time, attention and the taking in of the new token's block; median of the steps. Selectors that keep
 // something of a sequence take 64 steps first: LFPS's tables forget what the prompt put there with a half-life of 14.
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -58,10 +59,10 @@ double now() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Another selector, and the time it takes to plan.
+// Another selector, and the CPU time that all threads together take to plan by it.
 class Timed : public Selector {
  public:
-  Timed(const Selector& inner, double* seconds) : inner_(inner), seconds_(seconds) {}
+  Timed(const Selector& inner, std::atomic<double>* seconds) : inner_(inner), seconds_(seconds) {}
   const char* name() const override { return inner_.name(); }
   SelectionRule rule() const override { return inner_.rule(); }
   bool fits(const SelectorState* state) const override { return inner_.fits(state); }
@@ -99,7 +100,7 @@ class Timed : public Selector {
 
  private:
   const Selector& inner_;
-  double* seconds_;
+  std::atomic<double>* seconds_;
 };
 
 // All q.k, then the best of all tokens: what LFPS approximates. The top-k is by the same vote.
@@ -273,7 +274,7 @@ class Bench {
     }
     Measured m;
     std::vector<double> us;
-    double planning = 0;
+    std::atomic<double> planning = 0;
     const Timed timed(selector, &planning);
     std::vector<float> out(size_t(kHeads) * kGroup * kDim);
     int covered = 0;

@@ -19,6 +19,12 @@ namespace riffle::cuda {
 // A selector's rule in the kernels' terms.
 Ranked ranked_of(const SelectionRule& rule);
 
+// Bytes that a step reads of one row's index, to choose what it attends to: digests of its
+// candidates, INT4 keys of its full blocks (of those that a budget allows) with the mean values
+// that stand for what is left out, keys that are only scored.
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
+                    int n_blocks, int64_t n_tokens);
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads, const DeviceInfo& device);
@@ -38,6 +44,7 @@ class CudaBackend : public Backend {
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void check_prompt(const Selector& selector, SequenceKv& sequence) override;
   void attend_prefill(const PrefillAttention& args) override;
   bool begin_step(const Step& step) override;
   void embed_step(const Tensor& table, float* x) override;
@@ -70,8 +77,8 @@ class CudaBackend : public Backend {
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_hosted(int layer, const float* q, float* out);
   void prepare_step();
+  void require_device_residency(const Selector& selector) const;
   void fetch_results(const float* logits);
-  int64_t index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const;
   void report_step();
 
   const Model& model_;

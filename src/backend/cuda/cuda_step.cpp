@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
+#include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 
@@ -107,6 +108,25 @@ void CudaBackend::prepare_step() {
   pin(host_sampled_, n * sizeof(int32_t));
 }
 
+// INT4 keys and votes are read by kernels that find the blocks they choose by themselves.
+void CudaBackend::require_device_residency(const Selector& selector) const {
+  const SelectionRule rule = selector.rule();
+  if ((!rule.codes() && !rule.by_vote) || !residency_.hosted()) return;
+  fail(RIFFLE_UNSUPPORTED,
+       "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank "
+       "digests) runs there, but may lose answers",
+       selector.name(),
+       residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
+}
+
+void CudaBackend::check_prompt(const Selector& selector, SequenceKv& sequence) {
+  const SelectionRule rule = selector.rule();
+  if (!rule.codes() && !rule.by_vote && !residency_.must_pin()) return;  // the host can take over
+  const DeviceScope on = enter();
+  residency_.try_pinning(sequence);
+  require_device_residency(selector);
+}
+
 bool CudaBackend::begin_step(const Step& step) {
   step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
   step_ = step;
@@ -115,10 +135,7 @@ bool CudaBackend::begin_step(const Step& step) {
   samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
     fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
-  if ((rule_.codes() || rule_.by_vote) && residency_.hosted())
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank digests) runs "
-         "there, but may lose answers", step.selector->name(),
-         residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
+  require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
     if (rule_.progressive && rule_.stop == RIFFLE_STOP_VETO && !step.sequences[i]->spec.with_mean)
@@ -295,15 +312,20 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
   step_scope_.reset();
 }
 
-// What is read of a row's index: digests of its candidates, INT4 keys of its full blocks (of those that a budget allows), keys.
-int64_t CudaBackend::index_bytes(const SelectionRule& rule, int n_blocks, int64_t n_tokens) const {
-  const int d = config_.head_dim, full = n_blocks - 1, block_size = options_.layout.block_size;
-  const int64_t code_bytes = int4_block_bytes(block_size, d);
+int64_t index_bytes(const SelectionRule& rule, const Config& config, const BlockLayout& layout,
+                    int n_blocks, int64_t n_tokens) {
+  const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
+  const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
   if (rule.everything) return 0;
-  if (rule.by_share || rule.rank_codes) return full * code_bytes;
+  if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
+    const int64_t stride = (full + Int4Keys::kMeanBlocks - 1) / Int4Keys::kMeanBlocks;
+    const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;
+    return full * code_bytes + tail +
+           (rule.by_share && full > 0 ? full / stride * d * int64_t(sizeof(uint16_t)) : 0);
+  }
   if (rule.by_vote) {  // the candidates' keys
     const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
-    return left <= rule.select_tokens ? 0 : left * options_.layout.row_bytes();
+    return left <= rule.select_tokens ? 0 : left * row_bytes;
   }
   const int sinks = std::min(rule.sink_blocks, full), window = std::min(rule.window_blocks, full - sinks);
   const int candidates = full - sinks - window;
@@ -350,8 +372,9 @@ void CudaBackend::report_step() {
       to.tokens_read = from.n_tokens;
       to.selected = from.cached == 0;
       if (to.selected)
-        to.index_bytes = index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, from.n_blocks,
-                                     host_sequences_.as<StepSequence>()[r / heads].n_tokens);
+        to.index_bytes =
+            index_bytes(step_.is_dense(layer) ? dense_rule_ : rule_, config_, options_.layout,
+                        from.n_blocks, host_sequences_.as<StepSequence>()[r / heads].n_tokens);
       to.lookups = from.lookups, to.misses = from.misses;
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;

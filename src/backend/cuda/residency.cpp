@@ -351,17 +351,32 @@ std::string CudaResidency::why_not_pinned() const {
                 slabs_->failed().c_str());
 }
 
+// The host takes over if the system has refused to pin memory, or it is an error.
+void CudaResidency::settle_pinning() {
+  if (pinned() || slabs_->refuses()) return;
+  if (must_pin_)
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s, which residency device needs: residency auto or host can do without",
+         why_not_pinned().c_str());
+  if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
+  if (!hosted()) use_host_pool();
+}
+
+// One slab is locked in 20 ms. A prompt's others are locked while it is being read.
+void CudaResidency::try_pinning(SequenceKv& s) {
+  CudaSequence& d = on_device(s);
+  if (!d.unlocked.empty() && pinned() && slabs_->pinned_bytes() == 0) {
+    std::vector<std::byte*> first(1, d.unlocked.front());
+    slabs_->wait(first);
+  }
+  settle_pinning();
+}
+
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   const DeviceScope on(device_.ordinal);
   // What a prompt that is being read has been promised may still be on its way: a step waits for its own sequences' alone.
   for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
-  if (!pinned() && !slabs_->refuses()) {
-    if (must_pin_)
-      fail(RIFFLE_OUT_OF_MEMORY, "%s, which residency device needs: residency auto or host can do without",
-           why_not_pinned().c_str());
-    if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
-    if (!hosted()) use_host_pool();
-  }
+  settle_pinning();
   for (size_t i = 0; i < n; ++i) {
     SequenceKv& s = *sequences[i];
     CudaSequence& d = on_device(s);

@@ -83,6 +83,11 @@ class CudaResidency : public Residency {
   // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that activate has seen.
   bool pinned() { return slabs_->failed().empty(); }
   const std::string& notice() const { return notice_; }
+  // Whether the device has to decide residency: steps fail where memory cannot be pinned.
+  bool must_pin() const { return must_pin_; }
+  // Learns whether the system pins memory at all: waits for one slab of the sequence if none was
+  // pinned before. If it does not, does what activate would do.
+  void try_pinning(SequenceKv& sequence);
   // Why pinned() is false.
   std::string why_not_pinned() const;
   uint64_t waits() const { return flush_.waits() + event_waits_; }  // beside those of the compute stream
@@ -120,6 +125,7 @@ class CudaResidency : public Residency {
   void forget_votes(CudaSequence& d);
   void reset_pool();
   void use_host_pool();
+  void settle_pinning();
   void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
