@@ -9,6 +9,7 @@ namespace riffle::cuda {
 
 inline constexpr int kCtaWarps = 4, kCtaThreads = 32 * kCtaWarps, kRowCtas = kRowWarps / kCtaWarps;
 inline constexpr int kMaxGroup = 8;
+inline constexpr int kMaxBlock = 64;  // tokens
 
 struct RankState {
   int32_t ranked;            // candidates in the row's order so far
@@ -34,8 +35,7 @@ struct DecodeScratch {
   float* bounds;          // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log block_size; top_p after
                           // psa's ranking: a block's largest score, by position
   int32_t* order;         // [rows][max_blocks]: forced blocks, then what is ranked
-  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; by share: float2, the parts of a head's whole mass;
-                          // top_p: float, the parts of a head's largest score
+  int32_t* sorted;        // [rows][g][2][max_blocks]: Union; top_p: float, the parts of a head's largest score
   unsigned long long* words;  // [rows][2][kWords][kRowWarps][g]: masses that warps publish, see stop.cuh
   HeadStats* run;         // [rows][kMaxGroup]: host-driven steps: the test's numbers so far
   float* cta_states;      // [rows][kRowCtas][cta_floats]
@@ -45,6 +45,7 @@ struct DecodeScratch {
   uint64_t* masks;        // [rows][max_blocks], by block; only if chooses_tokens
   unsigned long long* weight_sums;  // [rows][g][kWeightBins]; only top_p: sums of weights by their leading bits
   float* unread;          // [rows][kMaxGroup]: share of a head's weight in blocks that are not read; only by_share
+  float* tail_scores;     // [rows][kMaxGroup][kMaxBlock]: of the tail's tokens, base 2; only by_share
   float* mean_value;      // [rows][padded dim]: what stands for those blocks' values; only by_share
   float* lane_states;     // [rows][kRowWarps][lane_floats][32]: host-driven steps only; the last 4: m, s, unused
   int64_t cta_floats, lane_floats, bytes;
@@ -98,6 +99,7 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   }
   if (blends_mean(step.ranked)) {
     take(s.unread, rows * kMaxGroup);
+    take(s.tail_scores, rows * kMaxGroup * kMaxBlock);
     take(s.mean_value, rows * dim);
   }
   if (with_lanes) take(s.lane_states, rows * kRowWarps * 32 * s.lane_floats);

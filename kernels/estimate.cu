@@ -19,7 +19,6 @@ struct EstimateArgs {
   DecodeScratch scratch;
   int32_t* order;
   int g;
-  int n_parts;  // CTAs of a row's estimate
   int mean_stride;  // of scratch.mean_value
   float scale;  // log2(e) / sqrt(d)
 };
@@ -27,7 +26,6 @@ struct EstimateArgs {
 struct Query {
   QueryDigits digits;
   float step[kMaxGroup], sum[kMaxGroup];
-  float m[kEstimateThreads / 32][kMaxGroup], s[kEstimateThreads / 32][kMaxGroup];
 };
 
 __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& query) {
@@ -101,8 +99,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   const float q_step = query.step[h], q_sum = query.sum[h];
 
   float* out = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
-  float all_m = kLowest, all_s = 0;  // of this warp's blocks, of this lane's tokens
-  float m = kLowest, s = 0;          // of the block under way
+  float m = kLowest, s = 0;  // of the block under way
   while (b < n_full) {
     float score[2 * kTiles], top = m;
 #pragma unroll
@@ -124,7 +121,6 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
     for (int i = 0; i < 2 * kTiles; ++i) s += exp2_approx(score[i] - top);
     m = top;
     if (!ends) continue;
-    join(all_m, all_s, m, s);  // lanes of a head are put together at the end
     top = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
     s *= exp2_approx(m - top);
@@ -134,9 +130,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
     m = kLowest;
     s = 0;
   }
-#pragma unroll
-  for (int o = 1; o < 4; o *= 2)
-    join(all_m, all_s, __shfl_xor_sync(kAllLanes, all_m, o), __shfl_xor_sync(kAllLanes, all_s, o));
+  if (a.scratch.tail_scores == nullptr) return;
   // The tail has no codes: its keys themselves, a token a CTA, a head a warp.
   const std::byte* tail = sequence.tail + kv_head * a.step.layout.block_bytes;
   const int n_tail = sequence.n_tokens - n_full * block_size;
@@ -147,26 +141,45 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
       sum = fmaf(a.step.q[(int64_t(row) * a.g + warp) * d + j] * a.scale, key, sum);
     }
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
-    if (h == warp) join(all_m, all_s, sum, 1);
+    if (lane == 0) a.scratch.tail_scores[(int64_t(row) * kMaxGroup + warp) * kMaxBlock + t] = sum;
   }
-
-  // What all blocks of this CTA hold of each head's weight, for choose_kernel.
-  if (part == 0) query.m[warp][h] = all_m, query.s[warp][h] = all_s;
-  __syncthreads();
-  if (threadIdx.x >= a.g) return;
-  for (int w = 1; w < kEstimateThreads / 32; ++w)
-    join(query.m[0][threadIdx.x], query.s[0][threadIdx.x], query.m[w][threadIdx.x], query.s[w][threadIdx.x]);
-  auto* parts = reinterpret_cast<float2*>(a.scratch.sorted) + (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
-  parts[blockIdx.x] = make_float2(query.m[0][threadIdx.x], query.s[0][threadIdx.x]);
 }
 
 struct ChooseMemory {
   float whole[kMaxGroup];  // log mass of all blocks
   float least[kMaxGroup];  // ... from which a block is kept
+  float m[kChooseThreads / 32][kMaxGroup], s[kChooseThreads / 32][kMaxGroup];
   uint32_t kept[kChooseThreads / 32];
   float unread[kChooseThreads / 32][kMaxGroup];
   float values[kChooseThreads];
 };
+
+// Each head's whole mass: of its blocks and of the tail's tokens. The order of the sum depends on the row alone, not on how
+// many CTAs estimated it, since what is unread is told from it and enters the result.
+__device__ inline void whole_masses(const EstimateArgs& a, int row, const RowGeometry& r, const float* masses,
+                                    ChooseMemory& memory) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, block_size = a.step.layout.block_size;
+  const int n_tail = a.step.sequences[row / a.step.n_kv_heads].n_tokens - r.n_full * block_size;
+  const float* tail = a.scratch.tail_scores + int64_t(row) * kMaxGroup * kMaxBlock;
+#pragma unroll
+  for (int h = 0; h < kMaxGroup; ++h) {
+    if (h >= a.g) break;
+    float m = kLowest, s = 0;
+    for (int b = thread; b < r.n_full; b += kChooseThreads) join(m, s, __ldcg(masses + int64_t(h) * a.step.max_blocks + b), 1);
+    if (thread < n_tail) join(m, s, __ldcg(tail + h * kMaxBlock + thread), 1);
+    for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+    if (lane == 0) memory.m[warp][h] = m, memory.s[warp][h] = s;
+  }
+  __syncthreads();
+  if (warp >= a.g) return;
+  float m = memory.m[lane][warp], s = memory.s[lane][warp];
+  for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+  if (lane != 0) return;
+  const float share_blocks = static_cast<float>(a.step.ranked.share_blocks);
+  const float factor = fminf(share_blocks / static_cast<float>(r.n_full + 1), 1.0f);
+  memory.whole[warp] = m + log2f(s);
+  memory.least[warp] = memory.whole[warp] + a.step.ranked.log2_share + log2f(factor);
+}
 
 // The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as select/int4_keys.cpp takes them;
 // the order of the sum is this kernel's own. They were written before this step began; what the last layer left is read
@@ -202,22 +215,7 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
   int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
   for (int p = thread; p < r.n_forced; p += kChooseThreads) order[p] = forced_block(r, p);
 
-  // A warp a head: the whole mass, from the estimate's parts.
-  if (warp < a.g) {
-    const auto* parts = reinterpret_cast<const float2*>(a.scratch.sorted) + (int64_t(row) * a.g + warp) * a.step.max_blocks;
-    float m = kLowest, s = 0;
-    for (int i = lane; i < a.n_parts; i += 32) {
-      const float2 part = __ldcg(parts + i);
-      join(m, s, part.x, part.y);
-    }
-    for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-    if (lane == 0) {
-      const float share_blocks = static_cast<float>(ranked.share_blocks);
-      const float factor = fminf(share_blocks / static_cast<float>(r.n_full + 1), 1.0f);
-      memory.whole[warp] = m + log2f(s);
-      memory.least[warp] = memory.whole[warp] + ranked.log2_share + log2f(factor);
-    }
-  }
+  whole_masses(a, row, r, masses, memory);
   __syncthreads();
 
   // A warp looks at kEach times 32 neighbours.
@@ -320,7 +318,6 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm, cudaStream_t stream) {
   EstimateArgs a = arguments(step, scratch);
   a.order = order;
-  a.n_parts = n_parts(step, n_sm);
   a.mean_stride = padded_dim(step.layout.head_dim);
   return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap, stream);
 }
