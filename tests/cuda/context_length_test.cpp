@@ -22,6 +22,7 @@ TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][co
   riffle_context_options o = cuda_options();
   check_default_length_in_budget(o);
   o.residency = RIFFLE_RESIDENCY_HOST;
+  o.selection.selector = RIFFLE_SELECTOR_PSA;  // the default needs the GPU to decide
   check_default_length_in_budget(o);
   o.residency = RIFFLE_RESIDENCY_AUTO;
   o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
