@@ -237,7 +237,8 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
       }
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        keep[i] |= mass[i] >= memory.least[h];
+        // A share of 0 keeps all candidates, and nothing beyond them.
+        keep[i] |= begin + 32 * i < r.n_candidates && mass[i] >= memory.least[h];
         unread[h] += exp2_approx(mass[i] - memory.whole[h]);
       }
     }

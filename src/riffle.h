@@ -284,7 +284,7 @@ typedef struct riffle_selection {
   float base_budget;      /* twilight, base topk: KV whose codes are looked at, as budget                  */
   float top_p;            /* twilight: share of the estimated weight to keep, (0,1]                        */
   float share;            /* riffle: share of a head's weight from which a block is read, [0,1); beyond 1,024
-                             blocks it falls as 1 / blocks does                                            */
+                             blocks the share falls as 1 / blocks                                          */
   int32_t select_tokens;  /* tokenselect: tokens that are voted for, 1 to 2^28                             */
   int32_t init_tokens;    /* tokenselect: first tokens, always read                                        */
   int32_t local_tokens;   /* tokenselect: last tokens, always read, >= 1                                   */

@@ -127,8 +127,8 @@ constexpr double kMaxInt = 2147483647.0;
 void add_context_flags(CLI::App& app, riffle_context_options& c) {
   const Group g{app, "Context"};
   choice(g, "--device", c.device, kDevices, "where the model runs; emu is a GPU's slot pool emulated on the CPU");
-  app.add_flag("--no-pin", c.no_pin, "cuda: leave host memory pageable (slow)")->group(g.heading);
-  choice(g, "--residency", c.residency, kResidencies, "cuda: who decides what is in the GPU's slots");
+  app.add_flag("--no-pin", c.no_pin, "cuda: do not pin host memory (slow; for selectors dense, and psa and topk ranked by digests)")->group(g.heading);
+  choice(g, "--residency", c.residency, kResidencies, "cuda: who decides which blocks are in GPU memory; host is for selectors dense, and psa and topk ranked by digests");
   size_flag(g, "--threads", c.n_threads, "CPU threads; 0: one per core");
   size_flag(g, "-c,--ctx", c.n_ctx, "context length in tokens; 0: the model's trained length, or what fits memory of it");
   choice(g, "--block", c.block_size, kBlocks, "tokens per KV block");

@@ -135,8 +135,9 @@ std::vector<int64_t> Evaluator::lengths() const {
       lengths.push_back(n);
     } else if (given) {
       if (n > longest)
-        throw Exit(EXIT_USAGE, text_of("--length %lld: the context of this model holds %lld tokens",
-                                       static_cast<long long>(n), static_cast<long long>(longest)));
+        throw Exit(EXIT_USAGE,
+                   text_of("--length %lld: the context holds %lld tokens%s", static_cast<long long>(n),
+                           static_cast<long long>(longest), o_.common.context.n_ctx > 0 ? " (-c)" : ""));
       throw Exit(EXIT_USAGE,
                  text_of("--length %lld: the text has %zu tokens, %lld are missing; give more with --text FILE...",
                          static_cast<long long>(n), text_.size(), static_cast<long long>(n) - std::ssize(text_)));
@@ -145,11 +146,11 @@ std::vector<int64_t> Evaluator::lengths() const {
              static_cast<long long>(n), static_cast<long long>(longest), text_.size());
     }
   }
-  if (lengths.empty() && !needs_text)
+  if (lengths.empty())
     throw Exit(EXIT_USAGE,
-               text_of("no default length fits the context of %lld tokens; give --length N",
-                       static_cast<long long>(longest)));
-  if (lengths.empty()) throw Exit(EXIT_USAGE, "no --length fits the text; give more with --text FILE");
+               text_of("no default length fits: the context holds %lld tokens and the text %zu; give "
+                       "--length N, or more text with --text FILE",
+                       static_cast<long long>(longest), text_.size()));
   return lengths;
 }
 

@@ -210,9 +210,17 @@ void Engine::check_device(const Selector& selector, const riffle_selection& want
          selector.rule().host_only_why);
   const riffle_context_options& o = options_.options;
   const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
-  if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s needs the GPU to decide residency: not with residency host, no_pin, evict fifo "
-         "or a pool per layer; selection.selector psa runs there, but may lose answers", selector.name());
+  if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted) {
+    const char* found = o.residency == RIFFLE_RESIDENCY_HOST ? "residency is host"
+                        : o.no_pin                           ? "no_pin is set"
+                        : o.evict != RIFFLE_EVICT_LRU        ? "evict is fifo"
+                                                             : "pool_per_layer is set";
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.selector %s%s needs the GPU to decide residency: %s; without that it runs, or "
+         "with selection.selector psa and selection.rank digests, which may lose answers",
+         selector.name(), wanted.rank == RIFFLE_RANK_CODES ? " with selection.rank codes" : "",
+         found);
+  }
 }
 
 uint64_t Engine::index_bytes(const Sequence& s) const {

@@ -393,8 +393,7 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
   if (all <= rest || longest <= r.options.n_ctx) return "";
   return format(
       "; INT4 keys of selector %s take %s of memory: without them (%s, which may lose answers) the "
-      "context would hold "
-      "%d tokens",
+      "context would hold %d tokens",
       make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(),
       longest);
 }

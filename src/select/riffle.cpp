@@ -7,9 +7,9 @@
 // does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
 // nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS-MODELS.md). All of this is our choice.
 //
-// What is not read is not left out: the keys tell what share of a head's weight it holds, and the mean of all values stands
-// for it (SparQ, arXiv 2312.04985, section 3, reallocates weight so). Shares are taken, not masses: an error that all
-// estimates of a head have in common cancels.
+// Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the mean of all values is added
+// with that share (SparQ, arXiv 2312.04985, section 3). Shares are used, not masses: an error that all estimates of a head
+// have in common cancels in a share.
 //
 // The codes of all blocks are looked at. To look only at those of the best digests (a quarter of them) was tried: in text
 // whose lines are much alike, digests of any kind leave out the block that holds the answer.
@@ -25,9 +25,8 @@
 namespace riffle {
 namespace {
 
-// Up to so many blocks the share is what the user said. In longer contexts weight spreads over more blocks, so a fixed share
-// would leave out ever more of it: the share falls as the even share (1 / blocks) does, and the part of the KV that is read
-// stays about the same.
+// Up to kShareBlocks blocks the share is the user's. Beyond that it falls as 1 / blocks: weight spreads over more blocks, so
+// a fixed share would leave more of it unread.
 constexpr int kShareBlocks = 1024;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 

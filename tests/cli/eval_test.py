@@ -112,11 +112,11 @@ def refusals(folder):
             (["--length", "30000", "--tasks", "common,needle,kv"], "--length 30000: the text has"),
         "length beyond the context, of tasks that need no text":
             (["--length", "40000", "--tasks", "kv"],
-             "--length 40000: the context of this model holds 32768 tokens"),
+             "--length 40000: the context holds 32768 tokens"),
         "length beyond the context": (["--length", "1024", "-c", "512"],
-                                      "--length 1024: the context of this model holds 512 tokens"),
+                                      "--length 1024: the context holds 512 tokens (-c)"),
         "length beyond the model's own context":
-            (["--length", "40000"], "--length 40000: the context of this model holds 32768 tokens"),
+            (["--length", "40000"], "--length 40000: the context holds 32768 tokens"),
         "new and old tasks, one of them unknown":
             (["--tasks", "needle,multikeys"],
              "unknown task 'multikeys'; known: passkey, magic, person, thing, vars, kv, multikey, "

@@ -94,6 +94,7 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
 
 TEST_CASE("blocks chosen by share are those of float64, within the codes' rounding", "[cuda][int4]") {
   if (skip()) return;
+  const double share = GENERATE(0.01, 0.0);
   std::mt19937 g(6);
   std::normal_distribution<float> normal;
   for (int d : {64, 80, 96, 128, 256})
@@ -150,9 +151,9 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         step.layout = layout;
         step.ranked.by_share = true;
         step.ranked.budget = 1;
-        step.ranked.log2_share = std::log2(0.01f);
+        step.ranked.log2_share = std::log2(static_cast<float>(share));  // 0: everything
         step.ranked.share_blocks = 100;
-        const double least = 0.01 * std::min(1.0, 100.0 / n_blocks);
+        const double least = share * std::min(1.0, 100.0 / n_blocks);
         DeviceArray<uint8_t> scratch(decode_scratch_bytes(step));
         scratch.poison();
         step.scratch = scratch.get();
@@ -189,6 +190,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
           const int kept = reinterpret_cast<const RankState*>(at(parts.ranks))[h].ranked;
           REQUIRE(kept >= 0);
           REQUIRE(kept <= n_candidates);
+          if (share == 0) CHECK(kept == n_candidates);
           std::vector<bool> read(n_blocks);
           for (int p = 0; p < n_forced + kept; ++p) {
             REQUIRE(order[p] >= 0);
@@ -210,6 +212,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
             for (int b = 0; b < n_blocks; ++b) unread += read[b] ? 0 : shares[i][b];
             const float found = reinterpret_cast<const float*>(at(parts.unread))[h * kMaxGroup + i];
             CHECK(found == Approx(unread).margin(0.05));
+            if (share == 0) CHECK(found < 1e-4f);
           }
           const int stride = (n_full + 255) / 256;
           const auto* mean = reinterpret_cast<const float*>(at(parts.mean_value)) + h * padded_dim(d);

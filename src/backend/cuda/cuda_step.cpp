@@ -113,8 +113,8 @@ void CudaBackend::require_device_residency(const Selector& selector) const {
   const SelectionRule rule = selector.rule();
   if ((!rule.codes() && !rule.by_vote) || !residency_.hosted()) return;
   fail(RIFFLE_UNSUPPORTED,
-       "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa (rank "
-       "digests) runs there, but may lose answers",
+       "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa with "
+       "selection.rank digests does without, but may lose answers",
        selector.name(),
        residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
 }
