@@ -40,10 +40,12 @@ CXXFLAGS  += -DRIFFLE_CUDA -isystem $(CUDA_ROOT)/include
 CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt
 endif
 
-LIB_SRC  := $(shell find src -name '*.cpp' ! -path 'src/cli/*' $(if $(NVCC),,! -path 'src/backend/cuda/[b-z]*')) $(wildcard kernels/cpu/*.cpp)
-CU_SRC   := $(if $(NVCC),$(wildcard kernels/*.cu))
-CLI_SRC  := $(wildcard src/cli/*.cpp)
-TEST_SRC := $(shell find tests -name '*_test.cpp' $(if $(NVCC),,! -path 'tests/cuda/*')) tests/main.cpp
+# Sources are found by folder: what needs the CUDA toolkit lies in folders called cuda, what stands for it in no_cuda.cpp.
+SOURCES   = $(shell find $(1) -name '$(2)' $(if $(NVCC),! -name no_cuda.cpp,! -path '*/cuda/*') $(3) | sort)
+LIB_SRC  := $(call SOURCES,src kernels,*.cpp,! -path 'src/cli/*')
+CU_SRC   := $(call SOURCES,kernels,*.cu)
+CLI_SRC  := $(call SOURCES,src/cli,*.cpp)
+TEST_SRC := $(call SOURCES,tests,*_test.cpp) tests/main.cpp
 LIB_OBJ  := $(LIB_SRC:%.cpp=$(BUILD)/%.o) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CLI_OBJ  := $(CLI_SRC:%.cpp=$(BUILD)/%.o)
 TEST_OBJ := $(TEST_SRC:%.cpp=$(BUILD)/%.o)
@@ -75,7 +77,7 @@ $(BUILD)/libriffle.so: $(LIB_OBJ)
 	@ln -sf libriffle.so $(BUILD)/libriffle.so.0
 $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
-# tests/cuda/pinning_test.cpp stands between riffle and the driver.
+# tests/backend/cuda/pinning_test.cpp stands between riffle and the driver.
 $(BUILD)/riffle_tests: LDFLAGS += -Wl,--wrap=cudaHostRegister
 $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -83,7 +85,7 @@ $(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
 	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@
 
-# Kernels alone, on a machine with a GPU (tools/bench/RESULTS-CUDA.md): make cuda-bench
+# Kernels alone, on a machine with a GPU (tools/bench/results/gpu.md): make cuda-bench
 CUDA_BENCH := $(patsubst tools/bench/%.cpp,$(BUILD)/%,$(wildcard tools/bench/cuda_*_bench.cpp))
 cuda-bench: $(BUILD)/riffle $(CUDA_BENCH)
 $(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
@@ -100,7 +102,7 @@ synthetic_gguf: $(BUILD)/synthetic_gguf
 $(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# The picture of RESULTS.md (tools/bench/results_chart.cpp says how): make results_chart
+# The picture of shipped-model.md (tools/bench/results_chart.cpp says how): make results_chart
 results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "cli/common.h"
-#include "cli/eval_tasks.h"
-#include "cli/eval_vocabulary.h"
+#include "cli/eval/tasks.h"
+#include "cli/eval/vocabulary.h"
 
 namespace riffle::cli {
 namespace {

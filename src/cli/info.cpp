@@ -1,5 +1,5 @@
 // riffle info: facts of a model, and what running it would take.
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "cli/common.h"
 
 namespace riffle::cli {

@@ -8,7 +8,7 @@
 
 #include "engine/sampler.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "riffle.h"
 
 namespace riffle {

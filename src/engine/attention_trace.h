@@ -18,7 +18,7 @@
 
 namespace riffle {
 
-// The same struct as riffle::cuda::TraceSpec (kernels/cuda.h).
+// The same struct as riffle::cuda::TraceSpec (kernels/cuda/cuda.h).
 struct TraceSpec {
   uint64_t seed = 0;
   int clusters = 0, active = 0;  // a block belongs to one of `clusters` directions; a query looks at `active` of them

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "select/tokenselect.h"
 #include "util/error.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/memory_plan.h"
+#include "engine/plan/memory_plan.h"
 #include "model/model.h"
 #include "riffle.h"
 

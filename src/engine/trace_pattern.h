@@ -1,5 +1,5 @@
 // The arithmetic of the synthetic attention (engine/attention_trace.h), written once for the CPU and for
-// kernels/trace.cu. Integers until the last step, and that step adds two floats of which one product was exact, so that
+// kernels/cuda/attend/trace.cu. Integers until the last step, and that step adds two floats of which one product was exact, so that
 // both give the same bits whatever a compiler fuses.
 #pragma once
 #include <cmath>

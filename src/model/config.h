@@ -1,7 +1,7 @@
 // Model configuration out of GGUF metadata or config.json. Whatever would change the arithmetic and is not implemented
 // is refused by name, never ignored.
 #pragma once
-#include "model/gguf.h"
+#include "model/formats/gguf.h"
 #include "model/model.h"
 
 namespace riffle {

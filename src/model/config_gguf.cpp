@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "model/config_fields.h"
-#include "model/gguf.h"
-#include "model/gguf_options.h"
+#include "model/formats/gguf.h"
+#include "model/formats/gguf_options.h"
 #include "model/weights.h"
 #include "util/error.h"
 

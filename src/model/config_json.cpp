@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "model/config_fields.h"
-#include "model/json.h"
+#include "model/formats/json.h"
 #include "util/error.h"
 
 namespace riffle {

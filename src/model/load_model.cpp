@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "model/bpe.h"
+#include "model/text/bpe.h"
 #include "model/config.h"
-#include "model/gguf_split.h"
-#include "model/hf_folder.h"
-#include "model/mapped_file.h"
-#include "model/tokenizer_json.h"
+#include "model/formats/gguf_split.h"
+#include "model/formats/hf_folder.h"
+#include "model/formats/mapped_file.h"
+#include "model/text/tokenizer_json.h"
 #include "util/error.h"
 
 namespace riffle {

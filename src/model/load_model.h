@@ -2,9 +2,9 @@
 #pragma once
 #include <memory>
 
-#include "model/bpe.h"
-#include "model/gguf.h"
-#include "model/mapped_file.h"
+#include "model/text/bpe.h"
+#include "model/formats/gguf.h"
+#include "model/formats/mapped_file.h"
 #include "model/model.h"
 
 namespace riffle {

@@ -1,7 +1,7 @@
 #include "model/model.h"
 
-#include "model/mapped_file.h"
-#include "model/tokenizer.h"
+#include "model/formats/mapped_file.h"
+#include "model/text/tokenizer.h"
 
 namespace riffle {
 

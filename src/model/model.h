@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/common/dtype.h"
 #include "util/buffer.h"
 
 namespace riffle {

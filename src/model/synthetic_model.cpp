@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/cpu/half.h"
+#include "kernels/common/half.h"
 #include "model/synthetic.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
 

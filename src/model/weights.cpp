@@ -4,7 +4,7 @@
 #include <cstring>
 #include <set>
 
-#include "model/mapped_file.h"
+#include "model/formats/mapped_file.h"
 #include "util/error.h"
 
 namespace riffle {

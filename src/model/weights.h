@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/checked.h"
+#include "model/formats/checked.h"
 #include "model/model.h"
 
 namespace riffle {

@@ -29,7 +29,7 @@ void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* cons
     }
     std::byte* codes = h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
     kernels_->select.int4_encode(blocks[h.n], layout_.type, layout_.block_size, layout_.head_dim, codes);
-    // The same sums in the same order as kernels/value_means.cu.
+    // The same sums in the same order as kernels/cuda/select/value_means.cu.
     const int d = layout_.head_dim;
     std::vector<float> sum(d, 0.0f), value(d);
     for (int t = 0; t < layout_.block_size; ++t) {

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <new>
 
-#include "kernels/cpu/gather.h"
+#include "kernels/cpu/attention/gather.h"
 #include "select/lfps_tables.h"
 #include "select/selector.h"
 

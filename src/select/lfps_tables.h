@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/score_table.h"
+#include "kernels/cpu/select/score_table.h"
 
 namespace riffle {
 

@@ -5,7 +5,7 @@
 // exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's targets (a share of all attention weight) spend
 // most of what they read on heads whose weight is spread over everything, where no single block changes the answer; what
 // does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
-// nothing in particular reads the forced blocks alone (measured: tools/bench/RESULTS-MODELS.md). All of this is our choice.
+// nothing in particular reads the forced blocks alone (measured: tools/bench/results/real-models.md). All of this is our choice.
 //
 // Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the mean of all values is added
 // with that share (SparQ, arXiv 2312.04985, section 3). Shares are used, not masses: an error that all estimates of a head

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/gather.h"
+#include "kernels/cpu/attention/gather.h"
 
 namespace riffle {
 

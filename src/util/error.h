@@ -1,4 +1,4 @@
-// The one error style inside the library: throw Error; api.cpp turns it into riffle_status + text at the border.
+// The one error style inside the library: throw Error; api/api.cpp turns it into riffle_status + text at the border.
 #pragma once
 #include <cstdarg>
 #include <stdexcept>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 #include "util/error.h"
 
 using namespace riffle;

@@ -1,5 +1,5 @@
 // Forked sessions on the CPU devices: same bits as sessions of their own, blocks held once.
-#include "forks.h"
+#include "tests/engine/forks.h"
 
 using namespace riffle::test;
 

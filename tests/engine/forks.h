@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "host_kv.h"
+#include "tests/engine/host_kv.h"
 
 namespace riffle::test {
 

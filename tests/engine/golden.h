@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 namespace riffle::test {
 

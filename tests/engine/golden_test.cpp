@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "golden.h"
+#include "tests/engine/golden.h"
 
 using namespace riffle::test;
 

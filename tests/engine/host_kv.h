@@ -1,6 +1,6 @@
 // KV in host memory.
 #pragma once
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 namespace riffle::test {
 

@@ -1,7 +1,7 @@
 // The same bits for any pool size, eviction policy, thread count, look-ahead, chunk, batch and device.
 #include <map>
 
-#include "steps.h"
+#include "tests/engine/steps.h"
 
 using namespace riffle::test;
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <thread>
 
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 using namespace riffle::test;
 

@@ -2,7 +2,7 @@
 // GGUF, at short and long positions.
 #include <cstdlib>
 
-#include "tiny_checkpoint.h"
+#include "tests/engine/tiny_checkpoint.h"
 
 using namespace riffle::test;
 

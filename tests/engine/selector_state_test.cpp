@@ -1,7 +1,7 @@
 // What the memory plan says that a selector keeps of a sequence, against what it keeps when the sequence is there.
 #include <utility>
 
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 using namespace riffle::test;
 

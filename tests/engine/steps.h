@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 namespace riffle::test {
 

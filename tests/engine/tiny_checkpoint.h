@@ -5,11 +5,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "../model/test_files.h"
-#include "model/gguf.h"
-#include "model/mapped_file.h"
-#include "model/safetensors.h"
-#include "test_model.h"
+#include "tests/model/test_files.h"
+#include "model/formats/gguf.h"
+#include "model/formats/mapped_file.h"
+#include "model/formats/safetensors.h"
+#include "tests/engine/test_model.h"
 
 namespace riffle::test {
 

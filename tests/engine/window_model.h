@@ -1,7 +1,7 @@
 // Tiny models with a sliding window, and settings under which selectors read little.
 #pragma once
-#include "steps.h"
-#include "tiny_checkpoint.h"
+#include "tests/engine/steps.h"
+#include "tests/engine/tiny_checkpoint.h"
 
 namespace riffle::test {
 

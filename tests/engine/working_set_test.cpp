@@ -1,7 +1,7 @@
 // Working sets as every selector makes them, on both host backends.
-#include "working_sets.h"
+#include "tests/engine/working_sets.h"
 
-#include "../select/tokenselect_settings.h"
+#include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
 using namespace riffle::test;

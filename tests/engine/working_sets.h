@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 #include "model/model.h"
-#include "test_model.h"
+#include "tests/engine/test_model.h"
 
 namespace riffle::test {
 

@@ -6,11 +6,14 @@ FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -f
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
 FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template batch_line batch_resume
 # What reads hostile files; the sentencepiece library is not ours to fuzz.
-FUZZ_LIB     := $(addprefix src/model/,checked mapped_file model weights gguf gguf_options gguf_model gguf_split json safetensors config config_gguf config_json \
-                hf_folder split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf tokenizer_json tokenizer_text \
-                template_syntax template_reader chat_family chat_recognise) \
+FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
+                $(addprefix src/model/formats/,checked mapped_file gguf gguf_options gguf_model gguf_split json \
+                safetensors hf_folder) \
+                $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
+                tokenizer_json tokenizer_text) \
+                $(addprefix src/model/chat/,template_syntax template_reader chat_family chat_recognise) \
                 src/util/buffer src/util/error \
-                $(addprefix src/cli/,text seed batch_format batch_reader batch_resume)
+                $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)
 FUZZ_BIN     := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/fuzz_%)

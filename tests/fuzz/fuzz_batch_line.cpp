@@ -1,7 +1,7 @@
 // A line of riffle batch: a request or a BatchError that names the line, nothing else.
 #include <cstdlib>
 
-#include "cli/batch_format.h"
+#include "cli/batch/format.h"
 
 using namespace riffle::cli;
 

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "cli/batch_resume.h"
+#include "cli/batch/resume.h"
 #include "cli/common.h"
 
 using namespace riffle::cli;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "model/chat_template.h"
+#include "model/chat/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto format = riffle::recognise_chat_template({reinterpret_cast<const char*>(data), size}, "<s>", "</s>");

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "model/config.h"
-#include "model/hf_folder.h"
+#include "model/formats/hf_folder.h"
 #include "util/error.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // A GGUF file from its first byte to bound weights and checked vocabulary; byte-level BPE to the tokenizer.
-#include "model/bpe.h"
+#include "model/text/bpe.h"
 #include "model/load_model.h"
 #include "tests/fuzz/touch.h"
 #include "util/error.h"

@@ -1,5 +1,5 @@
 // A safetensors file, bound to the smallest Llama of make_seeds.cpp when it parses.
-#include "model/safetensors.h"
+#include "model/formats/safetensors.h"
 #include "tests/fuzz/touch.h"
 #include "util/error.h"
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "model/hf_folder.h"
+#include "model/formats/hf_folder.h"
 #include "model/load_model.h"
-#include "model/mapped_file.h"
+#include "model/formats/mapped_file.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 

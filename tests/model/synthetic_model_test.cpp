@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "model/synthetic.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "riffle.h"
 #include "util/error.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "model/model.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 namespace riffle::test {
 

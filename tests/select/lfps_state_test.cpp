@@ -1,7 +1,7 @@
 // What LFPS keeps of a sequence: steps that fail, prompts that follow, cuts, other settings.
 #include <stdexcept>
 
-#include "../engine/steps.h"
+#include "tests/engine/steps.h"
 #include "tests/select/lfps_scene.h"
 
 using namespace riffle;

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/cpu/gather.h"
-#include "kernels/cpu/score_table.h"
+#include "kernels/cpu/attention/gather.h"
+#include "kernels/cpu/select/score_table.h"
 #include "tests/select/lfps_scene.h"
 
 using namespace riffle;

@@ -1,6 +1,6 @@
 // LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of algorithms.md 8.
-#include "../engine/steps.h"
-#include "dropped.h"
+#include "tests/engine/steps.h"
+#include "tests/select/dropped.h"
 #include "tests/select/lfps_scene.h"
 
 using namespace riffle;

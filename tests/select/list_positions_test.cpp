@@ -6,10 +6,10 @@
 #include <random>
 #include <set>
 
-#include "../engine/steps.h"
+#include "tests/engine/steps.h"
 #include "backend/backend.h"
 #include "select/tokenselect.h"
-#include "tokenselect_settings.h"
+#include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
 using test::tokenselect_settings;

@@ -4,9 +4,9 @@
 #include <random>
 #include <set>
 
-#include "../engine/steps.h"
-#include "dropped.h"
-#include "plan_row.h"
+#include "tests/engine/steps.h"
+#include "tests/select/dropped.h"
+#include "tests/select/plan_row.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 

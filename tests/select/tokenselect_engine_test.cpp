@@ -5,8 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "../engine/window_model.h"
-#include "tokenselect_settings.h"
+#include "tests/engine/window_model.h"
+#include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
 using test::tokenselect_settings;

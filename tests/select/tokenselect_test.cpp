@@ -10,8 +10,8 @@
 #include <random>
 #include <set>
 
-#include "dropped.h"
-#include "tokenselect_settings.h"
+#include "tests/select/dropped.h"
+#include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
 using test::tokenselect_settings;

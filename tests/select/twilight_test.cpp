@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "../engine/steps.h"
-#include "dropped.h"
-#include "kernels/cpu/half.h"
+#include "tests/engine/steps.h"
+#include "tests/select/dropped.h"
+#include "kernels/common/half.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 #include "util/error.h"

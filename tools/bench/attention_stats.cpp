@@ -5,7 +5,7 @@
 // Prefills the text's first tokens and goes on through the text. The program brings its own dense selector, which reads
 // all blocks as that of the library does (whose object the linker then leaves in its archive) and looks at the weights
 // as well; what it sees it keeps as its state of the sequence.
-#include "attention_stats.h"
+#include "tools/bench/attention_stats.h"
 
 #include <cstdlib>
 #include <exception>
@@ -15,8 +15,8 @@
 #include <string>
 
 #include "engine/engine.h"
-#include "kernels/cpu/gather.h"
-#include "model/tokenizer.h"
+#include "kernels/cpu/attention/gather.h"
+#include "model/text/tokenizer.h"
 #include "select/selector.h"
 
 namespace {

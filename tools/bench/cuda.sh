@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU figures of RESULTS-CUDA.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 7 minutes)
+# The GPU figures of gpu.md, in one go. usage: tools/bench/cuda.sh BUILD_DIR   (after make cuda-bench; about 7 minutes)
 # PART=kernels|decode|prefill|host|shipped|torch runs one part; PART=many, the arrivals of "Many sequences", runs only when asked
 # for: another 25 minutes, and 80 GB of host memory.
 set -u

@@ -12,10 +12,10 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/half.h"
+#include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda.h"
-#include "kernels/decode_parts.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/decode_parts.h"
 
 using namespace riffle;
 using cuda::KvLayout;

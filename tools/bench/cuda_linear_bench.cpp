@@ -14,7 +14,7 @@
 #include <iterator>
 #include <vector>
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 
 using namespace riffle::cuda;
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 
 using namespace riffle::cuda;
 

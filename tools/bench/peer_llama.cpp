@@ -1,4 +1,4 @@
-// Prefill and decode speed by depth of llama.cpp on the same file, for the comparison in RESULTS.md. Not part of the build:
+// Prefill and decode speed by depth of llama.cpp on the same file, for the comparison in shipped-model.md. Not part of the build:
 // link it against a libllama of your own, e.g.
 //   g++ -O2 -std=c++17 -I$LLAMA/include -I$LLAMA/ggml/include tools/bench/peer_llama.cpp -L$LLAMA/build/bin -lllama -lggml -lggml-base
 // usage: peer_llama MODEL THREADS FLASH(0|1) PREFILL,... DEPTH,... STEPS

@@ -1,6 +1,6 @@
-// Draws the table "Selectors against each other" of RESULTS.md as `riffle eval --report FILE.svg` draws a run of its own.
+// Draws the table "Selectors against each other" of shipped-model.md as `riffle eval --report FILE.svg` draws a run of its own.
 //
-//   make results_chart && build/results_chart tools/bench/RESULTS.md "psa,topk,riffle" > tools/bench/kept.svg
+//   make results_chart && build/results_chart tools/bench/results/shipped-model.md "psa,topk,riffle" > tools/bench/results/kept.svg
 //
 // The second argument: the series to draw, as their settings begin ("topk digest=quest"). Counts are those of the table: what
 // is kept, of the 96, 98 and 94 of 102 questions that are right when dense.
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "cli/eval_html.h"
+#include "cli/eval/html.h"
 
 namespace {
 
@@ -87,7 +87,7 @@ void draw(const char* path, const std::vector<std::string>& series) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "usage: results_chart RESULTS.md SERIES,...\n"), 2;
+  if (argc != 3) return std::fprintf(stderr, "usage: results_chart shipped-model.md SERIES,...\n"), 2;
   try {
     draw(argv[1], split(argv[2], ','));
     return 0;

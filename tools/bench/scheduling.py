@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of RESULTS.md, "Many sequences": riffle bench --trace on emu with a virtual clock.
+"""The tables of shipped-model.md, "Many sequences": riffle bench --trace on emu with a virtual clock.
 
     tools/bench/scheduling.py BUILD/riffle [batch|window|goodput|dense ...]     all of them by default; -v prints the commands
     SETTING=h200-8b tools/bench/scheduling.py ...                        one of the cost models alone

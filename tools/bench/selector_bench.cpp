@@ -25,10 +25,10 @@
 #include <numeric>
 #include <string>
 
-#include "attention_stats.h"
+#include "tools/bench/attention_stats.h"
 #include "backend/backend.h"
-#include "kernels/cpu/gather.h"
-#include "trace_like.h"
+#include "kernels/cpu/attention/gather.h"
+#include "tools/bench/trace_like.h"
 #include "util/error.h"
 
 using namespace riffle;

@@ -1,4 +1,4 @@
-// The CUDA backend as the engine sees it. This header needs no CUDA; without the toolkit at build time absent.cpp stands in
+// The CUDA backend as the engine sees it. This header needs no CUDA; without the toolkit at build time no_cuda.cpp stands in
 // and says so.
 #pragma once
 #include <cstdint>

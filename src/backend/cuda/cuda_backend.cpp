@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/running_memory.h"
-#include "model/checked.h"
+#include "model/formats/checked.h"
 #include "model/synthetic_model.h"
 #include "util/error.h"
 

@@ -5,7 +5,7 @@
 #include <source_location>
 #include <string>
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 #include "util/buffer.h"
 
 namespace riffle::cuda {

@@ -1,8 +1,8 @@
-// Rows of quantised weights from a file's blocks to the device's parts (Matrix in kernels/cuda.h).
+// Rows of quantised weights from a file's blocks to the device's parts (Matrix in kernels/cuda/cuda.h).
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 
 namespace riffle::cuda {
 

@@ -1,0 +1,257 @@
+// Decode attention, merging and digest scores for any vector instruction set. An instruction set S gives
+//   Vec, kLanes, kDimVectors(heads)   vector of kLanes floats; vectors of one dimension range that value sums keep
+//   load/store/load_n/store_n         f32; _n: the first n lanes only, the others zero or untouched
+//   load_kv, load_kv_n                f16 (uint16_t) or f32 to f32
+//   store_half, store_half_n          to f16, nearest even
+//   set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x :
+//   y transpose_sum(Vec[kLanes])        lane i: the sum of vector i, every sum by the same tree swap_lanes<N> lane i
+//   gets lane i^N
+// and a + - * / b work on Vec. Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
+#pragma once
+#include "kernels/cpu/select/digest_build.h"
+#include "kernels/cpu/kernels.h"
+
+namespace riffle::cpu {
+namespace {
+
+constexpr int kMaxTokens = 64;  // per block: a mask is 64 bits
+constexpr float kNegInf = -__builtin_inff();
+
+// Lane i is combined with all lanes that equal it modulo H; every lane gets its class's result.
+template <class S, int H, int Step = S::kLanes / 2>
+inline typename S::Vec fold_max(typename S::Vec x) {
+  if constexpr (Step < H) return x;
+  else return fold_max<S, H, Step / 2>(S::max(x, S::template swap_lanes<Step>(x)));
+}
+template <class S, int H, int Step = S::kLanes / 2>
+inline typename S::Vec fold_sum(typename S::Vec x) {
+  if constexpr (Step < H) return x;
+  else return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
+}
+
+// exp(x - m) where x <= m or either is -inf: then 0, also for -inf minus -inf.
+template <class S>
+inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
+  const typename S::Vec lowest = S::set1(-3e38f);
+  return S::exp(x - S::max(lowest, m));
+}
+
+// o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at j (the last of
+// n_tail values if that is not 0).
+template <class S, class KvT, int H, int N, bool kTail>
+inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j, int n_tail,
+                       const float* w_old, const float* w_new, float* o, const KvT* next) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  Vec sum[H][N];
+  for (int h = 0; h < H; h++)
+    for (int i = 0; i < N; i++) sum[h][i] = S::set1(0);
+  for (int t = 0; t < n; t++) {
+    const KvT* row = v + tokens[t] * d + j;
+    if (next)
+      for (int64_t i = 0; i < d; i += 64 / static_cast<int>(sizeof(KvT))) __builtin_prefetch(next + t * d + i);
+    Vec value[N];
+    for (int i = 0; i < N; i++) value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
+    for (int h = 0; h < H; h++) {
+      const Vec weight = S::set1(p[t * H + h]);
+      for (int i = 0; i < N; i++) sum[h][i] = S::fma(weight, value[i], sum[h][i]);
+    }
+  }
+  for (int h = 0; h < H; h++) {
+    for (int i = 0; i < N; i++) {
+      float* out = o + h * d + j + i * L;
+      const Vec old = kTail ? S::load_n(out, n_tail) : S::load(out);
+      const Vec merged = S::fma(sum[h][i], S::set1(w_new[h]), old * S::set1(w_old[h]));
+      kTail ? S::store_n(out, merged, n_tail) : S::store(out, merged);
+    }
+  }
+}
+
+// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that kLanes/H tokens
+// fill one vector and the softmax runs over all heads at once.
+template <class S, class KvT, int H>
+void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens, int n, float* o,
+                  float* m, float* s, float* l_block, const KvT* next) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes, T = L / H;
+  alignas(64) float p[kMaxTokens * H + L];
+  const int n_vec = (n * H + L - 1) / L, tail = static_cast<int>(d % L);
+  const int64_t d_full = d - tail;
+
+  for (int t0 = 0; t0 < n; t0 += T) {
+    Vec sum[L];
+    const KvT* row[T];
+    for (int i = 0; i < L; i++) sum[i] = S::set1(0);
+    for (int i = 0; i < T; i++) {
+      const int token = tokens[t0 + i < n ? t0 + i : n - 1];
+      row[i] = k + token * d;
+      for (int64_t j = 0; j < d; j += 64 / static_cast<int>(sizeof(KvT))) __builtin_prefetch(v + token * d + j);
+    }
+    for (int64_t j = 0; j < d_full; j += L) {
+      Vec key[T];
+      for (int i = 0; i < T; i++) key[i] = S::load_kv(row[i] + j);
+      for (int h = 0; h < H; h++) {
+        const Vec query = S::load(q + h * d + j);
+        for (int i = 0; i < T; i++) sum[i * H + h] = S::fma(key[i], query, sum[i * H + h]);
+      }
+    }
+    if (tail != 0) {
+      for (int i = 0; i < T; i++) {
+        const Vec key = S::load_kv_n(row[i] + d_full, tail);
+        for (int h = 0; h < H; h++) sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
+      }
+    }
+    S::store(p + t0 * H, S::transpose_sum(sum));
+  }
+  for (int i = n * H; i < n_vec * L; i++) p[i] = kNegInf;
+
+  Vec largest = S::set1(kNegInf);
+  for (int i = 0; i < n_vec; i++) largest = S::max(largest, S::load(p + i * L));
+  largest = fold_max<S, H>(largest);
+  Vec total = S::set1(0);
+  for (int i = 0; i < n_vec; i++) {
+    const Vec e = exp_below<S>(S::load(p + i * L), largest);
+    S::store(p + i * L, e);
+    total = total + e;
+  }
+  total = fold_sum<S, H>(total);
+
+  const Vec m_old = S::load_n(m, H), m_new = S::max(m_old, largest);
+  const Vec w_old = exp_below<S>(m_old, m_new), w_new = exp_below<S>(largest, m_new);
+  S::store_n(l_block, largest + S::log(total), H);
+  S::store_n(s, S::fma(total, w_new, S::load_n(s, H) * w_old), H);
+  S::store_n(m, m_new, H);
+  alignas(64) float w1[L], w2[L];
+  S::store(w1, w_old);
+  S::store(w2, w_new);
+
+  constexpr int N = S::dim_vectors(H);
+  int j = 0;
+  for (; j + N * L <= d; j += N * L) {
+    add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
+    next = nullptr;  // once is enough
+  }
+  for (; j + L <= d; j += L) add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
+  if (j < d) add_values<S, KvT, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
+}
+
+template <class S, class KvT>
+void attend_tokens(const float* q, int g, int d, const KvT* block, int block_size, const uint8_t* tokens, int n,
+                   AttendState* state, float* l_block, const KvT* next) {
+  const KvT* v = block + static_cast<int64_t>(block_size) * d;
+  for (int h = 0; h < g;) {
+    const float* q_h = q + h * d;
+    float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
+    if (S::kLanes >= 16 && g - h >= 16)
+      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += S::kLanes;
+    else if (g - h >= 8) attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 8;
+    else if (g - h >= 4) attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 4;
+    else if (g - h >= 2) attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 2;
+    else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 1;
+  }
+}
+
+template <class S>
+void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
+                  AttendState* state, float* l_block, const void* next) {
+  uint8_t tokens[kMaxTokens];
+  int n = 0;
+  for (uint64_t rest = mask; rest != 0; rest &= rest - 1) tokens[n++] = static_cast<uint8_t>(__builtin_ctzll(rest));
+  if (n == 0) {
+    for (int h = 0; h < g; h++) l_block[h] = kNegInf;
+  } else if (type == KvType::F16) {
+    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state, l_block,
+                     static_cast<const uint16_t*>(next));
+  } else {
+    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state, l_block,
+                     static_cast<const float*>(next));
+  }
+}
+
+template <class S>
+void kv_store(const float* src, int64_t count, KvType type, void* dst) {
+  if (type == KvType::F32) {
+    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
+    return;
+  }
+  auto* half = static_cast<uint16_t*>(dst);
+  int64_t i = 0;
+  for (; i + S::kLanes <= count; i += S::kLanes) S::store_half(half + i, S::load(src + i));
+  const int n = static_cast<int>(count - i);
+  if (n > 0) S::store_half_n(half + i, S::load_n(src + i, n), n);
+}
+
+template <class S>
+void kv_load(const void* src, int64_t count, KvType type, float* dst) {
+  if (type == KvType::F32) {
+    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
+    return;
+  }
+  const auto* half = static_cast<const uint16_t*>(src);
+  int64_t i = 0;
+  for (; i + S::kLanes <= count; i += S::kLanes) S::store(dst + i, S::load_kv(half + i));
+  const int n = static_cast<int>(count - i);
+  if (n > 0) S::store_n(dst + i, S::load_kv_n(half + i, n), n);
+}
+
+template <class S>
+float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind, bool with_mean, uint16_t* out) {
+  return digest_build_impl(kv_load<S>, k, type, block_size, d, kind, with_mean, out);
+}
+
+template <class S>
+void merge(AttendState* a, const AttendState* b, int g, int d) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  for (int h = 0; h < g; h++) {
+    const Vec m_a = S::set1(a->m[h]), m_b = S::set1(b->m[h]), m = S::max(m_a, m_b);
+    const Vec w_a = exp_below<S>(m_a, m), w_b = exp_below<S>(m_b, m);
+    float* o_a = a->o + static_cast<int64_t>(h) * d;
+    const float* o_b = b->o + static_cast<int64_t>(h) * d;
+    int j = 0;
+    for (; j + L <= d; j += L) S::store(o_a + j, S::fma(S::load(o_b + j), w_b, S::load(o_a + j) * w_a));
+    if (j < d) S::store_n(o_a + j, S::fma(S::load_n(o_b + j, d - j), w_b, S::load_n(o_a + j, d - j) * w_a), d - j);
+    S::store_n(a->s + h, S::fma(S::set1(b->s[h]), w_b, S::set1(a->s[h]) * w_a), 1);
+    S::store_n(a->m + h, m, 1);
+  }
+}
+
+// sum[i] += digest_i . q for kLanes digests.
+template <class S>
+inline void score_vectors(const uint16_t* const* digest, int d, const float* q, typename S::Vec* sum) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  int j = 0;
+  for (; j + L <= d; j += L) {
+    const Vec query = S::load(q + j);
+    for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_kv(digest[i] + j), query, sum[i]);
+  }
+  if (j == d) return;
+  const Vec query = S::load_n(q + j, d - j);
+  for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_kv_n(digest[i] + j, d - j), query, sum[i]);
+}
+
+template <class S>
+void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q, const float* q_abs,
+                  float* scores) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  for (int64_t b = 0; b < n; b += L) {
+    const uint16_t *centre[L], *radius[L];
+    Vec sum[L];
+    for (int i = 0; i < L; i++) {
+      const int64_t index = b + i < n ? b + i : n - 1;
+      centre[i] = digests + index * stride;
+      radius[i] = centre[i] + d;
+      sum[i] = S::set1(0);
+      // Ahead by one round; a prefetch beyond the end is harmless.
+      for (int64_t j = 0; j < 2 * d; j += 32) __builtin_prefetch(centre[i] + L * stride + j);
+    }
+    score_vectors<S>(centre, d, q, sum);
+    if (q_abs != nullptr) score_vectors<S>(radius, d, q_abs, sum);
+    S::store_n(scores + b, S::transpose_sum(sum), static_cast<int>(n - b < L ? n - b : L));
+  }
+}
+
+}  // namespace
+}  // namespace riffle::cpu

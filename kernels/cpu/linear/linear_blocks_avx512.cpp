@@ -1,0 +1,342 @@
+// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes are unpacked to
+// unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid and lo as the signed operand. A sum of
+// 8 products stays below 8 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
+#include "kernels/cpu/linear/linear_avx512.h"
+#include "kernels/cpu/linear/linear_limbs.h"
+
+namespace riffle::cpu {
+namespace {
+
+inline __m512i splat(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
+inline __m512i low_half(__m512i v) { return _mm512_and_si512(v, splat(15)); }
+inline __m512i high_half(__m512i v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), splat(15)); }
+inline __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+
+// 16 bytes at each of four places.
+inline __m512i load_four(const uint8_t* p, int stride) {
+  __m512i v = _mm512_castsi128_si512(load16(p));
+  v = _mm512_mask_broadcast_i32x4(v, 0x00f0, load16(p + stride));
+  v = _mm512_mask_broadcast_i32x4(v, 0x0f00, load16(p + 2 * stride));
+  return _mm512_mask_broadcast_i32x4(v, 0xf000, load16(p + 3 * stride));
+}
+// Bit 4 of those codes whose bit of `high` is set.
+inline __m512i with_bit4(__m512i code, __mmask64 high) { return _mm512_mask_add_epi8(code, high, code, splat(16)); }
+
+// A form F of blocks has:
+//   codes(p, u): the codes of a step, one vector for each limb
+//   Header, header(p): scales and minima of a step
+//   apply(h, x, low): scales times those of the activations x; what is to be taken away is added to low
+//   expand(d, k): of those, the scale of each lane of the k-th pair of limbs
+//   finish(acc, low): acc less low
+
+// Types of 32 values: four blocks at a time, as vectors of their first and of their second halves.
+template <WType T>
+struct Small {
+  static constexpr WType kType = T;
+  static constexpr int kBlock = dtype_info(T).block_bytes, kBytes = 4 * kBlock;
+  static constexpr bool kFive = T == WType::Q5_0 || T == WType::Q5_1;
+  struct Header {
+    __m128 scale, min;
+  };
+  using Low = __m128;
+
+  static __m128 halves(const uint8_t* p) {
+    const uint64_t low = load_u16(p) | static_cast<uint64_t>(load_u16(p + kBlock)) << 16;
+    const uint64_t high = load_u16(p + 2 * kBlock) | static_cast<uint64_t>(load_u16(p + 3 * kBlock)) << 16;
+    return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(low | high << 32)));
+  }
+  static Header header(const uint8_t* p) {
+    const __m128 scale = halves(p);
+    return {scale, has_min(T) ? halves(p + 2) : scale};
+  }
+  static void codes(const uint8_t* p, __m512i* u) {
+    constexpr int header = has_min(T) ? 4 : 2;
+    const __m512i q = load_four(p + header + (kFive ? 4 : 0), kBlock);
+    u[0] = low_half(q), u[1] = high_half(q);
+    if constexpr (kFive) {
+      uint32_t h[4];
+      for (int i = 0; i < 4; ++i) memcpy(&h[i], p + header + i * kBlock, 4);
+      const uint64_t first = (h[0] & 0xffff) | h[1] << 16, first2 = (h[2] & 0xffff) | h[3] << 16;
+      const uint64_t second = h[0] >> 16 | (h[1] & 0xffff0000), second2 = h[2] >> 16 | (h[3] & 0xffff0000);
+      u[0] = with_bit4(u[0], _cvtu64_mask64(first | first2 << 32));
+      u[1] = with_bit4(u[1], _cvtu64_mask64(second | second2 << 32));
+    }
+  }
+  static __m512 apply(const Header& h, const float* x, Low* low) {
+    *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low) : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
+    return _mm512_castps128_ps512(_mm_mul_ps(h.scale, _mm_load_ps(x)));
+  }
+  static __m512 expand(__m512 d, int) {
+    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, _mm512_zextps128_ps512(low)); }
+};
+
+// Q4_K and Q5_K: the first halves of groups 0, 2, 4, 6, their second halves, then those of groups 1, 3, 5, 7.
+template <WType T>
+struct Large {
+  static constexpr WType kType = T;
+  static constexpr int kBytes = dtype_info(T).block_bytes;
+  using Header = __m512;  // eight scales, eight minima
+  using Low = __m512;     // in the upper eight lanes
+
+  static Header header(const uint8_t* p) {
+    const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128 d = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));  // d, dmin and what follows
+    return _mm512_mul_ps(_mm512_permutexvar_ps(lane, _mm512_castps128_ps512(d)),
+                         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_mins_k(p + 4))));
+  }
+  static void codes(const uint8_t* p, __m512i* u) {
+    const uint8_t* q = p + (T == WType::Q5_K ? 48 : 16);
+    const __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 64);
+    const __m512i first = _mm512_shuffle_i32x4(a, b, 0x88), second = _mm512_shuffle_i32x4(a, b, 0xdd);
+    u[0] = low_half(first), u[1] = low_half(second), u[2] = high_half(first), u[3] = high_half(second);
+    if constexpr (T == WType::Q5_K) {
+      const __m512i h0 = _mm512_broadcast_i32x4(load16(p + 16)), h1 = _mm512_broadcast_i32x4(load16(p + 32));
+      const __m512i even = _mm512_set_epi32(0x40404040, 0x40404040, 0x40404040, 0x40404040, 0x10101010, 0x10101010,
+                                            0x10101010, 0x10101010, 0x04040404, 0x04040404, 0x04040404, 0x04040404,
+                                            0x01010101, 0x01010101, 0x01010101, 0x01010101);
+      const __m512i odd = _mm512_add_epi8(even, even);
+      u[0] = with_bit4(u[0], _mm512_test_epi8_mask(h0, even)), u[1] = with_bit4(u[1], _mm512_test_epi8_mask(h1, even));
+      u[2] = with_bit4(u[2], _mm512_test_epi8_mask(h0, odd)), u[3] = with_bit4(u[3], _mm512_test_epi8_mask(h1, odd));
+    }
+  }
+  static __m512 apply(Header h, const float* x, Low* low) {
+    const __m512 d = _mm512_mul_ps(h, _mm512_load_ps(x));
+    *low = _mm512_add_ps(*low, d);
+    return d;
+  }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(k)), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_mask_sub_ps(acc, 0xff00, acc, low); }
+};
+
+// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last eight: a pair of
+// limbs for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
+struct Six {
+  static constexpr WType kType = WType::Q6_K;
+  static constexpr int kBytes = dtype_info(kType).block_bytes;
+  using Header = __m512;
+  using Low = __m512;
+
+  static Header header(const uint8_t* p) {
+    return _mm512_mul_ps(_mm512_set1_ps(V16::scale_f16(p + 208)), V16::load_i8(p + 192));
+  }
+  static void codes(const uint8_t* p, __m512i* u) {
+    const __m512i pair = splat(0x30), shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
+    const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    const __m512i ha = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 128)));
+    const __m512i hb = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 160)));
+    for (int eight = 0; eight < 2; ++eight) {
+      const __m512i low = eight ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
+      // Quarters 0 and 1 have their pairs at bits 0 and 2, quarters 2 and 3 at bits 4 and 6; all go to bit 4.
+      const __m512i high =
+          _mm512_srlv_epi64(eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
+      u[eight] = _mm512_ternarylogic_epi32(_mm512_slli_epi64(high, 4), pair, low_half(low), 0xea);  // (a & b) | c
+      u[2 + eight] = _mm512_ternarylogic_epi32(high, pair, high_half(low), 0xea);
+    }
+  }
+  static __m512 apply(Header h, const float* x, Low* low) {
+    *low = _mm512_fmadd_ps(h, _mm512_load_ps(x + 16), *low);
+    return _mm512_mul_ps(h, _mm512_load_ps(x));
+  }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(11, 11, 3, 3, 10, 10, 2, 2, 9, 9, 1, 1, 8, 8, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * k)), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, low); }
+};
+
+// R rows with N activation vectors, form F.
+template <class F, int R, int N>
+struct Tile {
+  static constexpr WType kType = F::kType;
+  static constexpr int kLimbs = static_cast<int>(step_cols(kType) / 64);
+  static constexpr int kFloats = static_cast<int>(2 * step_cols(kType) / group_values(kType));
+  const uint8_t* w;
+  int64_t row_bytes, steps, left;  // left: blocks after the last whole step
+  const uint8_t* act;
+  int64_t act_stride, floats_at, ahead;
+  float* y;  // at activation 0, row 0
+  int64_t ldy;
+
+  Tile(const void* w, int64_t cols, const void* act, float* y, int64_t ldy)
+      : w(static_cast<const uint8_t*>(w)),
+        row_bytes(bytes_of_row(kType, cols)),
+        steps(cols / step_cols(kType)),
+        left(cols % step_cols(kType) / dtype_info(kType).block_values),
+        act(static_cast<const uint8_t*>(act)),
+        act_stride(static_cast<int64_t>(blocks_act_bytes_avx512(kType, cols))),
+        floats_at(limbs_of(kType, cols) * static_cast<int64_t>(sizeof(Limbs))),
+        ahead(fetch_ahead(R * row_bytes)),
+        y(y),
+        ldy(ldy) {}
+
+  void rows(int64_t r0, int64_t r1) const {
+    for (int64_t r = r0; r < r1; r += R) {
+      __m512 acc[R][N];
+      typename F::Low low[R][N];
+#pragma GCC unroll 4
+      for (int j = 0; j < R; ++j)
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) acc[j][i] = V16::zero(), low[j][i] = typename F::Low{};
+      const uint8_t* p[R];
+#pragma GCC unroll 4
+      for (int j = 0; j < R; ++j) p[j] = w + (r + j) * row_bytes;
+      for (int64_t s = 0; s < steps; ++s) {
+        step(p, s, acc, low);
+#pragma GCC unroll 4
+        for (int j = 0; j < R; ++j) p[j] += F::kBytes;
+      }
+      if (!has_256(kType) && left > 0) {  // up to three blocks, and zeros
+        uint8_t part[R][F::kBytes] = {};
+        const uint8_t* parts[R];
+        for (int j = 0; j < R; ++j) {
+          memcpy(part[j], p[j], static_cast<size_t>(left * dtype_info(kType).block_bytes));
+          parts[j] = part[j];
+        }
+        step(parts, steps, acc, low);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < R; ++j)
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) y[i * ldy + r + j] = V16::sum(F::finish(acc[j][i], low[j][i]));
+    }
+  }
+
+  inline __attribute__((always_inline)) void step(const uint8_t* const (&p)[R], int64_t s, __m512 (&acc)[R][N],
+                                                  typename F::Low (&low)[R][N]) const {
+    __m512i u[R][kLimbs];
+    typename F::Header header[R];
+#pragma GCC unroll 4
+    for (int j = 0; j < R; ++j) {
+#pragma GCC unroll 4
+      for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p[j] + ahead + line, _MM_HINT_T0);
+      F::codes(p[j], u[j]);
+      header[j] = F::header(p[j]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      const uint8_t* a = act + i * act_stride;
+      const Limbs* limbs = reinterpret_cast<const Limbs*>(a) + s * kLimbs;
+      const float* x = reinterpret_cast<const float*>(a + floats_at) + s * kFloats;
+#pragma GCC unroll 4
+      for (int j = 0; j < R; ++j) {
+        const __m512 d = F::apply(header[j], x, &low[j][i]);
+#pragma GCC unroll 4
+        for (int k = 0; k < kLimbs; k += 2) {
+          const Limbs *l = limbs + k, *m = l + 1;
+          const __m512i u0 = u[j][k], u1 = u[j][k + 1];
+          __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u0, _mm512_load_si512(l->hi));
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->hi)), 8);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->mid), u0);
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, _mm512_load_si512(m->mid), u1), 8);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->lo), u0);
+          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(m->lo), u1);
+          acc[j][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / 2), acc[j][i]);
+        }
+      }
+    }
+  }
+};
+
+template <class F>
+void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
+  const int64_t row_bytes = bytes_of_row(F::kType, cols);
+  const int64_t stride = static_cast<int64_t>(blocks_act_bytes_avx512(F::kType, cols));
+  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
+  const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 2 ? 2 : fit / 2 * 2;
+  for (int64_t rc = r0; rc < r1; rc += chunk) {
+    const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2;
+    for (int64_t i = 0; i < n;) {
+      const uint8_t* x = static_cast<const uint8_t*>(acts) + i * stride;
+      float* out = y + i * ldy;
+      if (n - i >= 4) {
+        Tile<F, 1, 4>(w, cols, x, out, ldy).rows(rc, re);
+        i += 4;
+      } else if (n - i >= 2) {
+        Tile<F, 1, 2>(w, cols, x, out, ldy).rows(rc, re);
+        i += 2;
+      } else {
+        Tile<F, 2, 1>(w, cols, x, out, ldy).rows(rc, twos);
+        Tile<F, 1, 1>(w, cols, x, out, ldy).rows(twos, re);
+        i += 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+size_t blocks_act_bytes_avx512(WType type, int64_t cols) {
+  return static_cast<size_t>(limbs_of(type, cols)) * sizeof(Limbs) +
+         static_cast<size_t>(floats_of(type, cols)) * sizeof(float);
+}
+
+void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act) {
+  Limbs* limbs = static_cast<Limbs*>(act);
+  float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
+  const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
+  memset(limbs + whole, 0, blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
+  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times the offset of the
+  // codes.
+  const int64_t groups = step_cols(type) / group_values(type);
+  const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
+  for (int64_t g = 0; g < cols / 32; ++g) {
+    const __m512 v[2] = {_mm512_loadu_ps(x + 32 * g), _mm512_loadu_ps(x + 32 * g + 16)};
+    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
+    const bool finite = _mm512_fpclass_ps_mask(v[0], 0x99) == 0 && _mm512_fpclass_ps_mask(v[1], 0x99) == 0;
+    const int e = finite ? fixed_exponent(largest) : 0;
+    // An infinity or NaN spoils the group's integers: let it be seen.
+    const float scale = finite ? power_of_two(e) : __builtin_nanf("");
+    int32_t sum[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m512i q =
+          _mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, _mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
+      const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)),
+                                _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)), _mm512_cvtepi32_epi8(q)};
+      for (int eight = 0; eight < 2; ++eight) {
+        const Place at = place_of(type, 4 * g + 2 * half + eight);
+        Limbs* l = limbs + at.limb;
+        void* const to[3] = {l->hi + at.at, l->mid + at.at, l->lo + at.at};
+        for (int i = 0; i < 3; ++i)
+          _mm_storel_epi64(static_cast<__m128i*>(to[i]), eight ? _mm_unpackhi_epi64(bytes[i], bytes[i]) : bytes[i]);
+      }
+      if (type == WType::Q8_0) {
+        const __m128i start = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
+        _mm_store_si128(reinterpret_cast<__m128i*>(limbs[g / 2].start + g % 2 * 8 + half * 4),
+                        _mm_sub_epi32(_mm_setzero_si128(), start));
+      } else {
+        sum[half] = _mm512_reduce_add_epi32(q);
+      }
+    }
+    if (type == WType::Q8_0) {
+      floats[g] = scale;
+    } else if (type == WType::Q6_K) {
+      float* f = floats + g / 8 * 32 + g % 8 * 2;
+      for (int half = 0; half < 2; ++half)
+        f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
+    } else {
+      float* f = floats + g / groups * 2 * groups + g % groups;
+      f[0] = scale, f[groups] = static_cast<float>(sum[0] + sum[1]) * scale * taken;
+    }
+  }
+}
+
+void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+                        float* y, int64_t ldy) {
+  switch (type) {
+    case WType::Q4_0: return gemv<Small<WType::Q4_0>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_1: return gemv<Small<WType::Q4_1>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_0: return gemv<Small<WType::Q5_0>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_1: return gemv<Small<WType::Q5_1>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q4_K: return gemv<Large<WType::Q4_K>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q5_K: return gemv<Large<WType::Q5_K>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q6_K: return gemv<Six>(w, cols, r0, r1, acts, n, y, ldy);
+    default: return;
+  }
+}
+
+}  // namespace riffle::cpu

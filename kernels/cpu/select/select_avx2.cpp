@@ -1,0 +1,114 @@
+// Selection kernels for AVX2 with FMA and F16C.
+#include "kernels/cpu/select/select_simd.h"
+#include "kernels/cpu/simd/simd_avx2.h"
+
+namespace riffle::cpu {
+namespace {
+
+// Byte i of entry m: which lane comes i-th if the lanes of mask m are to come first.
+struct Compress {
+  uint8_t lanes[256][8];
+  constexpr Compress() : lanes() {
+    for (int m = 0; m < 256; m++)
+      for (int i = 0, n = 0; i < 8; i++)
+        if (m >> i & 1) lanes[m][n++] = static_cast<uint8_t>(i);
+  }
+};
+constexpr Compress kCompress;
+
+struct Select2 : Avx2 {
+  using Fixed = __m256i;  // 4 sums
+  static Fixed no_fixed() { return _mm256_setzero_si256(); }
+  static Fixed add_fixed(Fixed sum, Vec w) {
+    const __m256i x = _mm256_cvtps_epi32(w * set1(kFixedOne));
+    sum = _mm256_add_epi64(sum, _mm256_and_si256(x, _mm256_set1_epi64x(0xffffffff)));
+    return _mm256_add_epi64(sum, _mm256_srli_epi64(x, 32));
+  }
+  static uint64_t total_fixed(Fixed sum) {
+    const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return static_cast<uint64_t>(_mm_cvtsi128_si64(two)) + static_cast<uint64_t>(_mm_extract_epi64(two, 1));
+  }
+  using Whole = __m256i;  // 8 sums
+  static Whole no_whole() { return _mm256_setzero_si256(); }
+  static Whole add_whole(Whole sum, Vec w) { return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne))); }
+  static void total_whole(const Whole sums[8], float* totals) {
+    const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+    const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
+    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
+  }
+  static unsigned greater_equal(Vec a, Vec b) {
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
+  }
+  static Vec keep(Vec x, unsigned bits) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i on = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane);
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(on, lane)));
+  }
+  static Vec compress(Vec x, unsigned bits) {
+    const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kCompress.lanes[bits]));
+    return _mm256_permutevar8x32_ps(x, _mm256_cvtepu8_epi32(lanes));
+  }
+
+  static constexpr int kScoreHeads = 2;
+
+  // 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits eight times over, so only every
+  // fourth word is carried into 32 bits.
+  template <int H>
+  static void score(const uint8_t* codes, int words, const int8_t* digits, int g, __m256i* dots) {
+    const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    __m256i sum[H][2];
+    for (int h = 0; h < H; h++) sum[h][0] = sum[h][1] = _mm256_setzero_si256();
+    for (int w0 = 0; w0 < words; w0 += 4) {
+      __m256i part[H][2];
+      for (int h = 0; h < H; h++) part[h][0] = part[h][1] = _mm256_setzero_si256();
+      const int end = w0 + 4 < words ? w0 + 4 : words;
+      for (int w = w0; w < end; w++) {
+        const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + w * 64));
+        const __m256i code[2] = {_mm256_and_si256(both, nibble), _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble)};
+        const int8_t* q = digits + int64_t(w) * 16 * g;
+        for (int half = 0; half < 2; half++)
+          for (int digit = 0; digit < 2; digit++)
+            for (int h = 0; h < H; h++) {
+              int32_t four;
+              __builtin_memcpy(&four, q + ((half * 2 + digit) * g + h) * 4, 4);
+              part[h][digit] =
+                  _mm256_add_epi16(part[h][digit], _mm256_maddubs_epi16(code[half], _mm256_set1_epi32(four)));
+            }
+      }
+      for (int h = 0; h < H; h++)
+        for (int digit = 0; digit < 2; digit++)
+          sum[h][digit] = _mm256_add_epi32(sum[h][digit], _mm256_madd_epi16(part[h][digit], ones));
+    }
+    for (int h = 0; h < H; h++) dots[h] = _mm256_add_epi32(_mm256_slli_epi32(sum[h][0], 8), sum[h][1]);
+  }
+
+  template <int H>
+  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g, int h0, float* out,
+                           int64_t ldo, const uint8_t* next) {
+    const int words = (d + 7) / 8;
+    const int64_t bytes = int4_group_bytes(d);
+    const float* step = reinterpret_cast<const float*>(query) + h0;
+    const auto* digits = reinterpret_cast<const int8_t*>(query) + int4_query_digits(g) + h0 * 4;
+    for (int64_t i = 0; i < n; i++) {
+      const uint8_t* group = groups + i * bytes;
+      const auto* numbers = reinterpret_cast<const uint16_t*>(group + words * 64);
+      for (int64_t b = 0; next != nullptr && b < bytes; b += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(next + i * bytes + b), _MM_HINT_T0);
+      for (int t = 0; t < kInt4Group; t += kLanes) {
+        __m256i dots[H];
+        score<H>(group + t * 4, words, digits, g, dots);
+        const Vec zero = load_kv(numbers + t), scale = load_kv(numbers + kInt4Group + t);
+        for (int h = 0; h < H; h++)
+          store(out + h * ldo + i * kInt4Group + t,
+                scale * (set1(step[h]) * _mm256_cvtepi32_ps(dots[h])) + zero * set1(step[g + h]));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void select_avx2(SelectKernels* k) { select_simd<Select2>(k); }
+
+}  // namespace riffle::cpu

@@ -1,0 +1,102 @@
+// Selection kernels for AVX-512 (F, BW, VL, DQ, VNNI).
+#include "kernels/cpu/select/select_simd.h"
+#include "kernels/cpu/simd/simd_avx512.h"
+
+namespace riffle::cpu {
+namespace {
+
+struct Select512 : Avx512 {
+  using Fixed = __m512i;  // 8 sums
+  static Fixed no_fixed() { return _mm512_setzero_si512(); }
+  static Fixed add_fixed(Fixed sum, Vec w) {
+    const __m512i x = _mm512_cvtps_epi32(w * set1(kFixedOne));
+    sum = _mm512_add_epi64(sum, _mm512_and_si512(x, _mm512_set1_epi64(0xffffffff)));
+    return _mm512_add_epi64(sum, _mm512_srli_epi64(x, 32));
+  }
+  static uint64_t total_fixed(Fixed sum) { return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum)); }
+  using Whole = __m512i;  // 16 sums
+  static Whole no_whole() { return _mm512_setzero_si512(); }
+  static Whole add_whole(Whole sum, Vec w) { return _mm512_add_epi32(sum, _mm512_cvtps_epi32(w * set1(kFixedBlockOne))); }
+  static void total_whole(const Whole sums[8], float* totals) {
+    __m256i half[8];
+    for (int i = 0; i < 8; i++)
+      half[i] = _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
+    const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(half[0], half[1]), _mm256_hadd_epi32(half[2], half[3]));
+    const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(half[4], half[5]), _mm256_hadd_epi32(half[6], half[7]));
+    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
+  }
+  static unsigned greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  static Vec keep(Vec x, unsigned bits) { return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x); }
+  static Vec compress(Vec x, unsigned bits) { return _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), x); }
+
+  static constexpr int kScoreHeads = 8;
+
+  // T groups at a time, so that enough sums are under way to hide the latency of the multiply-adds.
+  template <int H, int T>
+  static void score(const uint8_t* groups, int d, const int8_t* digits, int g, const float* step, const float* q_sum,
+                    float* out, int64_t ldo) {
+    const int words = (d + 7) / 8;
+    const int64_t bytes = int4_group_bytes(d);
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i sum[T][H][2];
+    for (int t = 0; t < T; t++)
+      for (int h = 0; h < H; h++) sum[t][h][0] = sum[t][h][1] = _mm512_setzero_si512();
+    for (int w = 0; w < words; w++) {
+      __m512i code[T][2];
+      for (int t = 0; t < T; t++) {
+        const __m512i both = _mm512_load_si512(groups + t * bytes + w * 64);
+        code[t][0] = _mm512_and_si512(both, nibble);
+        code[t][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+      }
+      const int8_t* q = digits + int64_t(w) * 16 * g;
+      for (int half = 0; half < 2; half++)
+        for (int digit = 0; digit < 2; digit++)
+          for (int h = 0; h < H; h++) {
+            int32_t four;
+            __builtin_memcpy(&four, q + ((half * 2 + digit) * g + h) * 4, 4);
+            const __m512i query = _mm512_set1_epi32(four);
+            for (int t = 0; t < T; t++) sum[t][h][digit] = _mm512_dpbusd_epi32(sum[t][h][digit], code[t][half], query);
+          }
+    }
+    for (int t = 0; t < T; t++) {
+      const auto* numbers = reinterpret_cast<const uint16_t*>(groups + t * bytes + words * 64);
+      const Vec zero = load_kv(numbers), scale = load_kv(numbers + kInt4Group);
+      for (int h = 0; h < H; h++) {
+        const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(sum[t][h][0], 8), sum[t][h][1]);
+        store(out + h * ldo + t * kInt4Group,
+              scale * (set1(step[h]) * _mm512_cvtepi32_ps(dot)) + zero * set1(q_sum[h]));
+      }
+    }
+  }
+
+  template <int H>
+  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g, int h0, float* out,
+                           int64_t ldo, const uint8_t* next) {
+    constexpr int T = H >= 8 ? 1 : H >= 2 ? 8 / H : 4;
+    const int64_t bytes = int4_group_bytes(d);
+    const float* step = reinterpret_cast<const float*>(query) + h0;
+    const auto* digits = reinterpret_cast<const int8_t*>(query) + int4_query_digits(g) + h0 * 4;
+    int64_t i = 0;
+    const auto fetch = [&](int64_t count) {
+      if (next == nullptr) return;
+      for (int64_t b = 0; b < count * bytes; b += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(next + b), _MM_HINT_T0);
+      next += count * bytes;
+    };
+    for (; i + T <= n; i += T) {
+      fetch(T);
+      score<H, T>(groups + i * bytes, d, digits, g, step, step + g, out + i * kInt4Group, ldo);
+    }
+    for (; i < n; i++) {
+      fetch(1);
+      score<H, 1>(groups + i * bytes, d, digits, g, step, step + g, out + i * kInt4Group, ldo);
+    }
+  }
+};
+
+}  // namespace
+
+void select_avx512(SelectKernels* k) { select_simd<Select512>(k); }
+
+}  // namespace riffle::cpu

@@ -1,0 +1,131 @@
+// Selection kernels for any vector instruction set: beside what attention_simd.h asks for, S gives
+//   score_groups<H>      heads [h0, h0+H) of int4_score for a run of groups; kScoreHeads: the largest H
+//   add_fixed(sum, w)    adds the lanes' weights, rounded to units of 2^-30, to 64-bit sums; total_fixed
+//   add_whole(sum, w)    the same in units of 2^-24 and 32-bit sums; total_whole gives the totals of 8 such sums as floats
+//   greater_equal(w, x)  a bit for each lane; compress(w, bits): those lanes first
+#pragma once
+#include "kernels/cpu/attention/attention_simd.h"
+#include "kernels/cpu/select/int4.h"
+
+namespace riffle::cpu {
+namespace {
+
+template <class S>
+void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
+  int4_encode_impl(kv_load<S>, k, type, n, d, groups);
+}
+
+void int4_query_simd(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }
+
+template <class S, int H>
+int score_heads(const uint8_t* groups, int64_t n_groups, int d, const uint8_t* query, int g, int h, float* out,
+                int64_t ldo, const uint8_t* next) {
+  if constexpr (H > 1)
+    if (g - h < H) return score_heads<S, H / 2>(groups, n_groups, d, query, g, h, out, ldo, next);
+  S::template score_groups<H>(groups, n_groups, d, query, g, h, out + h * ldo, ldo, next);
+  return H;
+}
+
+template <class S>
+void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out, int64_t ldo,
+                const void* next) {
+  // Several passes over the heads find the codes in the cache if a run is short.
+  constexpr int64_t kRun = 16;
+  const int64_t bytes = int4_group_bytes(d);
+  for (int64_t i = 0; i < n_groups; i += kRun) {
+    const int64_t n = n_groups - i < kRun ? n_groups - i : kRun;
+    const uint8_t* run = static_cast<const uint8_t*>(groups) + i * bytes;
+    const auto* after = i + kRun < n_groups ? run + kRun * bytes : static_cast<const uint8_t*>(next);
+    for (int h = 0; h < g; after = nullptr)
+      h += score_heads<S, S::kScoreHeads>(run, n, d, static_cast<const uint8_t*>(query), g, h, out + i * kInt4Group,
+                                          ldo, after);
+  }
+}
+
+template <class S>
+uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  const int64_t whole = n / L * L;
+  float last[L];
+  for (int i = 0; i < L; i++) last[i] = i < n - whole ? s[whole + i] : kNegInf;
+  Vec largest = S::load(last);
+  for (int64_t i = 0; i < whole; i += L) largest = S::max(S::load(s + i), largest);
+  largest = fold_max<S, 1>(largest);
+  typename S::Fixed sum = S::no_fixed();
+  for (int64_t i = 0; i < whole; i += L) {
+    const Vec e = exp_below<S>(S::load(s + i), largest);
+    S::store(w + i, e);
+    sum = S::add_fixed(sum, e);
+  }
+  if (whole < n) {
+    const Vec e = exp_below<S>(S::load(last), largest);
+    S::store_n(w + whole, e, static_cast<int>(n - whole));
+    sum = S::add_fixed(sum, e);
+  }
+  S::store_n(top, largest, 1);
+  return S::total_fixed(sum);
+}
+
+template <class S>
+void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes, kBlocks = 8;  // blocks at a time, whose sums are added across lanes together
+  for (int64_t b = 0; b < n_blocks; b += kBlocks) {
+    const int n = n_blocks - b < kBlocks ? static_cast<int>(n_blocks - b) : kBlocks;
+    typename S::Whole sums[kBlocks];
+    float totals[kBlocks];
+    for (int i = 0; i < kBlocks; i++) {
+      const float* from = s + (b + (i < n ? i : n - 1)) * block_size;
+      Vec largest = S::load(from);
+      for (int j = L; j < block_size; j += L) largest = S::max(S::load(from + j), largest);
+      largest = fold_max<S, 1>(largest);
+      sums[i] = S::no_whole();
+      for (int j = 0; j < block_size; j += L) sums[i] = S::add_whole(sums[i], exp_below<S>(S::load(from + j), largest));
+      if (i < n) S::store_n(top + b + i, largest, 1);
+    }
+    S::total_whole(sums, totals);
+    for (int i = 0; i < n; i++) sum[b + i] = totals[i];
+  }
+}
+
+// The vectors written reach beyond what is kept, but never beyond what was read (above may be w).
+template <class S>
+uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above) {
+  using Vec = typename S::Vec;
+  constexpr int L = S::kLanes;
+  const Vec limit = S::set1(pivot);
+  typename S::Fixed sum = S::no_fixed();
+  int64_t count = 0, i = 0;
+  for (; i < n; i += L) {
+    const int lanes = n - i < L ? static_cast<int>(n - i) : L;
+    const Vec x = lanes == L ? S::load(w + i) : S::load_n(w + i, lanes);
+    const unsigned all = (1u << lanes) - 1, bits = S::greater_equal(x, limit) & all;
+    sum = S::add_fixed(sum, S::keep(x, bits));
+    S::store(above + count, S::compress(x, bits));
+    S::store(below + (i - count), S::compress(x, ~bits & all));
+    count += __builtin_popcount(bits);
+  }
+  *n_above = count;
+  return S::total_fixed(sum);
+}
+
+template <class S>
+void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
+  constexpr int L = S::kLanes;
+  const typename S::Vec limit = S::set1(threshold);
+  for (int64_t i = 0; i < n; i += L) {
+    const int lanes = n - i < L ? static_cast<int>(n - i) : L;
+    const auto x = lanes == L ? S::load(w + i) : S::load_n(w + i, lanes);
+    const uint64_t bits = S::greater_equal(x, limit) & ((1u << lanes) - 1);
+    marks[i / 64] |= bits << i % 64;
+  }
+}
+
+template <class S>
+void select_simd(SelectKernels* k) {
+  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, exp_weights<S>, block_masses<S>, split<S>, mark<S>};
+}
+
+}  // namespace
+}  // namespace riffle::cpu

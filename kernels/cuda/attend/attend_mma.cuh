@@ -1,0 +1,199 @@
+// One warp attends to one block of f16 keys and values in shared memory with the tensor cores (compute capability 8.0 and
+// later), for up to 8 query heads at once, as exactly as in f32: queries and probabilities are split into two f16 each, and
+// a product's 16 rows are the 8 heads' high parts and their low parts. What belongs together lands in the same lane: lane i
+// has head i / 4. Fragment layouts: mma.cuh. All in base 2.
+#pragma once
+#include <type_traits>
+
+#include "kernels/cuda/attend/attend_io.cuh"
+#include "kernels/cuda/attend/stop.cuh"
+
+namespace riffle::cuda {
+
+#if __CUDA_ARCH__ >= 800
+
+template <int D>
+struct MmaBlock {
+  static constexpr int kHeads = 8, kSteps = D / 16, kTiles = D / 8, kRowBytes = 2 * D, kChunks = D / 8;
+  static constexpr bool kKeepQ = D <= 64;   // in registers; else from shared memory for every block
+  static constexpr int kValues = 2 * kTiles;
+  static constexpr float kHeadroom = 14;    // probabilities are at most 2^14, so that their low parts do not underflow
+
+  struct Shared {
+    alignas(16) __half q[2 * kHeads][D + 8];  // high parts, low parts; the padding avoids bank conflicts
+    float scale[kHeads];
+  };
+
+  // A softmax over some tokens: values are sum 2^(score - m) v, s is sum 2^(score - m).
+  float o[kTiles][2], m, s;          // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
+  float local[kTiles][2], m_b, s_b;  // the last block's own
+  uint32_t q[kKeepQ ? kSteps : 1][4];
+  uint32_t p[4][4];                  // probabilities of 16 tokens each
+  float raw[D / 16];                 // q on its way to shared memory: 16 threads a head
+  float scale;                       // of products
+  uint32_t q_at;
+  int lane;
+
+  __device__ int head() const { return lane / 4; }
+  __device__ bool leads() const { return lane % 4 == 0; }
+  __device__ float mass() const { return __fadd_rn(m_b, log2f(s_b)); }  // log2 of the last block's
+
+  // All threads of the CTA; q: [g][d]. load_q only asks for it; split_q and, after a barrier, begin do the rest.
+  __device__ void load_q(const float* from, int g, int d) {
+    lane = threadIdx.x % 32;
+    const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) raw[j] = h < g && sub + 16 * j < d ? from[h * d + sub + 16 * j] : 0.0f;
+  }
+  __device__ void split_q(Shared& shared, float score_scale) {
+    const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
+    float largest = 0;
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) largest = fmaxf(largest, fabsf(raw[j]));
+#pragma unroll
+    for (int o = 8; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
+    // Times a power of two that makes the largest one 2^14 to 2^15: low parts that underflow are 2^-38 of it.
+    const int exponent = max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
+    const float up = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
+    const float down = __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) {
+      const float x = raw[j] * up;
+      const __half high = __float2half_rn(x);
+      shared.q[h][sub + 16 * j] = high;
+      shared.q[h + kHeads][sub + 16 * j] = __float2half_rn(x - __half2float(high));
+    }
+    if (sub == 0) shared.scale[h] = score_scale * down;
+  }
+  __device__ void begin(const Shared& shared) {
+    q_at = shared_address(&shared.q[lane % 8 + (lane / 8 & 1) * 8][lane / 16 * 8]);
+    if constexpr (kKeepQ)
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) ldmatrix4(q[step], q_at + 32 * step);
+    scale = shared.scale[head()];
+    m = -INFINITY;
+    s = 0;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) o[i][0] = o[i][1] = 0;
+  }
+
+  // From the address of chunk c < 2 of a token's row to that of chunk c + 2 * step.
+  __device__ static uint32_t skip(uint32_t address, int step) {
+    return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
+  }
+
+  // k: [16 kK tokens][D] in a stage, of which those count whose bit in mask is set: their probabilities, m_b and s_b.
+  template <int kK>
+  __device__ void scores_of(const uint4* k, uint64_t mask) {
+    using Bits = std::conditional_t<kK <= 2, uint32_t, uint64_t>;
+    const Bits counts = static_cast<Bits>(mask) >> 2 * (lane % 4);
+    constexpr int kChains = kK <= 2 ? 2 : 1;  // enough products that do not wait for each other
+    const int t = lane % 8 + lane / 16 * 8;
+    const uint32_t k_at = shared_address(k + stage_chunk<kChunks>(t, lane / 8 & 1));
+    float c[2 * kK][kChains][4];
+#pragma unroll
+    for (int i = 0; i < 2 * kK; ++i)
+#pragma unroll
+      for (int j = 0; j < kChains; ++j) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
+    // Rolled where it may be: code that other kernels have pushed out of the instruction cache costs more than the loop.
+#pragma unroll (kKeepQ ? kSteps : 2)
+    for (int step = 0; step < kSteps; ++step) {
+      if constexpr (!kKeepQ) ldmatrix4(q[0], q_at + 32 * step);
+#pragma unroll
+      for (int i = 0; i < kK; ++i) {
+        uint32_t b[4];
+        ldmatrix4(b, skip(k_at, step) + i * 16 * kRowBytes);
+        mma_16816(c[2 * i][step % kChains], q[kKeepQ ? step : 0], b[0], b[1]);
+        mma_16816(c[2 * i + 1][step % kChains], q[kKeepQ ? step : 0], b[2], b[3]);
+      }
+    }
+    float x[2 * kK][2], top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2 * kK; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float high = c[i][0][j], low = c[i][0][j + 2];
+        if constexpr (kChains == 2) high = __fadd_rn(high, c[i][1][j]), low = __fadd_rn(low, c[i][1][j + 2]);
+        x[i][j] = counts >> (8 * i + j) & 1 ? __fmul_rn(__fadd_rn(high, low), scale) : -INFINITY;
+        top = fmaxf(top, x[i][j]);
+      }
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    m_b = __fsub_rn(top, kHeadroom);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * kK; ++i) {
+      const float p0 = exp2_approx(__fsub_rn(x[i][0], m_b)), p1 = exp2_approx(__fsub_rn(x[i][1], m_b));
+      sum = __fadd_rn(sum, __fadd_rn(p0, p1));
+      const __half2 high = __floats2half2_rn(p0, p1);
+      const float2 wide = __half22float2(high);
+      p[i / 2][i % 2 * 2] = reinterpret_cast<const uint32_t&>(high);
+      p[i / 2][i % 2 * 2 + 1] = pack_f16(__fsub_rn(p0, wide.x), __fsub_rn(p1, wide.y));
+    }
+    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
+    s_b = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
+  }
+  // v: [16 kK tokens][D], zeros where no token counts.
+  template <int kK>
+  __device__ void values_of(const uint4* v) {
+    const int t = lane % 8 + (lane / 8 & 1) * 8;
+    const uint32_t v_at = shared_address(v + stage_chunk<kChunks>(t, lane / 16));
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      float c[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < kK; ++i) {
+        uint32_t b[4];
+        ldmatrix4_trans(b, skip(v_at, step) + i * 16 * kRowBytes);
+        mma_16816(c[0], p[i], b[0], b[1]);
+        mma_16816(c[1], p[i], b[2], b[3]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) local[2 * step + i][j] = __fadd_rn(c[i][j], c[i][j + 2]);
+    }
+  }
+
+  __device__ void scores(const uint4* k, int block_size, uint64_t mask, Shared&) {
+    if (block_size == 32) scores_of<2>(k, mask);
+    else if (block_size == 16) scores_of<1>(k, mask);
+    else scores_of<4>(k, mask);
+  }
+  __device__ void values(const uint4* v, int block_size, const Shared&) {
+    if (block_size == 32) values_of<2>(v);
+    else if (block_size == 16) values_of<1>(v);
+    else values_of<4>(v);
+  }
+  // The last block's joins what was merged before. Always in this form, so that bits do not depend on when.
+  __device__ void merge() {
+    const float top = fmaxf(m, m_b), before = weight2(m, top), now = exp2_approx(__fsub_rn(m_b, top));
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) o[i][j] = __fmaf_rn(local[i][j], now, __fmul_rn(o[i][j], before));
+    s = __fmaf_rn(s_b, now, __fmul_rn(s, before));
+    m = top;
+  }
+
+  // to: [g][stride] floats.
+  __device__ void store(float* to, int stride, int g) const {
+    if (head() >= g) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      *reinterpret_cast<float2*>(to + head() * stride + 8 * i + 2 * (lane % 4)) = make_float2(o[i][0], o[i][1]);
+  }
+  // Lane states between launches: value i at at[32 * i].
+  __device__ void save(float* at) const {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) at[32 * i] = o[i / 2][i % 2];
+  }
+  __device__ void load(const float* at) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) o[i / 2][i % 2] = at[32 * i];
+  }
+};
+
+#endif
+
+}  // namespace riffle::cuda

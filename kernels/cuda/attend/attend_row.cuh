@@ -1,0 +1,397 @@
+// A warp's way through the positions of a row. Its blocks stream through a ring of stages in shared memory: looked up (order
+// -> page table -> word), claimed (compare-and-swap of the slot's word), issued (cp.async from the slot, the tail, or pinned
+// host memory), consumed. Blocks that are known to be needed may be fetched from the host into slots beforehand, together.
+#pragma once
+#include "kernels/cuda/attend/attend_block.cuh"
+#include "kernels/cuda/attend/attend_mma.cuh"
+#include "kernels/cuda/select/rank.cuh"
+
+namespace riffle::cuda {
+
+// kFetched: a miss that has been put into a slot beforehand; kBrought: the same, not claimed yet (fetch_ahead).
+enum Source : int { kNone = 0, kHit = 1, kMiss = 2, kFetched = 3, kTail = 4, kGiven = 5, kBrought = 6 };
+
+// In a row's order: fetch_ahead has put this block into a slot.
+inline constexpr int32_t kBroughtBit = 1 << 30;
+__device__ inline int block_in(int32_t entry) { return entry & ~kBroughtBit; }
+
+// The blocks of those lanes that are in `lanes`, from host memory at `from` into slots `to`, by the whole warp, with kEach
+// loads of each lane under way.
+template <int kEach>
+__device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes, const std::byte* from, int to) {
+  const int lane = threadIdx.x % 32;
+  const int64_t chunks = block_bytes / 16;
+  while (lanes != 0) {
+    const int holder = __ffs(static_cast<int>(lanes)) - 1;
+    lanes &= lanes - 1;
+    const auto* src = reinterpret_cast<const uint4*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
+    const int64_t target = __shfl_sync(kAllLanes, to, holder);
+    auto* dst = reinterpret_cast<uint4*>(pool.slots + target * block_bytes);
+    for (int64_t at = lane; at < chunks; at += kEach * 32) {
+      uint4 x[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (at + 32 * j < chunks) x[j] = load_once(src + at + 32 * j);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (at + 32 * j < chunks) __stcg(dst + at + 32 * j, x[j]);
+    }
+  }
+  __threadfence();  // other lanes, and rows of forks, are going to read what this one wrote
+  __syncwarp();
+}
+
+template <class T, int D, int G>
+struct BlockOf {
+  using type = CoreBlock<T, D, G>;
+};
+#if __CUDA_ARCH__ >= 800
+template <int D, int G>
+struct BlockOf<__half, D, G> {
+  using type = MmaBlock<D>;
+};
+#endif
+
+// Shared memory beside the ring.
+template <class T, int D, int G>
+struct AttendMemory {
+  typename BlockOf<T, D, G>::type::Shared block;
+  union {
+    RankMemory rank;
+    StopMemory stop;
+  };
+  double left[kCtaWarps][kMaxGroup];
+  float m[kCtaWarps][kMaxGroup], s[kCtaWarps][kMaxGroup];
+  // What all lanes of a warp know and seldom need: not worth registers.
+  StepSequence sequence[kCtaWarps];
+  RowGeometry geometry[kCtaWarps];
+  int2 stages[kCtaWarps][4];  // block, Source
+  int counts[kCtaWarps][2];
+  int decision;
+};
+
+// Neighbouring positions go to different CTAs.
+__device__ inline int row_warp(int warp, int cta) { return warp * kRowCtas + cta; }
+
+template <class T, int D, int G>
+struct RowWarp {
+  using Shape = BlockShape<T, D>;
+  using Block = typename BlockOf<T, D, G>::type;
+
+  const AttendArgs& a;
+  const StepSequence& sequence;
+  const RowGeometry& r;
+  AttendMemory<T, D, G>& memory;
+  uint4* ring;               // this warp's stages
+  const int32_t* order;      // this row's
+  int row, warp, lane, number, first;  // number: of the row's kRowWarps; first: its first position
+  int64_t entry0;            // of block 0 in the tables
+  int32_t* page_table;
+  uint32_t now;
+  Block block_;
+  int lookups = 0, misses = 0;
+
+  // Lane i knows of own position number looked + i, position first + kRowWarps * (looked + i):
+  int looked = 0, block = -1, slot = -1, source = kNone;
+  unsigned long long word = 0;
+  const std::byte* from = nullptr;
+  int issued = 0, used = 0;  // own positions that have been issued, consumed
+  int2 last;                 // block and Source of the last result
+
+  __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry, AttendMemory<T, D, G>& m,
+                     uint4* stages, int row_)
+      : a(args), sequence(s), r(geometry), memory(m), ring(stages), row(row_) {
+    block_.load_q(a.step.q + int64_t(row) * a.group * a.step.layout.head_dim, a.group, a.step.layout.head_dim);
+    warp = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+    number = row_warp(warp, blockIdx.x % kRowCtas);
+    first = a.host_driven ? a.begin + ((number - a.begin) & (kRowWarps - 1)) : number;
+    order = a.order + int64_t(row) * a.step.max_blocks;
+    entry0 = head_index(a.step, row) * sequence.max_blocks;
+    const bool pool = !a.host_driven && a.step.pool.n_slots > 0;
+    page_table = pool ? a.step.pool.page_tables[sequence.table] : nullptr;
+    now = pool ? *a.step.pool.now : 0;
+  }
+
+  __device__ int own(int i) const { return first + kRowWarps * i; }
+  __device__ unsigned long long key(int b) const { return device_pool_key(table_of(sequence, b), entry0 + b); }
+  // Where the block's slot is entered. What forks share costs a look into the tables' table instead of registers.
+  __device__ bool is_shared(int b) const { return b < sequence.prefix_blocks; }
+  __device__ int32_t* place(int b) const {
+    return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 + b;
+  }
+  // After the warp has written the block to the slot.
+  __device__ void enter(int b, int slot_) const {
+    if (is_shared(b)) __threadfence();
+    __syncwarp();
+    if (lane == 0) *place(b) = slot_;
+  }
+  __device__ const std::byte* tail() const { return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes; }
+  // Where whole blocks may not fit (kernels with none of this lose nothing).
+  static constexpr bool kMayHalve = D * sizeof(T) > 256;
+  __device__ bool halves() const { return kMayHalve && a.halves; }
+  __device__ int stage_chunks() const { return 2 * a.step.layout.block_size * Shape::kChunks; }
+  // Of a warp's ring. At the end it holds the warp's result, too, which is a little more than half a small block.
+  __host__ __device__ static int64_t ring_chunks(int block_size, int n_stages, bool halved) {
+    const int64_t half = int64_t(block_size) * Shape::kChunks, result = kMaxGroup * (D + 8) / 4;
+    return !kMayHalve || !halved ? 2 * half * n_stages : half > result ? half : result;
+  }
+  __device__ static int ring_chunks(const AttendArgs& args) {
+    return static_cast<int>(ring_chunks(args.step.layout.block_size, args.n_stages, args.halves));
+  }
+  __device__ int valid_tokens(int b) const {
+    return min(r.n_tokens - b * a.step.layout.block_size, a.step.layout.block_size);
+  }
+
+  // Finds out what lanes do not know yet of positions below `known`, whose blocks are in the order.
+  __device__ void look_up(int known) {
+    const int p = own(looked + lane);
+    if (block >= 0 || p >= known) return;
+    const int32_t entry = a.step.ranked.everything ? r.first_block + p : __ldcg(order + p);
+    block = block_in(entry);
+    slot = -1;
+    source = block == entry ? kNone : kBrought;
+    if (block == r.n_blocks - 1) {
+      source = kTail;
+      from = tail();
+    } else if (a.host_driven) {
+      source = kGiven;
+      from = a.sources[int64_t(row) * a.max_positions + (p - a.begin)];
+    } else if (page_table != nullptr) {
+      slot = __ldcg(place(block));
+      if (slot >= 0) word = *static_cast<volatile unsigned long long*>(a.step.pool.words + slot);
+    }
+  }
+  // Settles where positions below `limit` come from; hits are ours for this step.
+  __device__ void claim(int limit) {
+    if (block < 0 || (source != kNone && source != kBrought) || own(looked + lane) >= limit) return;
+    if (slot >= 0 && claim_slot(a.step.pool, slot, key(block), now, word)) {
+      source = source == kBrought ? kFetched : kHit;
+      from = a.step.pool.slots + slot * a.step.layout.block_bytes;
+    } else {
+      source = kMiss;
+      from = sequence.host[entry0 + block];
+    }
+  }
+
+  // Misses below `limit` (claimed, before anything was issued) go from host memory into victims' slots, with many loads
+  // under way. Those for which there is no slot stay misses.
+  __device__ void fetch(int limit) {
+    if (page_table == nullptr) return;
+    const bool missing = source == kMiss && own(looked + lane) < limit;
+    if (!__any_sync(kAllLanes, missing)) return;
+    int to = -1;
+    if (missing) to = take_victim(a.step.pool, key(block), now);
+    const unsigned left = __ballot_sync(kAllLanes, to >= 0);
+    misses += __popc(left);
+    bring<8>(a.step.pool, a.step.layout.block_bytes, left, from, to);
+    if (to >= 0) {
+      *place(block) = to;
+      source = kFetched;
+      from = a.step.pool.slots + int64_t(to) * a.step.layout.block_bytes;
+    }
+    __syncwarp();
+  }
+
+  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D is no padding.
+  template <bool kFull>
+  __device__ void request(uint4* to, const std::byte* base, int n_valid) {
+    const int block_size = a.step.layout.block_size, sub = lane % Shape::kLanes, token0 = lane / Shape::kLanes;
+    const int64_t row_bytes = kFull ? D * sizeof(T) : a.step.layout.head_dim * sizeof(T);
+    constexpr int kPasses = 8 / Shape::kTokens;  // of 8 tokens: the swizzle repeats
+#pragma unroll 2
+    for (int t0 = 0; t0 < block_size; t0 += 8) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass)
+#pragma unroll
+        for (int c = 0; c < Shape::kPerLane; ++c) {
+          const int t8 = pass * Shape::kTokens + token0, t = t0 + t8, chunk = sub + c * Shape::kLanes;
+          uint4* at = to + t0 * Shape::kChunks + stage_chunk<Shape::kChunks>(t8, chunk);
+          if (kFull) {
+            copy_async(at, base + t * row_bytes + chunk * 16);
+          } else {
+            const bool valid = chunk * Shape::kChunk < a.step.layout.head_dim && t < n_valid;
+            copy_async_or_zero(at, base + (valid ? t * row_bytes + chunk * 16 : 0), valid);
+          }
+        }
+    }
+  }
+  // Requests own position number `issued` into its stage.
+  __device__ void issue() {
+    const int holder = issued - looked, stage = issued % a.n_stages;
+    const int b = __shfl_sync(kAllLanes, block, holder), kind = __shfl_sync(kAllLanes, source, holder);
+    const auto base = reinterpret_cast<const std::byte*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
+    if (lane == 0) memory.stages[warp][stage] = make_int2(b, kind);
+    const int n_valid = valid_tokens(b), block_size = a.step.layout.block_size;
+    uint4* k = ring + stage * stage_chunks();
+    uint4* v = k + block_size * Shape::kChunks;
+    const std::byte* base_v = base + a.step.layout.value_offset;
+    if (n_valid == block_size && a.step.layout.head_dim == D) {
+      request<true>(k, base, n_valid);
+      if (!halves()) request<true>(v, base_v, n_valid);
+    } else {
+      request<false>(k, base, n_valid);
+      if (!halves()) request<false>(v, base_v, n_valid);
+    }
+    commit_async();
+    ++issued;
+  }
+  // Requests what the ring has room for, up to position `limit` (claimed as far); misses only below `sure`.
+  __device__ void fill(int known, int limit, int sure) {
+    while (issued < used + a.n_stages && own(issued) < limit) {
+      if (issued >= looked + 32) {
+        looked = issued;
+        block = -1;
+        source = kNone;
+        look_up(known);
+        claim(limit);
+      }
+      if (own(issued) >= sure && __shfl_sync(kAllLanes, source, issued - looked) == kMiss) return;
+      issue();
+    }
+  }
+
+  // The block at own position number `used`: first its scores, then its values, then what becomes of the result.
+  __device__ void scores() {
+    wait_async(issued - used - 1);
+    __syncwarp();
+    const int stage = used % a.n_stages;
+    const int b = memory.stages[warp][stage].x;
+    uint64_t mask = ~uint64_t(0) >> (64 - valid_tokens(b));
+    const int unseen = r.first_seen - b * a.step.layout.block_size;
+    if (unseen > 0) mask = mask >> unseen << unseen;  // fewer than the block holds
+    if (a.step.masks != nullptr) {
+      static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+      mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) + int64_t(row) * a.step.max_blocks + b);
+    }
+    block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
+  }
+  __device__ void values() {
+    const int stage = used % a.n_stages;
+    const int2 what = memory.stages[warp][stage];
+    uint4* k = ring + stage * stage_chunks();
+    if (halves()) return values_in_place_of_keys(what);
+    block_.values(k + a.step.layout.block_size * Shape::kChunks, a.step.layout.block_size, memory.block);
+    if (what.y == kMiss) {
+      ++misses;
+      if (page_table != nullptr) keep(what.x, k);
+    }
+    last = what;
+    __syncwarp();  // before the stage is written again
+    ++used;
+  }
+  // The same where half a block has room: its keys have been used.
+  __device__ void values_in_place_of_keys(int2 what) {
+    const auto base = reinterpret_cast<const std::byte*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), used - looked));
+    int to = -1;
+    if (what.y == kMiss) {
+      ++misses;
+      if (page_table != nullptr) to = slot_for(what.x);
+      if (to >= 0) keep_rows(to, 0, ring);
+    }
+    __syncwarp();
+    request<false>(ring, base + a.step.layout.value_offset, valid_tokens(what.x));  // one copy of the code is enough
+    commit_async();
+    wait_async(0);
+    __syncwarp();
+    block_.values(ring, a.step.layout.block_size, memory.block);
+    if (to >= 0) {
+      keep_rows(to, a.step.layout.value_offset, ring);
+      enter(what.x, to);
+    }
+    last = what;
+    __syncwarp();
+    ++used;
+  }
+  // The last block's result counts, at position p.
+  __device__ void keep_result(int p) {
+    block_.merge();
+    if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
+    if (lane == 0 && a.step.order != nullptr && !a.host_driven)
+      a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
+    if (lane == 0 && a.step.stamp) sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
+  }
+  // It does not; but its bytes came.
+  __device__ void drop_result() {
+    if (last.y == kMiss || last.y == kFetched) ++lookups;
+  }
+  // Fetched and never consumed.
+  __device__ void count_waste() {
+    lookups += __popc(__ballot_sync(kAllLanes, source == kFetched && looked + lane >= used));
+  }
+  __device__ int slot_for(int b) {
+    int to = 0;
+    if (lane == 0) to = take_victim(a.step.pool, key(b), now);
+    return __shfl_sync(kAllLanes, to, 0);
+  }
+  // Keys, or values, in the ring: into a slot, offset bytes from its beginning.
+  __device__ void keep_rows(int to, int64_t offset, const uint4* rows) {
+    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes + offset;
+    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
+    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
+    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
+      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens)
+        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = rows[stage_chunk<Shape::kChunks>(t, c)];
+  }
+  // A miss, from its stage into a victim's slot, if there is one.
+  __device__ void keep(int b, const uint4* stage) {
+    const int to = slot_for(b);
+    if (to < 0) return;
+    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes;
+    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
+    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
+    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
+      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens) {
+        const int at = stage_chunk<Shape::kChunks>(t, c);
+        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = stage[at];
+        *reinterpret_cast<uint4*>(base + a.step.layout.value_offset + t * row_bytes + c * 16) =
+            stage[block_size * Shape::kChunks + at];
+      }
+    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see all of the above; but for
+    // blocks that forks share.
+    enter(b, to);
+  }
+
+  // Masses for the test, of each head: to the words of its wave.
+  __device__ void publish(unsigned long long* words, int kind, float mass, uint32_t tag) const {
+    if (block_.leads() && block_.head() < a.group)
+      store_word(words + (kind * kRowWarps + number) * a.group + block_.head(), tagged(__float_as_uint(mass), tag));
+  }
+  __device__ void publish_wide(unsigned long long* words, const HeadStats& forced, const HeadStats& part, uint32_t tag) const {
+    publish(words, kMass, log_sum(part), tag);
+    publish(words, kSmallest, part.smallest, tag);
+    publish(words, kLargest, part.largest, tag);
+    publish(words, kForced, log_sum(forced), tag);
+  }
+  // memory.left, summed over the CTA's warps, by warps 0 (low halves) and 1.
+  __device__ void publish_left(unsigned long long* words, uint32_t tag) const {
+    if (warp >= 2 || lane >= a.group) return;
+    double sum = memory.left[0][lane];
+    for (int i = 1; i < kCtaWarps; ++i) sum += memory.left[i][lane];
+    const int half = warp == 0 ? __double2loint(sum) : __double2hiint(sum);
+    store_word(words + (kLeft * kRowWarps + number) * a.group + lane, tagged(static_cast<uint32_t>(half), tag));
+  }
+
+  // Lane states between launches of a host-driven step: [value][32].
+  __device__ float* saved() const {
+    return a.scratch.lane_states + (int64_t(row) * kRowWarps + number) * 32 * a.scratch.lane_floats + lane;
+  }
+  __device__ void load() {
+    const float* at = saved();
+    block_.load(at);
+    block_.m = at[32 * (a.scratch.lane_floats - 4)];
+    block_.s = at[32 * (a.scratch.lane_floats - 3)];
+  }
+  __device__ void save() const {
+    float* at = saved();
+    block_.save(at);
+    at[32 * (a.scratch.lane_floats - 4)] = block_.m;
+    at[32 * (a.scratch.lane_floats - 3)] = block_.s;
+  }
+
+};
+
+}  // namespace riffle::cuda

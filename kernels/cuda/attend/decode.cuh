@@ -1,0 +1,153 @@
+// What the kernels of decode attention share: a row's geometry, ranking keys, the pool protocol, small warp helpers.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/attend/decode_parts.h"
+
+namespace riffle::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
+
+// ---- rows ----------------------------------------------------------------------------------------------------------
+
+// The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it may read.
+struct RowGeometry {
+  int n_tokens, n_blocks, n_full;
+  int sinks, window, n_forced;
+  int first_seen;           // token; above 0 where Ranked::window leaves some out
+  int first_block;          // of those that hold a token that is seen
+  int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
+  int n_total;              // positions the row may read
+};
+
+__device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, int block_size) {
+  RowGeometry r;
+  r.n_tokens = n_tokens;
+  r.n_blocks = (n_tokens + block_size - 1) / block_size;
+  r.n_full = r.n_blocks - 1;
+  r.first_seen = r.first_block = 0;
+  if (ranked.everything) {
+    if (ranked.window > 0) r.first_seen = max(0, n_tokens - ranked.window);
+    r.first_block = r.first_seen / block_size;
+    r.sinks = r.n_forced = r.n_total = r.n_blocks - r.first_block;
+    r.window = 0;
+    r.first = r.n_blocks;
+    r.n_candidates = 0;
+    return r;
+  }
+  r.sinks = min(ranked.sink_blocks, r.n_full);
+  r.window = min(ranked.window_blocks, r.n_full - r.sinks);
+  r.n_forced = r.sinks + r.window + 1;
+  r.first = r.sinks;
+  r.n_candidates = r.n_full - r.window - r.sinks;
+  int keep = r.n_candidates;
+  if (!ranked.progressive) {
+    const double tokens = ranked.budget <= 1 ? ranked.budget * n_tokens : ranked.budget;
+    const double blocks = fmin(ceil(tokens / block_size), double(r.n_blocks));
+    keep = min(max(int(blocks) - r.n_forced, 0), r.n_candidates);
+  }
+  r.n_total = r.n_forced + keep;
+  return r;
+}
+
+// The forced block at a position below n_forced.
+__device__ inline int forced_block(const RowGeometry& r, int position) {
+  return position < r.sinks ? r.first_block + position : r.n_full - r.window + position - r.sinks;
+}
+
+// Of a row's KV head among those of all layers.
+__device__ inline int64_t head_index(const DecodeStep& step, int row) {
+  return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
+}
+
+// ---- ranking keys --------------------------------------------------------------------------------------------------
+
+// Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).
+__device__ inline unsigned long long rank_key(float score, uint32_t index) {
+  uint32_t bits = __float_as_uint(score);
+  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(~bits) << 32 | index;
+}
+
+// ---- warps ---------------------------------------------------------------------------------------------------------
+
+// Sums v[0..N) over aligned groups of L lanes, splitting the values among the lanes on the way: each exchange halves what a
+// lane keeps while there is more than one. Then v[i] of lane s (within its group) is the sum of value s * N / L + i; for
+// N < L, L / N neighbours hold the same one.
+template <int N, int L>
+__device__ inline void reduce_split(float (&v)[N], int lane) {
+  int n = N;
+#pragma unroll
+  for (int o = L / 2; o > 0; o /= 2) {
+    if (n > 1) {
+      n /= 2;
+      const bool upper = lane & o;
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i)
+        if (i < n) {
+          const float send = upper ? v[i] : v[i + n], keep = upper ? v[i + n] : v[i];
+          v[i] = keep + __shfl_xor_sync(kAllLanes, send, o);
+        }
+    } else {
+      v[0] += __shfl_xor_sync(kAllLanes, v[0], o);
+    }
+  }
+}
+
+__device__ inline void widen(const uint4& chunk, float (&out)[8]) {
+  const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+    out[2 * i] = pair.x;
+    out[2 * i + 1] = pair.y;
+  }
+}
+__device__ inline void widen(const uint4& chunk, float (&out)[4]) {
+  out[0] = __uint_as_float(chunk.x), out[1] = __uint_as_float(chunk.y);
+  out[2] = __uint_as_float(chunk.z), out[3] = __uint_as_float(chunk.w);
+}
+
+// ---- the pool (struct Pool) ----------------------------------------------------------------------------------------
+
+__device__ inline unsigned long long device_pool_key(int table, int64_t entry) {
+  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry)) << kStampBits;
+}
+// The table that names a block of a sequence.
+__device__ inline int table_of(const StepSequence& s, int block) {
+  return block < s.prefix_blocks ? s.prefix_table : s.table;
+}
+// Whether the slot holds this key; if so it stays for this step. word: what words[slot] was when last seen.
+__device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long key, uint32_t now,
+                                  unsigned long long word) {
+  while (word >> kStampBits == key >> kStampBits) {
+    if (word == (key | now)) {  // a row of another sequence has it, and may have brought it in this step
+      __threadfence();
+      return true;
+    }
+    const unsigned long long seen = atomicCAS(pool.words + slot, word, key | now);
+    if (seen == word) return true;
+    word = seen;
+  }
+  return false;
+}
+// A slot for a block that has none: the next victim that this step has not used. -1: there is none left.
+__device__ inline int take_victim(const Pool& pool, unsigned long long key, uint32_t now) {
+  const int n = *pool.n_victims;
+  while (*static_cast<volatile int32_t*>(pool.next_victim) < n) {
+    const int i = atomicAdd(pool.next_victim, 1);
+    if (i >= n) break;
+    const int slot = pool.victims[i];
+    const unsigned long long word = *static_cast<volatile unsigned long long*>(pool.words + slot);
+    if ((word & kMaxStamp) == now) continue;
+    if (atomicCAS(pool.words + slot, word, key | now) != word) continue;  // its owner has just come back for it
+    constexpr unsigned long long kEntryMask = (1ull << 30) - 1, kFree = kFreeWord >> kStampBits;
+    const unsigned long long loser = word >> kStampBits;
+    if (loser != kFree) atomicCAS(pool.page_tables[loser >> 30] + (loser & kEntryMask), slot, -1);
+    return slot;
+  }
+  return -1;
+}
+
+}  // namespace riffle::cuda

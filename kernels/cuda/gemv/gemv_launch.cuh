@@ -1,0 +1,117 @@
+// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows, the launch, clusters.
+#pragma once
+#include "kernels/cuda/convert.cuh"
+
+namespace riffle::cuda {
+
+// Programmatic dependent launch: lets the next kernel's blocks start while this one runs; and waits until all that
+// earlier kernels wrote is there. Both do nothing in a kernel that was launched the ordinary way.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+struct GemvDevice {
+  int n_sm = 0, smem = 0, major = 0;
+};
+// __CUDA_ARCH__ of the code that the device runs: that of the newest generation up to its own which this was built for.
+inline int code_for(const GemvDevice& device) {
+  constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
+  int newest = 0;
+  for (const int arch : kBuilt)
+    if (arch / 100 <= device.major && arch > newest) newest = arch;
+  return newest;
+}
+inline Status ask_device(GemvDevice* device) {
+  int id = 0;
+  if (Status s = cudaGetDevice(&id); s != cudaSuccess) return s;
+  if (Status s = cudaDeviceGetAttribute(&device->n_sm, cudaDevAttrMultiProcessorCount, id); s != cudaSuccess) return s;
+  if (Status s = cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id); s != cudaSuccess)
+    return s;
+  return cudaDeviceGetAttribute(&device->smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+}
+
+inline cudaLaunchAttribute cluster_of(unsigned blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = blocks;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return attribute;
+}
+
+template <class Kernel, class Args>
+Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem, bool overlap,
+                   cudaStream_t stream, unsigned cluster = 1) {
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+      s != cudaSuccess)
+    return s;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned n = 0;
+  if (overlap) {
+    attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) attributes[n++] = cluster_of(cluster);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = smem;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = n;
+  if (Status s = cudaLaunchKernelEx(&config, kernel, args); s != cudaSuccess) return s;
+  return cudaGetLastError();
+}
+
+// How many clusters of so many blocks the device has room for at once.
+template <class Kernel>
+Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, int* most) {
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+      s != cudaSuccess)
+    return s;
+  cudaLaunchAttribute attribute = cluster_of(cluster);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(cluster);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = smem;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(most, kernel, &config);
+}
+
+// `rows` rows of x at a time.
+template <class Launch>
+Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
+  for (int first = 0; first < args.n; first += rows) {
+    Gemv part = args;
+    part.x += first * args.ldx;
+    part.n = args.n - first < rows ? args.n - first : rows;
+    for (int o = 0; o < args.n_outs; o++)
+      if (part.y[o] != nullptr) part.y[o] += first * args.ldy[o];
+    if (Status s = launch(part); s != cudaSuccess) return s;
+  }
+  return cudaSuccess;
+}
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Cuts the outputs into units of `rows` rows (SwiGlu: half of them of either matrix, which together are one output). Sets
+// plan.units, of each output, and plan.n_units.
+template <class Plan>
+void set_units(Plan& plan, const Gemv& args, int rows) {
+  const bool pairs = args.then == Then::SwiGlu;
+  if (pairs) rows /= 2;
+  plan.n_units = 0;
+  for (int o = 0; o < (pairs ? 1 : args.n_outs); o++) {
+    plan.units[o] = static_cast<int>(round_up(args.w[o].rows, rows) / rows);
+    plan.n_units += plan.units[o];
+  }
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,342 @@
+// y = W x for few rows x, of weights of 4 to 6 bits: what gemv.cu does for wider ones. Fewer bytes leave less time for
+// arithmetic, so products are dp4a's of quants and of x in three signed bytes, 23 bits of a group of 32 with a scale in
+// common; sums of 32 products are exact, and what is left is f32. A warp takes a unit of R rows of W at a time; its
+// bytes come through a ring in shared memory, filled by asynchronous copies that begin before x is there and run on
+// from unit to unit, so that registers do not limit what is in flight and the next kernel's blocks find room beside
+// this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups in the order of the
+// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device. From
+// tensor_rows() rows on gemv_quant_tensor.cu makes the same bits faster.
+#include "kernels/cuda/gemv/gemv_quant.cuh"
+#include "kernels/cuda/gemv/gemv_quant.h"
+#include "kernels/cuda/gemv/gemv_ring.cuh"
+#include "kernels/cuda/layer/rmsnorm.cuh"
+
+namespace riffle::cuda::gemv_quant {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of squares of x
+constexpr int kMaxStages = 8;
+constexpr int kMostRows = 8;  // of x in one launch
+// From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
+constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
+constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
+
+struct Plan {
+  Gemv args;
+  RowParts row;             // bytes
+  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int n_units, rounds;      // rounds: units a warp goes through
+  int n_steps;              // in a row
+  int chunk;                // steps whose x is in shared memory at a time
+  int stages, groups;       // of a warp's ring; groups of copies in a stage
+};
+
+// The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
+struct Unit {
+  int out;
+  int row;
+};
+__device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
+  int out = 0;
+  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
+  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
+  return {out, u * rows};
+}
+
+// Copies one part of a matrix, kRow bytes of each of R rows a step. A lane's copies are always at the same places.
+template <int kRow, int R>
+struct Part {
+  static constexpr int kPiece = kRow < 16 ? kRow : 16, kOfRow = kRow / kPiece, kCopies = (kOfRow * R + 31) / 32;
+  static constexpr bool kSame = kOfRow % 32 == 0;  // all copies of a lane end where the row does at the same step
+  const char *first, *second;                      // SwiGlu: of the first and of the second half of the rows
+  uint32_t at[kCopies];                            // pieces from there
+  int left[kSame ? 1 : kCopies];                   // bytes of the row from there on
+
+  __device__ __forceinline__ bool is_second(int lane, int i, bool pairs) const {
+    return pairs && (i * 32 + lane) / kOfRow >= R / 2;
+  }
+  // last: a row beyond it is read as it is, but not stored.
+  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs, int row, int last,
+                                       int64_t row_bytes) {
+    first = static_cast<const char*>(one), second = static_cast<const char*>(other);
+#pragma unroll
+    for (int i = 0; i < kCopies; i++) {
+      const int piece = i * 32 + lane, in = piece % kOfRow;
+      const int r = piece / kOfRow - (is_second(lane, i, pairs) ? R / 2 : 0);
+      at[i] = static_cast<uint32_t>(min(row + r, last)) * (static_cast<uint32_t>(row_bytes) / kPiece) + in;
+      if (!kSame || i == 0) left[i] = static_cast<int>(row_bytes) - in * kPiece;
+    }
+  }
+  __device__ __forceinline__ void copy(int lane, uint32_t to, bool pairs) {
+#pragma unroll
+    for (int i = 0; i < kCopies; i++) {
+      const char* from;
+      asm("mad.wide.u32 %0, %1, %2, %3;"
+          : "=l"(from)
+          : "r"(at[i]), "n"(kPiece), "l"(is_second(lane, i, pairs) ? second : first));
+      if (kOfRow * R % 32 == 0 || i * 32 + lane < kOfRow * R)
+        copy_or_zero<kPiece>(to + (i * 32 + lane) * kPiece, from, left[kSame ? 0 : i] > 0);
+      at[i] += kOfRow;
+      if (!kSame || i + 1 == kCopies) left[kSame ? 0 : i] -= kRow;
+    }
+  }
+};
+template <int R>
+struct Part<0, R> {
+  __device__ __forceinline__ void seek(int, const void*, const void*, bool, int, int, int64_t) {}
+  __device__ __forceinline__ void copy(int, uint32_t, bool) {}
+};
+
+// Fills the warp's ring, units one after the other.
+template <WType T, int R>
+struct Producer {
+  using F = Format<T>;
+  using S = Slot<T, R>;
+  Part<F::kData, R> data;
+  Part<F::kHigh, R> high;
+  Part<F::kScales, R> scales;
+  Part<F::kBlocks, R> blocks;
+  int unit, step;
+
+  __device__ __forceinline__ void seek(const Plan& plan, int lane, int u) {
+    unit = u, step = 0;
+    if (u >= plan.n_units) return;
+    const bool pairs = plan.args.then == Then::SwiGlu;
+    const Unit at = unit_at(plan, u, pairs ? R / 2 : R);
+    const Matrix &w = plan.args.w[at.out], &v = plan.args.w[pairs ? 1 : at.out];
+    const int last = static_cast<int>(w.rows) - 1;
+    data.seek(lane, w.data, v.data, pairs, at.row, last, plan.row.data);
+    high.seek(lane, w.high, v.high, pairs, at.row, last, plan.row.high);
+    scales.seek(lane, w.scales, v.scales, pairs, at.row, last, plan.row.scales);
+    blocks.seek(lane, w.blocks, v.blocks, pairs, at.row, last, plan.row.blocks);
+  }
+  __device__ __forceinline__ void copy(const Plan& plan, int lane, uint32_t slot) {
+    if (unit < plan.n_units) {
+      const bool pairs = plan.args.then == Then::SwiGlu;
+      data.copy(lane, slot, pairs);
+      high.copy(lane, slot + S::kHigh, pairs);
+      scales.copy(lane, slot + S::kScales, pairs);
+      blocks.copy(lane, slot + S::kBlocks, pairs);
+      if (++step == plan.n_steps) seek(plan, lane, unit + static_cast<int>(gridDim.x) * kWarps);
+    }
+    close_stage(plan.groups);
+  }
+};
+
+// x of a step and one row in shared memory: [part * 2 + half][lane] uint4, then [lane] {unit, sum}.
+constexpr int kBytesOfX = 32 * (6 * 16 + 8);
+
+// Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past the end. A thread
+// takes 8 values, so four make a group. With `sums`: each warp's sums of squares of the whole rows.
+template <int N>
+__device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
+  const Gemv& a = plan.args;
+  const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep, end = begin + plan.chunk * kStep;
+  const int last = sums != nullptr && cols > end ? cols : end;
+  float squares[N] = {};
+#pragma unroll 1
+  for (int base = begin; base < last; base += kThreads * 8) {
+    const int c = base + static_cast<int>(threadIdx.x) * 8;
+    float4 weight[2] = {make_float4(1, 1, 1, 1), make_float4(1, 1, 1, 1)}, v[N][2];
+    if (a.norm != nullptr && c < cols) {
+      weight[0] = *reinterpret_cast<const float4*>(a.norm + c);
+      weight[1] = *reinterpret_cast<const float4*>(a.norm + c + 4);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
+      if (i < a.n && c < cols) {
+        v[i][0] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c);
+        v[i][1] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c + 4);
+      }
+    }
+    const int in_step = (c - begin) % kStep, lane = in_step / kGroup, half = in_step % kGroup / 16,
+              in_half = in_step % 16;
+    char* to = xs + (c - begin) / kStep * (N * kBytesOfX);
+#pragma unroll
+    for (int i = 0; i < N; i++, to += kBytesOfX) {
+      squares[i] = add_squares(add_squares(squares[i], v[i][0]), v[i][1]);
+      float x[8] = {v[i][0].x, v[i][0].y, v[i][0].z, v[i][0].w, v[i][1].x, v[i][1].y, v[i][1].z, v[i][1].w};
+      if (a.norm != nullptr) {
+        x[0] *= weight[0].x, x[1] *= weight[0].y, x[2] *= weight[0].z, x[3] *= weight[0].w;
+        x[4] *= weight[1].x, x[5] *= weight[1].y, x[6] *= weight[1].z, x[7] *= weight[1].w;
+      }
+      const Eight eight = in_bytes(x);
+      if (c >= end) continue;
+#pragma unroll
+      for (int p = 0; p < 3; p++)
+        *reinterpret_cast<uint2*>(to + ((2 * p + half) * 32 + lane) * 16 + in_half) = eight.part[p];
+      if (threadIdx.x % 4 == 0)
+        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) = make_float2(eight.unit, eight.sum);
+    }
+  }
+  if (sums == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const float sum = warp_sum(squares[i]);
+    if (threadIdx.x % 32 == 0) sums[i * kWarps + threadIdx.x / 32] = sum;
+  }
+}
+
+template <WType T, int N, int R>
+__global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_constant__ Plan plan) {
+  using S = Slot<T, R>;
+  extern __shared__ uint4 shared[];
+  __shared__ float sums[N * kWarps];
+  const Gemv& a = plan.args;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  char* const ring = reinterpret_cast<char*>(shared) + warp * plan.stages * S::kBytes;
+  char* const xs = reinterpret_cast<char*>(shared) + kWarps * plan.stages * S::kBytes;
+  const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * S::kBytes;
+
+  // Weights first: they wait for nobody.
+  let_next_start();
+  Producer<T, R> producer;
+  const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  producer.seek(plan, lane, first);
+#pragma unroll 1
+  for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, ring_at + s * S::kBytes);
+
+  wait_for_previous();
+  stage<N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
+  __syncthreads();
+  // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied there.
+  const int i = lane % N, r_mine = lane / N;
+  float norm_of_mine = 1;
+  if (a.norm != nullptr) {
+    float squares = 0;
+    for (int w = 0; w < kWarps; w++) squares += sums[i * kWarps + w];
+    norm_of_mine = 1.0f / sqrtf(__fadd_rn(squares / static_cast<float>(a.w[0].cols), a.eps));
+  }
+  const bool pairs = a.then == Then::SwiGlu;
+  uint32_t slot = 0, slot_before = ring_bytes - S::kBytes;
+
+  for (int round = 0; round < plan.rounds; round++) {
+    const int u = first + round * kWarps * static_cast<int>(gridDim.x);
+    const bool active = u < plan.n_units;
+    float* y = nullptr;  // this lane's output, if it has one
+    float before = 0;
+    if (active) {
+      const Unit at = unit_at(plan, u, pairs ? R / 2 : R);
+      const int row = at.row + r_mine;
+      if (r_mine < (pairs ? R / 2 : R) && i < a.n && row < a.w[at.out].rows) y = a.y[at.out] + i * a.ldy[at.out] + row;
+      if (y != nullptr && a.then == Then::Add) before = *y;
+    }
+    float sum[R][N] = {};
+    for (int begin = 0; begin < plan.n_steps; begin += plan.chunk) {
+      if (plan.chunk < plan.n_steps && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
+        __syncthreads();
+        stage<N>(plan, begin, xs, nullptr);
+        __syncthreads();
+      }
+      if (!active) continue;
+      const char* x_at = xs;
+      const int end = min(begin + plan.chunk, plan.n_steps);
+#pragma unroll 1
+      for (int step = begin; step < end; step++) {
+        wait_for_stage();
+        __syncwarp();  // all lanes' copies are there, and all have read the slot before
+        producer.copy(plan, lane, ring_at + slot_before);
+        const char* const from = ring + slot;
+        slot_before = slot;
+        slot = slot + S::kBytes == ring_bytes ? 0 : slot + S::kBytes;
+        int q[R][8];
+        Scales scales[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) unpack<T>(from, R, r, lane, q[r]), scales[r] = scales_of<T>(from, R, r, lane);
+#pragma unroll
+        for (int j = 0; j < N; j++, x_at += kBytesOfX) {
+          Group x;
+#pragma unroll
+          for (int p = 0; p < 6; p++)
+            x.part[p / 2][p % 2] = *reinterpret_cast<const uint4*>(x_at + (p * 32 + lane) * 16);
+          const float2 more = *reinterpret_cast<const float2*>(x_at + 6 * 32 * 16 + lane * 8);
+          x.unit = more.x, x.sum = more.y;
+#pragma unroll
+          for (int r = 0; r < R; r++) sum[r][j] = multiply<T>(q[r], scales[r], x, sum[r][j]);
+        }
+      }
+    }
+    if (!active) continue;
+
+    float mine = 0;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int j = 0; j < N; j++) {
+        const float whole = sum_of_lanes(sum[r][j]);
+        if (lane == r * N + j) mine = whole;
+      }
+    mine = __fmul_rn(mine, norm_of_mine);
+    const float up = __shfl_down_sync(0xffffffffu, mine, R / 2 * N);
+    if (y == nullptr) continue;
+    *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? __fmul_rn(silu(mine), up) : mine;
+  }
+#if __CUDA_ARCH__ >= 800
+  cp_async_wait<0>();
+#endif
+}
+
+template <WType T, int N>
+Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  constexpr int R = rows_of_unit(N), kStage = kWarps * Slot<T, R>::kBytes;
+  Plan plan = {};
+  plan.args = args;
+  plan.row = row_parts(T, args.w[0].cols);
+  set_units(plan, args, R);
+  if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
+  plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
+  // Half of the shared memory if that is enough, so that the next kernel's block has room; else all of it.
+  constexpr int kFew = 3, kFixed = 1024 + N * kWarps * 4;
+  int room = device.smem / 2 - kFixed;
+  if (plan.n_steps * N * kBytesOfX + kFew * kStage > room) room = device.smem - kFixed;
+  const int x_room = room - kFew * kStage;
+  plan.chunk = plan.n_steps;
+  if (plan.n_steps * N * kBytesOfX > x_room) plan.chunk = x_room / (N * kBytesOfX);
+  if (plan.chunk <= 0) return cudaErrorNotSupported;
+  plan.stages = (room - plan.chunk * N * kBytesOfX) / kStage;
+  if (plan.stages > kMaxStages) plan.stages = kMaxStages;
+  while (!stages_possible(plan.stages)) plan.stages--;
+  plan.groups = kGroupsLeft / (plan.stages - 2);
+  const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
+  const size_t smem = static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
+  return launch_gemv(kernel<T, N, R>, plan, dim3(grid), kThreads, smem, args.overlap, stream);
+}
+
+template <WType T>
+Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  const Status s = args.n == 1   ? launch_rows<T, 1>(args, device, stream)
+                   : args.n == 2 ? launch_rows<T, 2>(args, device, stream)
+                   : args.n <= 4 ? launch_rows<T, 4>(args, device, stream)
+                                 : launch_rows<T, 8>(args, device, stream);
+  if (s != cudaErrorNotSupported || args.n == 1) return s;
+  // A device with less shared memory.
+  return launch_in_parts(args, (args.n + 1) / 2,
+                         [&](const Gemv& part) { return launch_type<T>(part, device, stream); });
+}
+
+Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  switch (args.w[0].type) {
+    case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
+    case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
+    case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
+    case WType::Q5_1: return launch_type<WType::Q5_1>(args, device, stream);
+    case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
+    case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
+    case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  if (args.cores == Cores::Tensor || (args.cores == Cores::Best && args.n >= tensor_rows(args.w[0].type))) {
+    const Status s = launch_tensor(args, device, stream);
+    if (s != cudaErrorNotSupported) return s;
+  }
+  return launch_in_parts(args, kMostRows, [&](const Gemv& part) { return launch_ordinary(part, device, stream); });
+}
+
+}  // namespace riffle::cuda::gemv_quant

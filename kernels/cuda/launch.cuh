@@ -1,0 +1,37 @@
+// Programmatic dependent launch (compute capability 9.0): a kernel may start while the one before it still runs, read what
+// that one does not write, and then wait for it. Every kernel launched so must wait, or whoever depends on it could overtake
+// what lies further back.
+#pragma once
+#include "kernels/cuda/cuda.h"
+
+namespace riffle::cuda {
+
+// Lets the next kernel's blocks start.
+__device__ __forceinline__ void allow_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Until all that earlier kernels wrote is there. Nothing in a kernel that was launched the ordinary way.
+__device__ __forceinline__ void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class Kernel, class Args>
+Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool overlap, cudaStream_t stream) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  if (Status status = cudaLaunchKernelEx(&config, kernel, args); status != cudaSuccess) return status;
+  return cudaGetLastError();
+}
+
+}  // namespace riffle::cuda

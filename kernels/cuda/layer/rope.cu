@@ -1,0 +1,110 @@
+// Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks. One block of threads
+// rotates one head; a thread takes one pair. Products and sums are rounded one by one, as on the CPU.
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kMaxHalf = 512;  // pairs of a head
+
+struct Pair {
+  float first, second;  // of the output: elements j and j + half
+};
+
+__device__ Pair rotate(const float* head, int j, int half, const float* cs, bool interleaved) {
+  const float x0 = interleaved ? head[2 * j] : head[j], x1 = interleaved ? head[2 * j + 1] : head[j + half];
+  const float c = cs[2 * j], s = cs[2 * j + 1];
+  return {__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)), __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
+}
+
+// As kernels/cpu kv_store: f16 beyond 65520 is infinity.
+__device__ void store_kv(std::byte* base, KvType type, int64_t i, float x) {
+  if (type == KvType::F32) reinterpret_cast<float*>(base)[i] = x;
+  else reinterpret_cast<__half*>(base)[i] = __float2half_rn(x);
+}
+
+// In place: the whole head is read before any of it is written. All threads of the block call this.
+__device__ void rotate_in_place(float* head, int half, const float* cs, bool interleaved) {
+  const int j = threadIdx.x;
+  Pair pair = {};
+  if (j < half) pair = rotate(head, j, half, cs, interleaved);
+  __syncthreads();
+  if (j < half) head[j] = pair.first, head[j + half] = pair.second;
+}
+
+// Row `slot` of a block: the rotated key and the value.
+__device__ void append(const float* k, const float* v, int half, const float* cs, bool interleaved, std::byte* block,
+                       int64_t slot, const KvLayout& layout) {
+  const int j = threadIdx.x;
+  if (j >= half) return;
+  const Pair pair = rotate(k, j, half, cs, interleaved);
+  const int64_t row = slot * layout.head_dim;
+  store_kv(block, layout.type, row + j, pair.first);
+  store_kv(block, layout.type, row + j + half, pair.second);
+  store_kv(block + layout.value_offset, layout.type, row + j, v[j]);
+  store_kv(block + layout.value_offset, layout.type, row + j + half, v[j + half]);
+}
+
+__global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0, bool interleaved) {
+  const int64_t i = blockIdx.x;
+  rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
+                  cos_sin + (pos0 + i) * head_dim, interleaved);
+}
+
+__global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
+  const int64_t i = blockIdx.x;
+  const int d = a.layout.head_dim, head = blockIdx.y;
+  allow_next();
+  const StepSequence& sequence = a.sequences[i];
+  const int64_t position = sequence.n_tokens - 1;
+  const float* cs = a.cos_sin + position * d;
+  wait_for_earlier();  // q, k and v
+  if (head < a.n_heads) {
+    rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.interleaved);
+    return;
+  }
+  const int64_t kv_head = head - a.n_heads;
+  const int64_t from = i * a.ldk + kv_head * d, block = static_cast<int64_t>(a.layer) * a.n_kv_heads + kv_head;
+  append(a.k + from, a.v + from, d / 2, cs, a.interleaved, sequence.tail + block * a.layout.block_bytes,
+         position % a.layout.block_size, a.layout);
+}
+
+__global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, const float* cos_sin, int64_t pos0,
+                               bool interleaved, std::byte* blocks, int64_t n_blocks, KvLayout layout) {
+  const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i, from = i * ldk + head * layout.head_dim;
+  const int64_t block = head * n_blocks + position / layout.block_size;
+  append(k + from, v + from, layout.head_dim / 2, cos_sin + position * layout.head_dim, interleaved,
+         blocks + block * layout.block_bytes, position % layout.block_size, layout);
+}
+
+bool bad_head(int head_dim) { return head_dim < 2 || head_dim % 2 != 0 || head_dim / 2 > kMaxHalf; }
+int threads_for(int head_dim) { return (head_dim / 2 + 31) / 32 * 32; }
+
+}  // namespace
+
+Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin, int64_t pos0,
+            bool interleaved, cudaStream_t stream) {
+  if (bad_head(head_dim)) return cudaErrorNotSupported;
+  rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(x, ld, head_dim, cos_sin,
+                                                                                             pos0, interleaved);
+  return cudaGetLastError();
+}
+
+Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream) {
+  if (bad_head(args.layout.head_dim)) return cudaErrorNotSupported;
+  const dim3 grid(args.n, args.n_heads + args.n_kv_heads);
+  return launch(step_kernel, args, grid, threads_for(args.layout.head_dim), args.overlap, stream);
+}
+
+Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads, const float* cos_sin,
+                           int64_t pos0, bool interleaved, std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
+                           cudaStream_t stream) {
+  if (bad_head(layout.head_dim)) return cudaErrorNotSupported;
+  if ((pos0 + n + layout.block_size - 1) / layout.block_size > n_blocks) return cudaErrorInvalidValue;
+  prefill_kernel<<<dim3(static_cast<unsigned>(n), n_kv_heads), threads_for(layout.head_dim), 0, stream>>>(
+      k, v, ldk, cos_sin, pos0, interleaved, blocks, n_blocks, layout);
+  return cudaGetLastError();
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,53 @@
+// Tails that have become full turn into blocks like all others: copied to their host blocks and, where a victim's slot can be
+// had, into the pool; and digested.
+#include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/select/int4.cuh"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kSealThreads = 128;
+
+// One block of threads a tail (layer, head).
+__global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constant__ Seal a) {
+  __shared__ int slot;
+  const int64_t tail = blockIdx.x, entry = tail * a.sequence.max_blocks + a.block, bytes = a.layout.block_bytes;
+  const auto* from = reinterpret_cast<const uint4*>(a.sequence.tail + tail * bytes);
+  if (threadIdx.x == 0) {
+    slot = -1;
+    if (a.pool.n_slots > 0)
+      slot = take_victim(a.pool, device_pool_key(a.sequence.table, entry), *a.pool.now);
+    if (slot >= 0) a.pool.page_tables[a.sequence.table][entry] = slot;
+  }
+  __syncthreads();
+  auto* kept = slot >= 0 ? reinterpret_cast<uint4*>(a.pool.slots + slot * bytes) : nullptr;
+  auto* host = a.to_host ? reinterpret_cast<uint4*>(a.sequence.host[entry]) : nullptr;
+  for (int64_t i = threadIdx.x; i < bytes / 16; i += kSealThreads) {
+    const uint4 chunk = from[i];
+    if (host != nullptr) host[i] = chunk;
+    if (kept != nullptr) kept[i] = chunk;
+  }
+}
+
+}  // namespace
+
+Status seal_tails(const Seal& a, cudaStream_t stream) {
+  const int tails = a.n_layers * a.n_kv_heads;
+  seal_kernel<<<tails, kSealThreads, 0, stream>>>(a);
+  if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
+  // The tails are one block each of so many heads; digests of block `block`.
+  const int64_t stride = int64_t(a.with_mean ? 3 : 2) * a.layout.head_dim;
+  const Status status = build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest, a.with_mean,
+                                      a.digests + a.block * stride, stride, a.bound_factor + a.block,
+                                      a.sequence.max_blocks, stream);
+  if (status != cudaSuccess || a.codes == nullptr) return status;
+  if (Status means = mean_values(a.sequence.tail, 1, 0, 1, tails, a.layout, a.value_means + a.block * a.layout.head_dim,
+                                 a.sequence.max_blocks, stream);
+      means != cudaSuccess)
+    return means;
+  return encode_int4(a.sequence.tail, 1, 0, 1, tails, a.layout,
+                     a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim), a.sequence.max_blocks,
+                     stream);
+}
+
+}  // namespace riffle::cuda

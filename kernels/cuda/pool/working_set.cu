@@ -1,0 +1,37 @@
+// How many blocks of each row the last steps attended to: the stamps of attend_row.cuh, counted.
+#include "kernels/cuda/attend/decode.cuh"
+
+namespace riffle::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One CTA a row: x is the layer and KV head, y the sequence.
+__global__ __launch_bounds__(kThreads) void count_kernel(const __grid_constant__ WorkingSets a) {
+  __shared__ int counts[kThreads / 32];
+  const StepSequence& s = a.sequences[blockIdx.y];
+  const int n_tokens = s.n_tokens, n_blocks = (n_tokens + a.block_size - 1) / a.block_size;
+  const auto before = static_cast<uint32_t>(max(n_tokens - a.window, 0));  // the newest stamp that is too old; 0 always is
+  const uint32_t* stamps = s.last_use + blockIdx.x * s.max_blocks;
+  int count = 0;
+#pragma unroll 8
+  for (int b = threadIdx.x; b < n_blocks; b += kThreads) count += __ldg(stamps + b) > before;
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) count += __shfl_xor_sync(kAllLanes, count, o);
+  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int i = 1; i < kThreads / 32; ++i) count += counts[i];
+  const int64_t layer = blockIdx.x / a.n_kv_heads, head = blockIdx.x % a.n_kv_heads;
+  a.results[(layer * a.n + blockIdx.y) * a.n_kv_heads + head].working_set = count;
+}
+
+}  // namespace
+
+Status count_working_sets(const WorkingSets& a, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(a.n_layers * a.n_kv_heads), static_cast<unsigned>(a.n));
+  count_kernel<<<grid, kThreads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,111 @@
+// What the handles of riffle.h are, and the border that no exception crosses.
+#pragma once
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <optional>
+
+#include "engine/engine.h"
+#include "engine/schedule/scheduler.h"
+#include "model/chat/chat_template.h"
+#include "util/error.h"
+
+// Long enough for every message; fixed, so that reporting "out of memory" needs none.
+using ErrorText = char[512];
+
+struct riffle_model {
+  std::unique_ptr<riffle::Model> model;
+  std::string weight_type, rope_scaling;
+  std::optional<riffle::ChatFormat> chat;  // nothing: a template that riffle does not know, or none
+  std::mutex error_lock;  // threads may tokenise at once
+  std::mutex weights_lock;  // ... and create contexts
+  ErrorText error = "";
+};
+
+struct riffle_context {
+  riffle_model* model = nullptr;
+  std::unique_ptr<riffle::Engine> engine;
+  riffle_scheduler* scheduler = nullptr;  // at most one
+  ErrorText error = "";
+};
+
+struct riffle_session {
+  riffle_context* context = nullptr;
+  std::unique_ptr<riffle::Sequence> sequence;
+};
+
+struct riffle_scheduler {
+  riffle_context* context = nullptr;
+  std::unique_ptr<riffle::Scheduler> scheduler;
+  bool running = false;  // inside a call that may call back
+};
+
+namespace riffle {
+
+template <class Body>
+riffle_status guarded(char* err, size_t err_size, Body&& body) {
+  const auto say = [&](const char* text) {
+    if (err && err_size) snprintf(err, err_size, "%s", text);
+  };
+  try {
+    say("");
+    body();
+    return RIFFLE_OK;
+  } catch (const Error& e) {
+    say(e.what());
+    return e.status();
+  } catch (const std::bad_alloc&) {
+    say("out of memory");
+    return RIFFLE_OUT_OF_MEMORY;
+  } catch (const std::exception& e) {
+    say(e.what());
+    return RIFFLE_INTERNAL;
+  } catch (...) {
+    say("unknown error");
+    return RIFFLE_INTERNAL;
+  }
+}
+
+template <class Body>
+riffle_status on_context(riffle_context* c, Body&& body) {
+  if (!c) return RIFFLE_BAD_ARGUMENT;
+  return guarded(c->error, sizeof c->error, body);
+}
+
+template <class Body>
+riffle_status on_session(riffle_session* s, Body&& body) {
+  if (!s) return RIFFLE_BAD_ARGUMENT;
+  return on_context(s->context, body);
+}
+
+template <class Body>
+riffle_status on_model(riffle_model* m, Body&& body) {
+  if (!m) return RIFFLE_BAD_ARGUMENT;
+  ErrorText text = "";
+  const riffle_status status = guarded(text, sizeof text, body);
+  const std::lock_guard<std::mutex> lock(m->error_lock);
+  memcpy(m->error, text, sizeof text);
+  return status;
+}
+
+inline void require(bool ok, const char* what) {
+  if (!ok) fail(RIFFLE_BAD_ARGUMENT, "%s is NULL", what);
+}
+
+template <class Struct>
+void require_size(const Struct& s, const char* what) {
+  if (s.struct_size != sizeof s)
+    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size, sizeof s);
+}
+
+// The (out, capacity, n_out) rule of riffle.h.
+template <class T>
+void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {
+  *n_out = n;
+  if (n > capacity) fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
+  if (n) require(out, "the output buffer");
+  std::copy_n(values, n, out);
+}
+
+}  // namespace riffle

@@ -1,0 +1,95 @@
+// riffle.h: many requests at once.
+#include "api/api_handles.h"
+
+using namespace riffle;
+
+template <class Body>
+static riffle_status on_scheduler(riffle_scheduler* s, Body&& body) {
+  if (!s) return RIFFLE_BAD_ARGUMENT;
+  return on_context(s->context, body);
+}
+
+namespace {
+
+// A call of the scheduler's may call back; what may not be done from there asks for this.
+class Running {
+ public:
+  explicit Running(riffle_scheduler* s) : s_(s) {
+    if (s->running) fail(RIFFLE_BAD_ARGUMENT, "the scheduler is inside a call: its callbacks may only submit");
+    s->running = true;
+  }
+  ~Running() { s_->running = false; }
+
+ private:
+  riffle_scheduler* s_;
+};
+
+}  // namespace
+
+extern "C" {
+
+void riffle_scheduler_defaults(riffle_scheduler_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+  o->window = 12;
+  o->max_skips = 64;
+}
+
+riffle_status riffle_scheduler_create(riffle_context* context, const riffle_scheduler_options* options,
+                                      riffle_scheduler** scheduler) {
+  if (scheduler) *scheduler = nullptr;
+  return on_context(context, [&] {
+    require(scheduler, "scheduler");
+    if (context->scheduler) fail(RIFFLE_BAD_ARGUMENT, "the context has a scheduler already: free it first");
+    riffle_scheduler_options o;
+    riffle_scheduler_defaults(&o);
+    if (options) {
+      require_size(*options, "scheduler options");
+      o = *options;
+    }
+    auto s = std::make_unique<riffle_scheduler>();
+    s->context = context;
+    s->scheduler = std::make_unique<Scheduler>(*context->engine, o);
+    context->scheduler = s.get();
+    *scheduler = s.release();
+  });
+}
+
+void riffle_scheduler_free(riffle_scheduler* scheduler) {
+  if (!scheduler) return;
+  scheduler->context->scheduler = nullptr;
+  delete scheduler;
+}
+
+riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens, size_t n_tokens,
+                                      const riffle_generate_options* options, uint64_t* id) {
+  return on_scheduler(scheduler, [&] {
+    require(tokens || !n_tokens, "tokens");
+    riffle_generate_options o;
+    riffle_generate_defaults(&o);
+    if (options) {
+      require_size(*options, "generate options");
+      o = *options;
+    }
+    const uint64_t number = scheduler->scheduler->submit({tokens, n_tokens}, o);
+    if (id) *id = number;
+  });
+}
+
+riffle_status riffle_scheduler_cancel(riffle_scheduler* scheduler, uint64_t id) {
+  return on_scheduler(scheduler, [&] {
+    const Running running(scheduler);
+    scheduler->scheduler->cancel(id);
+  });
+}
+
+riffle_status riffle_scheduler_step(riffle_scheduler* scheduler, riffle_iteration* iteration) {
+  return on_scheduler(scheduler, [&] {
+    if (iteration) require_size(*iteration, "iteration");
+    const Running running(scheduler);
+    scheduler->scheduler->step(iteration);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,22 @@
+// Built where the CUDA toolkit is not: the CUDA device exists by name only.
+#include "backend/cuda/cuda.h"
+#include "util/error.h"
+
+namespace riffle {
+
+bool cuda_usable(std::string& text) {
+  text.clear();  // nothing was looked for
+  return false;
+}
+
+bool cuda_shape_supported(const Config&, const BlockLayout&, std::string&) { return false; }
+
+CudaPlan plan_cuda(const Model&, const CudaBackendOptions&) {
+  fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const Model&, const CudaBackendOptions&, ThreadPool*) {
+  fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
+}
+
+}  // namespace riffle

@@ -1,0 +1,105 @@
+#include "cli/batch/ahead.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+
+#include "cli/text.h"
+
+namespace riffle::cli {
+
+static constexpr size_t kAround = sizeof(".") - 1 + sizeof(".ahead") - 1;
+
+AheadFile::AheadFile(const std::string& output) {
+  const size_t name = output.rfind('/') + 1;  // npos + 1: 0
+  // Where that is too long for a name: its beginning, and a hash of the whole.
+  std::string kept = output.substr(name);
+  if (kept.size() > NAME_MAX - kAround) {
+    const size_t hash = std::hash<std::string>()(kept);
+    kept = kept.substr(0, NAME_MAX - kAround - 17) + text_of("-%016zx", hash);
+  }
+  path_ = output.substr(0, name) + "." + kept + ".ahead";
+}
+
+void AheadFile::fail(const char* what, int error) const {
+  throw Exit(EXIT_RUN, path_ + ": " + what + ": " + std::strerror(error));
+}
+
+size_t AheadFile::load(HeldRecords& held) {
+  Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) {
+    if (errno == ENOENT) return 0;
+    fail("cannot open", errno);
+  }
+  struct stat s {};
+  const bool regular = ::fstat(file.get(), &s) == 0 && S_ISREG(s.st_mode);
+  LineReader reader(file.get(), path_, kMaxRecordBytes);
+  held.ahead_name = path_;
+  std::string line;
+  size_t damaged = 0;
+  while (regular && reader.next(line) == LineReader::Got::LINE && reader.whole()) {
+    RecordHead head;
+    try {
+      head = record_of(reader, line);
+    } catch (const std::runtime_error&) {
+      ++damaged;
+      continue;
+    }
+    end_ = reader.offset();
+    if (head.failed || held.by_line.contains(head.line)) continue;
+    held.ahead[head.line] = HeldRecord{head.custom_id, false};
+    records_[head.line] = std::move(line);
+  }
+  if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
+    throw Exit(EXIT_RUN, path_ + " is no file of riffle batch, which keeps answers there until their turn comes: move it away");
+  return damaged;
+}
+
+std::optional<std::string> AheadFile::take(size_t line) {
+  const auto at = records_.find(line);
+  if (at == records_.end()) return std::nullopt;
+  std::string record = std::move(at->second);
+  records_.erase(at);
+  return record;
+}
+
+bool AheadFile::add(const std::string& record) {
+  if (file_.get() < 0) {
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (file_.get() < 0 && (errno == EACCES || errno == EPERM || errno == EROFS)) return false;
+    if (file_.get() < 0) fail("cannot create", errno);
+    if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
+  }
+  const std::string line = record + "\n";
+  if (const int error = write_all(file_.get(), line)) fail("cannot write", error);
+  end_ += line.size();
+  unsynced_ = true;
+  return true;
+}
+
+void AheadFile::clear() {
+  if (end_ == 0) return;
+  if (file_.get() < 0) return remove();
+  if (::ftruncate(file_.get(), 0) != 0) fail("cannot be emptied", errno);
+  end_ = 0;
+}
+
+void AheadFile::sync() {
+  if (unsynced_) ::fdatasync(file_.get());  // what does not get there is answered again
+  unsynced_ = false;
+}
+
+void AheadFile::remove() {
+  file_ = Descriptor();
+  ::unlink(path_.c_str());
+  records_.clear();
+  end_ = 0;
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,45 @@
+// Records that are finished before one that comes first: in a hidden file beside the output until their turn has come, so that an
+// interruption of any kind loses none of them. Answers only: what failed is soon found to fail again.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "cli/batch/reader.h"
+#include "cli/batch/resume.h"
+
+namespace riffle::cli {
+
+class AheadFile {
+ public:
+  // Of the output at this path, which the caller has locked.
+  explicit AheadFile(const std::string& output);
+
+  // What an earlier run left and the output does not hold (held.by_line), also into held.ahead. What was cut off is left out.
+  // Nothing is changed. Returns how many other lines are damaged. Throws Exit, also for a file of another kind.
+  size_t load(HeldRecords& held);
+  // Gives a loaded record away; none: there is none of this line.
+  std::optional<std::string> take(size_t line);
+  size_t loaded() const { return records_.size(); }  // and not given away
+
+  // The first one makes the file; false if that is not allowed here. Throws Exit.
+  bool add(const std::string& record);
+  // Its records are in the output.
+  void clear();
+  uint64_t bytes() const { return end_; }
+  void sync();
+  void remove();
+  const std::string& path() const { return path_; }
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const;
+
+  std::string path_;
+  Descriptor file_;
+  std::unordered_map<size_t, std::string> records_;
+  uint64_t end_ = 0;  // of the last whole record
+  bool unsynced_ = false;
+};
+
+}  // namespace riffle::cli

@@ -1,0 +1,134 @@
+// riffle batch: many prompts from a JSONL file, answers in the same order.
+#include <csignal>
+
+#include "cli/batch/runner.h"
+#include "cli/scheduler_flags.h"
+
+namespace riffle::cli {
+namespace {
+
+struct BatchOptions {
+  BatchOptions() { riffle_scheduler_defaults(&scheduler); }
+  CommonOptions common;
+  riffle_scheduler_options scheduler;
+  std::string in = "-", out = "-";
+  int max_seqs = 0;  // 0: usual_seqs
+  bool unordered = false, restart = false;
+  Shard shard;
+};
+
+// As many as leave each the context, and the pool most of the slots, that one alone would have.
+int usual_seqs(riffle_model* model, riffle_context_options options) {
+  riffle_plan one{}, many{};
+  one.struct_size = many.struct_size = sizeof(riffle_plan);
+  options.n_sessions = 1;
+  if (riffle_plan_memory(model, &options, &one, nullptr, 0) != RIFFLE_OK) return 1;  // the context will say why
+  for (int n = 8; n > 1; n /= 2) {
+    options.n_sessions = n;
+    if (riffle_plan_memory(model, &options, &many, nullptr, 0) == RIFFLE_OK && many.n_ctx == one.n_ctx &&
+        many.slots >= one.slots / 4 * 3)
+      return n;
+  }
+  return 1;
+}
+
+int run_batch(BatchOptions& o) {
+  const bool quiet = o.common.quiet;
+  // A reader that goes away is an error of the output like any other, and so is a limit on the size of files.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
+  BatchOutput output(o.out, input, o.restart, quiet);
+  const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
+  const bool held_in_order = output.held().in_order;
+  input.survey(output.held(), output.name());
+  if (const size_t ahead = output.held().ahead.size())
+    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead, output.ahead_path().c_str());
+  if (held && input.counted())
+    notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held, input.total());
+  else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
+  if (output.held().torn) notice(quiet, "[its last line was cut short and is dropped]");
+  const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
+  if (held && input.counted() && input.remaining() == 0) {
+    output.begin();
+    output.finish(true);
+    notice(quiet, "[nothing is left to do; %zu errors among the lines]", held_failed);
+    return failed(0);
+  }
+  const auto say_order = [&] {
+    if (!o.unordered && (input.fills_gaps() || !held_in_order))
+      notice(quiet, "[%s is not in input order: the lines that were missing follow those that were there]",
+             output.name().c_str());
+  };
+  if (input.counted()) say_order();
+
+  const Model model = load_model(o.common);
+  share_host_memory(model.get(), o.common.context);
+  o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
+  say_unread_settings(o.common);
+  const Context context = create_context(model.get(), o.common.context, quiet);
+  const std::string said = say_notice(context.get(), quiet);
+  InterruptGuard guard(context.get());
+  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, quiet);
+  progress.counts.held = held;
+  BatchRunner runner(model.get(), model_name(model.get(), o.common.model_path), context.get(),
+                     o.scheduler, o.unordered, input, output, progress);
+  output.begin();  // not before the model and the flags are known to be good
+  runner.run();
+  progress.finish();
+  output.finish(!interrupted());
+  say_notice(context.get(), quiet, said);
+  if (!input.counted()) say_order();
+  if (interrupted()) {
+    notice(quiet, "[stopped; %s]", progress.summary().c_str());
+    if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
+      notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]", runner.dropped(), path.c_str());
+    else if (runner.dropped())
+      notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]", runner.dropped());
+    if (o.out != "-") notice(quiet, "[the same command%s goes on from here]", o.restart ? " without --restart" : "");
+    return EXIT_INTERRUPTED;
+  }
+  notice(quiet, "[%s]", progress.summary().c_str());
+  if (held_failed) notice(quiet, "[%zu errors among the lines that were there]", held_failed);
+  return failed(progress.counts.errors);
+}
+
+}  // namespace
+
+void add_batch(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<BatchOptions>();
+  CLI::App* sub = app.add_subcommand("batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
+  sub->footer(
+      R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
+or messages in place of prompt. Body: model, max_tokens (or max_completion_tokens), temperature,
+top_k, top_p, min_p, seed, stop; n if it is 1, stream if it is false, frequency_penalty and
+presence_penalty if they are 0. What a line leaves out comes from the flags. The loaded model
+answers, whatever model a line names; response.body.model of the record is its name. A bad line
+gets an error record and the rest goes on; the exit code is then 6.
+Seeds: a line without a seed gets one of its own, which its record names
+(response.body.riffle.seed). It is random, or with --seed N follows from N and the line's number
+alone: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the recorded
+seed as its seed gives the same text again.
+The same command after an interruption of any kind goes on from what the output holds.)");
+  sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
+  sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
+      ->type_name("FILE")
+      ->capture_default_str();
+  sub->add_option("--max-seqs,--parallel", o->max_seqs,
+                  "lines answered at once; the answers are the same for any number; default: 8, or fewer where memory is short")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  sub->add_flag("--unordered", o->unordered, "write records as they finish, not in the order of the lines");
+  sub->add_flag("--restart", o->restart, "begin anew: what the output holds is lost");
+  sub->add_option_function<std::string>(
+         "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
+         "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are that of a single run")
+      ->type_name("I/N");
+  const char* const heading = "Many sequences at once";
+  add_scheduler_flags(*sub, o->scheduler, heading);
+  add_prefill_mode_flag(*sub, o->scheduler.prefill, heading);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
+  sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });
+}
+
+}  // namespace riffle::cli

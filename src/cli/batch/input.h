@@ -1,0 +1,74 @@
+// The lines that a run of riffle batch has to answer: those of its shard that its output does not hold yet.
+#pragma once
+#include <sys/stat.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "cli/batch/format.h"
+#include "cli/batch/reader.h"
+#include "cli/batch/resume.h"
+
+namespace riffle::cli {
+
+// Part index of count parts of a file, from 1.
+struct Shard {
+  size_t index = 1, count = 1;
+};
+// "2/3". Throws CLI::ValidationError.
+Shard parse_shard(const std::string& text);
+
+struct InputLine {
+  size_t number = 0;
+  BatchRequest request;
+  std::optional<BatchError> error;  // why there is no request
+};
+
+class BatchInput {
+ public:
+  // path "-": stdin. Throws Exit.
+  BatchInput(const std::string& path, const Shard& shard, const BatchDefaults& defaults);
+
+  // Input and output must not be one file.
+  bool is_file(const struct stat& other) const;
+
+  // Reads a regular file through, to know what there is to do and that held belongs to it; output: its name, for
+  // errors. What else it is is checked as it comes. Throws Exit; to be called before next.
+  void survey(HeldRecords held, const std::string& output);
+
+  // Blank lines are left out. Bytes that form no request, and ids used before, are an error of their line. Throws Exit.
+  LineReader::Got next(InputLine& out, bool wait);
+
+  bool counted() const { return regular_; }
+  size_t total() const { return total_; }          // lines with text in the shard, if counted
+  size_t remaining() const { return remaining_; }  // of them, not held
+  bool fills_gaps() const { return fills_gaps_; }  // a line to answer came before one that is held
+
+ private:
+  void rewind();
+  void blank_or_trim(std::string& line) const;
+  void check_held(const std::string& file, HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const;
+  void check_all_found() const;
+
+  std::string name_, output_name_;
+  Shard shard_;
+  BatchDefaults defaults_;
+  Descriptor file_;
+  int fd_;
+  struct stat stat_ {};
+  bool regular_ = false;
+  off_t begin_ = 0;
+  HeldRecords held_;
+  size_t first_ = 0, end_ = std::numeric_limits<size_t>::max();  // the shard, in lines with text
+  size_t total_ = 0, remaining_ = 0;
+  bool fills_gaps_ = false, over_ = false;
+
+  std::optional<LineReader> reader_;
+  std::string line_;
+  size_t place_ = 0;  // lines with text so far
+  std::unordered_map<std::string, size_t> seen_;
+};
+
+}  // namespace riffle::cli

@@ -1,0 +1,41 @@
+#include "cli/batch/progress.h"
+
+#include <cmath>
+
+namespace riffle::cli {
+
+BatchProgress::BatchProgress(riffle_context* context, size_t total, bool quiet)
+    : context_(context), total_(total), bar_("batch", quiet, 60) {}
+
+double BatchProgress::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+std::string BatchProgress::rate() const {
+  std::string text = text_of("%.1f tokens/s", static_cast<double>(counts.answer_tokens) / std::max(seconds(), 1e-3));
+  if (const double hits = pool_hit_pct(context_stats(context_)); std::isfinite(hits))
+    text += text_of(", %.1f%% pool hits", hits);
+  return text;
+}
+
+void BatchProgress::update() {
+  if (!bar_.due()) return;
+  const size_t done = counts.answers + counts.errors + counts.earlier;
+  std::string label = text_of("%zu", done);
+  if (total_) label += text_of(" of %zu", total_);
+  label += " lines, " + rate();
+  if (counts.errors) label += text_of(", %zu failed", counts.errors);
+  bar_.show(std::move(label), static_cast<double>(done), static_cast<double>(total_));
+}
+
+std::string BatchProgress::summary() const {
+  const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  std::string text = text_of("%zu answers, %zu errors", counts.answers, counts.errors);
+  if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
+  if (counts.held) text += text_of(", %zu lines were there", counts.held);
+  text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
+  if (counts.reused_tokens) text += text_of(" (%llu reused)", count(counts.reused_tokens));
+  return text + text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) + rate();
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,51 @@
+#include "cli/batch/resume.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace riffle::cli {
+
+bool torn_record(const std::string& text) {
+  const size_t n = std::min(std::min(text.size(), text.find('\0')), kRecordBegin.size());
+  return std::string_view(text).substr(0, n) == kRecordBegin.substr(0, n);
+}
+
+RecordHead record_of(const LineReader& reader, const std::string& line) {
+  if (reader.too_long()) throw std::runtime_error(text_of("it is longer than %zu bytes", kMaxRecordBytes));
+  return parse_record(line);
+}
+
+HeldRecords scan_records(int fd, const std::string& name) {
+  HeldRecords held;
+  LineReader reader(fd, name, kMaxRecordBytes);
+  std::string line;
+  while (reader.next(line) == LineReader::Got::LINE) {
+    const auto damaged = [&](const std::string& why) {
+      throw Exit(EXIT_RUN,
+                 text_of("%s: line %zu is no record of riffle batch: %s; nothing was changed (--restart begins "
+                         "anew)",
+                         name.c_str(), reader.number(), why.c_str()));
+    };
+    if (!reader.whole()) {
+      // The end of an interrupted run. Anything else without a line break is left to its owner.
+      if (reader.too_long() || !torn_record(line)) damaged("it is text of another kind");
+      held.torn = true;
+      break;
+    }
+    RecordHead head;
+    try {
+      head = record_of(reader, line);
+    } catch (const std::runtime_error& e) {
+      damaged(e.what());
+    }
+    if (!held.by_line.emplace(head.line, HeldRecord{head.custom_id, head.failed}).second)
+      damaged(text_of("line %zu of the input has a record above", head.line));
+    if (head.line < held.last_line) held.in_order = false;
+    held.last_line = std::max(held.last_line, head.line);
+    held.failed += head.failed;
+    held.bytes = reader.offset();
+  }
+  return held;
+}
+
+}  // namespace riffle::cli

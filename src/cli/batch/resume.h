@@ -1,0 +1,39 @@
+// What an earlier run left in its output.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "cli/batch/format.h"
+#include "cli/batch/reader.h"
+
+namespace riffle::cli {
+
+// What an output holds already, by line of the input.
+struct HeldRecord {
+  std::string custom_id;
+  bool failed = false;
+  bool found = false;  // its line has been seen in the input
+};
+struct HeldRecords {
+  std::unordered_map<size_t, HeldRecord> by_line;
+  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (batch_ahead.h)
+  std::string ahead_name;                        // where those are
+  size_t failed = 0, last_line = 0;
+  bool in_order = true;
+  uint64_t bytes = 0;  // of whole records
+  bool torn = false;   // a piece of a record follows
+};
+
+constexpr size_t kMaxRecordBytes = size_t{512} << 20;
+
+// Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where text should be.
+bool torn_record(const std::string& text);
+
+// The line that the reader, of at most kMaxRecordBytes a line, gave. Throws std::runtime_error with what is wrong.
+RecordHead record_of(const LineReader& reader, const std::string& line);
+
+// The records of an output file, read from its beginning. Throws Exit if it is not such a file. name: for errors.
+HeldRecords scan_records(int fd, const std::string& name);
+
+}  // namespace riffle::cli

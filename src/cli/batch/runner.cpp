@@ -1,0 +1,233 @@
+#include "cli/batch/runner.h"
+
+#include <algorithm>
+#include <new>
+
+namespace riffle::cli {
+namespace {
+
+// The scheduler sees this many lines ahead at least, to find prompts that begin alike.
+constexpr size_t kReadAhead = 64;
+constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
+// Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it was submitted first.
+constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
+// Of kept records that have been written since, before they are thrown away.
+constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
+
+const char* error_code(riffle_status status) {
+  switch (status) {
+    case RIFFLE_CONTEXT_FULL: return "too_long";
+    case RIFFLE_OUT_OF_MEMORY: return "oom";
+    case RIFFLE_NO_SLOT: return "no_slot";
+    case RIFFLE_BAD_TEXT: return "bad_text";
+    case RIFFLE_BAD_ARGUMENT: return "bad_request";
+    default: return "error";
+  }
+}
+
+BatchError error_of(size_t line, riffle_status status, const std::string& text, const std::string& custom_id) {
+  const char* hint = status == RIFFLE_CONTEXT_FULL ? " (its length follows from -c, --gpu-mem and --host-mem)" : "";
+  const std::string what = text.empty() ? riffle_status_name(status) : with_flags(text);
+  return {error_code(status), text_of("line %zu: %s%s", line, what.c_str(), hint), custom_id};
+}
+
+}  // namespace
+
+BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+                         riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
+                         BatchOutput& output, BatchProgress& progress)
+    : model_(model),
+      context_(context),
+      unordered_(unordered),
+      input_(input),
+      output_(output),
+      progress_(progress),
+      model_name_(std::move(model_name)),
+      max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
+  scheduler.on_token = on_token;
+  scheduler.on_done = on_done;
+  scheduler.user = this;
+  riffle_scheduler* made = nullptr;
+  const riffle_status status = riffle_scheduler_create(context, &scheduler, &made);
+  // What is refused here came from flags.
+  if (status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED)
+    throw Exit(EXIT_USAGE, with_flags(riffle_context_error(context)));
+  check(status, context);
+  scheduler_.reset(made);
+}
+
+// No exception may cross the library; false ends this answer as unfinished.
+bool BatchRunner::on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n) {
+  auto& runner = *static_cast<BatchRunner*>(self);
+  try {
+    runner.under_way_.at(id)->text.append(text, n);
+    if (token >= 0) ++runner.progress_.counts.answer_tokens;
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end) {
+  auto& runner = *static_cast<BatchRunner*>(self);
+  try {
+    const auto at = runner.under_way_.find(id);
+    if (at == runner.under_way_.end()) return;  // it was submitted, but memory ran out before it was entered
+    const Jobs::iterator job = at->second;
+    runner.under_way_.erase(at);
+    job->end = *end;
+    job->end.error = nullptr;
+    job->end_error = end->error ? end->error : "";
+    runner.ended_.push_back(job);
+  } catch (...) {
+    runner.failure_ = std::current_exception();
+  }
+}
+
+bool BatchRunner::want_line() const {
+  const size_t held = jobs_.size() - under_way_.size();
+  return under_way_.size() < std::max(kReadAhead, 4 * max_seqs_) && prompt_bytes_ < kPromptBytes &&
+         held < kHeldAnswers && held_bytes_ < kHeldBytes;
+}
+
+bool BatchRunner::read_ahead() {
+  // What can run at once, and one that waits; then a line with each iteration, so that reading does not hold up
+  // answers.
+  for (bool first = true; want_line() && (first || under_way_.size() <= max_seqs_); first = false) {
+    const LineReader::Got got = input_.next(line_, under_way_.empty());
+    if (got == LineReader::Got::END) return false;
+    if (got == LineReader::Got::WAIT) return true;
+    start(line_);
+    write_finished();
+    keep_finished();
+    output_.sync_if_due();
+  }
+  return true;
+}
+
+void BatchRunner::start(InputLine& in) {
+  const Jobs::iterator job = jobs_.emplace(jobs_.end());
+  job->line = in.number;
+  if (std::optional<std::string> record = output_.take_ahead(in.number)) {  // by an earlier run
+    finish(job, std::move(*record), false);
+    job->kept = job->earlier = true;
+    return;
+  }
+  job->request = std::move(in.request);
+  std::optional<BatchError> error = std::move(in.error);
+  const std::string& custom_id = job->request.custom_id;
+  try {
+    if (!error) error = submit(job);
+  } catch (const Exit& e) {
+    error = BatchError{e.code() == EXIT_MEMORY ? "oom" : "bad_request", text_of("line %zu: %s", job->line, e.what()),
+                       custom_id};
+  } catch (const std::bad_alloc&) {
+    error = error_of(job->line, RIFFLE_OUT_OF_MEMORY, "out of memory", custom_id);
+  }
+  if (error) finish(job, dump(batch_error_record(job->line, *error)), true);
+}
+
+std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
+  BatchRequest& r = job->request;
+  const std::vector<int32_t> tokens =
+      r.chat ? chat_tokens(model_, r.messages) : tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS);
+  r.messages.clear();
+  r.prompt = {};
+  std::vector<const char*> stops;
+  for (const std::string& s : r.stop) stops.push_back(s.c_str());
+  riffle_generate_options options;
+  riffle_generate_defaults(&options);
+  options.max_tokens = r.max_tokens;
+  options.sampling = r.sampling;
+  options.trim_start = r.chat;
+  options.stop = stops.data();
+  options.n_stop = stops.size();
+  uint64_t id = 0;
+  const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
+  if (status != RIFFLE_OK) return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
+  job->bytes = tokens.size() * sizeof(int32_t);
+  prompt_bytes_ += job->bytes;
+  try {
+    under_way_.emplace(id, job);
+  } catch (...) {
+    riffle_scheduler_cancel(scheduler_.get(), id);
+    throw;
+  }
+  return std::nullopt;
+}
+
+void BatchRunner::conclude(Jobs::iterator job) {
+  prompt_bytes_ -= job->bytes;
+  const riffle_request_end& end = job->end;
+  const bool whole = end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
+  if (end.status == RIFFLE_OK && whole) {
+    progress_.counts.prompt_tokens += end.prompt_tokens;
+    progress_.counts.reused_tokens += end.reused_tokens;
+    return finish(job, dump(batch_answer_record(job->line, job->request, model_name_, job->text, end)), false);
+  }
+  const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
+  const char* const text = end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
+  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, text, job->request.custom_id))), true);
+}
+
+void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {
+  job->record = std::move(record);
+  job->failed = failed;
+  job->over = true;
+  job->text = {};
+  job->request = {};
+  held_bytes_ += job->record.size();
+}
+
+void BatchRunner::write_finished() {
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    if (!job->over) {
+      if (!unordered_) return;
+      ++job;
+      continue;
+    }
+    if (output_.terminal()) progress_.clear();
+    output_.write(job->record);
+    ++(job->earlier ? progress_.counts.earlier : job->failed ? progress_.counts.errors : progress_.counts.answers);
+    held_bytes_ -= job->record.size();
+    job = jobs_.erase(job);
+  }
+}
+
+// What is finished, but waits for its turn, outlives this run.
+void BatchRunner::keep_finished() {
+  const bool all_here = output_.loaded_ahead() == 0;
+  if (held_bytes_ == 0 && all_here) return output_.clear_ahead();
+  if (unordered_) return;
+  // Records that have been written since are in that file too, until it is made anew.
+  const bool anew = all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
+  if (anew) output_.clear_ahead();
+  for (Job& job : jobs_) {
+    if (!job.over || job.failed || (job.kept && !anew)) continue;
+    output_.keep_ahead(job.record);
+    job.kept = true;
+  }
+}
+
+void BatchRunner::run() {
+  bool more = true;
+  while (!interrupted()) {
+    if (more) more = read_ahead();
+    if (under_way_.empty()) {
+      if (!more) break;
+      continue;
+    }
+    const riffle_status status = riffle_scheduler_step(scheduler_.get(), nullptr);
+    for (const Jobs::iterator job : std::exchange(ended_, {})) conclude(job);
+    write_finished();
+    keep_finished();
+    output_.sync_if_due();
+    if (failure_) std::rethrow_exception(failure_);
+    if (status == RIFFLE_ABORTED && interrupted()) break;
+    check(status, context_);
+    progress_.update();
+  }
+  dropped_ = static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }));
+}
+
+}  // namespace riffle::cli

@@ -1,0 +1,77 @@
+// Puts the lines of a batch through a scheduler and their records into the output.
+#pragma once
+#include <exception>
+#include <list>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cli/batch/input.h"
+#include "cli/batch/output.h"
+#include "cli/batch/progress.h"
+#include "cli/common.h"
+
+namespace riffle::cli {
+
+class BatchRunner {
+ public:
+  // scheduler: what the flags say; its callbacks are set here. All arguments outlive the runner.
+  // Throws Exit. model_name: for the records.
+  BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
+              riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
+              BatchOutput& output, BatchProgress& progress);
+
+  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line
+  // that is not; the rest is kept beside the output. Throws Exit.
+  void run();
+
+  size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
+
+ private:
+  // A line on its way to its record.
+  struct Job {
+    size_t line = 0;
+    BatchRequest request;
+    size_t bytes = 0;  // of the prompt's tokens
+    std::string text;
+    riffle_request_end end{};
+    std::string end_error;
+    std::string record;
+    bool over = false, failed = false;
+    bool kept = false;     // for another run
+    bool earlier = false;  // by an earlier run
+  };
+  using Jobs = std::list<Job>;
+
+  bool want_line() const;
+  // Takes lines in while there is room, without waiting for them if something is under way. False: the input is over.
+  bool read_ahead();
+  void start(InputLine& in);
+  std::optional<BatchError> submit(Jobs::iterator job);  // throws Exit
+  void conclude(Jobs::iterator job);                     // the scheduler is done with it
+  void finish(Jobs::iterator job, std::string record, bool failed);
+  void write_finished();
+  void keep_finished();
+
+  static bool on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n);
+  static void on_done(void* self, uint64_t id, const riffle_request_end* end);
+
+  riffle_model* model_;
+  riffle_context* context_;
+  bool unordered_;
+  BatchInput& input_;
+  BatchOutput& output_;
+  BatchProgress& progress_;
+  std::string model_name_;
+  size_t max_seqs_;
+  Scheduler scheduler_;
+
+  Jobs jobs_;  // in input order
+  std::unordered_map<uint64_t, Jobs::iterator> under_way_;
+  std::vector<Jobs::iterator> ended_;  // in the step that is running
+  std::exception_ptr failure_;         // of a callback
+  size_t prompt_bytes_ = 0, held_bytes_ = 0, dropped_ = 0;
+  InputLine line_;
+};
+
+}  // namespace riffle::cli

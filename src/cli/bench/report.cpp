@@ -1,0 +1,168 @@
+// What riffle bench measured, as tables and as JSON.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cli/bench/bench.h"
+
+namespace riffle::cli {
+namespace {
+
+// Distance of fastest and slowest, as a share of the median: how far to trust the figure.
+double spread_pct(const std::vector<double>& v) {
+  const auto [low, high] = std::minmax_element(v.begin(), v.end());
+  return 100 * (*high - *low) / median(v);
+}
+
+// A count of the decode steps for each token, or NaN if the device has no such thing.
+double per_token(uint64_t count, const DecodeRow& r, bool known) {
+  if (!known || !r.stats.decode_tokens) return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(count) / static_cast<double>(r.stats.decode_tokens);
+}
+double loaded_per_token(const DecodeRow& r) { return per_token(r.stats.loaded_bytes, r, r.stats.pool_slots > 0); }
+double syncs_per_token(const DecodeRow& r) { return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0); }
+double share_pct(const DecodeRow& r) {
+  return r.bandwidth > 0 ? 100 * r.bytes / median(r.seconds) / r.bandwidth : std::numeric_limits<double>::quiet_NaN();
+}
+double known(double bandwidth) { return bandwidth > 0 ? bandwidth / 1e9 : std::numeric_limits<double>::quiet_NaN(); }
+
+std::string fixed(double v, int digits) { return std::isfinite(v) ? text_of("%.*f", digits, v) : "-"; }
+
+Json timing_json(const riffle_timing& t) {
+  return {{"linear_us", 1e6 * t.linear},
+          {"attention_score_us", 1e6 * t.attention_score},
+          {"attention_rank_us", 1e6 * t.attention_rank},
+          {"attention_attend_us", 1e6 * t.attention_attend},
+          {"other_us", 1e6 * t.other},
+          {"total_us", 1e6 * t.total},
+          {"copy_gb_per_second", number(known(t.copy_bandwidth))},
+          {"link_gb_per_second", number(known(t.link_bandwidth))}};
+}
+
+std::string subject(const BenchOptions& o) { return o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights(); }
+std::string tokens_from(const BenchOptions& o) { return o.text.empty() ? "random tokens" : o.text; }
+
+}  // namespace
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const size_t n = v.size();
+  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+Json attention_trace_json(const BenchOptions& o) {
+  if (!o.traced) return nullptr;
+  return {{"sparsity", number(o.trace.sparsity)},
+          {"weight", number(o.trace.weight)},
+          {"overlap", number(o.trace.overlap)},
+          {"seed", o.trace.seed}};
+}
+
+Json bench_json(const BenchOptions& o, const BenchResults& results) {
+  Json prefill = Json::array(), decode = Json::array();
+  for (const PrefillRow& r : results.prefill) {
+    const double s = median(r.seconds);
+    prefill.push_back({{"tokens", r.tokens},
+                       {"tokens_per_second", static_cast<double>(r.tokens) / s},
+                       {"seconds", s},
+                       {"spread_pct", spread_pct(r.seconds)},
+                       {"samples", r.seconds}});
+  }
+  for (const DecodeRow& r : results.decode) {
+    const double s = median(r.seconds);
+    decode.push_back({{"depth", r.depth},
+                      {"selector", selector_name(r.selector)},
+                      {"tokens_per_second", o.batch / s},
+                      {"seconds_per_token", s / o.batch},
+                      {"seconds_per_step", s},
+                      {"spread_pct", spread_pct(r.seconds)},
+                      {"kv_read_pct", number(kv_read_pct(r.stats))},
+                      {"pool_hit_pct", number(pool_hit_pct(r.stats))},
+                      {"loaded_bytes_per_token", number(loaded_per_token(r))},
+                      {"host_syncs_per_token", number(syncs_per_token(r))},
+                      {"bytes_per_step", r.bytes},
+                      {"bytes_per_token", r.bytes / o.batch},
+                      {"gb_per_second", r.bytes / s / 1e9},
+                      {"memory_gb_per_second", number(known(r.bandwidth))},
+                      {"share_of_memory_pct", number(share_pct(r))},
+                      {"parts", r.timing ? timing_json(*r.timing) : Json(nullptr)},
+                      {"samples", r.seconds}});
+  }
+  return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
+          {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
+          {"weights", !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
+          {"attention_trace", attention_trace_json(o)},
+          {"device", results.plan.device ? results.plan.device : ""},
+          {"isa", results.plan.isa ? results.plan.isa : ""},
+          {"threads", results.plan.n_threads},
+          {"n_ctx", results.plan.n_ctx},
+          {"batch", o.batch},
+          {"steps", o.steps},
+          {"text", tokens_from(o)},
+          {"prefill", prefill},
+          {"decode", decode},
+          {"interrupted", results.interrupted},
+          {"peak_rss_bytes", results.stats.peak_rss_bytes},
+          {"device_bytes", results.stats.device_bytes},
+          {"peak_device_bytes", results.stats.peak_device_bytes},
+          {"pinned_bytes", results.stats.pinned_bytes},
+          {"notice", results.notice.empty() ? Json(nullptr) : Json(results.notice)},
+          {"options", context_json(o.common.context)},
+          {"version", riffle_version()}};
+}
+
+void print_bench(const BenchOptions& o, const BenchResults& results) {
+  const riffle_plan& plan = results.plan;
+  write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(), plan.device ? plan.device : "?",
+                    plan.isa ? plan.isa : "?", plan.n_threads, tokens_from(o).c_str()));
+  if (o.traced)
+    write_out(
+        text_of("synthetic attention: %g%% of the weight in %g%% of the blocks, %g%% of them kept from step to step\n",
+                100 * static_cast<double>(o.trace.weight), 100 * static_cast<double>(o.trace.sparsity),
+                100 * static_cast<double>(o.trace.overlap)));
+  if (o.batch > 1) write_out(text_of("%d sequences step together\n", o.batch));
+  write_out("\n");
+  if (!results.prefill.empty()) {
+    Table t({"prefill", "tokens/s", "seconds", "spread"});
+    for (const PrefillRow& r : results.prefill) {
+      const double s = median(r.seconds);
+      t.add({std::to_string(r.tokens), fixed(static_cast<double>(r.tokens) / s, 0), fixed(s, 2),
+             r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-"});
+    }
+    t.print();
+    write_out("\n");
+  }
+  Table t({"depth", "selector", "tokens/s", o.batch > 1 ? "ms/step" : "ms/token", "spread", "KV read", "pool hits",
+           "loaded MB/token", "syncs/token", o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "share"});
+  Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
+  bool any_parts = false;
+  for (const DecodeRow& r : results.decode) {
+    const double s = median(r.seconds);
+    t.add({std::to_string(r.depth), selector_name(r.selector), fixed(o.batch / s, 1), fixed(1e3 * s, 2),
+           r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-", percent(kv_read_pct(r.stats)),
+           percent(pool_hit_pct(r.stats)), fixed(loaded_per_token(r) / 1e6, 2), fixed(syncs_per_token(r), 1),
+           fixed(r.bytes / 1e6, 1), fixed(r.bytes / s / 1e9, 1), fixed(known(r.bandwidth), 1), percent(share_pct(r))});
+    if (!r.timing) continue;
+    any_parts = true;
+    const riffle_timing& p = *r.timing;
+    parts.add({std::to_string(r.depth), selector_name(r.selector), fixed(1e6 * p.linear, 0),
+               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0), fixed(1e6 * p.attention_attend, 0),
+               fixed(1e6 * p.other, 0), fixed(1e6 * p.total, 0)});
+  }
+  if (!results.decode.empty()) t.print();
+  if (any_parts) {
+    write_out("\nmicroseconds of a step, part by part\n");
+    parts.print();
+    const riffle_timing& p = *results.decode.front().timing;
+    write_out(text_of("\ndevice memory copy %s GB/s (read + write), host to device %s GB/s\n",
+                      fixed(known(p.copy_bandwidth), 0).c_str(), fixed(known(p.link_bandwidth), 1).c_str()));
+  }
+  const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
+  std::string memory = "\npeak memory " + bytes(results.stats.peak_rss_bytes);
+  if (results.stats.peak_device_bytes)
+    memory +=
+        ", on the device " + bytes(results.stats.peak_device_bytes) + ", pinned " + bytes(results.stats.pinned_bytes);
+  write_out(memory + "\n");
+}
+
+}  // namespace riffle::cli

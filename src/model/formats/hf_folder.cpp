@@ -1,0 +1,169 @@
+#include "model/formats/hf_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "model/config.h"
+#include "model/formats/json.h"
+#include "model/formats/mapped_file.h"
+#include "model/formats/safetensors.h"
+#include "model/text/tokenizer.h"
+#include "util/error.h"
+
+namespace riffle {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxShards = 10'000;
+constexpr size_t kMaxTensors = 100'000;
+
+const json* find(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+// A file name and nothing else: an index must not reach outside its folder.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+ShardIndex parse_shard_index(const FileView& file) {
+  const json root = parse_json_object(file);
+  const json* map = find(root, "weight_map");
+  if (!map || !map->is_object()) {
+    bad_model(file.name, "weight_map", map ? std::string("JSON of type ") + map->type_name() : "none", "an object");
+  }
+  if (map->size() > kMaxTensors) {
+    bad_model(file.name, "weight_map", std::to_string(map->size()) + " tensors",
+              "at most " + std::to_string(kMaxTensors));
+  }
+  ShardIndex index;
+  std::map<std::string, size_t> seen;
+  for (const auto& [name, shard] : map->items()) {
+    if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {
+      bad_model(file.name, "weight_map " + name, shard.dump().substr(0, 80), "the name of a file in the same folder");
+    }
+    seen.emplace(shard.get<std::string>(), 0);
+  }
+  if (seen.size() > kMaxShards) {
+    bad_model(file.name, "weight_map", std::to_string(seen.size()) + " files", "at most " + std::to_string(kMaxShards));
+  }
+  for (auto& [shard, i] : seen) {
+    i = index.shards.size();
+    index.shards.push_back(shard);
+  }
+  for (const auto& [name, shard] : map->items()) {
+    index.tensors.emplace_back(name, seen[shard.get_ref<const std::string&>()]);
+  }
+  return index;
+}
+
+namespace {
+
+// A list of {name, template}: the one named "default".
+std::string pick_template(const FileView& file, const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) {
+    bad_model(file.name, "chat_template", std::string("JSON of type ") + value.type_name(), "a string or an array");
+  }
+  for (const json& entry : value) {
+    const json* name = entry.is_object() ? find(entry, "name") : nullptr;
+    const json* text = entry.is_object() ? find(entry, "template") : nullptr;
+    if (!name || !name->is_string() || !text || !text->is_string()) {
+      bad_model(file.name, "chat_template", entry.dump().substr(0, 80), "objects with strings name and template");
+    }
+    if (*name == "default") return text->get<std::string>();
+  }
+  return "";
+}
+
+// A token is spelled as a string or as an object with its content.
+std::string token_text(const json* token) {
+  if (token && token->is_object()) token = find(*token, "content");
+  return token && token->is_string() ? token->get<std::string>() : "";
+}
+
+}  // namespace
+
+TokenizerConfig parse_tokenizer_config(const FileView& file) {
+  const json root = parse_json_object(file);
+  TokenizerConfig out;
+  if (const json* value = find(root, "chat_template")) out.chat_template = pick_template(file, *value);
+  out.bos_token = token_text(find(root, "bos_token"));
+  out.eos_token = token_text(find(root, "eos_token"));
+  out.pad_token = token_text(find(root, "pad_token"));
+  if (const json* add_bos = find(root, "add_bos_token")) {
+    if (!add_bos->is_boolean()) bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
+    out.add_bos = add_bos->get<bool>();
+  }
+  if (const json* added = find(root, "added_tokens_decoder")) {
+    if (!added->is_object()) bad_model(file.name, "added_tokens_decoder", added->type_name(), "an object");
+    for (const auto& [key, token] : added->items()) {
+      uint64_t id = 0;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size()) {
+        bad_model(file.name, "added_tokens_decoder", "the key \"" + key + "\"", "a token id");
+      }
+      out.added_tokens.push_back({id, token_text(&token)});
+    }
+  }
+  return out;
+}
+
+namespace {
+
+void read_shards(const std::string& folder, Model& model, TensorTable& table) {
+  const auto read = [&](const std::string& name) {
+    model.files.push_back(MappedFile::open(folder + "/" + name));
+    parse_safetensors(model.files.back()->view(), table);
+  };
+  const std::string index_path = folder + "/model.safetensors.index.json";
+  if (file_exists(folder + "/model.safetensors")) return read("model.safetensors");
+  if (!file_exists(index_path)) {
+    for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
+      if (file_exists(folder + "/" + name)) unsupported(folder, "weights", name, "*.safetensors");
+    }
+    throw Error(RIFFLE_IO, folder + ": found neither model.safetensors nor model.safetensors.index.json, expected one");
+  }
+  const auto index_file = MappedFile::open(index_path);
+  const ShardIndex index = parse_shard_index(index_file->view());
+  for (const std::string& shard : index.shards) read(shard);
+  for (const auto& [name, i] : index.tensors) {
+    const auto it = table.find(name);
+    const std::string path = folder + "/" + index.shards[i];
+    if (it == table.end() || it->second.file != path) {
+      bad_model(index_path, "weight_map " + name, it == table.end() ? "no such tensor" : "it in " + it->second.file,
+                "it in " + index.shards[i]);
+    }
+  }
+  if (index.tensors.size() != table.size()) {
+    bad_model(index_path, "weight_map", std::to_string(index.tensors.size()) + " tensors",
+              std::to_string(table.size()) + ", as many as the files hold");
+  }
+}
+
+std::string last_part(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgress& progress) {
+  auto model = std::make_unique<Model>();
+  model->format = "safetensors";
+  model->config = config_from_json(MappedFile::open(folder + "/config.json")->view());
+  model->config.name = last_part(folder);
+  TensorTable table;
+  read_shards(folder, *model, table);
+  bind_weights(*model, table, kHuggingFaceNames, folder, progress);
+  return model;
+}
+
+}  // namespace riffle

@@ -1,0 +1,39 @@
+// A Hugging Face folder: config.json, *.safetensors in one or several files, tokenizer.model or
+// tokenizer.json, tokenizer_config.json.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/formats/checked.h"
+#include "model/model.h"
+
+namespace riffle {
+
+// Everything but the tokenizer. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_ABORTED.
+std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgress& progress);
+
+// The names of the shards in a model.safetensors.index.json, sorted, and which shard holds which tensor.
+struct ShardIndex {
+  std::vector<std::string> shards;
+  std::vector<std::pair<std::string, size_t>> tensors;  // name, index in shards
+};
+// Throws RIFFLE_BAD_MODEL, also if a name would leave the folder.
+ShardIndex parse_shard_index(const FileView& file);
+
+// What tokenizer_config.json says that matters here.
+struct TokenizerConfig {
+  std::string chat_template;  // empty: none
+  struct AddedToken {
+    uint64_t id;
+    std::string text;
+  };
+  std::vector<AddedToken> added_tokens;
+  std::string bos_token, eos_token, pad_token;  // empty: none
+  std::optional<bool> add_bos;                  // add_bos_token
+};
+// Throws RIFFLE_BAD_MODEL.
+TokenizerConfig parse_tokenizer_config(const FileView& file);
+
+}  // namespace riffle

@@ -1,0 +1,87 @@
+#include "model/formats/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "util/error.h"
+
+namespace riffle {
+
+namespace {
+
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
+  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
+}
+
+}  // namespace
+
+std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
+  // Not blocking, or a named pipe would wait for its writer before fstat can tell what it is.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) io_error(path, "cannot open", errno);
+  struct stat info;
+  if (::fstat(file.fd, &info) != 0) io_error(path, "cannot read its size", errno);
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(RIFFLE_IO, path + ": found a " + (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
+                               ", expected a regular file");
+  }
+  if (info.st_size == 0) bad_model(path, "file", "0 bytes", "a model file");
+  std::shared_ptr<MappedFile> mapped(new MappedFile);
+  mapped->view_.name = path;
+  void* data = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (data == MAP_FAILED) io_error(path, "cannot map", errno);
+  mapped->view_.data = static_cast<const uint8_t*>(data);
+  mapped->view_.size = info.st_size;
+  mapped->device_ = info.st_dev;
+  mapped->inode_ = info.st_ino;
+  return mapped;
+}
+
+MappedFile::~MappedFile() {
+  if (view_.data) ::munmap(const_cast<uint8_t*>(view_.data), view_.size);
+}
+
+void MappedFile::drop(const void* data, uint64_t bytes) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(data), first = reinterpret_cast<uintptr_t>(view_.data);
+  if (at < first || !inside(at - first, bytes, view_.size)) return;
+  // Whole pages only: what shares a page with the neighbours stays.
+  const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+bool MappedFile::is_same_file(const std::string& path) const {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+}
+
+void will_need(const void* data, uint64_t bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(data) + bytes;
+  ::posix_madvise(reinterpret_cast<void*>(begin), end - begin, POSIX_MADV_WILLNEED);
+}
+
+bool file_exists(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
+bool is_folder(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+}  // namespace riffle

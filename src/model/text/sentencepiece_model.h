@@ -1,0 +1,40 @@
+// A sentencepiece ModelProto, read and written by hand (the library ships no header for its protobuf messages).
+// Format: sentencepiece_model.proto of sentencepiece 0.1.97; https://protobuf.dev/programming-guides/encoding/
+//
+// Every vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct, is checked, and is written anew
+// for the library. So the library only ever sees what was checked here: no self-test texts, no character maps (whose
+// tries it would follow unchecked), nothing it would log about or abort over.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/text/tokenizer.h"
+
+namespace riffle {
+
+// The defaults are those of the .proto, which apply where a file leaves a field out.
+struct SentencePieceModel {
+  std::vector<VocabPiece> pieces;
+  bool bpe = false;  // trainer_spec.model_type: BPE, else unigram
+  bool byte_fallback = false;
+  bool treat_whitespace_as_suffix = false;
+  std::string bos_piece = "<s>", eos_piece = "</s>";
+  std::string unk_surface = " \xE2\x81\x87 ";  // what the unknown piece decodes to
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;
+};
+
+// serialized: the content of a tokenizer.model. where: file name for error texts.
+// Throws RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for what Llama-family models do not use (a character map, word or
+// character models).
+SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where);
+
+// Throws RIFFLE_BAD_MODEL unless the library can take the model: counts and lengths capped, pieces valid UTF-8 and
+// unique, scores finite, exactly one unknown piece, byte pieces well-formed and either all 256 or none.
+void check_sentencepiece_model(const SentencePieceModel& model, const std::string& where);
+
+std::string serialize_sentencepiece_model(const SentencePieceModel& model);
+
+}  // namespace riffle

@@ -1,0 +1,105 @@
+// The default context length on a GPU: what fits of the trained one in gpu_mem and, page-locked, in host memory.
+#include "tests/engine/plan/context_length.h"
+
+#include "tests/kernels/cuda/device.h"
+#include "engine/plan/memory_plan.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options cuda_options() {
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_CUDA;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: a default context is the longest that fits gpu_mem", "[cuda][context]") {
+  if (skip()) return;
+  riffle_context_options o = cuda_options();
+  check_default_length_in_budget(o);
+  o.residency = RIFFLE_RESIDENCY_HOST;
+  o.selection.selector = RIFFLE_SELECTOR_PSA;  // the default needs the GPU to decide
+  check_default_length_in_budget(o);
+  o.residency = RIFFLE_RESIDENCY_AUTO;
+  o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+  check_default_length_in_budget(o);
+}
+
+TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
+          "[cuda][context]") {
+  if (skip()) return;
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = cuda_options();
+  const auto planned = [&](int n_ctx, riffle_selector selector, uint64_t gpu_mem) {
+    o.n_ctx = n_ctx;
+    o.gpu_mem = gpu_mem;
+    o.selection.selector = selector;
+    ResolvedOptions r = resolve_options(model->config, o);
+    r.host_memory = uint64_t(1) << 50;
+    riffle_plan plan;
+    plan_memory(*model, r, plan);
+    return plan;
+  };
+  const uint64_t psa = planned(32768, RIFFLE_SELECTOR_PSA, 0).min_gpu_mem;
+  REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_RIFFLE, 0).min_gpu_mem);
+  const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_RIFFLE, psa);
+  CHECK(shorter.n_ctx < 32768);
+  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector riffle") &&
+                                       Catch::Contains("would hold 32768 tokens"));
+  const std::string length = "n_ctx up to " + std::to_string(shorter.n_ctx);
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa),
+                    Catch::Contains(length) && Catch::Contains("or selection.selector psa"));
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa - 1),
+                    Catch::Contains("n_ctx up to") && !Catch::Contains("selection.selector psa"));
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("what fits"));
+}
+
+TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[cuda][context]") {
+  if (skip()) return;
+  const auto model = load_model(shipped_model(), {});
+  riffle_context_options o = cuda_options();
+  o.gpu_mem = uint64_t(1) << 30;
+  riffle_plan plan;
+  const auto planned = [&](int n_ctx, uint64_t memory) {
+    o.n_ctx = n_ctx;
+    ResolvedOptions r = resolve_options(model->config, o);
+    r.host_memory = memory;
+    plan_memory(*model, r, plan);
+    return r.context_note;
+  };
+  CHECK(planned(5000, uint64_t(1) << 50).empty());
+  const uint64_t memory = plan.host_kv * 8 / 7 + 8;
+  CHECK_THAT(planned(0, memory), Catch::Contains("holds 4096 tokens, of the 32768") && Catch::Contains("this machine's memory"));
+  CHECK(plan.n_ctx == 4096);
+  // Given: kept up to all of memory, with a notice, and refused beyond it.
+  CHECK_THAT(planned(5200, memory), Catch::Contains("5200 tokens take"));
+  CHECK(plan.n_ctx == 5200);
+  CHECK_THROWS_WITH(planned(32768, memory), Catch::Contains("of host memory, but this machine has"));
+}
+
+TEST_CASE("cuda: a default context is the longest that fits what is free", "[cuda][context]") {
+  if (skip()) return;
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total));
+  // All but about 1 GiB is taken: 512 MiB of it are left to the driver, and 4M tokens of digests do not fit the rest.
+  if (free < size_t(3) << 30) {
+    WARN("SKIPPED: less than 3 GiB of GPU memory are free");
+    return;
+  }
+  const auto model = load_model(shipped_model(), {});
+  model->config.n_ctx = 1 << 22;
+  const DeviceArray<char> taken(free - (size_t(1) << 30));
+  ResolvedOptions r = resolve_options(model->config, cuda_options());
+  r.host_memory = uint64_t(1) << 50;
+  riffle_plan plan;
+  plan_memory(*model, r, plan);
+  INFO(r.context_note);
+  CHECK(plan.n_ctx < 1 << 22);
+  CHECK(plan.n_ctx % 1024 == 0);
+  CHECK(plan.n_ctx >= 1024);
+  CHECK_THAT(r.context_note, Catch::Contains("the GPU's free memory"));
+}

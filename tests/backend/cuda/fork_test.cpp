@@ -1,0 +1,196 @@
+// Forked sessions on a GPU: same bits as sessions of their own that went through the same prompts, steps and cuts.
+#include <algorithm>
+
+#include "tests/engine/forks.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options small(riffle_selector selector) {
+  riffle_context_options o = small_options(selector, 1024);
+  o.device = RIFFLE_DEVICE_CUDA;
+  return o;
+}
+
+constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_PSA,         RIFFLE_SELECTOR_TOPK,
+                                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE};
+constexpr riffle_selector kHosted[] = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+
+}  // namespace
+
+TEST_CASE("cuda: a fork goes on as a session that read the same by itself", "[cuda][fork]") {
+  if (skip()) return;
+  for (riffle_selector selector : kSelectors)
+    for (const int64_t slots : {0, 40, 600}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      riffle_context_options o = small(selector);
+      o.slots = slots;
+      fork_cases(o, false);
+    }
+  for (riffle_selector selector : kHosted) {
+    INFO("selector " << selector << ", the host decides");
+    riffle_context_options o = small(selector);
+    o.residency = RIFFLE_RESIDENCY_HOST;
+    o.slots = 120;
+    fork_cases(o, false);
+  }
+}
+
+TEST_CASE("cuda: random histories of forked sessions are those of sessions of their own", "[cuda][fork]") {
+  if (skip()) return;
+  uint32_t seed = 100;
+  for (riffle_selector selector : kSelectors)
+    for (const int64_t slots : {16, 120, 3000}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      riffle_context_options o = small(selector);
+      o.slots = slots;
+      Forks(o, ++seed).play(150);
+    }
+  for (riffle_selector selector : kHosted)
+    for (const bool no_pin : {false, true}) {
+      INFO("selector " << selector << ", the host decides, no_pin " << no_pin);
+      riffle_context_options o = small(selector);
+      o.residency = RIFFLE_RESIDENCY_HOST;
+      o.no_pin = no_pin;
+      o.slots = 120;
+      Forks(o, ++seed).play(150);
+    }
+}
+
+TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][fork]") {
+  if (skip()) return;
+  riffle_context_options o = small(RIFFLE_SELECTOR_DENSE);
+  o.slots = 3000;
+  Runtime r(o);
+  const auto counted = [&](const riffle_session* s) {
+    riffle_stats stats{};
+    stats.struct_size = sizeof stats;
+    r.check(riffle_session_get_stats(s, &stats));
+    return stats;
+  };
+  const auto fork = [&](const riffle_session* from, size_t n) {
+    r.sessions.push_back(nullptr);
+    r.check(riffle_session_fork(from, n, &r.sessions.back()));
+    return r.sessions.back();
+  };
+  const auto step = [&](riffle_session* s) {
+    const int32_t token = 500;
+    r.check(riffle_step(r.context, &s, &token, 1));
+  };
+  const auto free = [&](riffle_session* s) {
+    r.sessions.erase(std::find(r.sessions.begin(), r.sessions.end(), s));
+    riffle_session_free(s);
+  };
+  riffle_session* donor = r.session();
+  const auto prompt = some_tokens(16 * 12 + 3, 1);
+  r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_session *before = fork(donor, prompt.size()), *other = fork(donor, 16 * 8);
+  step(donor);
+  const uint64_t heads = 16;  // 8 layers, 2 KV heads
+  CHECK(counted(donor).pool_lookups == 12 * heads);
+  CHECK(counted(donor).pool_hits == 0);
+  riffle_session* after = fork(donor, 16 * 12);
+  riffle_session* child = fork(after, 16 * 12);  // of a fork
+  for (riffle_session* s : {before, after, child}) {
+    step(s);
+    CHECK(counted(s).pool_lookups == 12 * heads);
+    CHECK(counted(s).pool_hits == 12 * heads);
+  }
+  free(donor);  // its forks keep what they share in the pool
+  step(other);
+  CHECK(counted(other).pool_lookups == 8 * heads);
+  CHECK(counted(other).pool_hits == 8 * heads);
+  // A cut into what others find under this name, and something else written there: under a name of its own.
+  r.check(riffle_session_truncate(after, 16 * 5 + 7));
+  r.check(riffle_prefill(after, prompt.data(), 16 * 6, nullptr, nullptr));  // 11 full blocks, 5 of them shared
+  step(after);
+  CHECK(counted(after).pool_lookups == (12 + 11) * heads);
+  CHECK(counted(after).pool_hits == (12 + 5) * heads);
+  step(child);
+  CHECK(counted(child).pool_hits == 2 * 12 * heads);
+  for (riffle_session* s : {before, after, child, other}) free(s);
+  // Whoever is called by the same names next finds nothing of that.
+  riffle_session* fresh = r.session();
+  r.check(riffle_prefill(fresh, prompt.data(), prompt.size(), nullptr, nullptr));
+  step(fresh);
+  CHECK(counted(fresh).pool_hits == 0);
+}
+
+TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(600, 1);
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TOKENSELECT})
+    for (const auto& [n_forks, n_steps, slots] :
+         {std::tuple<int, int, int64_t>{8, 60, 16}, {8, 60, 300}, {8, 60, 700}, {8, 60, 4000},
+          {40, 12, 16}, {40, 12, 700}, {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead
+      INFO("selector " << selector << ", " << n_forks << " forks, " << slots << " slots");
+      riffle_context_options o = small(selector);
+      o.slots = slots;
+      Runtime r(o), alone(o);
+      riffle_session* donor = r.session();
+      r.check(riffle_prefill(donor, prompt.data(), prompt.size(), nullptr, nullptr));
+      std::vector<riffle_session*> forks, own;
+      for (int i = 0; i < n_forks; ++i) {
+        const size_t length = prompt.size() - static_cast<size_t>(i % 8) * 16;
+        r.sessions.push_back(nullptr);
+        r.check(riffle_session_fork(donor, length, &r.sessions.back()));
+        forks.push_back(r.sessions.back());
+        own.push_back(alone.session());
+        alone.check(riffle_prefill(own[i], prompt.data(), prompt.size(), nullptr, nullptr));
+        alone.check(riffle_session_truncate(own[i], length));
+      }
+      for (int t = 0; t < n_steps; ++t) {
+        const std::vector<int32_t> next(n_forks, 400 + t);  // the same: they ask for nearly the same blocks
+        r.check(riffle_step(r.context, forks.data(), next.data(), next.size()));
+        for (int i = 0; i < n_forks; ++i) {
+          alone.check(riffle_step(alone.context, &own[i], &next[i], 1));
+          REQUIRE(r.logits(forks[i]) == alone.logits(own[i]));
+        }
+      }
+    }
+}
+
+TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was", "[cuda][fork][memory]") {
+  if (skip()) return;
+  riffle_context_options o = small(RIFFLE_SELECTOR_PSA);
+  o.gpu_mem = 1;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  char err[1024] = "";
+  CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  riffle_model_free(model);
+  o.gpu_mem = plan.min_gpu_mem;
+  Runtime r(o);
+  riffle_context_options roomy = o;
+  roomy.gpu_mem = 0;
+  Runtime alone(roomy);
+  riffle_session *s = r.session(), *a = alone.session();
+  const auto prompt = some_tokens(500, 1), tokens = some_tokens(20, 2);
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  alone.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
+  r.check(riffle_step(r.context, &s, &prompt[1], 1));  // takes what a step needs
+  alone.check(riffle_step(alone.context, &a, &prompt[1], 1));
+  std::vector<riffle_session*> forks;
+  riffle_status status = RIFFLE_OK;
+  riffle_stats before{};
+  while (forks.size() < 2000 && status == RIFFLE_OK) {
+    before = r.stats();
+    riffle_session* one = nullptr;
+    status = riffle_session_fork(s, 333, &one);
+    if (one) forks.push_back(one);
+  }
+  CHECK(status == RIFFLE_OUT_OF_MEMORY);
+  const riffle_stats after = r.stats();
+  CHECK(after.host_kv_bytes == before.host_kv_bytes);
+  CHECK(after.device_bytes == before.device_bytes);
+  for (const int32_t t : tokens) {
+    r.check(riffle_step(r.context, &s, &t, 1));
+    alone.check(riffle_step(alone.context, &a, &t, 1));
+    REQUIRE(r.logits(s) == alone.logits(a));
+  }
+  for (riffle_session* one : forks) riffle_session_free(one);
+}

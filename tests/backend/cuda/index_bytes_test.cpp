@@ -1,0 +1,77 @@
+// What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it
+// reads. Needs no GPU.
+#include "tests/engine/test_model.h"
+#include "backend/cuda/cuda_backend.h"
+#include "select/int4_keys.h"
+#include "select/selector.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+// Of the shipped model.
+Config shipped_config() {
+  Config c;
+  c.n_layers = 8, c.n_heads = 8, c.n_kv_heads = 2, c.head_dim = 64;
+  return c;
+}
+
+struct Checked {
+  const riffle_context_options* o;
+  SelectionRule rule;
+  int64_t mean_values;  // bytes of them, which the CPU keeps summed up
+  int rows = 0;
+};
+
+void look(void* user, const riffle_trace* t) {
+  Checked& c = *static_cast<Checked*>(user);
+  BlockLayout layout;
+  layout.block_size = c.o->block_size;
+  layout.head_dim = 64;
+  layout.type = static_cast<cpu::KvType>(c.o->kv_type);
+  CHECK(cuda::index_bytes(c.rule, shipped_config(), layout, t->n_blocks, t->n_tokens) ==
+        t->index_bytes + c.mean_values);
+  ++c.rows;
+}
+
+}  // namespace
+
+TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean values", "[index]") {
+  struct Case {
+    riffle_selector selector;
+    riffle_rank rank;
+    int n_tokens;
+    int64_t mean_values;  // a head's
+  };
+  const int64_t value = 64 * 2;
+  for (const Case& c :
+       {Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
+        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
+        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
+             150 * value},  // every second block
+        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
+        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
+        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
+        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
+    for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+      INFO("selector " << c.selector << ", rank " << c.rank << ", " << c.n_tokens << " tokens, KV "
+                       << kv);
+      riffle_context_options o = options();
+      o.n_ctx = 8192;
+      o.block_size = 16;
+      o.kv_type = kv;
+      o.selection.selector = c.selector;
+      o.selection.rank = c.rank;
+      o.selection.dense_layers = 0;
+      Runtime r(o);
+      riffle_session* s = r.session();
+      const auto prompt = some_tokens(c.n_tokens, 3);
+      r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      Checked checked{&o, make_selector(o.selection)->rule(), c.mean_values};
+      r.check(riffle_set_trace(r.context, look, &checked, false));
+      const int32_t token = 400;
+      r.check(riffle_step(r.context, &s, &token, 1));
+      CHECK(checked.rows == 8 * 2);
+    }
+}

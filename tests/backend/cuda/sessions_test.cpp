@@ -1,0 +1,456 @@
+// Several sessions, contexts and selections on one GPU, and what happens where memory, the system or another context says no.
+#include <chrono>
+#include <thread>
+
+#include "tests/engine/steps.h"
+#include "backend/cuda/pinned_slabs.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options cuda_options(riffle_stop stop = RIFFLE_STOP_PAPER) {
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_CUDA;
+  o.n_ctx = 4096;
+  o.block_size = 16;
+  o.selection.selector = RIFFLE_SELECTOR_PSA;
+  o.selection.stop = stop;
+  o.selection.microbatch = 4;
+  return o;
+}
+
+using Logits = std::vector<std::vector<float>>;
+
+void prefill(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt) {
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+}
+void step(Runtime& r, riffle_session* s, int32_t token, Logits& out) {
+  r.check(riffle_step(r.context, &s, &token, 1));
+  out.push_back(r.logits(s));
+}
+void select(Runtime& r, const riffle_selection& selection) { r.check(riffle_set_selection(r.context, &selection)); }
+// The smallest budget that these options are planned to work with.
+uint64_t least_memory(const riffle_context_options& o, riffle_model* model) {
+  riffle_context_options tight = o;
+  tight.gpu_mem = 1;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  char err[1024] = "";
+  CHECK(riffle_plan_memory(model, &tight, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+  INFO(err);
+  REQUIRE(plan.min_gpu_mem > 0);
+  return plan.min_gpu_mem;
+}
+uint64_t least_memory(const riffle_context_options& o) {
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  const uint64_t least = least_memory(o, model);
+  riffle_model_free(model);
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: sessions with and without the mean key, in turn and together", "[cuda][selection]") {
+  if (skip()) return;
+  const auto veto = cuda_options(RIFFLE_STOP_VETO), paper = cuda_options(RIFFLE_STOP_PAPER);
+  const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8), tokens = some_tokens(40, 9);
+  struct Answers {
+    Logits a, b;
+  };
+  // A keeps the mean key, which nobody asks for any more; B never had one.
+  const auto play = [&](bool with_a, bool with_b) {
+    Answers out;
+    Runtime r(veto);
+    riffle_session *a = nullptr, *b = nullptr;
+    if (with_a) {
+      a = r.session();
+      prefill(r, a, prompt_a);
+      for (int i = 0; i < 3; ++i) step(r, a, tokens[i], out.a);
+    }
+    select(r, paper.selection);
+    if (with_a)
+      for (int i = 3; i < 7; ++i) step(r, a, tokens[i], out.a);  // run, recorded, replayed
+    if (with_b) {
+      b = r.session();
+      prefill(r, b, prompt_b);
+      for (int i = 0; i < 4; ++i) step(r, b, tokens[i], out.b);
+    }
+    for (int i = 7; i < 12; ++i) {
+      if (with_a && with_b) {
+        riffle_session* both[2] = {a, b};
+        const int32_t next[2] = {tokens[i], tokens[i + 10]};
+        r.check(riffle_step(r.context, both, next, 2));
+        out.a.push_back(r.logits(a)), out.b.push_back(r.logits(b));
+      } else if (with_a) {
+        step(r, a, tokens[i], out.a);
+      } else {
+        step(r, b, tokens[i + 10], out.b);
+      }
+    }
+    return out;
+  };
+  const Answers both = play(true, true);
+  CHECK(same_bits(both.a, play(true, false).a));
+  CHECK(same_bits(both.b, play(false, true).b));
+}
+
+TEST_CASE("cuda: changing the digests of sessions under a tight budget", "[cuda][selection][memory]") {
+  if (skip()) return;
+  riffle_context_options o = cuda_options();
+  o.n_ctx = 16384;
+  const auto prompt = some_tokens(12000, 5), tokens = some_tokens(60, 6);
+  riffle_selection quest = o.selection, veto = o.selection;
+  quest.digest = RIFFLE_DIGEST_QUEST;
+  veto.stop = RIFFLE_STOP_VETO;
+  Logits want;
+  {
+    riffle_context_options fresh = o;
+    fresh.selection = quest;
+    Runtime r(fresh);
+    riffle_session* s = r.session();
+    prefill(r, s, prompt);
+    for (int i = 0; i < 40; ++i) step(r, s, tokens[i], want);
+  }
+  o.gpu_mem = least_memory(o);
+  Runtime r(o);
+  riffle_session* s = r.session();
+  prefill(r, s, prompt);
+  select(r, quest);
+  Logits got;
+  for (int i = 0; i < 20; ++i) step(r, s, tokens[i], got);  // digests of the same size: planned for
+  // Nothing is left for larger ones.
+  std::vector<riffle_session*> more;
+  for (riffle_session* one = nullptr; riffle_session_create(r.context, &one) == RIFFLE_OK;) more.push_back(one);
+  select(r, veto);
+  CHECK(riffle_step(r.context, &s, &tokens[20], 1) == RIFFLE_OUT_OF_MEMORY);
+  CHECK(riffle_session_length(s) == prompt.size() + 20);
+  // The session is as it was: also right after the failure, and with everything freed.
+  select(r, quest);
+  for (int i = 20; i < 40; ++i) step(r, s, tokens[i], got);
+  CHECK(same_bits(got, want));
+  for (riffle_session* one : more) riffle_session_free(one);
+  CHECK(r.stats().peak_device_bytes <= o.gpu_mem);
+}
+
+TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[cuda][memory]") {
+  if (skip()) return;
+  for (riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
+    for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+      INFO("residency " << residency << " kv " << kv);
+      riffle_context_options o = cuda_options();
+      o.n_ctx = 6000;
+      o.n_sessions = 4;
+      o.kv_type = kv;
+      o.residency = residency;
+      o.selection.gqa = RIFFLE_GQA_UNION;
+      o.gpu_mem = least_memory(o);
+      Runtime r(o);
+      const auto prompt = some_tokens(o.n_ctx - 60, 3);
+      std::vector<riffle_score> scores(prompt.size());
+      riffle_session* s[4];
+      for (int i = 0; i < 4; ++i) {
+        s[i] = r.session();
+        if (i % 2) prefill(r, s[i], prompt);
+        else r.check(riffle_prefill_scored(s[i], prompt.data(), prompt.size(), scores.data(), nullptr, nullptr));
+      }
+      riffle_generate_options g[4];
+      for (auto& one : g) {
+        riffle_generate_defaults(&one);
+        one.max_tokens = 20;
+        one.ignore_eos = true;
+      }
+      r.check(riffle_generate_many(r.context, s, g, 4, nullptr, nullptr, nullptr));
+      int seen = 0;
+      const auto count = [](void* n, const riffle_trace*) { ++*static_cast<int*>(n); };
+      r.check(riffle_set_trace(r.context, count, &seen, true));
+      const int32_t tokens[4] = {400, 500, 600, 700};
+      for (int i = 0; i < 3; ++i) r.check(riffle_step(r.context, s, tokens, 4));
+      CHECK(seen > 0);
+      r.check(riffle_set_trace(r.context, nullptr, nullptr, false));
+      // Full contexts that begin again.
+      for (riffle_session* one : s) {
+        r.check(riffle_session_truncate(one, 100));
+        prefill(r, one, some_tokens(o.n_ctx - 100, 4));
+      }
+      const riffle_stats stats = r.stats();
+      WARN("budget " << o.gpu_mem << ", most in use " << stats.peak_device_bytes);
+      CHECK(stats.peak_device_bytes <= o.gpu_mem);
+    }
+}
+
+TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][memory]") {
+  if (skip()) return;
+  riffle_model* model = nullptr;
+  char err[1024] = "";
+  REQUIRE(riffle_model_synthetic("llama-3-70b-layer", "q8_0", &model, err, sizeof err) == RIFFLE_OK);
+  riffle_context_options o = cuda_options();
+  o.n_ctx = 131072;  // a layer of KV is 512 MiB
+  o.gpu_mem = least_memory(o, model);
+  riffle_context* context = nullptr;
+  REQUIRE(riffle_context_create(model, &o, &context, err, sizeof err) == RIFFLE_OK);
+  riffle_session* s = nullptr;
+  REQUIRE(riffle_session_create(context, &s) == RIFFLE_OK);
+  for (int n : {131000, 60000, 50000, 100000, 65000}) {
+    INFO(n << " tokens: " << riffle_context_error(context));
+    const auto prompt = some_tokens(n, 2);
+    CHECK(riffle_session_truncate(s, 0) == RIFFLE_OK);
+    CHECK(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK);
+    const int32_t token = 400;
+    CHECK(riffle_step(context, &s, &token, 1) == RIFFLE_OK);
+  }
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  CHECK(riffle_get_stats(context, &stats) == RIFFLE_OK);
+  CHECK(stats.peak_device_bytes <= o.gpu_mem);
+  riffle_session_free(s);
+  riffle_context_free(context);
+  riffle_model_free(model);
+}
+
+TEST_CASE("cuda: plans that no machine can hold are refused with what would do", "[cuda][memory]") {
+  if (skip()) return;
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  char err[1024] = "";
+  const auto refused = [&](const riffle_context_options& o) {
+    CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
+    return std::string(err);
+  };
+  riffle_context_options o = cuda_options();
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total));
+  o.gpu_mem = 4 * total;
+  o.slots = static_cast<int64_t>(2 * total / 8192);
+  CHECK(refused(o).find("the GPU has only") != std::string::npos);
+  o = cuda_options();
+  o.n_ctx = 1 << 20;
+  o.n_sessions = 30;
+  o.gpu_mem = total - total / 20;
+  riffle_context_options one = o;
+  one.n_sessions = 1;
+  REQUIRE(riffle_plan_memory(model, &one, &plan, err, sizeof err) == RIFFLE_OK);
+  // As many sessions as the host cannot hold; the GPU may refuse them first.
+  while (o.n_sessions < 1024 && plan.host_kv * o.n_sessions < uint64_t(4) << 40) ++o.n_sessions;
+  const std::string text = refused(o);
+  INFO(text);
+  CHECK((text.find("host memory") != std::string::npos || text.find("need at least") != std::string::npos));
+  riffle_model_free(model);
+}
+
+TEST_CASE("residency and no_pin are refused where they mean nothing", "[memory]") {
+  for (riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+    for (int which : {0, 1}) {
+      riffle_context_options o = options();
+      o.device = device;
+      o.n_ctx = 512;
+      if (which == 0) o.no_pin = true;
+      else o.residency = RIFFLE_RESIDENCY_HOST;
+      riffle_model* model = nullptr;
+      REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+      riffle_plan plan{};
+      plan.struct_size = sizeof plan;
+      char err[1024] = "";
+      CHECK(riffle_plan_memory(model, &o, &plan, err, sizeof err) == RIFFLE_BAD_ARGUMENT);
+      CHECK(std::string(err).find("residency and no_pin") != std::string::npos);
+      riffle_model_free(model);
+    }
+}
+
+TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[cuda]") {
+  if (skip()) return;
+  riffle_context_options o = cuda_options();
+  o.no_pin = true;
+  Runtime r(o);
+  riffle_session* s = r.session();
+  prefill(r, s, some_tokens(200, 3));
+  r.check(riffle_set_trace(r.context, [](void*, const riffle_trace*) {}, nullptr, true));
+  const int32_t token = 400;
+  CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_UNSUPPORTED);
+  CHECK(std::string(riffle_context_error(r.context)).find("no_pin") != std::string::npos);
+}
+
+TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
+  if (skip()) return;
+  constexpr int kSteps = 1000;
+  const auto tokens = some_tokens(kSteps, 11);
+  const auto work = [&](int i, bool together, Logits& out, int& retried) {
+    // No assertions here: Catch is not for several threads.
+    riffle_context_options o = cuda_options();
+    o.n_ctx = 4096;
+    o.n_threads = 2;
+    if (i == 1) o.slots = 400;
+    riffle_model* model = nullptr;
+    riffle_context* context = nullptr;
+    riffle_session* s[8] = {};
+    bool fine = riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK &&
+                riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK;
+    const int n = 8;  // rows enough to fill the GPU
+    for (int j = 0; fine && j < n; ++j) {
+      const auto prompt = some_tokens(1200 + 100 * j, 20 + i);
+      fine = riffle_session_create(context, &s[j]) == RIFFLE_OK &&
+             riffle_prefill(s[j], prompt.data(), prompt.size(), nullptr, nullptr) == RIFFLE_OK;
+    }
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    if (fine) riffle_model_get_info(model, &info);
+    for (int t = 0; fine && t < kSteps; ++t) {
+      const std::vector<int32_t> next(n, tokens[t]);
+      riffle_status status = riffle_step(context, s, next.data(), n);
+      // What the other context made impossible is an error that says so, and goes when tried again.
+      for (int again = 0; together && status == RIFFLE_INTERNAL && again < 3; ++again, ++retried) {
+        fine = std::string(riffle_context_error(context)).find("kernels of another") != std::string::npos;
+        if (!fine) break;
+        status = riffle_step(context, s, next.data(), n);
+      }
+      fine = fine && status == RIFFLE_OK;
+      if (fine && t % 50 == 0) out.emplace_back(riffle_logits(s[t / 50 % n]), riffle_logits(s[t / 50 % n]) + info.vocab_size);
+    }
+    for (riffle_session* one : s) riffle_session_free(one);
+    riffle_context_free(context);
+    riffle_model_free(model);
+    return fine;
+  };
+  Logits alone[2], both[2];
+  int retried[2] = {};
+  for (int i : {0, 1}) CHECK(work(i, false, alone[i], retried[i]));
+  bool fine[2] = {};
+  std::thread other([&] { fine[1] = work(1, true, both[1], retried[1]); });
+  fine[0] = work(0, true, both[0], retried[0]);
+  other.join();
+  WARN("steps tried again: " << retried[0] << " and " << retried[1]);
+  for (int i : {0, 1}) {
+    INFO("context " << i);
+    CHECK(fine[i]);
+    CHECK(alone[i].size() == kSteps / 50);
+    CHECK(same_bits(alone[i], both[i]));
+  }
+}
+
+TEST_CASE("cuda: the caller's own GPU stays the caller's", "[cuda][threads]") {
+  if (skip()) return;
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count));
+  if (count < 2) {
+    WARN("SKIPPED: one GPU only");
+    return;
+  }
+  const auto prompt = some_tokens(700, 7), tokens = some_tokens(40, 8);
+  Logits want;
+  {
+    Runtime r(cuda_options());
+    want = run(r, r.session(), prompt, tokens);
+  }
+  check_cuda(cudaSetDevice(1));
+  const auto current = [] {
+    int device = -1;
+    check_cuda(cudaGetDevice(&device));
+    return device;
+  };
+  {
+    Runtime r(cuda_options());
+    CHECK(current() == 1);
+    riffle_session *s = r.session(), *other = r.session();
+    CHECK(same_bits(run(r, s, prompt, tokens), want));
+    CHECK(same_bits(run(r, other, prompt, tokens), want));
+    riffle_selection quest = cuda_options().selection;
+    quest.digest = RIFFLE_DIGEST_QUEST;
+    select(r, quest);
+    r.check(riffle_session_truncate(s, 333));
+    Logits more;
+    step(r, s, 400, more);
+    riffle_timing timing{};
+    timing.struct_size = sizeof timing;
+    const int32_t token = 500;
+    r.check(riffle_profile_step(r.context, &s, &token, 1, &timing));
+    CHECK(current() == 1);
+  }
+  CHECK(current() == 1);
+  check_cuda(cudaSetDevice(0));
+}
+
+TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
+  if (skip()) return;
+  riffle::cuda::PinnedSlabs slabs(0);
+  const size_t bytes = slabs.slab_bytes();
+  std::vector<std::byte*> taken;
+  for (int i = 0; i < 6; ++i) taken.push_back(slabs.take(bytes));
+  std::vector<std::byte*> some;  // of the fifth, of the second twice
+  const std::byte* const blocks[] = {taken[4] + bytes - 1, taken[1], taken[1] + bytes / 2};
+  slabs.add_unlocked(blocks, 3, some);
+  for (std::byte* slab : some) CHECK((slab == taken[4] || slab == taken[1]));
+  CHECK(some.size() <= 2);  // none that are locked by now
+  REQUIRE(slabs.wait(some));
+  CHECK(some.empty());
+  CHECK(slabs.pinned_bytes() >= 2 * bytes);
+  slabs.add_unlocked(blocks, 3, some);
+  CHECK(some.empty());
+  slabs.wait_all();
+  for (std::byte* a : taken)
+    for (std::byte* b : taken) {
+      REQUIRE(a != nullptr);
+      CHECK(a + bytes != b);
+    }
+  CHECK(slabs.taken_bytes() == 6 * bytes);
+  CHECK(slabs.pinned_bytes() == 6 * bytes);
+  for (const auto& [asked, there] : {std::pair<size_t, size_t>{1, 1}, {1, 1}, {3, 3}, {2, 3}}) {
+    slabs.prepare(bytes, asked);  // those that are there count
+    slabs.wait_all();
+    CHECK(slabs.taken_bytes() == 6 * bytes);
+    CHECK(slabs.pinned_bytes() == (6 + there) * bytes);
+  }
+  for (size_t i = 1; i <= 3; ++i) {
+    taken.push_back(slabs.take(bytes));
+    CHECK(slabs.pinned_bytes() == 9 * bytes);  // it is one that was ready
+    CHECK(slabs.taken_bytes() == (6 + i) * bytes);
+  }
+  for (std::byte* a : taken) CHECK(a[bytes - 1] == std::byte{0});
+  for (std::byte* a : taken) slabs.give_back(a, bytes);
+  CHECK(slabs.pinned_bytes() == 0);
+}
+
+TEST_CASE("cuda: the RoPE table grows and a step does not notice", "[cuda][invariance]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(4090, 4), tokens = some_tokens(20, 5), longer = some_tokens(7000, 6);
+  riffle_context_options o = cuda_options(), big = o;
+  o.n_ctx = big.n_ctx = 8192;
+  Runtime grows(o), whole(big);
+  riffle_session *a = grows.session(), *b = whole.session();
+  prefill(whole, b, longer);  // the table for all of it, at once
+  whole.check(riffle_session_truncate(b, 0));
+  CHECK(same_bits(run(grows, a, prompt, tokens), run(whole, b, prompt, tokens)));
+}
+
+TEST_CASE("cuda: steps after a truncation to a block's end have the bits of those before", "[cuda][invariance]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(1600, 4), tokens = some_tokens(50, 5);
+  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
+    Runtime r(cuda_options(stop));
+    riffle_session* s = r.session();
+    prefill(r, s, prompt);
+    Logits first, second;
+    for (int32_t t : tokens) step(r, s, t, first);
+    r.check(riffle_session_truncate(s, prompt.size()));
+    for (int32_t t : tokens) step(r, s, t, second);
+    CHECK(same_bits(first, second));
+  }
+}
+
+TEST_CASE("cuda: a prompt that was stopped leaves the session as it was", "[cuda]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(1000, 4), more = some_tokens(2000, 9), tokens = some_tokens(30, 5);
+  Runtime r(cuda_options());
+  riffle_session *plain = r.session(), *stopped = r.session();
+  const Logits want = run(r, plain, prompt, tokens);
+  prefill(r, stopped, prompt);
+  const auto halfway = [](void*, const riffle_progress* p) { return p->done < p->total / 2; };
+  CHECK(riffle_prefill(stopped, more.data(), more.size(), halfway, nullptr) == RIFFLE_ABORTED);
+  CHECK(riffle_session_length(stopped) == prompt.size());
+  Logits got{r.logits(stopped)};
+  for (int32_t t : tokens) step(r, stopped, t, got);
+  CHECK(same_bits(got, want));
+}

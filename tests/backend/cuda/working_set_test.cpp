@@ -1,0 +1,217 @@
+// Working sets on a GPU: what attention stamps, what the stamps count to, and whole runs, recorded as graphs or traced,
+// against unions of the blocks that were read.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "tests/engine/working_sets.h"
+#include "tests/select/tokenselect_settings.h"
+#include "tests/kernels/cuda/decode_scene.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_set]") {
+  if (skip()) return;
+  std::mt19937 random(3);
+  for (int window : {1, 2, 12, 1000, 1 << 30})
+    for (int block_size : {16, 64})
+      for (int n : {1, 3, 8}) {
+        INFO("window " << window << " block size " << block_size << " sequences " << n);
+        const int n_layers = 3, n_kv_heads = 2, rows = n_layers * n_kv_heads;
+        std::vector<cuda::StepSequence> host(n);
+        std::vector<DeviceArray<uint32_t>> stamps;
+        std::vector<std::vector<uint32_t>> written(n);
+        for (int i = 0; i < n; ++i) {
+          const int lengths[] = {1, block_size, block_size + 1, 700, 20000, 255 * block_size, 256 * block_size + 1, 6};
+          host[i].n_tokens = lengths[(i + n) % 8];
+          const int64_t blocks = (host[i].n_tokens + block_size - 1) / block_size;
+          host[i].max_blocks = blocks + i % 3;
+          written[i].resize(rows * host[i].max_blocks);
+          for (size_t e = 0; e < written[i].size(); ++e) {
+            const auto now = static_cast<uint32_t>(host[i].n_tokens), span = std::min<uint32_t>(now, 30);
+            const bool held = static_cast<int64_t>(e % host[i].max_blocks) < blocks;
+            // Never, of late, any time before; beyond the last block whatever would count.
+            written[i][e] = !held ? now : random() % 3 == 0 ? 0 : now - random() % (random() % 2 ? span : now);
+          }
+          stamps.emplace_back(written[i]);
+          host[i].last_use = stamps.back().get();
+        }
+        DeviceArray<cuda::StepSequence> sequences(host);
+        std::vector<cuda::RowResult> before(n_layers * n * n_kv_heads);
+        for (size_t r = 0; r < before.size(); ++r) before[r] = {int(r), 2, 3, 4, 5, 6, -7};
+        DeviceArray<cuda::RowResult> results(before);
+        cuda::WorkingSets w;
+        w.n = n;
+        w.n_layers = n_layers;
+        w.n_kv_heads = n_kv_heads;
+        w.block_size = block_size;
+        w.window = window;
+        w.sequences = sequences.get();
+        w.results = results.get();
+        check_cuda(cuda::count_working_sets(w, nullptr));
+        const auto got = results.download();
+        int wrong = 0;
+        for (int layer = 0; layer < n_layers; ++layer)
+          for (int i = 0; i < n; ++i)
+            for (int h = 0; h < n_kv_heads; ++h) {
+              int want = 0;
+              const int64_t entry = (int64_t(layer) * n_kv_heads + h) * host[i].max_blocks;
+              for (int64_t b = 0; b < (host[i].n_tokens + block_size - 1) / block_size; ++b) {
+                const int64_t stamp = written[i][entry + b];
+                want += stamp > 0 && stamp > int64_t(host[i].n_tokens) - window;
+              }
+              const cuda::RowResult& r = got[(layer * n + i) * n_kv_heads + h];
+              wrong += r.working_set != want || r.n_blocks != (layer * n + i) * n_kv_heads + h || r.n_read != 2 ||
+                       r.cached != 6;
+            }
+        CHECK(wrong == 0);
+      }
+}
+
+TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others", "[cuda][working_set]") {
+  if (skip()) return;
+  struct Kind {
+    const char* name;
+    bool everything, progressive;
+    int window, microbatch;
+    cuda::Stop stop;
+  };
+  const Kind kinds[] = {{"dense", true, false, 0, 16, cuda::Stop::Paper},
+                        {"dense, windowed", true, false, 300, 16, cuda::Stop::Paper},
+                        {"one shot", false, false, 0, 16, cuda::Stop::Paper},
+                        {"progressive, narrow waves", false, true, 0, 4, cuda::Stop::Paper},
+                        {"progressive, wide waves", false, true, 0, 70, cuda::Stop::Window},
+                        {"progressive, bound", false, true, 0, 8, cuda::Stop::Bound}};
+  int stopped_early = 0;
+  for (const auto& [d, block_size, type] : {std::tuple{64, 16, cuda::KvType::F16}, {128, 32, cuda::KvType::F16},
+                                            {256, 64, cuda::KvType::F16}, {128, 16, cuda::KvType::F32}})
+    for (const Kind& kind : kinds) {
+      SceneShape shape;
+      shape.d = d, shape.block_size = block_size, shape.g = 2, shape.type = type;
+      shape.tokens = {block_size * 90 + 2, block_size * 40, 3, block_size * 150 + 9};
+      cuda::Ranked ranked;
+      ranked.everything = kind.everything;
+      ranked.window = kind.window;
+      ranked.progressive = kind.progressive;
+      ranked.budget = 0.3;
+      ranked.microbatch = kind.microbatch;
+      ranked.stop = kind.stop;
+      ranked.slack = std::log(0.1 / 0.9);
+      const Scene scene(shape, ranked);
+      for (int64_t n_slots : {0, 5, 200}) {
+        INFO(kind.name << ", d " << d << ", blocks of " << block_size << ", slots " << n_slots);
+        SceneDevice device(scene, n_slots);
+        std::vector<cuda::StepSequence> host = device.sequences.download();
+        std::vector<DeviceArray<uint32_t>> stamps;
+        for (size_t i = 0; i < host.size(); ++i) {
+          stamps.emplace_back(std::vector<uint32_t>(scene.sequences[i].page_table.size(), 0));
+          host[i].last_use = stamps[i].get();
+        }
+        device.sequences.upload(host);
+        device.set_expected(20);  // blocks are fetched that may not be attended to
+        device.run();
+        bool untouched = true;
+        for (auto& s : stamps)
+          for (uint32_t x : s.download()) untouched &= x == 0;
+        CHECK(untouched);
+
+        device.step.stamp = true;
+        device.run();
+        const auto results = device.results.download();
+        const auto order = device.order.download();
+        int stopped = 0, wrong = 0;
+        for (size_t i = 0; i < host.size(); ++i) {
+          const SceneSequence& s = scene.sequences[i];
+          std::vector<uint32_t> want(s.page_table.size(), 0);
+          for (int h = 0; h < shape.n_kv_heads; ++h) {
+            const int row = static_cast<int>(i) * shape.n_kv_heads + h;
+            stopped += results[row].n_read < s.n_blocks;
+            REQUIRE(results[row].n_read > 0);
+            for (int p = 0; p < results[row].n_read; ++p)
+              want[scene.entry(s, h, order[row * scene.max_blocks + p])] = static_cast<uint32_t>(s.n_tokens);
+          }
+          wrong += stamps[i].download() != want;
+        }
+        CHECK(wrong == 0);
+        if (!kind.everything && !kind.progressive) CHECK(stopped > 0);
+        if (kind.microbatch == 4) stopped_early += stopped;
+      }
+    }
+  CHECK(stopped_early > 0);
+}
+
+namespace {
+
+WorkingSetPlay cuda_play(riffle_selector selector) {
+  WorkingSetPlay p;
+  p.options = options();
+  p.options.device = RIFFLE_DEVICE_CUDA;
+  p.options.n_ctx = 1024;
+  p.options.block_size = 16;
+  p.options.n_sessions = 3;
+  p.options.selection = tokenselect_settings(120, 20, 64);
+  p.options.selection.selector = selector;
+  p.options.selection.microbatch = 4;
+  p.options.selection.budget = 0.2f;
+  p.options.selection.cache_threshold = 0.9f;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cuda][working_set]") {
+  if (skip()) return;
+  const auto model = load_model(shipped_model(), {});
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE}) {
+    INFO("selector " << selector);
+    WorkingSetPlay p = cuda_play(selector);
+    const auto want = play(*model, p);
+    // Graphs, and any pool: the same selections.
+    p.trace = false;
+    CHECK(play(*model, p) == want);
+    p.options.slots = 60;
+    CHECK(play(*model, p) == want);
+    p.trace = p.coverage = true;
+    CHECK(play(*model, p) == want);
+    // Reports come when all layers are done: an attempt that failed has stamped them all.
+    p.coverage = false;
+    p.fails_in_layer = model->config.n_layers - 1;
+    play(*model, p);
+    if (selector > RIFFLE_SELECTOR_TOPK) continue;
+    p = cuda_play(selector);
+    p.options.residency = RIFFLE_RESIDENCY_HOST;
+    CHECK(play(*model, p) == want);
+    p.trace = false;
+    CHECK(play(*model, p) == want);
+    p.trace = true;
+    p.fails_in_layer = 3;
+    play(*model, p);
+  }
+}
+
+TEST_CASE("cuda: counting working sets costs no synchronisation and no answer", "[cuda][working_set]") {
+  if (skip()) return;
+  const auto model = load_model(shipped_model(), {});
+  std::vector<std::vector<float>> logits[2];
+  for (int counted = 0; counted < 2; ++counted) {
+    Engine engine(*model, planned(*model, cuda_play(RIFFLE_SELECTOR_PSA).options));
+    const auto s = engine.create();
+    engine.prefill(*s, some_tokens(600, 4), nullptr, {});
+    engine.set_working_set(counted * 12);
+    Sequence* const one[] = {s.get()};
+    int32_t sampled = 0;
+    uint64_t before = 0;
+    for (int i = 0; i < 60; ++i) {
+      if (i == 10) before = engine.stats().host_syncs;
+      const int32_t token[] = {400 + i};
+      engine.step(one, token, nullptr, &sampled);
+      logits[counted].push_back(s->logits);
+    }
+    CHECK(engine.stats().host_syncs - before == 50);
+    CHECK((s->working_set > 0) == (counted > 0));
+    engine.destroy(*s);
+  }
+  CHECK(logits[0] == logits[1]);
+}

@@ -1,0 +1,219 @@
+// Checks of decode attention on the device against selectors of the CPU (for order and stopping) and a float64 softmax (for
+// values).
+#pragma once
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "kernels/cuda/attend/decode_parts.h"
+#include "tests/kernels/cuda/decode_scene.h"
+
+namespace riffle::test {
+
+using cuda::DigestKind;
+using cuda::Gqa;
+using cuda::Ranked;
+using cuda::Stop;
+
+enum class Mode { Everything, TopK, Psa };
+
+inline constexpr float kEpsilon = 0.9f, kBudget = 0.3f;
+
+inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbatch = 8, double epsilon = kEpsilon) {
+  Ranked r;
+  r.everything = mode == Mode::Everything;
+  r.progressive = mode == Mode::Psa;
+  r.budget = kBudget;
+  r.digest = digest;
+  r.gqa = gqa;
+  r.stop = stop;
+  r.slack = std::log((1 - epsilon) / epsilon);
+  r.microbatch = microbatch;
+  return r;
+}
+
+inline std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
+  riffle_selection s;
+  riffle_selection_defaults(&s);
+  s.selector = r.everything ? RIFFLE_SELECTOR_DENSE : r.progressive ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_TOPK;
+  s.digest = static_cast<riffle_digest>(r.digest);
+  s.gqa = static_cast<riffle_gqa>(r.gqa);
+  s.stop = static_cast<riffle_stop>(r.stop);
+  s.epsilon = static_cast<float>(epsilon);
+  s.microbatch = r.microbatch;
+  s.budget = kBudget;
+  s.sink_blocks = r.sink_blocks;
+  s.window_blocks = r.window_blocks;
+  return make_selector(s);
+}
+
+struct Download {
+  std::vector<float> out, lse;
+  std::vector<cuda::RowResult> results;
+  std::vector<int32_t> order;
+  explicit Download(const SceneDevice& d)
+      : out(d.out.download()), lse(d.lse.download()), results(d.results.download()), order(d.order.download()) {}
+};
+
+// One row of a result: the order is the CPU's up to near ties, the stop is where the CPU's test (with a tolerance) has it, and
+// the values are the exact softmax over what was read.
+inline void check_row(const Scene& scene, const Download& got, int i, int head, double epsilon, double tolerance) {
+  const SceneSequence& s = scene.sequences[i];
+  const SceneShape& shape = scene.shape;
+  const int row_index = i * shape.n_kv_heads + head, g = shape.g;
+  const cuda::RowResult& result = got.results[row_index];
+  const int32_t* order = got.order.data() + row_index * scene.max_blocks;
+  INFO("sequence " << i << " tokens " << s.n_tokens << " head " << head << " n_read " << result.n_read);
+
+  std::vector<float> q_row;
+  const Row row = scene.row(s, head, q_row);
+  const auto selector = selector_for(scene.ranked, epsilon);
+  RowPlan plan;
+  selector->begin(row, plan);
+  REQUIRE(result.n_blocks == s.n_blocks);
+  REQUIRE(result.n_read >= std::min(plan.n_forced(), plan.size()));
+  REQUIRE(result.n_read <= plan.size());
+
+  std::set<int> seen;
+  for (int p = 0; p < result.n_read; ++p) {
+    REQUIRE(order[p] >= 0);
+    REQUIRE(order[p] < s.n_blocks);
+    REQUIRE(seen.insert(order[p]).second);
+    if (order[p] == plan.at(p)) continue;
+    INFO("position " << p << " block " << order[p] << " expected " << plan.at(p));
+    REQUIRE(p >= plan.n_forced());
+    const double a = plan.scores[order[p] - plan.first_candidate()], b = plan.scores[plan.at(p) - plan.first_candidate()];
+    const double tie = scene.ranked.gqa == Gqa::Union ? 2 : scene.ranked.gqa == Gqa::SoftSum ? 1e-4 * std::fabs(a) : 1e-4;
+    REQUIRE(std::fabs(a - b) <= tie);
+  }
+
+  // The stop: a plan that is a little too easily satisfied, and one a little too hard to.
+  std::vector<Scene::Exact> exact(g);
+  if (selector->microbatch() == 0) {
+    REQUIRE(result.n_read == plan.size());
+    for (int p = 0; p < result.n_read; ++p)
+      for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
+  } else {
+    constexpr float kMargin = 3e-4f;
+    RowPlan easy, hard;
+    selector->begin(row, easy);
+    selector->begin(row, hard);
+    int p = 0;
+    for (; p < plan.n_forced(); ++p)
+      for (int h = 0; h < g; ++h) scene.attend(s, head, h, order[p], exact[h]);
+    while (p < result.n_read) {
+      const int n = std::min(scene.ranked.microbatch, plan.size() - p);
+      INFO("position " << p);
+      REQUIRE(p + n <= result.n_read);  // whole microbatches
+      std::vector<float> easy_l, hard_l, easy_blocks, hard_blocks;
+      for (int j = 0; j < n; ++j, ++p)
+        for (int h = 0; h < g; ++h) {
+          Scene::Exact one;
+          scene.attend(s, head, h, order[p], one);
+          scene.attend(s, head, h, order[p], exact[h]);
+          easy_blocks.push_back(float(one.lse()) - kMargin);
+          hard_blocks.push_back(float(one.lse()) + kMargin);
+        }
+      for (int h = 0; h < g; ++h) {
+        easy_l.push_back(float(exact[h].lse()) + kMargin);
+        hard_l.push_back(float(exact[h].lse()) - kMargin);
+      }
+      const bool may = selector->done(row, easy, p, easy_l.data(), easy_blocks.data(), n);
+      const bool must = selector->done(row, hard, p, hard_l.data(), hard_blocks.data(), n);
+      if (p == plan.size()) break;
+      if (p == result.n_read) {
+        REQUIRE(may);
+      } else {
+        REQUIRE_FALSE(must);
+      }
+    }
+  }
+
+  for (int h = 0; h < g; ++h) {
+    const int q_head = head * g + h;
+    const float* out = got.out.data() + (int64_t(i) * scene.n_heads() + q_head) * shape.d;
+    double norm = 0, error = 0;
+    for (int j = 0; j < shape.d; ++j) {
+      const double want = exact[h].o[j] / exact[h].s, diff = want - out[j];
+      norm += want * want, error += diff * diff;
+    }
+    REQUIRE(std::sqrt(error) <= tolerance * std::sqrt(norm));
+    REQUIRE(std::fabs(got.lse[i * scene.n_heads() + q_head] - exact[h].lse()) <= 2e-5 * (1 + std::fabs(exact[h].lse())));
+  }
+}
+
+inline void check_all(const Scene& scene, const Download& got, double epsilon = kEpsilon) {
+  // K and V are exact in both, sums are f32: about 1e-6. The probabilities carry ex2's 2 ulp.
+  const double tolerance = 1e-5;
+  for (size_t i = 0; i < scene.sequences.size(); ++i)
+    for (int head = 0; head < scene.shape.n_kv_heads; ++head) check_row(scene, got, int(i), head, epsilon, tolerance);
+}
+
+// Runs with a pool that holds everything, few blocks, nothing; twice each. All the same bits, all right.
+inline void check_scene(const Scene& scene, double epsilon = kEpsilon) {
+  int64_t all = 0;
+  for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
+  SceneDevice none(scene, 0);
+  none.run();
+  const Download first(none);
+  check_all(scene, first, epsilon);
+  for (int64_t slots : {int64_t(7), all}) {
+    SceneDevice device(scene, slots);
+    for (int turn = 0; turn < 3; ++turn) {
+      INFO("slots " << slots << " turn " << turn);
+      device.run();
+      const Download got(device);
+      REQUIRE(same_bits(got.out, first.out));
+      REQUIRE(same_bits(got.lse, first.lse));
+      for (size_t r = 0; r < got.results.size(); ++r) {
+        const cuda::RowResult &a = got.results[r], &b = first.results[r];
+        REQUIRE(a.n_read == b.n_read);
+        REQUIRE(a.lookups == a.n_read - 1);  // all but the tail
+        REQUIRE(b.misses == b.lookups);
+        if (slots == all) REQUIRE(a.misses == (turn == 0 ? a.lookups : 0));
+        for (int p = 0; p < a.n_read; ++p)
+          REQUIRE(got.order[r * scene.max_blocks + p] == first.order[r * scene.max_blocks + p]);
+      }
+    }
+  }
+}
+
+// Whatever rows are expected to read: the same bits, blocks and stops, and right counts.
+inline void check_expectations(const Scene& scene) {
+  const SceneShape& shape = scene.shape;
+  SceneDevice plain(scene, 0);
+  plain.run();
+  const Download want(plain);
+  check_all(scene, want);
+  int64_t all = 0;
+  for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * shape.n_kv_heads;
+  for (int64_t slots : {int64_t(0), int64_t(25), all})
+    for (int expected : {0, 5, 40, 68, 150, 100000}) {
+      SceneDevice device(scene, slots);
+      device.set_expected(expected);
+      for (int turn = 0; turn < 3; ++turn) {  // from the second on it is what the row reads
+        INFO("slots " << slots << " expected " << expected << " turn " << turn);
+        device.run();
+        const Download got(device);
+        REQUIRE(same_bits(got.out, want.out));
+        REQUIRE(same_bits(got.lse, want.lse));
+        const std::vector<int32_t> learnt = device.expected.download();
+        for (int r = 0; r < device.rows(); ++r) {
+          const cuda::RowResult& x = got.results[r];
+          REQUIRE(x.n_read == want.results[r].n_read);
+          REQUIRE(x.lookups >= x.n_read - 1);
+          if (turn > 0) REQUIRE(x.lookups == x.n_read - 1);  // nothing was fetched in vain
+          if (slots == 0) REQUIRE(x.misses == x.lookups);
+          if (slots == all && turn == 0) REQUIRE(x.misses == x.lookups);
+          if (slots == all && turn > 0) REQUIRE(x.misses == 0);
+          const int i = r / shape.n_kv_heads, head = r % shape.n_kv_heads;
+          REQUIRE(learnt[(i * shape.n_layers + shape.layer) * shape.n_kv_heads + head] == x.n_read);
+          for (int p = 0; p < x.n_read; ++p)
+            REQUIRE(got.order[r * scene.max_blocks + p] == want.order[r * scene.max_blocks + p]);
+        }
+      }
+      for (uint32_t left : device.arrivals.download()) REQUIRE(left == 0);
+    }
+}
+
+}  // namespace riffle::test

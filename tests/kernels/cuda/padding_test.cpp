@@ -1,0 +1,14 @@
+// What the device draws.
+#include "tests/engine/padding.h"
+
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+TEST_CASE("the device never draws pieces that are padding", "[cuda]") {
+  if (skip()) return;
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_CUDA;
+  o.n_ctx = 4096;
+  check_padding_is_not_drawn(o);
+}

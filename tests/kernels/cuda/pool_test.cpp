@@ -1,0 +1,160 @@
+// The slot pool on the device: victims in order of last use, and the pool's invariants after many steps.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/kernels/cuda/decode_scene.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+// Age as select_victims sees it: free slots before all others, what is older than its bins equal.
+uint32_t rank_of(unsigned long long word, uint32_t now) {
+  if (word >> cuda::kStampBits == cuda::kFreeWord >> cuda::kStampBits) return 0;
+  const uint32_t age = now - static_cast<uint32_t>(word & cuda::kMaxStamp);
+  return age >= cuda::kVictimBins ? 1 : cuda::kVictimBins + 1 - age;
+}
+
+}  // namespace
+
+TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
+  if (skip()) return;
+  std::mt19937 random(1);
+  for (int64_t n : {1, 31, 1000, 4096, 4097, 300001})
+    for (uint32_t now : {1u, 50u, 3000u, 100000u}) {
+      INFO("slots " << n << " now " << now);
+      std::vector<unsigned long long> words(n);
+      for (int64_t i = 0; i < n; ++i) {
+        const uint32_t stamp = random() % 3 == 0 ? now : 1 + random() % now;
+        words[i] = random() % 8 == 0 ? cuda::kFreeWord : cuda::pool_key(random() % 1024, i) | stamp;
+      }
+      DeviceArray<unsigned long long> device_words(words);
+      DeviceArray<int32_t> victims(n), cursors(2);
+      victims.poison(), cursors.poison();
+      DeviceArray<uint32_t> device_now(std::vector<uint32_t>{now});
+      DeviceArray<std::byte> scratch(cuda::victims_scratch_bytes());
+      scratch.poison();
+      cuda::Pool pool;
+      pool.n_slots = n;
+      pool.words = device_words.get();
+      pool.victims = victims.get();
+      pool.n_victims = cursors.get();
+      pool.next_victim = cursors.get() + 1;
+      pool.now = device_now.get();
+      check_cuda(cuda::select_victims(pool, scratch.get(), nullptr));
+      CHECK(device_now.download()[0] == now + 1);
+      CHECK(cursors.download() == std::vector<int32_t>{int32_t(n), 0});
+      const std::vector<int32_t> got = victims.download();
+      std::vector<char> seen(n, 0);
+      bool each_once = true, in_order = true;
+      uint32_t before = 0;
+      for (int32_t slot : got) {
+        if (slot < 0 || slot >= n || seen[slot]++) {
+          each_once = false;
+          break;
+        }
+        const uint32_t rank = rank_of(words[slot], now + 1);
+        in_order = in_order && rank >= before;
+        before = rank;
+      }
+      CHECK(each_once);
+      CHECK(in_order);
+    }
+}
+
+TEST_CASE("the pool after many steps: words and page tables agree, slots hold their blocks, the oldest went", "[cuda]") {
+  if (skip()) return;
+  SceneShape shape;
+  shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 90 + 2, 16 * 40, 16 * 64 + 9};
+  cuda::Ranked ranked;
+  ranked.progressive = true;
+  ranked.microbatch = 4;
+  ranked.slack = std::log(0.1 / 0.9);
+  const Scene scene(shape, ranked);
+  for (int64_t n_slots : {3, 40, 120, 400}) {
+    INFO("slots " << n_slots);
+    SceneDevice device(scene, n_slots);
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    std::vector<float> q = device.q.download();
+    for (uint32_t turn = 1; turn <= 40; ++turn) {
+      for (float& x : q) x += 0.7f * normal(random);
+      device.q.upload(q);
+      const std::vector<unsigned long long> before = device.words.download();
+      device.run();
+      const std::vector<unsigned long long> words = device.words.download();
+      const std::vector<std::byte> slots = device.slots.download();
+      const std::vector<int32_t> order = device.order.download();
+      const std::vector<cuda::RowResult> results = device.results.download();
+      REQUIRE(device.now.download()[0] == turn);
+
+      // What this step attended to, tail aside.
+      std::set<std::pair<int, int64_t>> attended;
+      int lookups = 0, misses = 0;
+      for (int r = 0; r < device.rows(); ++r) {
+        const int i = r / shape.n_kv_heads, head = r % shape.n_kv_heads;
+        const SceneSequence& s = scene.sequences[i];
+        lookups += results[r].lookups, misses += results[r].misses;
+        for (int p = 0; p < results[r].n_read; ++p) {
+          const int b = order[r * scene.max_blocks + p];
+          if (b != s.n_blocks - 1) attended.insert({5 + 3 * i, scene.entry(s, head, b)});
+        }
+      }
+      REQUIRE(lookups == int(attended.size()));
+      int held_before = 0;
+      for (unsigned long long w : before)
+        held_before += attended.count({int(w >> 54), int64_t(w >> 24 & ((1ull << 30) - 1))}) ? 1 : 0;
+      // A block held before is a hit unless somebody took its slot before it was claimed; the others are misses.
+      REQUIRE(misses >= lookups - held_before);
+
+      // Words and page tables are a bijection; slots hold their blocks' bytes.
+      std::map<std::pair<int, int64_t>, int> owner;
+      for (int64_t slot = 0; slot < n_slots; ++slot) {
+        if (words[slot] == cuda::kFreeWord) continue;
+        const std::pair<int, int64_t> key(int(words[slot] >> 54), int64_t(words[slot] >> 24 & ((1ull << 30) - 1)));
+        REQUIRE(owner.emplace(key, int(slot)).second);
+        const uint32_t stamp = uint32_t(words[slot] & cuda::kMaxStamp);
+        REQUIRE(stamp >= 1);
+        REQUIRE(stamp <= turn);
+        const SceneSequence& s = scene.sequences[(key.first - 5) / 3];
+        const int head = int(key.second / s.max_blocks) - shape.layer * shape.n_kv_heads, b = int(key.second % s.max_blocks);
+        REQUIRE(head >= 0);
+        REQUIRE(head < shape.n_kv_heads);
+        REQUIRE(b < s.n_blocks - 1);
+        REQUIRE(std::memcmp(slots.data() + slot * scene.layout.block_bytes, scene.block(s, head, b),
+                            2 * scene.layout.value_offset) == 0);
+      }
+      size_t entries = 0;
+      for (size_t i = 0; i < scene.sequences.size(); ++i) {
+        const std::vector<int32_t> table = scene.sequences[i].page_table.download();
+        for (size_t e = 0; e < table.size(); ++e) {
+          if (table[e] < 0) continue;
+          ++entries;
+          const auto it = owner.find({int(5 + 3 * i), int64_t(e)});
+          REQUIRE(it != owner.end());
+          REQUIRE(it->second == table[e]);
+        }
+      }
+      REQUIRE(entries == owner.size());
+      // All that was attended is held, or the pool is full of this step's blocks (and of those requested ahead of a test).
+      size_t held = 0, stamped = 0;
+      for (const auto& key : attended) held += owner.count(key);
+      for (unsigned long long w : words) stamped += (w & cuda::kMaxStamp) == turn;
+      REQUIRE((held == attended.size() || stamped == size_t(n_slots)));
+      // Nobody younger went while somebody older stayed, up to those claimed back meanwhile.
+      uint32_t youngest_gone = 0, oldest_kept = turn;
+      for (int64_t slot = 0; slot < n_slots; ++slot) {
+        const bool gone = words[slot] >> cuda::kStampBits != before[slot] >> cuda::kStampBits;
+        const bool was_free = before[slot] == cuda::kFreeWord;
+        const uint32_t stamp = was_free ? 0 : uint32_t(before[slot] & cuda::kMaxStamp);
+        if (gone) youngest_gone = std::max(youngest_gone, stamp);
+        else if ((words[slot] & cuda::kMaxStamp) != turn) oldest_kept = std::min(oldest_kept, was_free ? 0 : stamp);
+      }
+      REQUIRE(youngest_gone <= oldest_kept);
+    }
+  }
+}

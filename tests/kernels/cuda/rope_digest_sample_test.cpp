@@ -1,0 +1,277 @@
+// RoPE, digests and the sampler on the device against their CPU twins.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "kernels/common/half.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cuda/cuda.h"
+#include "tests/kernels/cuda/device.h"
+
+namespace cpu = riffle::cpu;
+using namespace riffle::cuda;
+using riffle::test::same_bits;
+using riffle::test::check_cuda;
+using riffle::test::skip;
+using riffle::test::DeviceArray;
+
+namespace {
+
+using Rng = std::mt19937_64;
+float uniform(Rng& g) { return static_cast<float>(static_cast<double>(g() >> 11) * 0x1p-52 - 1.0); }
+float gaussian(Rng& g) { return std::normal_distribution<float>(0, 1)(g); }
+std::vector<float> random_floats(Rng& g, size_t n, float scale = 1) {
+  std::vector<float> v(n);
+  for (float& x : v) x = uniform(g) * scale;
+  return v;
+}
+std::vector<float> cos_sin_table(int64_t positions, int head_dim) {
+  std::vector<float> table(positions * head_dim);
+  for (int64_t p = 0; p < positions; p++)
+    for (int j = 0; j < head_dim / 2; j++) {
+      const double angle = static_cast<double>(p) * std::pow(10000.0, -2.0 * j / head_dim);
+      table[p * head_dim + 2 * j] = static_cast<float>(std::cos(angle));
+      table[p * head_dim + 2 * j + 1] = static_cast<float>(std::sin(angle));
+    }
+  return table;
+}
+KvLayout layout_of(KvType type, int block_size, int d) {
+  const int64_t row = d * (type == KvType::F16 ? 2 : 4);
+  return {type, block_size, d, (2 * row * block_size + 63) / 64 * 64, row * block_size};
+}
+cpu::KvType twin(KvType type) { return type == KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32; }
+
+// Writes what the kernel should into blocks here: rotated key and value of one (row, head).
+void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table, int32_t position,
+                 bool interleaved, const KvLayout& layout, uint8_t* block) {
+  std::vector<float> head(key, key + layout.head_dim);
+  k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position, interleaved);
+  const int64_t row = layout.value_offset / layout.block_size * (position % layout.block_size);
+  k->attention.kv_store(head.data(), layout.head_dim, twin(layout.type), block + row);
+  k->attention.kv_store(value, layout.head_dim, twin(layout.type), block + layout.value_offset + row);
+}
+
+}  // namespace
+
+TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]") {
+  if (skip()) return;
+  Rng g(11);
+  const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
+  for (int d : {2, 16, 64, 80, 96, 128, 256}) {
+    for (bool interleaved : {false, true}) {
+      for (KvType type : {KvType::F16, KvType::F32}) {
+        const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
+        const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
+        const KvLayout layout = layout_of(type, block_size, d);
+        const auto table = cos_sin_table(100, d), q = random_floats(g, n * ldq), key = random_floats(g, n * ldk, 4),
+                   value = random_floats(g, n * ldk);
+        const DeviceArray<float> table_d(table), key_d(key), value_d(value);
+        INFO("head_dim " << d << " interleaved " << interleaved << " type " << static_cast<int>(type));
+
+        DeviceArray<float> q_d(q);
+        auto want = q;
+        std::vector<int32_t> positions;
+        for (int i = 0; i < n; i++) positions.push_back(static_cast<int32_t>(pos0 + i));
+        k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(), interleaved);
+        check_cuda(rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, interleaved, nullptr));
+        CHECK(same_bits(q_d.download(), want));
+
+        // Prefill: positions 13 to 17, so blocks 0 and 1.
+        const int64_t n_blocks = 3;
+        DeviceArray<uint8_t> blocks_d(n_kv * n_blocks * layout.block_bytes);
+        blocks_d.poison(0xa5);
+        std::vector<uint8_t> blocks(blocks_d.size(), 0xa5);
+        for (int i = 0; i < n; i++)
+          for (int h = 0; h < n_kv; h++)
+            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), positions[i], interleaved,
+                        layout, &blocks[(h * n_blocks + positions[i] / block_size) * layout.block_bytes]);
+        check_cuda(rope_append_prefill(key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(), pos0, interleaved,
+                                       reinterpret_cast<std::byte*>(blocks_d.get()), n_blocks, layout, nullptr));
+        CHECK(same_bits(blocks_d.download(), blocks));
+
+        // A step of n sequences at different positions.
+        const int64_t tail_bytes = n_layers * n_kv * layout.block_bytes;
+        DeviceArray<uint8_t> tails_d(n * tail_bytes);
+        tails_d.poison(0xa5);
+        std::vector<uint8_t> tails(tails_d.size(), 0xa5);
+        std::vector<StepSequence> sequences(n);
+        want = q;
+        for (int i = 0; i < n; i++) {
+          const int32_t position = (i * 31 + 15) % 97;
+          sequences[i].n_tokens = position + 1;
+          sequences[i].tail = reinterpret_cast<std::byte*>(tails_d.get() + i * tail_bytes);
+          k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, interleaved);
+          for (int h = 0; h < n_kv; h++)
+            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position, interleaved, layout,
+                        &tails[i * tail_bytes + (layer * n_kv + h) * layout.block_bytes]);
+        }
+        const DeviceArray<StepSequence> sequences_d(sequences);
+        q_d.upload(q);
+        RopeAppendStep a;
+        a.q = q_d.get(), a.k = key_d.get(), a.v = value_d.get(), a.ldq = ldq, a.ldk = ldk, a.n = n;
+        a.n_heads = n_heads, a.n_kv_heads = n_kv, a.layer = layer, a.cos_sin = table_d.get();
+        a.interleaved = interleaved, a.sequences = sequences_d.get(), a.layout = layout;
+        check_cuda(rope_append_step(a, nullptr));
+        CHECK(same_bits(q_d.download(), want));
+        CHECK(same_bits(tails_d.download(), tails));
+      }
+    }
+  }
+}
+
+TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
+  if (skip()) return;
+  Rng g(12);
+  const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
+  for (int d : {8, 64, 80, 96, 128, 256, 512}) {
+    for (int block_size : {1, 16, 32, 64}) {
+      for (KvType type : {KvType::F16, KvType::F32}) {
+        for (DigestKind kind : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean}) {
+          for (bool with_mean : {false, true}) {
+            const KvLayout layout = layout_of(type, block_size, d);
+            // Heads of 7 blocks each, the last block of a head not yet full; digests have room for 12.
+            const int n_heads = 2, n_blocks = 7, first = 1, last = 6, max_blocks = 12;
+            const int64_t stride = d * (with_mean ? 3 : 2), n_held = n_heads * max_blocks;
+            std::vector<uint8_t> blocks(n_heads * n_blocks * layout.block_bytes, 0xff);
+            std::vector<uint16_t> want(n_held * stride, 0xffff);
+            std::vector<float> factors(n_held, -1);
+            for (int h = 0; h < n_heads; h++)
+              for (int b = 0; b < n_blocks; b++) {
+                // Ordinary, tiny (f16 subnormals), huge (radii overflow), constant, outliers; an infinity; a NaN.
+                const int sort = h == 0 ? b : 6 - b;
+                auto keys = random_floats(g, block_size * d, sort == 1 ? 1e-6f : sort == 2 ? 65000.0f : 3.0f);
+                if (sort == 3) keys.assign(keys.size(), 0.37f);
+                if (sort == 4)
+                  for (float& x : keys) x = gaussian(g) * (g() % 16 == 0 ? 100.0f : 1.0f);
+                if (h == 0 && sort == 5) keys[0] = INFINITY;
+                if (h == 1 && sort == 5) keys[keys.size() / 2] = NAN;
+                uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
+                k->attention.kv_store(keys.data(), static_cast<int64_t>(keys.size()), twin(type), block);
+                if (b < first || b >= last) continue;
+                const int64_t at = h * max_blocks + b;
+                factors[at] =
+                    k->attention.digest_build(block, twin(type), block_size, d, static_cast<cpu::DigestKind>(kind),
+                                              with_mean, &want[at * stride]);
+              }
+            const DeviceArray<uint8_t> blocks_d(blocks);
+            DeviceArray<uint16_t> digests(want.size());
+            DeviceArray<float> factors_d(std::vector<float>(n_held, -1));
+            digests.poison();
+            check_cuda(build_digests(reinterpret_cast<const std::byte*>(blocks_d.get()), n_blocks, first, last, n_heads,
+                                     layout, kind, with_mean, digests.get(), stride, factors_d.get(), max_blocks,
+                                     nullptr));
+            const auto got = digests.download();
+            const auto got_factors = factors_d.download();
+            INFO("d " << d << " B " << block_size << " type " << static_cast<int>(type) << " kind "
+                      << static_cast<int>(kind) << " mean " << with_mean);
+            for (int b = 0; b < n_held; b++) {
+              bool equal = true;
+              for (int64_t j = 0; j < stride; j++) {
+                const uint16_t a = got[b * stride + j], c = want[b * stride + j];
+                // A NaN's payload and sign are the hardware's choice.
+                equal &= a == c || ((a & 0x7fff) > 0x7c00 && (c & 0x7fff) > 0x7c00);
+              }
+              INFO("digest " << b);
+              CHECK(equal);
+              CHECK((std::memcmp(&got_factors[b], &factors[b], 4) == 0 ||
+                     (std::isnan(got_factors[b]) && std::isnan(factors[b]))));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// Draws `rows` tokens with the device's and the CPU's sampler from the same random numbers; how many differ.
+int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab, int rows, float temperature, int top_k,
+                float top_p, float min_p) {
+  std::vector<SampleParams> params;
+  std::vector<int> want;
+  for (int i = 0; i < rows; i++) {
+    const uint64_t seed = g();
+    riffle::Sampler sampler(seed, temperature, top_k, top_p, min_p);
+    want.push_back(sampler.sample(&logits[i * ld], vocab));
+    params.push_back({temperature, top_p, min_p, top_k, riffle::Random(seed).uniform()});
+  }
+  const DeviceArray<float> logits_d(logits);
+  const DeviceArray<SampleParams> params_d(params);
+  DeviceArray<int32_t> out(rows);
+  DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
+  out.poison(), scratch.poison();
+  check_cuda(sample(logits_d.get(), rows, ld, vocab, params_d.get(), out.get(), scratch.get(), nullptr), "sample");
+  const auto got = out.download();
+  int differ = 0;
+  for (int i = 0; i < rows; i++) differ += got[i] != want[i];
+  return differ;
+}
+
+}  // namespace
+
+TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
+  if (skip()) return;
+  Rng g(13);
+  struct Setting {
+    float temperature;
+    int top_k;
+    float top_p, min_p;
+  };
+  const Setting settings[] = {{0, 0, 1, 0},         {1, 1, 1, 0},
+                              {1, 0, 1, 0},         {0.7f, 40, 1, 0},
+                              {0.8f, 40, 0.9f, 0},  {1, 0, 0.95f, 0},
+                              {1.5f, 0, 0.999f, 0}, {1, 0, 1, 0.05f},
+                              {0.6f, 0, 1, 0.001f}, {1, 5000, 1, 0},
+                              {1, 5000, 0.99f, 0},  {1, 5000, 0.5f, 0.001f},
+                              {100, 0, 0.5f, 0},    {0.01f, 40, 0.9f, 0.1f},
+                              {1, 0, 0, 0},         {1, 1000000, 1, 0}};
+  int draws = 0, differ = 0;
+  for (int vocab : {1, 2, 31, 1000, 4097, 32000, 128256, 262144}) {
+    const int rows = vocab < 5000 ? 40 : 6;
+    const int64_t ld = vocab == 128256 ? vocab : vocab + 3;
+    for (int kind = 0; kind < 4; kind++) {        // gaussian; coarse, so with many ties; all equal; with infinities
+      std::vector<float> logits(rows * ld, NAN);  // beyond the vocabulary: not to be read
+      for (int i = 0; i < rows; i++)
+        for (int v = 0; v < vocab; v++) {
+          float x = gaussian(g) * 3;
+          if (kind == 1) x = std::round(x);
+          if (kind == 2) x = v % 2 ? 0.0f : -0.0f;
+          if (kind == 3 && v != vocab / 2 && g() % 4 == 0) x = -INFINITY;
+          if (kind == 3 && i % 3 == 2 && g() % 64 == 0) x = INFINITY;
+          logits[i * ld + v] = x;
+        }
+      for (const Setting& s : settings) {
+        const int d = differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p, s.min_p);
+        INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature << " top_k " << s.top_k
+                      << " top_p " << s.top_p << " min_p " << s.min_p);
+        CHECK(d <= (s.temperature == 0 || s.top_k == 1 ? 0 : 1));
+        draws += rows, differ += d;
+      }
+    }
+  }
+  INFO(differ << " of " << draws << " draws differ");
+  CHECK(differ * 1000 <= draws);
+}
+
+TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
+  if (skip()) return;
+  const int vocab = 5000;
+  for (float temperature : {0.0f, 1.0f}) {
+    std::vector<float> logits(4 * vocab, 0.5f);
+    logits[777] = NAN;
+    logits[vocab + 4999] = -NAN;
+    for (int v = 0; v < vocab; v++) logits[2 * vocab + v] = -INFINITY;
+    logits[3 * vocab + 4321] = 9e9f;
+    const DeviceArray<float> logits_d(logits);
+    const DeviceArray<SampleParams> params(std::vector<SampleParams>(4, {temperature, 0.9f, 0, 40, 0.5}));
+    DeviceArray<int32_t> out(4);
+    DeviceArray<uint8_t> scratch(sample_scratch_bytes(4, vocab));
+    out.poison(0x55);
+    check_cuda(sample(logits_d.get(), 4, vocab, vocab, params.get(), out.get(), scratch.get(), nullptr), "sample");
+    CHECK(out.download() == std::vector<int32_t>{-1, -1, -1, 4321});
+  }
+}
