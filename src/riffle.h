@@ -3,7 +3,7 @@
  * WHAT IT DOES
  *   Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive tokens. At each decode
  *   step every layer weighs its blocks for the current query, by keys kept in 4 bits, and attends to those that hold more than
- *   a share of some head's weight ("riffle"). "dense" reads everything and is the exact reference.
+ *   a share of some head's weight ("share"). "dense" reads everything and is the exact reference.
  *
  * A WHOLE PROGRAM
  *     char err[256];
@@ -231,7 +231,7 @@ typedef enum riffle_selector {
   RIFFLE_SELECTOR_TWILIGHT = 3,    /* of a base selection, the tokens that INT4 keys say hold top_p of the weight */
   RIFFLE_SELECTOR_TOKENSELECT = 4, /* a fixed number of tokens that all heads vote for; first and last tokens */
   RIFFLE_SELECTOR_LFPS = 5,        /* top tokens among those that earlier queries make likely (CPU devices)   */
-  RIFFLE_SELECTOR_RIFFLE = 6       /* the default: blocks by the weight that INT4 keys give them; the mean value
+  RIFFLE_SELECTOR_SHARE = 6       /* the default: blocks by the weight that INT4 keys give them; the mean value
                                       stands for those that are not read                                      */
 } riffle_selector;
 
@@ -250,11 +250,11 @@ typedef enum riffle_stop {
 typedef enum riffle_gqa { RIFFLE_GQA_MEAN = 0, RIFFLE_GQA_SOFT_SUM = 1, RIFFLE_GQA_UNION = 2 } riffle_gqa;
 
 /* What psa and topk rank blocks by: DIGESTS: their digests. CODES: the attention weight that INT4 keys of their tokens give them
- * (as for selector riffle; on a GPU psa then needs stop PAPER or WINDOW). */
+ * (as for selector share; on a GPU psa then needs stop PAPER or WINDOW). */
 typedef enum riffle_rank { RIFFLE_RANK_DIGESTS = 0, RIFFLE_RANK_CODES = 1 } riffle_rank;
 
 /* What twilight starts from: everything; the best blocks of a budget; or psa's own selection (on a GPU with stop PAPER or
- * WINDOW). On a GPU twilight, tokenselect and riffle need residency decided there, else they are RIFFLE_UNSUPPORTED. */
+ * WINDOW). On a GPU twilight, tokenselect and share need residency decided there, else they are RIFFLE_UNSUPPORTED. */
 typedef enum riffle_base { RIFFLE_BASE_ALL = 0, RIFFLE_BASE_TOPK = 1, RIFFLE_BASE_PSA = 2 } riffle_base;
 
 /* How tokenselect's heads agree: the sum of their softmaxes; of their logits; or of their own top tokens (one vote each). */
@@ -283,7 +283,7 @@ typedef struct riffle_selection {
   riffle_base base;       /* twilight                                                                      */
   float base_budget;      /* twilight, base topk: KV whose codes are looked at, as budget                  */
   float top_p;            /* twilight: share of the estimated weight to keep, (0,1]                        */
-  float share;            /* riffle: share of a head's weight from which a block is read, [0,1); beyond 1,024
+  float share;            /* share: part of a head's weight   from which a block is read, [0,1); beyond 1,024
                              blocks the share falls as 1 / blocks                                          */
   int32_t select_tokens;  /* tokenselect: tokens that are voted for, 1 to 2^28                             */
   int32_t init_tokens;    /* tokenselect: first tokens, always read                                        */
@@ -397,7 +397,7 @@ typedef struct riffle_plan {
   uint64_t weights, activations, digests, prefill_kv, pool, total; /* total: the sum, what gpu_mem limits   */
   uint64_t host_kv;        /* the block store of one session of n_ctx tokens, in host memory                */
   uint64_t selector_state; /* what the selector keeps beside the KV and the digests of such a session, in host memory and
-                              outside total. riffle, twilight, psa and topk with rank CODES: INT4 keys of all full blocks,
+                              outside total. share, twilight, psa and topk with rank CODES: INT4 keys of all full blocks,
                               d/2 + 4 bytes a token, layer and KV head, and their mean values, 2 d bytes a block (cuda: on
                               the device, among digests). tokenselect:
                               two lists of tokens and a query a layer, whatever the length. lfps: tables, 8 bytes a

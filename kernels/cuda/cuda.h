@@ -306,7 +306,7 @@ struct Ranked {
   Stop stop = Stop::Paper;
   double slack = 0;           // log((1 - epsilon) / epsilon)
   int microbatch = 16;
-  // riffle: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys; in
+  // share: no ranking; one shot reads the candidates that hold 2^log2_share of some head's weight, by their INT4 keys; in
   // rows of more than share_blocks blocks share_blocks / blocks of that.
   bool by_share = false;
   float log2_share = 0;

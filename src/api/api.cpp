@@ -88,7 +88,7 @@ void riffle_selection_defaults(riffle_selection* s) {
   if (!s) return;
   *s = {};
   s->struct_size = sizeof *s;
-  s->selector = RIFFLE_SELECTOR_RIFFLE;
+  s->selector = RIFFLE_SELECTOR_SHARE;
   s->digest = RIFFLE_DIGEST_CUBOID_MEAN;
   s->gqa = RIFFLE_GQA_MEAN;
   s->stop = RIFFLE_STOP_PAPER;

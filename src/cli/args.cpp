@@ -17,7 +17,7 @@ using Names = std::vector<std::pair<const char*, T>>;
 const Names<riffle_selector> kSelectors = {
     {"dense", RIFFLE_SELECTOR_DENSE}, {"psa", RIFFLE_SELECTOR_PSA}, {"topk", RIFFLE_SELECTOR_TOPK},
     {"twilight", RIFFLE_SELECTOR_TWILIGHT}, {"tokenselect", RIFFLE_SELECTOR_TOKENSELECT},
-    {"lfps", RIFFLE_SELECTOR_LFPS}, {"riffle", RIFFLE_SELECTOR_RIFFLE}};
+    {"lfps", RIFFLE_SELECTOR_LFPS}, {"share", RIFFLE_SELECTOR_SHARE}};
 const Names<riffle_base> kBases = {{"all", RIFFLE_BASE_ALL}, {"topk", RIFFLE_BASE_TOPK}, {"psa", RIFFLE_BASE_PSA}};
 const Names<riffle_vote> kVotes = {{"soft", RIFFLE_VOTE_SOFT}, {"logits", RIFFLE_VOTE_LOGITS}, {"hard", RIFFLE_VOTE_HARD}};
 const Names<riffle_positions> kPositions = {{"true", RIFFLE_POSITIONS_TRUE}, {"list", RIFFLE_POSITIONS_LIST}};

@@ -95,7 +95,7 @@ const std::vector<SelectionSetting>& selection_settings() {
   using S = riffle_selection;
   static const std::vector<SelectionSetting> all = {
       word_setting("selector", "selector", &S::selector, selector_name,
-                   "riffle: blocks with more than --share of a head's weight; dense: all; psa: best first until --epsilon; topk: a fixed --budget; twilight, tokenselect, lfps: see README"),
+                   "share: blocks with more than --share of a head's weight; dense: all; psa: best first until --epsilon; topk: a fixed --budget; twilight, tokenselect, lfps: see README"),
       word_setting("digest", "digest", &S::digest, digest_name, "psa, topk, twilight: summary by which blocks are ranked"),
       word_setting("gqa", "gqa", &S::gqa, gqa_name, "psa, topk, twilight: how query heads of a group agree on a ranking"),
       word_setting("rank", "rank", &S::rank, rank_name, "psa, topk: rank blocks by digests, or by INT4 keys of all tokens"),
@@ -109,7 +109,7 @@ const std::vector<SelectionSetting>& selection_settings() {
       word_setting("base", "base", &S::base, base_name, "twilight: what it starts from"),
       number_setting("base_budget", "base_budget", &S::base_budget, "twilight --base topk: KV whose INT4 keys are looked at"),
       number_setting("top_p_attn", "top_p", &S::top_p, "twilight: share of the estimated attention weight to read"),
-      number_setting("share", "share", &S::share, "riffle: a block is read if a head gives it more than this share of its weight; beyond 1,024 blocks it falls as 1 / blocks"),
+      number_setting("share", "share", &S::share, "share: a block is read if a head gives it more than this share of its weight; beyond 1,024 blocks it falls as 1 / blocks"),
       number_setting("select_tokens", "select_tokens", &S::select_tokens, "tokenselect: tokens that the heads vote for"),
       number_setting("init_tokens", "init_tokens", &S::init_tokens, "tokenselect: first tokens that are always read"),
       number_setting("local_tokens", "local_tokens", &S::local_tokens, "tokenselect: last tokens that are always read"),

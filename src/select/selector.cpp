@@ -35,7 +35,7 @@ std::unique_ptr<Selector> make_selector(const riffle_selection& settings) {
     case RIFFLE_SELECTOR_TWILIGHT: return make_twilight(settings);
     case RIFFLE_SELECTOR_TOKENSELECT: return make_tokenselect(settings);
     case RIFFLE_SELECTOR_LFPS: return make_lfps(settings);
-    case RIFFLE_SELECTOR_RIFFLE: return make_riffle(settings);
+    case RIFFLE_SELECTOR_SHARE: return make_share(settings);
     case RIFFLE_SELECTOR_DENSE: break;
   }
   return make_dense();

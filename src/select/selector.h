@@ -199,7 +199,7 @@ std::unique_ptr<Selector> make_psa(const riffle_selection& settings);
 std::unique_ptr<Selector> make_twilight(const riffle_selection& settings);
 std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings);
 std::unique_ptr<Selector> make_lfps(const riffle_selection& settings);
-std::unique_ptr<Selector> make_riffle(const riffle_selection& settings);
+std::unique_ptr<Selector> make_share(const riffle_selection& settings);
 
 // Throws RIFFLE_BAD_ARGUMENT naming the field, what it is and what it may be.
 void check_selection(const riffle_selection& settings);

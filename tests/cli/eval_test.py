@@ -95,9 +95,9 @@ def refusals(folder):
                                    "known: none, 'psa epsilon=0.5'"),
         "epsilon 7": (["--sweep", "psa:epsilon=7"], "epsilon=7: expected a number, more than 0, at most 1"),
         "a selector in a spec": (["--sweep", "psa:selector=topk"], "unknown field 'selector'"),
-        "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of riffle"),
+        "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of share"),
         "another selector's field, of several": (["--compare", "lfps:sink_blocks=2"],
-                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, riffle"),
+                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, share"),
         "a field that twilight's base leaves out": (["--sweep", "twilight:epsilon=0.5"],
                                                     "epsilon is a field of twilight with base psa alone"),
         "positions nowhere": (["--sweep", "tokenselect:positions=here"], "positions=here: expected one of true, list"),
@@ -105,7 +105,7 @@ def refusals(folder):
         "a flag that the list sets": (["--compare", "--epsilon", "0.5"], "--epsilon: all settings of --compare's own list"),
         "a flag that the specs set": (["--sweep", "topk:budget=0.1", "--budget", "0.2"], "--budget: all settings of --sweep"),
         "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
-                                 "--share: no setting of --compare looks at it, it is for riffle"),
+                                 "--share: no setting of --compare looks at it, it is for share"),
         "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
         "length beyond the text, where one task takes from it":
@@ -366,7 +366,7 @@ def new_tasks(folder):
     if not check(r.code == 0 and r.err == b"", "eval runs the new tasks", r):
         return
     found = rows(r.out)
-    check([o["setting"] for o in found] == ["dense", "riffle"],
+    check([o["setting"] for o in found] == ["dense", "share"],
           "the default setting is riffle's own", found)
     for o in found:
         check({t: m["questions"] for t, m in o["tasks"].items()} == {t: 2 for t in NEW_TASKS},
@@ -726,7 +726,7 @@ def default_comparison(folder):
     check({"psa", "topk"} <= paper and len({o["setting"] for o in found}) == len(found) > 10,
           "--compare alone runs every selector, as its paper does too", r)
     check("tokenselect" in paper, "its papers' runs are marked", paper)
-    # Every selector that a flag accepts is in the list. (riffle's own has no paper.)
+    # Every selector that a flag accepts is in the list. (share is riffle's own and has no paper.)
     known = riffle("eval", "-q", "--sweep", "none:epsilon=1").err.decode().split("expected one of")[-1]
     missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found}
     check(not missing, "the list of --compare has all selectors", missing)
@@ -767,8 +767,8 @@ def demo(folder):
     check(len(set(questions)) == 8 and all("special magic number for" in q for q in questions),
           "demo: a model without a document is asked for hidden numbers", r)
     check(b"with 8 numbers hidden in it" in r.err, "... and says that they are hidden", r.err)
-    shown = dict(re.findall(r"^(dense|riffle)  +([0-9]/8) ", text, re.M))
-    check(set(shown) == {"dense", "riffle"}, "... its table shows both ways", text)
+    shown = dict(re.findall(r"^(dense|share)  +([0-9]/8) ", text, re.M))
+    check(set(shown) == {"dense", "share"}, "... its table shows both ways", text)
     check("stays in host memory." in text and "pool" not in text,
           "... and says nothing of a pool, which the CPU lacks", text)
     small = ["-c", "1500", "--threads", "2", "--device", "emu", "-q"]
@@ -802,7 +802,7 @@ def demo(folder):
     default = run()
     if default:
         check(
-            default["ways"][1]["selector"] == "riffle" and default["ways"][0]["correct"] > 0
+            default["ways"][1]["selector"] == "share" and default["ways"][0]["correct"] > 0
             and shown == {w["selector"]: f"{w['correct']}/8"
                           for w in default["ways"]}, "the default is riffle's own", default)
     least = run("--selector", "topk", "--budget", "0.001", "--sink-blocks", "1", "--window-blocks",

@@ -73,7 +73,7 @@ def selection_ranges(_):
         "--alpha": (["-1", "10.1"], "0 to 10"),
         "--rate": (["-0.1", "1.1"], "0 to 1"),
         "--decay": (["-0.1", "1"], "0 to 0.9999"),
-        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, riffle"),
+        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, share"),
         "--digest": (["cuboid"], "mean, quest, cuboid-mean"),
         "--gqa": (["max"], "mean, soft-sum, union"),
         "--stop-mode": (["never"], "paper, window, bound, veto"),
@@ -284,7 +284,7 @@ def other_commands(_):
     check(r.code == 0 and j["n_layers"] > 0 and j["plan"]["fits"] and 0 < j["plan"]["total"] <= 200 << 20,
           "info --plan --json", r)
     # INT4 keys take d/2 + 4 bytes a token and head, a block's mean value 2 d bytes, and a head's one mean 4 d.
-    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36 + 8), ("riffle", 36 + 8)):
+    for selector, per_token in (("dense", 0), ("psa", 0), ("topk", 0), ("twilight", 36 + 8), ("share", 36 + 8)):
         plan = ["info", "--plan", "--device", "cpu", "-c", "32768", "--selector", selector, "-q"]
         state, text = json.loads(riffle(*plan, "--json").out)["plan"]["selector_state"], riffle(*plan).out
         means = 16 * 64 * 4 if per_token else 0

@@ -22,7 +22,7 @@ riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
 
 TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") {
   for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE})
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
       INFO("selector " << selector << ", " << slots << " slots");
       fork_cases(small(selector, slots), true);
@@ -32,7 +32,7 @@ TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") 
 TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
   uint32_t seed = 0;
   for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE})
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const int64_t slots : {0, 16 * 2 + 9, 16 * 8}) {
       riffle_context_options o = small(selector, slots);
       if (seed % 2) o.evict = RIFFLE_EVICT_FIFO;

@@ -53,7 +53,7 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
 
 TEST_CASE("selections by codes do not depend on threads that share a row", "[invariance]") {
   const auto prompt = some_tokens(5000, 57), steps = some_tokens(20, 58);  // a row has some parts
-  const auto selectors = {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+  const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
   for (const riffle_selector selector : selectors) {
     INFO("selector " << selector);
     riffle_context_options o = base(selector);

@@ -33,7 +33,7 @@ uint64_t kept(const riffle_context_options& o) {
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
   std::vector<std::pair<riffle_selector, riffle_rank>> all = {
       {RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES}, {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
-  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_RIFFLE; ++selector)
+  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_SHARE; ++selector)
     all.push_back({static_cast<riffle_selector>(selector), RIFFLE_RANK_DIGESTS});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
     for (const auto& [selector, rank] : all)
@@ -59,7 +59,7 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
           CHECK(said == have);
         }
         const bool codes = rank == RIFFLE_RANK_CODES || selector == RIFFLE_SELECTOR_TWILIGHT ||
-                           selector == RIFFLE_SELECTOR_RIFFLE;
+                           selector == RIFFLE_SELECTOR_SHARE;
         const bool keeps = codes || selector >= RIFFLE_SELECTOR_TWILIGHT;
         CHECK((said > 0) == keeps);
         if (codes) {

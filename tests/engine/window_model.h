@@ -6,7 +6,7 @@
 namespace riffle::test {
 
 inline constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,       RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA,   RIFFLE_SELECTOR_TWILIGHT,
-                                                 RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS, RIFFLE_SELECTOR_RIFFLE};
+                                                 RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS, RIFFLE_SELECTOR_SHARE};
 
 inline TinyCheckpoint checkpoint(const std::string& name) {
   for (const TinyCheckpoint& c : tiny_checkpoints())

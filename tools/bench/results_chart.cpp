@@ -1,6 +1,6 @@
 // Draws the table "Selectors against each other" of shipped-model.md as `riffle eval --report FILE.svg` draws a run of its own.
 //
-//   make results_chart && build/results_chart tools/bench/results/shipped-model.md "psa,topk,riffle" > tools/bench/results/kept.svg
+//   make results_chart && build/results_chart tools/bench/results/shipped-model.md "psa,topk,share" > tools/bench/results/kept.svg
 //
 // The second argument: the series to draw, as their settings begin ("topk digest=quest"). Counts are those of the table: what
 // is kept, of the 96, 98 and 94 of 102 questions that are right when dense.

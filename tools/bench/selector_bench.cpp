@@ -490,7 +490,7 @@ int main(int argc, char** argv) {
                                       {"lfps", RIFFLE_SELECTOR_LFPS},
                                       {"lfps .4", RIFFLE_SELECTOR_LFPS},
                                       {"lfps .8", RIFFLE_SELECTOR_LFPS},
-                                      {"riffle", RIFFLE_SELECTOR_RIFFLE}}) {
+                                      {"share", RIFFLE_SELECTOR_SHARE}}) {
       riffle_selection s = settings(which);
       if (std::strcmp(name, "lfps .4") == 0) s.alpha = 0.4f;
       if (std::strcmp(name, "lfps .8") == 0) s.alpha = 0.8f;

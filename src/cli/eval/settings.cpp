@@ -225,7 +225,7 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // LFPS: gamma 0.95, bypass 0.85, alpha 0.2 or 0.3.
       "lfps:alpha=0.1,0.2*,0.3*,0.4;"
       "lfps:top_tokens=0.05,0.1,0.2;"
-      "riffle:share=0.05,0.02,0.01,0.005,0.002";
+      "share:share=0.05,0.02,0.01,0.005,0.002";
   return parse_specs(kSpecs, flags, "--compare", true);
 }
 

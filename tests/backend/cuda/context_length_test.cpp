@@ -45,15 +45,15 @@ TEST_CASE("cuda: where INT4 keys do not fit, errors and notices name what does",
     return plan;
   };
   const uint64_t psa = planned(32768, RIFFLE_SELECTOR_PSA, 0).min_gpu_mem;
-  REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_RIFFLE, 0).min_gpu_mem);
-  const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_RIFFLE, psa);
+  REQUIRE(psa < planned(32768, RIFFLE_SELECTOR_SHARE, 0).min_gpu_mem);
+  const riffle_plan shorter = planned(0, RIFFLE_SELECTOR_SHARE, psa);
   CHECK(shorter.n_ctx < 32768);
-  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector riffle") &&
+  CHECK_THAT(shorter.context_note, Catch::Contains("INT4 keys of selector share") &&
                                        Catch::Contains("would hold 32768 tokens"));
   const std::string length = "n_ctx up to " + std::to_string(shorter.n_ctx);
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa),
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_SHARE, psa),
                     Catch::Contains(length) && Catch::Contains("or selection.selector psa"));
-  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_RIFFLE, psa - 1),
+  CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_SHARE, psa - 1),
                     Catch::Contains("n_ctx up to") && !Catch::Contains("selection.selector psa"));
   CHECK_THROWS_WITH(planned(32768, RIFFLE_SELECTOR_PSA, psa - 1), !Catch::Contains("what fits"));
 }

@@ -60,7 +60,7 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
   for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_RIFFLE}) {
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE}) {
     INFO("selector " << selector);
     const auto base = [&] {
       riffle_context_options o = cuda_options(selector);
@@ -89,7 +89,7 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
     for (const auto& [name, o] : variants) {
       INFO(name);
       // The host does not know a row's own number of blocks.
-      if (selector == RIFFLE_SELECTOR_RIFFLE && (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin)) continue;
+      if (selector == RIFFLE_SELECTOR_SHARE && (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin)) continue;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
@@ -140,7 +140,7 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
   for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_RIFFLE})
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE})
     for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
       for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
         if (selector != RIFFLE_SELECTOR_PSA && stop != RIFFLE_STOP_PAPER) continue;
@@ -305,17 +305,17 @@ TEST_CASE("cuda: one host synchronisation a token", "[cuda]") {
   CHECK(stats.host_syncs == 100);
 }
 
-TEST_CASE("cuda: riffle's INT4 keys can be asked for at any time", "[cuda]") {
+TEST_CASE("cuda: the share selector's INT4 keys can be asked for at any time", "[cuda]") {
   if (skip()) return;
   const auto prompt = some_tokens(1100, 3), steps = some_tokens(40, 4);
-  Runtime from_start(cuda_options(RIFFLE_SELECTOR_RIFFLE));
+  Runtime from_start(cuda_options(RIFFLE_SELECTOR_SHARE));
   const auto want = run(from_start, from_start.session(), prompt, steps);
   Runtime r(cuda_options(RIFFLE_SELECTOR_DENSE));
   riffle_session* s = r.session();
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
   riffle_selection selection;
   riffle_selection_defaults(&selection);
-  selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  selection.selector = RIFFLE_SELECTOR_SHARE;
   r.check(riffle_set_selection(r.context, &selection));
   for (size_t i = 0; i < steps.size(); ++i) {
     r.check(riffle_step(r.context, &s, &steps[i], 1));

@@ -15,7 +15,7 @@ riffle_context_options small(riffle_selector selector) {
 }
 
 constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_PSA,         RIFFLE_SELECTOR_TOPK,
-                                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE};
+                                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
 constexpr riffle_selector kHosted[] = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
 
 }  // namespace
@@ -121,7 +121,7 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
 TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
   if (skip()) return;
   const auto prompt = some_tokens(600, 1);
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TOKENSELECT})
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
     for (const auto& [n_forks, n_steps, slots] :
          {std::tuple<int, int, int64_t>{8, 60, 16}, {8, 60, 300}, {8, 60, 700}, {8, 60, 4000},
           {40, 12, 16}, {40, 12, 700}, {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead

@@ -46,9 +46,9 @@ TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean value
   };
   const int64_t value = 64 * 2;
   for (const Case& c :
-       {Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
-        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
-        Case{RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
+       {Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
+        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
+        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
              150 * value},  // every second block
         Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
         Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},

@@ -59,7 +59,7 @@ TEST_CASE("cuda: selectors that need pinned memory are refused before the prompt
   if (skip()) return;
   const auto prompt = some_tokens(2000, 3);
   for (const riffle_selector selector :
-       {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT}) {
+       {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT}) {
     INFO("selector " << selector);
     const Allow none(0);
     Runtime r(cuda_options(selector));
@@ -99,7 +99,7 @@ TEST_CASE("cuda: residency device without pinned memory is refused before the pr
 TEST_CASE("cuda: pinning that is refused later ends a prompt that needs it", "[cuda][pin]") {
   if (skip()) return;
   const Allow one(1);  // of four
-  riffle_context_options o = cuda_options(RIFFLE_SELECTOR_RIFFLE);
+  riffle_context_options o = cuda_options(RIFFLE_SELECTOR_SHARE);
   o.kv_type = RIFFLE_KV_F32;
   o.n_ctx = 32768;
   Runtime r(o);

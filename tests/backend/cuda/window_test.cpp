@@ -10,10 +10,10 @@ using namespace riffle::test;
 namespace {
 
 constexpr riffle_selector kDeviceSelectors[] = {RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
-                                                RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE};
+                                                RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
 
 bool needs_device_residency(riffle_selector s) {
-  return s == RIFFLE_SELECTOR_TWILIGHT || s == RIFFLE_SELECTOR_TOKENSELECT || s == RIFFLE_SELECTOR_RIFFLE;
+  return s == RIFFLE_SELECTOR_TWILIGHT || s == RIFFLE_SELECTOR_TOKENSELECT || s == RIFFLE_SELECTOR_SHARE;
 }
 
 riffle_context_options on_gpu(riffle_context_options o) {

@@ -164,7 +164,7 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
   for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_RIFFLE}) {
+                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE}) {
     INFO("selector " << selector);
     WorkingSetPlay p = cuda_play(selector);
     const auto want = play(*model, p);

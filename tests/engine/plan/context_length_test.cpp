@@ -70,7 +70,7 @@ TEST_CASE("a default context is the longest whose KV fits this machine", "[limit
   o.n_sessions = 1;
   check_against_all(*model, o, 0);
   o.n_sessions = 3;
-  o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  o.selection.selector = RIFFLE_SELECTOR_SHARE;
   check_against_all(*model, o, 0);
   o.device = RIFFLE_DEVICE_EMU;
   o.slots = 500;
@@ -128,7 +128,7 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
     return plan_with(*model, r, memory);
   };
   const uint64_t memory = 200 << 20;
-  const riffle_plan plan = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, memory);
+  const riffle_plan plan = planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, memory);
   const riffle_plan psa = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
   REQUIRE(plan.n_ctx < psa.n_ctx);
   REQUIRE(psa.n_ctx < model->config.n_ctx);
@@ -136,7 +136,7 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   char taken[64];
   std::snprintf(taken, sizeof taken, "take %.1f MiB", double(plan.selector_state) / (1 << 20));
   CHECK_THAT(plan.context_note,
-             Catch::Contains("INT4 keys of selector riffle") && Catch::Contains(taken) &&
+             Catch::Contains("INT4 keys of selector share") && Catch::Contains(taken) &&
                  Catch::Contains("(selection.selector psa, ") && Catch::Contains(more));
   CHECK(std::string(plan.context_note).size() < sizeof plan.context_note - 1);
   CHECK_THAT(psa.context_note, !Catch::Contains("INT4"));
@@ -150,11 +150,11 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   // Nothing is said where all fits, or where both come to the same length: a gpu_mem that holds no
   // INT4 keys, on emu.
   CHECK(std::string(
-            planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note)
+            planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40).context_note)
             .empty());
   o.device = RIFFLE_DEVICE_EMU;
   o.gpu_mem = 60 << 20;
-  const riffle_plan emu = planned(RIFFLE_SELECTOR_RIFFLE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
+  const riffle_plan emu = planned(RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, uint64_t(1) << 40);
   CHECK_THAT(emu.context_note, Catch::Contains("gpu_mem") && !Catch::Contains("INT4"));
 }
 
@@ -163,7 +163,7 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   config.n_ctx = 32768, config.n_layers = 1, config.n_heads = config.n_kv_heads = 1,
   config.head_dim = 64;
   riffle_context_options o = options();
-  o.selection.selector = RIFFLE_SELECTOR_RIFFLE;
+  o.selection.selector = RIFFLE_SELECTOR_SHARE;
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     return ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {

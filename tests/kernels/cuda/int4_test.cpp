@@ -1,4 +1,4 @@
-// INT4 keys on the device: codes bit for bit the CPU's, and riffle's choice of blocks against float64.
+// INT4 keys on the device: codes bit for bit the CPU's, and the share selector's choice of blocks against float64.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>

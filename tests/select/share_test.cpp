@@ -1,4 +1,4 @@
-// riffle's own selector against float64: it reads the blocks that hold a share of some head's weight, and no others.
+// The share selector against float64: it reads the blocks that hold a share of some head's weight, and no others.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -83,7 +83,7 @@ struct Scene {
 riffle_selection settings(float share) {
   riffle_selection s;
   riffle_selection_defaults(&s);
-  s.selector = RIFFLE_SELECTOR_RIFFLE;
+  s.selector = RIFFLE_SELECTOR_SHARE;
   s.share = share;
   return s;
 }
@@ -105,7 +105,7 @@ riffle_context_options engine_options(float share) {
 
 }  // namespace
 
-TEST_CASE("riffle reads the blocks that hold a share of some head's weight", "[select][riffle]") {
+TEST_CASE("share reads the blocks that hold a share of some head's weight", "[select][share]") {
   for (int g : {1, 3, 4, 8})
     for (int tokens : {1, 31, 32, 33, 150, 1000, 5000})
       for (float share : {0.003f, 0.01f, 0.05f}) {
@@ -127,7 +127,7 @@ TEST_CASE("riffle reads the blocks that hold a share of some head's weight", "[s
       }
 }
 
-TEST_CASE("riffle's share falls in contexts beyond 1,024 blocks", "[select][riffle]") {
+TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share]") {
   Scene scene(2, 2048 * kB, 7);
   const std::vector<double> shares = scene.shares();
   std::vector<double> sorted(shares.begin() + 1, shares.end() - 3);
@@ -145,7 +145,7 @@ TEST_CASE("riffle's share falls in contexts beyond 1,024 blocks", "[select][riff
   CHECK(between > 0);
 }
 
-TEST_CASE("riffle knows what it leaves unread, and the mean value that stands for it", "[select][riffle]") {
+TEST_CASE("share knows what it leaves unread, and the mean value that stands for it", "[select][share]") {
   for (int g : {1, 4})
     for (int tokens : {150, 1000, 20000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(tokens + g));
@@ -229,11 +229,11 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
     }
 }
 
-TEST_CASE("plans by codes do not depend on the order of parts", "[select][riffle][rank][invariance]") {
+TEST_CASE("plans by codes do not depend on the order of parts", "[select][share][rank][invariance]") {
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
-      const auto selectors = {RIFFLE_SELECTOR_RIFFLE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+      const auto selectors = {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
       for (const riffle_selector selector : selectors) {
         INFO("g " << g << " tokens " << tokens << " selector " << selector);
         riffle_selection s = settings(0.01f);
@@ -253,7 +253,7 @@ TEST_CASE("plans by codes do not depend on the order of parts", "[select][riffle
     }
 }
 
-TEST_CASE("the mean value follows blocks that go and come", "[select][riffle]") {
+TEST_CASE("the mean value follows blocks that go and come", "[select][share]") {
   const Scene one(1, 3000, 8), other(1, 3000, 9);
   Int4Keys& keys = *one.codes;
   const auto mean = [](Int4Keys& of, int n) {
@@ -270,7 +270,7 @@ TEST_CASE("the mean value follows blocks that go and come", "[select][riffle]") 
   CHECK(mean(keys, n / 2) == mean(*other.codes, n / 2));
 }
 
-TEST_CASE("riffle reads more for a smaller share, and everything for none", "[select][riffle]") {
+TEST_CASE("share reads more for a smaller share, and everything for none", "[select][share]") {
   Scene scene(4, 3000, 5);
   std::set<int> before;
   for (float share : {0.2f, 0.05f, 0.01f, 0.002f, 0.0f}) {
@@ -282,7 +282,7 @@ TEST_CASE("riffle reads more for a smaller share, and everything for none", "[se
   CHECK(static_cast<int>(before.size()) == scene.n_blocks);
 }
 
-TEST_CASE("what riffle drops errs by the identity and within the bounds of algorithms.md 4", "[select][riffle]") {
+TEST_CASE("what share drops errs by the identity and within the bounds of algorithms.md 4", "[select][share]") {
   for (const float share : {0.02f, 0.05f, 0.1f}) {
     INFO("share " << share);
     const Scene scene(2, 1500, 6);
@@ -293,7 +293,7 @@ TEST_CASE("what riffle drops errs by the identity and within the bounds of algor
   }
 }
 
-TEST_CASE("riffle reads the union of what its heads keep; one head is as multi-head attention", "[select][riffle]") {
+TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention", "[select][share]") {
   const Scene group(4, 1800, 4);
   const riffle_selection s = settings(0.05f);
   const auto read = [&](const Scene& scene) {
@@ -324,7 +324,7 @@ TEST_CASE("riffle reads the union of what its heads keep; one head is as multi-h
   CHECK(together.size() > most);
 }
 
-TEST_CASE("riffle: the same bits for any pool and threads; dense for a share of none", "[select][riffle][invariance]") {
+TEST_CASE("share: the same bits for any pool and threads; dense for a share of none", "[select][share][invariance]") {
   const auto prompt = riffle::test::some_tokens(900, 3), steps = riffle::test::some_tokens(30, 4);
   std::vector<std::vector<float>> reference;
   for (int variant = 0; variant < 4; ++variant) {
@@ -355,7 +355,7 @@ TEST_CASE("riffle: the same bits for any pool and threads; dense for a share of 
   CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
 }
 
-TEST_CASE("riffle can begin in the middle of a session, and go back", "[select][riffle]") {
+TEST_CASE("share can begin in the middle of a session, and go back", "[select][share]") {
   const auto prompt = riffle::test::some_tokens(700, 6), steps = riffle::test::some_tokens(40, 7);
   riffle::test::Runtime straight(engine_options(0.02f));
   const auto want = run(straight, straight.session(), prompt, steps);

@@ -1,4 +1,4 @@
-// riffle's own selector: reads the blocks to which some query head gives more than a share of its attention weight, as
+// The share selector, riffle's own: reads the blocks to which some query head gives more than a share of its attention weight, as
 // told by INT4 keys, in one pass.
 //
 // Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which rank what matters all but
@@ -30,11 +30,11 @@ namespace {
 constexpr int kShareBlocks = 1024;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-class Riffle : public Selector {
+class Share : public Selector {
  public:
-  explicit Riffle(const riffle_selection& s) : s_(s), log_share_(std::log(s.share)) {}
+  explicit Share(const riffle_selection& s) : s_(s), log_share_(std::log(s.share)) {}
 
-  const char* name() const override { return "riffle"; }
+  const char* name() const override { return "share"; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
@@ -143,6 +143,6 @@ class Riffle : public Selector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_riffle(const riffle_selection& settings) { return std::make_unique<Riffle>(settings); }
+std::unique_ptr<Selector> make_share(const riffle_selection& settings) { return std::make_unique<Share>(settings); }
 
 }  // namespace riffle

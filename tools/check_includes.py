@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Includes go one way: cli -> riffle.h -> api -> engine -> {model, select, kv} -> backend.h -> kernels.
+
+    tools/check_includes.py        prints each include that goes up, and ends with 1 if there is one
+
+Rooms of src/ and what each may include beside itself; kernels/ includes nothing of src/.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A room: the folders under src/ that its files may include. Of backend/ rooms above it see backend.h
+# and the headers named here; riffle.h, whose types all rooms use, goes everywhere.
+MAY = {
+    "util": {"util"},
+    "model": {"util", "model"},
+    "kv": {"util", "model", "kv"},
+    "select": {"util", "model", "kv", "select"},
+    "backend": {"util", "model", "kv", "select", "backend"},
+    "engine": {"util", "model", "kv", "select", "backend", "engine"},
+    "api": {"util", "model", "kv", "select", "backend", "engine", "api"},
+    "cli": {"cli"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def room(path):
+    """The room of a file, given relative to the root: a folder of src/, "kernels" or ""."""
+    parts = path.parts
+    if parts[0] == "src":
+        return parts[1] if len(parts) > 2 else ""
+    return parts[0]
+
+
+def find(included, file):
+    for base in (ROOT / "src", ROOT, file.parent):
+        if (base / included).is_file():
+            return (base / included).resolve().relative_to(ROOT)
+    return None
+
+
+def main():
+    bad = 0
+    for folder in ("src", "kernels"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+                continue
+            here = room(file.relative_to(ROOT))
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                found = INCLUDE.match(line)
+                target = find(found.group(1), file) if found else None
+                if target is None:
+                    continue
+                there = room(target)
+                if here == "kernels":
+                    ok = there == "kernels"
+                elif there == "":
+                    ok = True
+                elif there == "kernels":
+                    ok = here != "cli"
+                else:
+                    ok = there in MAY.get(here, set())
+                if not ok:
+                    bad += 1
+                    print(f"{file.relative_to(ROOT)}:{number}: {here} includes {target}: "
+                          f"expected {', '.join(sorted(MAY.get(here, {'kernels'})))}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
