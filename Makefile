@@ -64,7 +64,7 @@ $(BUILD)/%.o: %.cpp | deps
 	$(CXX) $(CXXFLAGS) -c $< -o $@
 $(BUILD)/%.cu.o: %.cu | deps
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c $< -o $@

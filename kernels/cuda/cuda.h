@@ -12,14 +12,7 @@
 #include <cstdint>
 
 #include "kernels/common/dtype.h"
-
-#ifndef RIFFLE_HOST_DEVICE
-#ifdef __CUDACC__
-#define RIFFLE_HOST_DEVICE __host__ __device__
-#else
-#define RIFFLE_HOST_DEVICE
-#endif
-#endif
+#include "kernels/common/host_device.h"
 
 namespace riffle::cuda {
 
@@ -150,7 +143,7 @@ size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
 Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params, int32_t* out,
               void* scratch, cudaStream_t stream);
 
-// Synthetic weights: what model/synthetic.h says of element i, as on the CPU, written in the matrix's type.
+// Synthetic weights: what kernels/common/synthetic.h says of element i, as on the CPU, written in the matrix's type.
 Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream);
 
 // ---- KV blocks ------------------------------------------------------------------------------------------------------
@@ -453,7 +446,7 @@ struct FlashPrefill {
 };
 Status flash_prefill(const FlashPrefill& args, const DeviceLimits& limits, cudaStream_t stream);
 
-// trace.cu: synthetic attention, see engine/attention_trace.h for the definition that the CPU shares (same bits).
+// trace.cu: synthetic attention, see backend/synthetic_attention.h for the definition that the CPU shares (same bits).
 // cudaErrorInvalidValue for a head_dim that is no multiple of 4 or above kTraceMaxDim.
 inline constexpr int kTraceMaxDim = 512;
 struct TraceSpec {

@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/attention_trace.h"
-#include "engine/sampler.h"
+#include "backend/sample_request.h"
+#include "backend/synthetic_attention.h"
 #include "kv/kv_store.h"
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
@@ -158,7 +158,7 @@ class Backend {
   virtual void abandon_step() = 0;
 
   virtual Residency& residency() = 0;
-  // Synthetic attention (engine/attention_trace.h): a layer's keys and values of positions pos0..; steps follow Step::trace.
+  // Synthetic attention (backend/synthetic_attention.h): a layer's keys and values of positions pos0..; steps follow Step::trace.
   virtual void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) = 0;
   // The next step is timed part by part. False: this backend has no timers.
   virtual bool start_profile() { return false; }

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/sample_request.h"
+
 namespace riffle {
 
 // Pseudo-random numbers that are the same on every platform: xoshiro256** seeded by SplitMix64.
@@ -27,14 +29,6 @@ void check_sampling(float temperature, int top_k, float top_p, float min_p);
 //   min_p  p at least min_p times the largest p; 0: all
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id, lowest first.
 // temperature 0 takes the first in rank.
-// One draw: what a device needs to make it.
-struct SampleRequest {
-  float temperature = 0;
-  int top_k = 0;
-  float top_p = 1, min_p = 0;
-  double random = 0;  // in [0,1); not used where nothing is drawn (temperature 0, top_k 1)
-};
-
 class Sampler {
  public:
   Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p);  // throws as check_sampling

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/common/half.h"
-#include "model/synthetic.h"
+#include "kernels/common/synthetic.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
 #include "util/thread_pool.h"

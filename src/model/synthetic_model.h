@@ -1,5 +1,5 @@
 // Models of known shapes without a file, for measuring speed: weights are a function of their index
-// (model/synthetic.h).
+// (kernels/common/synthetic.h).
 #pragma once
 #include <memory>
 #include <string>

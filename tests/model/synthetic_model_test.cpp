@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
-#include "model/synthetic.h"
+#include "kernels/common/synthetic.h"
 #include "model/text/tokenizer.h"
 #include "riffle.h"
 #include "util/error.h"

@@ -1,8 +1,8 @@
-// Synthetic attention on the device: the twin of engine/attention_trace.cpp, from the same trace_pattern.h.
+// Synthetic attention on the device: the twin of backend/synthetic_attention.cpp, from the same trace_pattern.h.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/cuda.h"
-#include "engine/trace_pattern.h"
+#include "kernels/common/trace_pattern.h"
 
 namespace riffle::cuda {
 namespace {

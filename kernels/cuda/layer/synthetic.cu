@@ -1,6 +1,6 @@
-// Fills a matrix with synthetic weights: see model/synthetic.h.
+// Fills a matrix with synthetic weights: see kernels/common/synthetic.h.
 #include "kernels/cuda/convert.cuh"
-#include "model/synthetic.h"
+#include "kernels/common/synthetic.h"
 
 namespace riffle::cuda {
 namespace {

@@ -14,7 +14,7 @@
 #include "model/formats/mapped_file.h"
 #include "model/quantize/quantize.h"
 #include "model/text/sentencepiece_model.h"
-#include "model/synthetic.h"
+#include "kernels/common/synthetic.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
 #include "util/thread_pool.h"

@@ -1,11 +1,11 @@
-// kernels/cuda/attend/trace.cu against engine/attention_trace: the same bits.
+// kernels/cuda/attend/trace.cu against backend/synthetic_attention: the same bits.
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <vector>
 
-#include "engine/attention_trace.h"
+#include "backend/synthetic_attention.h"
 #include "kernels/common/half.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/kernels/cuda/device.h"

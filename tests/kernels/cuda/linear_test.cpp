@@ -12,7 +12,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/cuda.h"
 #include "model/model.h"
-#include "model/synthetic.h"
+#include "kernels/common/synthetic.h"
 #include "riffle.h"
 #include "tests/kernels/cuda/linear.h"
 
@@ -379,7 +379,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   CHECK((far[4] == 90 && far[5] == 400));
 }
 
-TEST_CASE("fill_synthetic writes what model/synthetic.h says", "[cuda]") {
+TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]") {
   if (skip()) return;
   const int64_t rows = 77, cols = 4096;
   for (WType type : {WType::F32, WType::F16, WType::BF16, WType::Q8_0}) {  // the others: quant_test.cpp

@@ -3,13 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#ifndef RIFFLE_HOST_DEVICE
-#ifdef __CUDACC__
-#define RIFFLE_HOST_DEVICE __host__ __device__
-#else
-#define RIFFLE_HOST_DEVICE
-#endif
-#endif
+#include "kernels/common/host_device.h"
 
 namespace riffle::synthetic {
 

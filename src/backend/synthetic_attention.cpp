@@ -1,9 +1,9 @@
-#include "engine/attention_trace.h"
+#include "backend/synthetic_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "engine/trace_pattern.h"
+#include "kernels/common/trace_pattern.h"
 #include "util/error.h"
 
 namespace riffle {

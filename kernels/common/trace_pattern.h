@@ -1,17 +1,11 @@
-// The arithmetic of the synthetic attention (engine/attention_trace.h), written once for the CPU and for
+// The arithmetic of the synthetic attention (backend/synthetic_attention.h), written once for the CPU and for
 // kernels/cuda/attend/trace.cu. Integers until the last step, and that step adds two floats of which one product was exact, so that
 // both give the same bits whatever a compiler fuses.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
-#ifndef RIFFLE_HOST_DEVICE
-#ifdef __CUDACC__
-#define RIFFLE_HOST_DEVICE __host__ __device__
-#else
-#define RIFFLE_HOST_DEVICE
-#endif
-#endif
+#include "kernels/common/host_device.h"
 
 namespace riffle::trace {
 

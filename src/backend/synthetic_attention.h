@@ -7,7 +7,7 @@
 // heads of a group look at the same blocks, each a little differently. The multiple is such that exp(score) of an
 // active block's key is exp(gain) times that of any other, after the scaling by 1/sqrt(head_dim). From one position to
 // the next some of the active clusters are exchanged. Values are noise. All is a pure function of (seed, layer, head,
-// position): trace_pattern.h.
+// position): kernels/common/trace_pattern.h.
 //
 // Directions are coordinate axes, orthogonal in any number format. So a block's digest shows its direction, and how
 // well a digest ranks is not what this measures.

@@ -1,5 +1,5 @@
 // The synthetic attention is what it was asked to be: measured by brute force in double.
-#include "engine/attention_trace.h"
+#include "backend/synthetic_attention.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
