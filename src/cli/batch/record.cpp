@@ -1,4 +1,4 @@
-// The records of riffle batch (batch_format.h).
+// The records of riffle batch (cli/batch/format.h).
 #include "cli/batch/format.h"
 
 namespace riffle::cli {

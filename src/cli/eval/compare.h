@@ -1,4 +1,4 @@
-// `riffle eval --compare`: what all settings cost and kept, beside each other. Tables and JSON; pictures: eval_html.h.
+// `riffle eval --compare`: what all settings cost and kept, beside each other. Tables and JSON; pictures: cli/eval/html.h.
 #pragma once
 #include <optional>
 #include <string>

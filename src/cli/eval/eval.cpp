@@ -1,5 +1,5 @@
 // riffle eval: do answers survive sparse attention? Facts are hidden in real text, questions are asked about them, and
-// every question is answered densely and by each setting from the same prefilled KV. (Tasks: eval_tasks.h.)
+// every question is answered densely and by each setting from the same prefilled KV. (Tasks: cli/eval/tasks.h.)
 //
 // A document is prefilled once and asked several questions: the session is cut back to the document, the question is
 // appended densely but for its last token, and that token and the answer's tokens run as decode steps, so that all

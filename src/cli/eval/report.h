@@ -1,4 +1,4 @@
-// What `riffle eval` counts for each setting, and the tables and JSON it makes of that. (--compare: eval_compare.h.)
+// What `riffle eval` counts for each setting, and the tables and JSON it makes of that. (--compare: cli/eval/compare.h.)
 #pragma once
 #include <array>
 #include <string>

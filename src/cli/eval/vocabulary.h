@@ -1,4 +1,4 @@
-// A model's vocabulary in the form that documents with hidden facts are made with (eval_tasks.h).
+// A model's vocabulary in the form that documents with hidden facts are made with (cli/eval/tasks.h).
 #pragma once
 #include "cli/common.h"
 #include "cli/eval/tasks.h"
