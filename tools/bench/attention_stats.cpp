@@ -15,6 +15,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "engine/plan/memory_plan.h"
 #include "kernels/cpu/attention/gather.h"
 #include "model/text/tokenizer.h"
 #include "select/selector.h"
@@ -75,7 +76,10 @@ static int run(const char* model_path, const char* text_path, int n_tokens, int 
   riffle_context_defaults(&options);
   options.device = RIFFLE_DEVICE_CPU;
   options.selection.selector = RIFFLE_SELECTOR_DENSE;
-  Engine engine(*model, options);
+  ResolvedOptions resolved = resolve_options(model->config, options);
+  riffle_plan plan{};
+  plan_memory(*model, resolved, plan);
+  Engine engine(*model, std::move(resolved));
   std::ifstream file(text_path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::vector<int32_t> tokens = model->tokenizer->encode(text, true, false);
