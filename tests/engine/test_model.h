@@ -70,7 +70,7 @@ struct Runtime {
   }
 };
 
-// The CPU, also where there is a GPU: tests/cuda is for that.
+// The CPU, also where there is a GPU: tests/backend/cuda is for that.
 inline riffle_context_options options() {
   riffle_context_options o;
   riffle_context_defaults(&o);
