@@ -8,8 +8,8 @@ part=${PART:-all}
 run() { echo "== $*"; timeout 300 "$@" 2>&1; }
 on() { [ "$part" = all ] || [ "$part" = "$1" ]; }
 shape="$build/riffle bench --shape llama-3.1-8b --block 32 -q"
-short="$shape --attention-trace -c 131200 --steps 4 --reps 1"
-trace="$shape --attention-trace -c 131200 --steps 24 --reps 3"
+short="$shape --selector psa --attention-trace -c 131200 --steps 4 --reps 1"
+trace="$shape --selector psa --attention-trace -c 131200 --steps 24 --reps 3"
 
 if on kernels; then
   run "$build/cuda_linear_bench"
