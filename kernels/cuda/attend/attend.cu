@@ -51,7 +51,7 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   } else if (step.ranked.by_share) {
     if (Status status = estimate_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[0], stream); status != cudaSuccess) return status;
-    if (Status status = choose_orders(step, scratch, scratch.order, limits.n_sm, stream); status != cudaSuccess) return status;
+    if (Status status = choose_orders(step, scratch, stream); status != cudaSuccess) return status;
     if (Status status = mark(step.marks[1], stream); status != cudaSuccess) return status;
   } else if (step.ranked.vote.select > 0) {
     if (Status status = vote_tokens(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;

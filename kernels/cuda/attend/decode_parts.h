@@ -119,8 +119,7 @@ Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t
 // estimate.cu, in place of the two above for Ranked::by_share: what each full block holds of each head's weight; the rows'
 // orders, and how many of their candidates are to be read (ranks[row].ranked).
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream);
-Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm,
-                     cudaStream_t stream);
+Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream);
 
 // top_p_scores.cu and top_p.cu, between the ranking (none where the base is everything) and attention: the tokens to
 // attend to as masks, the rows' orders of the blocks that hold any, and their numbers (ranks[row]).

@@ -7,7 +7,6 @@
 #include "kernels/cuda/select/int4_mma.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/select/rank.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -17,7 +16,6 @@ constexpr int kEstimateThreads = 256, kChooseThreads = 1024;
 struct EstimateArgs {
   DecodeStep step;
   DecodeScratch scratch;
-  int32_t* order;
   int g;
   int mean_stride;  // of scratch.mean_value
   float scale;  // log2(e) / sqrt(d)
@@ -212,7 +210,7 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
   if (blockIdx.y == 1) return mean_of_values(a, row, r.n_full, memory.values);
   wait_for_earlier();
   const float* masses = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;
-  int32_t* order = a.order + int64_t(row) * a.step.max_blocks;
+  int32_t* order = a.scratch.order + int64_t(row) * a.step.max_blocks;
   for (int p = thread; p < r.n_forced; p += kChooseThreads) order[p] = forced_block(r, p);
 
   whole_masses(a, row, r, masses, memory);
@@ -316,9 +314,8 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
   }
 }
 
-Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int n_sm, cudaStream_t stream) {
+Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {
   EstimateArgs a = arguments(step, scratch);
-  a.order = order;
   a.mean_stride = padded_dim(step.layout.head_dim);
   return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap, stream);
 }

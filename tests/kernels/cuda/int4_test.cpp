@@ -159,7 +159,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         step.scratch = scratch.get();
         const DecodeScratch parts = decode_scratch(step, false);
         check_cuda(estimate_rows(step, parts, 20, nullptr));
-        check_cuda(choose_orders(step, parts, parts.order, 20, nullptr));
+        check_cuda(choose_orders(step, parts, nullptr));
         const auto raw = scratch.download();
         const auto at = [&](const void* p) {
           return raw.data() + (static_cast<const uint8_t*>(p) - static_cast<const uint8_t*>(step.scratch));
