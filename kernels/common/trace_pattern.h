@@ -1,6 +1,6 @@
-// The arithmetic of the synthetic attention (backend/synthetic_attention.h), written once for the CPU and for
-// kernels/cuda/attend/trace.cu. Integers until the last step, and that step adds two floats of which one product was exact, so that
-// both give the same bits whatever a compiler fuses.
+// The arithmetic of the synthetic attention (backend/synthetic_attention.h), written once for the
+// CPU and for kernels/cuda/attend/trace.cu. Integers until the last step, and that step adds two
+// floats of which one product was exact, so that both give the same bits whatever a compiler fuses.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace riffle::trace {
 
-inline constexpr float kKeyNorm = 8;                            // length of a key along its direction
-inline constexpr float kKeyNoise = 0.25f, kQueryNoise = 0.25f;  // largest noise of a coordinate; powers of two
+inline constexpr float kKeyNorm = 8;  // length of a key along its direction
+inline constexpr float kKeyNoise = 0.25f,
+                       kQueryNoise = 0.25f;  // largest noise of a coordinate; powers of two
 
 // What a kernel needs of a TraceSpec.
 struct Pattern {
@@ -20,10 +21,10 @@ struct Pattern {
   float query = 0;      // a query's coordinate in an active direction
 };
 
-// overlap and gain: see TraceSpec. A draw may give the cluster that was there, so draws are a little more frequent than
-// changes.
-inline Pattern make_pattern(uint64_t seed, int clusters, int active, double overlap, float gain, int head_dim,
-                            int block_size) {
+// overlap and gain: see TraceSpec. A draw may give the cluster that was there, so draws are a
+// little more frequent than changes.
+inline Pattern make_pattern(uint64_t seed, int clusters, int active, double overlap, float gain,
+                            int head_dim, int block_size) {
   const double same = static_cast<double>(active) / clusters;
   const double rate = same < 1 ? (1 - overlap) / (1 - same) : 0;
   Pattern p{seed, clusters, active, head_dim, block_size, 0, 0};
@@ -32,7 +33,8 @@ inline Pattern make_pattern(uint64_t seed, int clusters, int active, double over
   return p;
 }
 
-// A bijection of 64 bits whose output looks random: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+// A bijection of 64 bits whose output looks random: the finalizer of SplitMix64 (Steele, Lea,
+// Flood, OOPSLA 2014).
 RIFFLE_HOST_DEVICE inline uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -42,7 +44,8 @@ RIFFLE_HOST_DEVICE inline uint64_t draw(uint64_t stream, uint64_t counter) {
   return mix(stream + (counter + 1) * 0x9e3779b97f4a7c15ull);
 }
 
-// Independent streams of a head. Directions, Blocks, Active, Keys, Values: of KV heads; Query: of query heads.
+// Independent streams of a head. Directions, Blocks, Active, Keys, Values: of KV heads; Query: of
+// query heads.
 enum class Stream : uint64_t { Directions, Blocks, Active, Keys, Values, Query };
 RIFFLE_HOST_DEVICE inline uint64_t stream_of(const Pattern& p, Stream what, int layer, int head) {
   return draw(draw(p.seed, static_cast<uint64_t>(layer)),
@@ -66,14 +69,18 @@ RIFFLE_HOST_DEVICE inline uint32_t permuted(uint32_t i, uint32_t n, uint64_t h) 
 }
 
 // Each run of `clusters` blocks has one block of each cluster.
-RIFFLE_HOST_DEVICE inline int cluster_of_block(const Pattern& p, int layer, int kv_head, int64_t block) {
-  const uint64_t h = draw(stream_of(p, Stream::Blocks, layer, kv_head), static_cast<uint64_t>(block / p.clusters));
-  return static_cast<int>(permuted(static_cast<uint32_t>(block % p.clusters), static_cast<uint32_t>(p.clusters), h));
+RIFFLE_HOST_DEVICE inline int cluster_of_block(const Pattern& p, int layer, int kv_head,
+                                               int64_t block) {
+  const uint64_t h =
+      draw(stream_of(p, Stream::Blocks, layer, kv_head), static_cast<uint64_t>(block / p.clusters));
+  return static_cast<int>(
+      permuted(static_cast<uint32_t>(block % p.clusters), static_cast<uint32_t>(p.clusters), h));
 }
 
-// Cluster in slot j of the active set at a position. Each slot has its own share of the clusters, so that no two are
-// the same.
-RIFFLE_HOST_DEVICE inline int active_cluster(const Pattern& p, int layer, int kv_head, int64_t position, int j) {
+// Cluster in slot j of the active set at a position. Each slot has its own share of the clusters,
+// so that no two are the same.
+RIFFLE_HOST_DEVICE inline int active_cluster(const Pattern& p, int layer, int kv_head,
+                                             int64_t position, int j) {
   const uint64_t h = draw(stream_of(p, Stream::Active, layer, kv_head), static_cast<uint64_t>(j));
   const uint64_t epoch = (static_cast<uint64_t>(position) * p.redraw + (h & 0xffffffffu)) >> 32;
   const int first = j * p.clusters / p.active, last = (j + 1) * p.clusters / p.active;
@@ -81,15 +88,19 @@ RIFFLE_HOST_DEVICE inline int active_cluster(const Pattern& p, int layer, int kv
 }
 
 // The coordinate along which a cluster's direction points.
-RIFFLE_HOST_DEVICE inline int axis_of_cluster(const Pattern& p, int layer, int kv_head, int cluster) {
-  return static_cast<int>(permuted(static_cast<uint32_t>(cluster), static_cast<uint32_t>(p.head_dim),
+RIFFLE_HOST_DEVICE inline int axis_of_cluster(const Pattern& p, int layer, int kv_head,
+                                              int cluster) {
+  return static_cast<int>(permuted(static_cast<uint32_t>(cluster),
+                                   static_cast<uint32_t>(p.head_dim),
                                    stream_of(p, Stream::Directions, layer, kv_head)));
 }
 
-// Noise of coordinates 4 * quad to 4 * quad + 3 of a stream's vector at a position: take it apart with noise().
-RIFFLE_HOST_DEVICE inline uint64_t noise_bits(const Pattern& p, uint64_t stream, int64_t position, int quad) {
-  return draw(stream,
-              static_cast<uint64_t>(position) * static_cast<uint64_t>(p.head_dim / 4) + static_cast<uint64_t>(quad));
+// Noise of coordinates 4 * quad to 4 * quad + 3 of a stream's vector at a position: take it apart
+// with noise().
+RIFFLE_HOST_DEVICE inline uint64_t noise_bits(const Pattern& p, uint64_t stream, int64_t position,
+                                              int quad) {
+  return draw(stream, static_cast<uint64_t>(position) * static_cast<uint64_t>(p.head_dim / 4) +
+                          static_cast<uint64_t>(quad));
 }
 // In [-largest, largest); exact if largest is a power of two.
 RIFFLE_HOST_DEVICE inline float noise(uint64_t bits, int i, float largest) {

@@ -8,7 +8,8 @@
 
 namespace riffle::cpu {
 
-// Linux grants a process the AMX tile registers only on request (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
+// Linux grants a process the AMX tile registers only on request (arch_prctl ARCH_REQ_XCOMP_PERM,
+// XTILEDATA).
 static bool amx_permission() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long kReqXcompPerm = 0x1023, kXtileData = 18;
@@ -31,16 +32,18 @@ static bool cpu_has_amx() {
 bool isa_available(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vnni");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
   switch (isa) {
     case Isa::Scalar: return true;
     case Isa::Avx2: return avx2;
     case Isa::Avx512: return avx512;
     case Isa::Amx: {
-      static const bool amx = avx512 && __builtin_cpu_supports("avx512bf16") && cpu_has_amx() && amx_permission();
+      static const bool amx =
+          avx512 && __builtin_cpu_supports("avx512bf16") && cpu_has_amx() && amx_permission();
       return amx;
     }
   }
@@ -64,10 +67,12 @@ static Kernels make(Isa isa, const char* name) {
   attention_scalar(&k.attention);
   select_scalar(&k.select);
 #if defined(__x86_64__)
-  // Even the functions that fill in pointers are compiled for their set: an older CPU must not enter them.
+  // Even the functions that fill in pointers are compiled for their set: an older CPU must not
+  // enter them.
   const auto has = [isa](Isa part) { return isa >= part && isa_available(part); };
   if (has(Isa::Avx2)) linear_avx2(&k.linear), attention_avx2(&k.attention), select_avx2(&k.select);
-  if (has(Isa::Avx512)) linear_avx512(&k.linear), attention_avx512(&k.attention), select_avx512(&k.select);
+  if (has(Isa::Avx512))
+    linear_avx512(&k.linear), attention_avx512(&k.attention), select_avx512(&k.select);
   if (has(Isa::Amx)) linear_amx(&k.linear), attention_amx(&k.attention);
 #endif
   return k;

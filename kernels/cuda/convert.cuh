@@ -1,4 +1,5 @@
-// Number formats on the device: weights to f32, f32 to 16 bits, and the few sums every kernel needs.
+// Number formats on the device: weights to f32, f32 to 16 bits, and the few sums every kernel
+// needs.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +20,9 @@ __device__ inline uint16_t f32_to_f16_saturating(float x) {
   const float cut = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
   return __half_as_ushort(__float2half_rn(cut));
 }
-__device__ inline uint16_t f32_to_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+__device__ inline uint16_t f32_to_bf16(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
 
 // Element i of an array of a plain type (not Q8_0).
 __device__ inline float load_as_f32(const void* p, WType type, int64_t i) {
@@ -29,14 +32,17 @@ __device__ inline float load_as_f32(const void* p, WType type, int64_t i) {
 }
 __device__ inline void store_f32_as(void* p, WType type, int64_t i, float x) {
   if (type == WType::F32) static_cast<float*>(p)[i] = x;
-  else static_cast<uint16_t*>(p)[i] = type == WType::F16 ? f32_to_f16_saturating(x) : f32_to_bf16(x);
+  else
+    static_cast<uint16_t*>(p)[i] = type == WType::F16 ? f32_to_f16_saturating(x) : f32_to_bf16(x);
 }
 
-static_assert(WType::BF16 < WType::Q8_0 && WType::Q8_0 < WType::Q4_0 && static_cast<int>(WType::Q4_0) == 4,
+static_assert(WType::BF16 < WType::Q8_0 && WType::Q8_0 < WType::Q4_0 &&
+                  static_cast<int>(WType::Q4_0) == 4,
               "the kernels tell plain types, Q8_0 and those of 4 to 6 bits by their order");
 
-// Values [col, col + 8) of a row of 4 to 6 bits, where col is a multiple of 8; to the bit what kernels/cpu/linear/quants.h
-// makes of them: no product here is rounded, so that it does not matter which ones the compiler fuses.
+// Values [col, col + 8) of a row of 4 to 6 bits, where col is a multiple of 8; to the bit what
+// kernels/cpu/linear/quants.h makes of them: no product here is rounded, so that it does not matter
+// which ones the compiler fuses.
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
   const RowParts parts = row_parts(w.type, w.cols);
   const int64_t group = col / 32;
@@ -44,9 +50,11 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
             g = static_cast<int>(group % 8);  // words k and k + 1 of the group
   const auto* high = static_cast<const char*>(w.high) + row * parts.high;
   const auto* scales = static_cast<const char*>(w.scales) + row * parts.scales;
-  const auto half_at = [](const void* p, int64_t i) { return f16_bits_to_f32(static_cast<const uint16_t*>(p)[i]); };
-  const uint2 low =
-      *reinterpret_cast<const uint2*>(static_cast<const char*>(w.data) + row * parts.data + group * 16 + j % 16);
+  const auto half_at = [](const void* p, int64_t i) {
+    return f16_bits_to_f32(static_cast<const uint16_t*>(p)[i]);
+  };
+  const uint2 low = *reinterpret_cast<const uint2*>(static_cast<const char*>(w.data) +
+                                                    row * parts.data + group * 16 + j % 16);
   const int shift = j < 16 ? 0 : 4;
   uint32_t q[2] = {low.x >> shift & 0x0f0f0f0fu, low.y >> shift & 0x0f0f0f0fu};
   float scale, min = 0;
@@ -55,10 +63,13 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     case WType::Q4_0: scale = half_at(scales, group), offset = 8; break;
     case WType::Q5_0: scale = half_at(scales, group), offset = 16; break;
     case WType::Q4_1:
-    case WType::Q5_1: scale = half_at(scales, 2 * group), min = -half_at(scales, 2 * group + 1); break;
+    case WType::Q5_1:
+      scale = half_at(scales, 2 * group), min = -half_at(scales, 2 * group + 1);
+      break;
     case WType::Q6_K: {
       const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks;
-      scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])), offset = 32;
+      scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])),
+      offset = 32;
       break;
     }
     default: {  // Q4_K, Q5_K
@@ -70,7 +81,8 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     }
   }
   if (w.type == WType::Q6_K) {
-    const uint32_t pairs = *reinterpret_cast<const uint32_t*>(high + group * 8 + j / 16 * 4) >> 2 * (k % 4);
+    const uint32_t pairs =
+        *reinterpret_cast<const uint32_t*>(high + group * 8 + j / 16 * 4) >> 2 * (k % 4);
     q[0] |= (pairs & 0x03030303u) << 4, q[1] |= (pairs >> 2 & 0x03030303u) << 4;
   } else if (parts.high > 0) {
     const uint32_t bits = *reinterpret_cast<const uint32_t*>(high + group * 4) >> k;
@@ -78,7 +90,8 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
   }
   const bool with_min = offset == 0;
   for (int i = 0; i < 8; i++) {
-    const float product = scale * static_cast<float>(static_cast<int>(q[i / 4] >> 8 * (i % 4) & 255) - offset);
+    const float product =
+        scale * static_cast<float>(static_cast<int>(q[i / 4] >> 8 * (i % 4) & 255) - offset);
     out[i] = with_min ? product - min : product;
   }
 }
@@ -102,16 +115,20 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// g / (1 + e^-g), written with e = e^-|g| so that nothing overflows; silu(-inf) = 0. As kernels/cpu/linear/linear_scalar.cpp.
+// g / (1 + e^-g), written with e = e^-|g| so that nothing overflows; silu(-inf) = 0. As
+// kernels/cpu/linear/linear_scalar.cpp.
 __device__ inline float silu(float g) {
   const float e = expf(-fabsf(g));
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-// Whether 16-byte accesses of elements of `type` at p are possible for every multiple of `stride` elements.
+// Whether 16-byte accesses of elements of `type` at p are possible for every multiple of `stride`
+// elements.
 inline bool vector_aligned(const void* p, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
-inline int64_t element_bytes(WType type) { return type == WType::F32 ? 4 : type == WType::Q8_0 ? 1 : 2; }
+inline int64_t element_bytes(WType type) {
+  return type == WType::F32 ? 4 : type == WType::Q8_0 ? 1 : 2;
+}
 
 }  // namespace riffle::cuda

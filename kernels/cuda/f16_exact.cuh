@@ -1,17 +1,21 @@
-// Rounding to f16 exactly as kernels/common/half.h does, NaN payloads included (the hardware's differ there).
+// Rounding to f16 exactly as kernels/common/half.h does, NaN payloads included (the hardware's
+// differ there).
 #pragma once
 #include "kernels/cuda/convert.cuh"
 
 namespace riffle::cuda {
 
 __device__ inline uint16_t to_f16(float x) {
-  const uint32_t bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+  const uint32_t bits = __float_as_uint(x), sign = bits >> 16 & 0x8000,
+                 magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000)
+    return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
   return __half_as_ushort(__float2half_rn(x));
 }
 __device__ inline float from_f16(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
-  if ((h & 0x7c00) == 0x7c00) return __uint_as_float(sign | 0x7f800000 | static_cast<uint32_t>(h & 0x3ff) << 13);
+  if ((h & 0x7c00) == 0x7c00)
+    return __uint_as_float(sign | 0x7f800000 | static_cast<uint32_t>(h & 0x3ff) << 13);
   return f16_bits_to_f32(h);
 }
 // Smallest f16 >= x, for x >= 0.
@@ -21,7 +25,8 @@ __device__ inline uint16_t f16_ceil(double x) {
   return h;
 }
 __device__ inline float key_at(const void* keys, KvType type, int64_t i) {
-  return type == KvType::F16 ? from_f16(static_cast<const uint16_t*>(keys)[i]) : static_cast<const float*>(keys)[i];
+  return type == KvType::F16 ? from_f16(static_cast<const uint16_t*>(keys)[i])
+                             : static_cast<const float*>(keys)[i];
 }
 
 }  // namespace riffle::cuda

@@ -1,6 +1,6 @@
-// Programmatic dependent launch (compute capability 9.0): a kernel may start while the one before it still runs, read what
-// that one does not write, and then wait for it. Every kernel launched so must wait, or whoever depends on it could overtake
-// what lies further back.
+// Programmatic dependent launch (compute capability 9.0): a kernel may start while the one before
+// it still runs, read what that one does not write, and then wait for it. Every kernel launched so
+// must wait, or whoever depends on it could overtake what lies further back.
 #pragma once
 #include "kernels/cuda/cuda.h"
 
@@ -12,7 +12,8 @@ __device__ __forceinline__ void allow_next() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Until all that earlier kernels wrote is there. Nothing in a kernel that was launched the ordinary way.
+// Until all that earlier kernels wrote is there. Nothing in a kernel that was launched the ordinary
+// way.
 __device__ __forceinline__ void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -20,7 +21,8 @@ __device__ __forceinline__ void wait_for_earlier() {
 }
 
 template <class Kernel, class Args>
-Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool overlap, cudaStream_t stream) {
+Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool overlap,
+              cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -30,7 +32,8 @@ Status launch(Kernel kernel, const Args& args, dim3 grid, int threads, bool over
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = overlap ? 1 : 0;
-  if (Status status = cudaLaunchKernelEx(&config, kernel, args); status != cudaSuccess) return status;
+  if (Status status = cudaLaunchKernelEx(&config, kernel, args); status != cudaSuccess)
+    return status;
   return cudaGetLastError();
 }
 

@@ -9,8 +9,8 @@
 
 #include "api/api_handles.h"
 #include "engine/generate.h"
-#include "model/config.h"
 #include "model/chat/chat_template.h"
+#include "model/config.h"
 #include "model/quantize/quantize_model.h"
 #include "model/synthetic_model.h"
 #include "model/text/tokenizer.h"
@@ -36,13 +36,15 @@ riffle_context_options or_defaults(const riffle_context_options* options) {
   riffle_context_options o;
   riffle_context_defaults(&o);
   if (options) {
-    require_size(*options, "context options");  // before it is copied: the caller's struct may be shorter
+    require_size(*options,
+                 "context options");  // before it is copied: the caller's struct may be shorter
     o = *options;
   }
   return o;
 }
 
-std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress, void* user) {
+std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
+                                                void* user) {
   if (!progress) return {};
   return [=](double done, double total) {
     const riffle_progress p{phase, done, total};
@@ -113,7 +115,8 @@ void riffle_selection_defaults(riffle_selection* s) {
 }
 
 riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field) {
-  if (!field || field->struct_size != sizeof *field || index >= selection_fields().size()) return RIFFLE_BAD_ARGUMENT;
+  if (!field || field->struct_size != sizeof *field || index >= selection_fields().size())
+    return RIFFLE_BAD_ARGUMENT;
   return guarded(nullptr, 0, [&] {
     const SelectionField& f = selection_fields()[index];
     field->name = f.name;
@@ -165,8 +168,8 @@ void riffle_generate_defaults(riffle_generate_options* o) {
 
 // ---- model
 
-riffle_status riffle_model_load(const char* path, const riffle_model_options* options, riffle_model** model, char* err,
-                                size_t err_size) {
+riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
+                                riffle_model** model, char* err, size_t err_size) {
   if (model) *model = nullptr;
   return guarded(err, err_size, [&] {
     require(path, "path");
@@ -182,19 +185,22 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
     if (o.chat_template) m->chat = chat_format_named(o.chat_template);
     const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
     m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user));
-    if (mix) quantize_weights(*m->model, *mix, o.n_threads, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
+    if (mix)
+      quantize_weights(*m->model, *mix, o.n_threads,
+                       progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
     if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
       if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
       if (m->chat)
-        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat)) add_end_token(id, &m->model->config);
+        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
+          add_end_token(id, &m->model->config);
     }
     name_parts(*m);
     *model = m.release();
   });
 }
 
-riffle_status riffle_model_synthetic(const char* shape, const char* weight_type, riffle_model** model, char* err,
-                                     size_t err_size) {
+riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
+                                     riffle_model** model, char* err, size_t err_size) {
   if (model) *model = nullptr;
   return guarded(err, err_size, [&] {
     require(shape, "shape");
@@ -217,7 +223,8 @@ void riffle_quantize_defaults(riffle_quantize_options* o) {
   o->struct_size = sizeof *o;
 }
 
-riffle_status riffle_quantize(const char* path, const char* out, const riffle_quantize_options* options,
+riffle_status riffle_quantize(const char* path, const char* out,
+                              const riffle_quantize_options* options,
                               riffle_quantize_result* result, char* err, size_t err_size) {
   return guarded(err, err_size, [&] {
     require(path, "path");
@@ -229,8 +236,9 @@ riffle_status riffle_quantize(const char* path, const char* out, const riffle_qu
       o = *options;
     }
     if (result) require_size(*result, "quantize result");
-    const QuantizedFile q = quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads, o.overwrite,
-                                          progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
+    const QuantizedFile q =
+        quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads,
+                      o.overwrite, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
     if (!result) return;
     result->n_params = q.n_params;
     result->weight_bytes_in = q.weight_bytes_in;
@@ -243,7 +251,9 @@ riffle_status riffle_quantize(const char* path, const char* out, const riffle_qu
 
 void riffle_model_free(riffle_model* model) { delete model; }
 
-const char* riffle_model_error(const riffle_model* model) { return model ? model->error : "model is NULL"; }
+const char* riffle_model_error(const riffle_model* model) {
+  return model ? model->error : "model is NULL";
+}
 
 riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info) {
   if (!model || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
@@ -277,26 +287,27 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
 
 // ---- tokens
 
-riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len, uint32_t flags, int32_t* tokens,
-                              size_t capacity, size_t* n_tokens) {
+riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len,
+                              uint32_t flags, int32_t* tokens, size_t capacity, size_t* n_tokens) {
   return on_model(model, [&] {
     require(text || !text_len, "text");
     require(n_tokens, "n_tokens");
-    const auto ids = tokenizer_of(*model).encode({text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS,
-                                                 flags & RIFFLE_TOKENIZE_SPECIAL);
+    const auto ids = tokenizer_of(*model).encode(
+        {text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS, flags & RIFFLE_TOKENIZE_SPECIAL);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }
 
-riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size_t n_tokens, char* text,
-                                size_t capacity, size_t* text_len) {
+riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size_t n_tokens,
+                                char* text, size_t capacity, size_t* text_len) {
   return on_model(model, [&] {
     require(tokens || !n_tokens, "tokens");
     require(text_len, "text_len");
     const Tokenizer& tokenizer = tokenizer_of(*model);
     for (size_t i = 0; i < n_tokens; ++i)
       if (!tokenizer.piece(tokens[i]))
-        fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i, tokens[i]);
+        fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i,
+             tokens[i]);
     const std::string out = tokenizer.decode(tokens, n_tokens);
     hand_out(out.data(), out.size(), text, capacity, text_len);
   });
@@ -314,8 +325,9 @@ const char* riffle_chat_template_name(size_t index) {
   return index < chat_families().size() ? chat_families()[index].name : nullptr;
 }
 
-riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages, size_t n_messages,
-                                 int32_t* tokens, size_t capacity, size_t* n_tokens) {
+riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
+                                 size_t n_messages, int32_t* tokens, size_t capacity,
+                                 size_t* n_tokens) {
   return on_model(model, [&] {
     require(messages || !n_messages, "messages");
     require(n_tokens, "n_tokens");
@@ -327,9 +339,11 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
     }
     const Tokenizer& tokenizer = tokenizer_of(*model);
     if (!model->chat) {
-      fail(RIFFLE_UNSUPPORTED, "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
-           model->model->chat_template.empty() ? "the model carries no chat template"
-                                               : "the model's chat template is none that riffle knows",
+      fail(RIFFLE_UNSUPPORTED,
+           "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
+           model->model->chat_template.empty()
+               ? "the model carries no chat template"
+               : "the model's chat template is none that riffle knows",
            chat_format_names().c_str());
     }
     const auto ids = chat_tokens(tokenizer, *model->chat, list);
@@ -339,8 +353,8 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
 
 // ---- context
 
-riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options, riffle_plan* plan,
-                                 char* err, size_t err_size) {
+riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options,
+                                 riffle_plan* plan, char* err, size_t err_size) {
   return guarded(err, err_size, [&] {
     require(model, "model");
     require(plan, "plan");
@@ -358,12 +372,14 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
     require(context, "context");
     auto c = std::make_unique<riffle_context>();
     c->model = model;
-    // Synthetic weights get their bytes here, if the device reads them from host memory and the plan allows it.
+    // Synthetic weights get their bytes here, if the device reads them from host memory and the
+    // plan allows it.
     const std::lock_guard<std::mutex> lock(model->weights_lock);
     ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
     riffle_plan plan{};
     plan_memory(*model->model, resolved, plan);
-    if (resolved.options.device == RIFFLE_DEVICE_CPU || resolved.options.device == RIFFLE_DEVICE_EMU)
+    if (resolved.options.device == RIFFLE_DEVICE_CPU ||
+        resolved.options.device == RIFFLE_DEVICE_EMU)
       materialize(*model->model);
     c->engine = std::make_unique<Engine>(*model->model, std::move(resolved));
     *context = c.release();
@@ -372,7 +388,9 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
 
 void riffle_context_free(riffle_context* context) { delete context; }
 
-const char* riffle_context_error(const riffle_context* context) { return context ? context->error : "context is NULL"; }
+const char* riffle_context_error(const riffle_context* context) {
+  return context ? context->error : "context is NULL";
+}
 
 size_t riffle_context_length(const riffle_context* context) {
   return context ? static_cast<size_t>(context->engine->n_ctx()) : 0;
@@ -388,7 +406,9 @@ riffle_status riffle_set_selection(riffle_context* context, const riffle_selecti
   return on_context(context, [&] {
     require(selection, "selection");
     require_size(*selection, "selection");
-    if (context->scheduler) fail(RIFFLE_BAD_ARGUMENT, "the context's scheduler runs with the selection in force: free it first");
+    if (context->scheduler)
+      fail(RIFFLE_BAD_ARGUMENT,
+           "the context's scheduler runs with the selection in force: free it first");
     context->engine->set_selection(*selection);
   });
 }
@@ -411,17 +431,20 @@ riffle_status riffle_session_create(riffle_context* context, riffle_session** se
   });
 }
 
-riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens, riffle_session** fork) {
+riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
+                                  riffle_session** fork) {
   if (fork) *fork = nullptr;
   if (!session) return RIFFLE_BAD_ARGUMENT;
   return on_context(session->context, [&] {
     require(fork, "fork");
     const size_t length = session->sequence->tokens.size();
     if (n_tokens > length)
-      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens,
+           length);
     auto s = std::make_unique<riffle_session>();
     s->context = session->context;
-    s->sequence = session->context->engine->fork(*session->sequence, static_cast<int64_t>(n_tokens));
+    s->sequence =
+        session->context->engine->fork(*session->sequence, static_cast<int64_t>(n_tokens));
     s->sequence->session = s.get();
     *fork = s.release();
   });
@@ -433,13 +456,16 @@ void riffle_session_free(riffle_session* session) {
   delete session;
 }
 
-size_t riffle_session_length(const riffle_session* session) { return session ? session->sequence->tokens.size() : 0; }
+size_t riffle_session_length(const riffle_session* session) {
+  return session ? session->sequence->tokens.size() : 0;
+}
 
 riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens) {
   return on_session(session, [&] {
     const size_t length = session->sequence->tokens.size();
     if (n_tokens > length)
-      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens,
+           length);
     session->context->engine->truncate(*session->sequence, static_cast<int64_t>(n_tokens));
   });
 }
@@ -448,7 +474,8 @@ riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens, siz
                              riffle_progress_fn progress, void* user) {
   return on_session(session, [&] {
     require(tokens || !n_tokens, "tokens");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, nullptr, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, nullptr,
+                                      progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 
@@ -458,17 +485,20 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     require(tokens || !n_tokens, "tokens");
     Engine& engine = *session->context->engine;
     Sequence& s = *session->sequence;
-    if (n_tokens == 0) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
+    if (n_tokens == 0)
+      fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
     if (static_cast<int64_t>(n_tokens) > engine.n_ctx())
       fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld", n_tokens,
            static_cast<long long>(engine.n_ctx()));
     engine.check_tokens({tokens, n_tokens});
     size_t same = 0;
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
-    if (same == n_tokens && (same < s.tokens.size() || s.logits.empty())) --same;  // logits come from running a token
+    if (same == n_tokens && (same < s.tokens.size() || s.logits.empty()))
+      --same;  // logits come from running a token
     engine.truncate(s, static_cast<int64_t>(same));
     if (same < n_tokens)
-      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+      engine.prefill(s, {tokens + same, n_tokens - same}, nullptr,
+                     progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 
@@ -477,18 +507,21 @@ riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* toke
   return on_session(session, [&] {
     require(tokens || !n_tokens, "tokens");
     require(scores, "scores");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores, progress_of(RIFFLE_PHASE_PREFILL, progress, user));
+    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores,
+                                      progress_of(RIFFLE_PHASE_PREFILL, progress, user));
   });
 }
 
 // The sequences of sessions, which must be of this context and all different.
-static std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_session* const* sessions, size_t n) {
+static std::vector<Sequence*> sequences_of(const riffle_context* context,
+                                           riffle_session* const* sessions, size_t n) {
   require(sessions, "sessions");
   if (n == 0) fail(RIFFLE_BAD_ARGUMENT, "n_sessions is 0, expected at least 1");
   std::vector<Sequence*> out;
   for (size_t i = 0; i < n; ++i) {
     require(sessions[i], "a session");
-    if (sessions[i]->context != context) fail(RIFFLE_BAD_ARGUMENT, "sessions[%zu] is of another context", i);
+    if (sessions[i]->context != context)
+      fail(RIFFLE_BAD_ARGUMENT, "sessions[%zu] is of another context", i);
     out.push_back(sessions[i]->sequence.get());
   }
   std::vector<Sequence*> sorted = out;
@@ -498,8 +531,8 @@ static std::vector<Sequence*> sequences_of(const riffle_context* context, riffle
   return out;
 }
 
-riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions, const int32_t* tokens,
-                          size_t n_sessions) {
+riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
+                          const int32_t* tokens, size_t n_sessions) {
   return on_context(context, [&] {
     require(tokens, "tokens");
     const auto sequences = sequences_of(context, sessions, n_sessions);
@@ -512,15 +545,15 @@ const float* riffle_logits(const riffle_session* session) {
   return session && !session->sequence->logits.empty() ? session->sequence->logits.data() : nullptr;
 }
 
-riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options, riffle_token_fn callback,
-                              void* user, riffle_result* result) {
+riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options,
+                              riffle_token_fn callback, void* user, riffle_result* result) {
   if (!session) return RIFFLE_BAD_ARGUMENT;
   return riffle_generate_many(session->context, &session, options, 1, callback, user, result);
 }
 
 riffle_status riffle_generate_many(riffle_context* context, riffle_session* const* sessions,
-                                   const riffle_generate_options* options, size_t n_sessions, riffle_token_fn callback,
-                                   void* user, riffle_result* results) {
+                                   const riffle_generate_options* options, size_t n_sessions,
+                                   riffle_token_fn callback, void* user, riffle_result* results) {
   return on_context(context, [&] {
     (void)tokenizer_of(*context->model);
     const auto sequences = sequences_of(context, sessions, n_sessions);
@@ -558,8 +591,8 @@ void riffle_reset_stats(riffle_context* context) {
   if (context) context->engine->reset_stats();
 }
 
-riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions, const int32_t* tokens,
-                                  size_t n_sessions, riffle_timing* timing) {
+riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions,
+                                  const int32_t* tokens, size_t n_sessions, riffle_timing* timing) {
   return on_context(context, [&] {
     require(tokens, "tokens");
     require(timing, "timing");
@@ -569,7 +602,8 @@ riffle_status riffle_profile_step(riffle_context* context, riffle_session* const
   });
 }
 
-riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user, bool with_coverage) {
+riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user,
+                               bool with_coverage) {
   return on_context(context, [&] {
     if (!trace) {
       context->engine->set_trace({}, false);
@@ -578,9 +612,14 @@ riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, v
     const Config& config = context->model->model->config;
     const int group = config.n_heads / config.n_kv_heads;
     context->engine->set_trace(
-        [=](const riffle_session* session, const Sequence& s, int layer, int kv_head, const RowReport& r) {
-          const riffle_trace t{session, static_cast<int32_t>(s.kv.n_tokens), layer, kv_head, r.n_blocks, r.n_read,
-                               r.n_tokens, r.tokens_read, r.index_bytes, group, r.coverage, r.blocks};
+        [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
+            const RowReport& r) {
+          const riffle_trace t{session,       static_cast<int32_t>(s.kv.n_tokens),
+                               layer,         kv_head,
+                               r.n_blocks,    r.n_read,
+                               r.n_tokens,    r.tokens_read,
+                               r.index_bytes, group,
+                               r.coverage,    r.blocks};
           trace(user, &t);
         },
         with_coverage);

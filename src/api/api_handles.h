@@ -18,8 +18,8 @@ struct riffle_model {
   std::unique_ptr<riffle::Model> model;
   std::string weight_type, rope_scaling;
   std::optional<riffle::ChatFormat> chat;  // nothing: a template that riffle does not know, or none
-  std::mutex error_lock;  // threads may tokenise at once
-  std::mutex weights_lock;  // ... and create contexts
+  std::mutex error_lock;                   // threads may tokenise at once
+  std::mutex weights_lock;                 // ... and create contexts
   ErrorText error = "";
 };
 
@@ -96,14 +96,16 @@ inline void require(bool ok, const char* what) {
 template <class Struct>
 void require_size(const Struct& s, const char* what) {
   if (s.struct_size != sizeof s)
-    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size, sizeof s);
+    fail(RIFFLE_BAD_ARGUMENT, "%s: struct_size is %zu, expected %zu", what, s.struct_size,
+         sizeof s);
 }
 
 // The (out, capacity, n_out) rule of riffle.h.
 template <class T>
 void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {
   *n_out = n;
-  if (n > capacity) fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
+  if (n > capacity)
+    fail(RIFFLE_BUFFER_TOO_SMALL, "the buffer holds %zu, but %zu are needed", capacity, n);
   if (n) require(out, "the output buffer");
   std::copy_n(values, n, out);
 }

@@ -15,7 +15,8 @@ namespace {
 class Running {
  public:
   explicit Running(riffle_scheduler* s) : s_(s) {
-    if (s->running) fail(RIFFLE_BAD_ARGUMENT, "the scheduler is inside a call: its callbacks may only submit");
+    if (s->running)
+      fail(RIFFLE_BAD_ARGUMENT, "the scheduler is inside a call: its callbacks may only submit");
     s->running = true;
   }
   ~Running() { s_->running = false; }
@@ -36,12 +37,14 @@ void riffle_scheduler_defaults(riffle_scheduler_options* o) {
   o->max_skips = 64;
 }
 
-riffle_status riffle_scheduler_create(riffle_context* context, const riffle_scheduler_options* options,
+riffle_status riffle_scheduler_create(riffle_context* context,
+                                      const riffle_scheduler_options* options,
                                       riffle_scheduler** scheduler) {
   if (scheduler) *scheduler = nullptr;
   return on_context(context, [&] {
     require(scheduler, "scheduler");
-    if (context->scheduler) fail(RIFFLE_BAD_ARGUMENT, "the context has a scheduler already: free it first");
+    if (context->scheduler)
+      fail(RIFFLE_BAD_ARGUMENT, "the context has a scheduler already: free it first");
     riffle_scheduler_options o;
     riffle_scheduler_defaults(&o);
     if (options) {
@@ -62,8 +65,9 @@ void riffle_scheduler_free(riffle_scheduler* scheduler) {
   delete scheduler;
 }
 
-riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens, size_t n_tokens,
-                                      const riffle_generate_options* options, uint64_t* id) {
+riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens,
+                                      size_t n_tokens, const riffle_generate_options* options,
+                                      uint64_t* id) {
   return on_scheduler(scheduler, [&] {
     require(tokens || !n_tokens, "tokens");
     riffle_generate_options o;

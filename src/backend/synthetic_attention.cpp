@@ -22,7 +22,8 @@ trace::Pattern pattern_of(const TraceSpec& s, int head_dim, int block_size) {
 
 TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim) {
   if (asked.struct_size != sizeof asked)
-    fail(RIFFLE_BAD_ARGUMENT, "attention trace: struct_size is %zu, expected %zu", asked.struct_size, sizeof asked);
+    fail(RIFFLE_BAD_ARGUMENT, "attention trace: struct_size is %zu, expected %zu",
+         asked.struct_size, sizeof asked);
   check("attention trace: sparsity", asked.sparsity, 0.001, 0.5);
   check("attention trace: weight", asked.weight, asked.sparsity, 0.9999);
   check("attention trace: overlap", asked.overlap, 0, 1);
@@ -31,20 +32,22 @@ TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim) {
   const double sparsity = asked.sparsity;
   // A twentieth of tolerance: 64 directions are enough for 1 in 64.
   if (sparsity * head_dim < 0.95)
-    fail(RIFFLE_BAD_ARGUMENT, "attention trace: sparsity is %g, but heads of %d allow no less than %g", sparsity,
+    fail(RIFFLE_BAD_ARGUMENT,
+         "attention trace: sparsity is %g, but heads of %d allow no less than %g", sparsity,
          head_dim, 1.0 / head_dim);
   TraceSpec s;
   s.seed = asked.seed;
   s.active = std::max(1, static_cast<int>(sparsity * head_dim + 1e-6));
-  s.clusters = std::clamp(static_cast<int>(std::lround(s.active / sparsity)), s.active + 1, head_dim);
+  s.clusters =
+      std::clamp(static_cast<int>(std::lround(s.active / sparsity)), s.active + 1, head_dim);
   s.overlap = asked.overlap;
   const double p = static_cast<double>(s.active) / s.clusters, w = asked.weight;
   s.gain = static_cast<float>(std::log(w / (1 - w) * (1 - p) / p));
   return s;
 }
 
-void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads, int head_dim, int block_size,
-                float* k, float* v) {
+void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                int head_dim, int block_size, float* k, float* v) {
   const trace::Pattern p = pattern_of(spec, head_dim, block_size);
   for (int h = 0; h < n_kv_heads; ++h) {
     const uint64_t keys = trace::stream_of(p, trace::Stream::Keys, layer, h);
@@ -60,7 +63,8 @@ void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n
       float* const ki = k + (i * n_kv_heads + h) * head_dim;
       float* const vi = v + (i * n_kv_heads + h) * head_dim;
       for (int quad = 0; quad < head_dim / 4; ++quad) {
-        const uint64_t a = trace::noise_bits(p, keys, position, quad), b = trace::noise_bits(p, values, position, quad);
+        const uint64_t a = trace::noise_bits(p, keys, position, quad),
+                       b = trace::noise_bits(p, values, position, quad);
         for (int j = 0; j < 4; ++j) {
           ki[4 * quad + j] = trace::noise(a, j, trace::kKeyNoise);
           vi[4 * quad + j] = trace::noise(b, j, 1);
@@ -71,8 +75,8 @@ void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n
   }
 }
 
-void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads, int head_dim,
-                 float* q) {
+void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads,
+                 int head_dim, float* q) {
   const trace::Pattern p = pattern_of(spec, head_dim, 1);
   const int group = n_heads / n_kv_heads;
   for (int h = 0; h < n_heads; ++h, q += head_dim) {
@@ -82,8 +86,8 @@ void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads
       for (int j = 0; j < 4; ++j) q[4 * quad + j] = trace::noise(bits, j, trace::kQueryNoise);
     }
     for (int j = 0; j < p.active; ++j)
-      q[trace::axis_of_cluster(p, layer, h / group, trace::active_cluster(p, layer, h / group, position, j))] +=
-          p.query;
+      q[trace::axis_of_cluster(p, layer, h / group,
+                               trace::active_cluster(p, layer, h / group, position, j))] += p.query;
   }
 }
 

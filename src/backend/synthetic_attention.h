@@ -1,16 +1,18 @@
-// Synthetic attention, for measuring: keys, values and queries whose sparsity and step-to-step overlap are set, so that
-// the speed of a long context can be measured without a model that was trained for one.
+// Synthetic attention, for measuring: keys, values and queries whose sparsity and step-to-step
+// overlap are set, so that the speed of a long context can be measured without a model that was
+// trained for one.
 //
-// Definition. A (layer, KV head) has C = clusters orthogonal directions. Its blocks belong to one each, spread evenly
-// and in no order; a key is 8 times its block's direction, plus a little noise. At each position the head has `active`
-// of the clusters in view, and a query is a multiple of the sum of their directions, plus noise of its own: all query
-// heads of a group look at the same blocks, each a little differently. The multiple is such that exp(score) of an
-// active block's key is exp(gain) times that of any other, after the scaling by 1/sqrt(head_dim). From one position to
-// the next some of the active clusters are exchanged. Values are noise. All is a pure function of (seed, layer, head,
-// position): kernels/common/trace_pattern.h.
+// Definition. A (layer, KV head) has C = clusters orthogonal directions. Its blocks belong to one
+// each, spread evenly and in no order; a key is 8 times its block's direction, plus a little noise.
+// At each position the head has `active` of the clusters in view, and a query is a multiple of the
+// sum of their directions, plus noise of its own: all query heads of a group look at the same
+// blocks, each a little differently. The multiple is such that exp(score) of an active block's key
+// is exp(gain) times that of any other, after the scaling by 1/sqrt(head_dim). From one position to
+// the next some of the active clusters are exchanged. Values are noise. All is a pure function of
+// (seed, layer, head, position): kernels/common/trace_pattern.h.
 //
-// Directions are coordinate axes, orthogonal in any number format. So a block's digest shows its direction, and how
-// well a digest ranks is not what this measures.
+// Directions are coordinate axes, orthogonal in any number format. So a block's digest shows its
+// direction, and how well a digest ranks is not what this measures.
 #pragma once
 #include <cstdint>
 
@@ -21,23 +23,26 @@ namespace riffle {
 // The same struct as riffle::cuda::TraceSpec (kernels/cuda/cuda.h).
 struct TraceSpec {
   uint64_t seed = 0;
-  int clusters = 0, active = 0;  // a block belongs to one of `clusters` directions; a query looks at `active` of them
-  float overlap = 0;             // expected share of active clusters kept from one step to the next
-  float gain = 0;                // score of a key of an active cluster above the others
+  int clusters = 0,
+      active =
+          0;  // a block belongs to one of `clusters` directions; a query looks at `active` of them
+  float overlap = 0;  // expected share of active clusters kept from one step to the next
+  float gain = 0;     // score of a key of an active cluster above the others
 };
 
-// active/clusters is as near to sparsity as head_dim directions allow; gain is log(w/(1-w) * (1-p)/p), which puts the
-// share w = weight of the softmax into the share p = active/clusters of the blocks. RIFFLE_BAD_ARGUMENT: a value out of
-// range, or head_dim is too small for the sparsity.
+// active/clusters is as near to sparsity as head_dim directions allow; gain is log(w/(1-w) *
+// (1-p)/p), which puts the share w = weight of the softmax into the share p = active/clusters of
+// the blocks. RIFFLE_BAD_ARGUMENT: a value out of range, or head_dim is too small for the sparsity.
 TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim);
 
-// Keys and values of positions pos0 to pos0 + n - 1: k, v [n][n_kv_heads * head_dim]. head_dim is a multiple of 4, as
-// below.
-void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads, int head_dim, int block_size,
-                float* k, float* v);
-// What the token at `position` asks with: q [n_heads * head_dim], to be used as it is after RoPE, not yet scaled.
-void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads, int head_dim,
-                 float* q);
+// Keys and values of positions pos0 to pos0 + n - 1: k, v [n][n_kv_heads * head_dim]. head_dim is a
+// multiple of 4, as below.
+void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                int head_dim, int block_size, float* k, float* v);
+// What the token at `position` asks with: q [n_heads * head_dim], to be used as it is after RoPE,
+// not yet scaled.
+void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads,
+                 int head_dim, float* q);
 
 // Whether the query at `position` has a block in view.
 bool trace_active(const TraceSpec& spec, int layer, int kv_head, int64_t position, int64_t block);

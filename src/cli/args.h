@@ -2,14 +2,13 @@
 //
 // A subcommand lives in one file and registers itself:
 //     void add_eval(CLI::App& app, Command& chosen) {
-//       auto o = std::make_shared<EvalOptions>();              // begins with a CommonOptions common
-//       CLI::App* sub = app.add_subcommand("eval", "...");
-//       add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
-//       sub->add_option("--task", o->tasks, "...");
+//       auto o = std::make_shared<EvalOptions>();              // begins with a CommonOptions
+//       common CLI::App* sub = app.add_subcommand("eval", "..."); add_common_flags(*sub, o->common,
+//       CONTEXT_FLAGS | SELECTION_FLAGS); sub->add_option("--task", o->tasks, "...");
 //       sub->final_callback([o, &chosen] { chosen = [o] { return eval_main(*o); }; });
 //     }
-// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text and ends with the
-// code.
+// The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text
+// and ends with the code.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -28,13 +27,13 @@ struct SelectionSetting;
 
 struct CommonOptions {
   CommonOptions();
-  std::string model_path;          // -m; "" until resolve_model_path() (common.h, called by load_model)
+  std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
   riffle_context_options context;  // holds .selection too
   riffle_sampling sampling;        // but for its seed
   std::optional<uint64_t> seed;    // --seed; none: each command draws its own (seed.h)
-  int32_t max_tokens;  // -n; -1: until the context is full
-  std::string chat_template;  // --chat-template; "": the model's own
-  std::string weights;        // --weights; "": as the file has them
+  int32_t max_tokens;              // -n; -1: until the context is full
+  std::string chat_template;       // --chat-template; "": the model's own
+  std::string weights;             // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
   std::vector<std::pair<const SelectionSetting*, const CLI::Option*>> selection_flags;  // as parsed
@@ -42,12 +41,14 @@ struct CommonOptions {
 
 // Which groups of flags a subcommand takes. -m and -q always.
 enum FlagGroups : unsigned {
-  CONTEXT_FLAGS = 1,    // --device --threads -c --block --kv --isa --slots --gpu-mem --evict --pool --prefill-chunk
-  SELECTION_FLAGS = 2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
-  SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
-  JSON_FLAG = 8,        // --json
-  CHAT_FLAG = 16,       // --chat-template
-  WEIGHTS_FLAG = 32     // --weights
+  CONTEXT_FLAGS = 1,  // --device --threads -c --block --kv --isa --slots --gpu-mem --evict --pool
+                      // --prefill-chunk
+  SELECTION_FLAGS =
+      2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
+  SAMPLING_FLAGS = 4,  // -n --temp --top-k --top-p --min-p --seed
+  JSON_FLAG = 8,       // --json
+  CHAT_FLAG = 16,      // --chat-template
+  WEIGHTS_FLAG = 32    // --weights
 };
 
 // A check for options whose value is a type of weights; "q8|q4|..." for their help.
@@ -71,7 +72,8 @@ const char* isa_name(riffle_isa v);
 const char* kv_name(riffle_kv_type v);
 const char* evict_name(riffle_evict v);
 
-// A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws CLI::ValidationError.
+// A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws
+// CLI::ValidationError.
 riffle_selector parse_selector(const std::string& word);
 
 // "4096", "32K", "1.5G" to a count (K = 1024). Throws CLI::ValidationError, naming the flag.

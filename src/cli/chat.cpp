@@ -50,7 +50,8 @@ class Chat {
       if (got == LineEditor::Got::END) break;
       if (line.find_first_not_of(" \t") == line.npos) continue;
       editor_.remember(line);
-      // A turn that failed leaves the conversation as it was. A pipe has nobody to see it, so the exit code tells.
+      // A turn that failed leaves the conversation as it was. A pipe has nobody to see it, so the
+      // exit code tells.
       try {
         if (line[0] == '/') {
           if (!command(line)) break;
@@ -95,10 +96,11 @@ class Chat {
   bool command(const std::string& line) {
     const size_t space = line.find_first_of(" \t");
     const std::string word = line.substr(0, space);
-    std::string rest = space == line.npos ? ""
-                                          : line.substr(line.find_first_not_of(" \t", space) == line.npos
-                                                            ? line.size()
-                                                            : line.find_first_not_of(" \t", space));
+    std::string rest = space == line.npos
+                           ? ""
+                           : line.substr(line.find_first_not_of(" \t", space) == line.npos
+                                             ? line.size()
+                                             : line.find_first_not_of(" \t", space));
     while (!rest.empty() && (rest.back() == ' ' || rest.back() == '\t')) rest.pop_back();
     if (word == "/exit" || word == "/quit" || word == "/bye") return false;
     if (word == "/help") std::fprintf(stderr, "%s\n", kHelp);
@@ -109,8 +111,8 @@ class Chat {
     return true;
   }
 
-  // Reads the document now, so that questions about it need only their own few tokens: what follows the document in
-  // the template is dropped again by riffle_prefill_to.
+  // Reads the document now, so that questions about it need only their own few tokens: what follows
+  // the document in the template is dropped again by riffle_prefill_to.
   void load(const std::string& path) {
     if (path.empty()) throw Exit(EXIT_RUN, "/load wants a file name");
     const std::string text = read_file(path);
@@ -121,22 +123,24 @@ class Chat {
     try {
       prefill(messages, "reading " + path);
     } catch (const Exit& e) {
-      if (e.code() == EXIT_INTERRUPTED) throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded");
+      if (e.code() == EXIT_INTERRUPTED)
+        throw Exit(EXIT_INTERRUPTED, "stopped: " + path + " is not loaded");
       throw;
     }
     document_ = joined;
-    notice(quiet_, "[%s: %zu of %d tokens of context in use]", path.c_str(), riffle_session_length(session_.get()),
-           n_ctx());
+    notice(quiet_, "[%s: %zu of %d tokens of context in use]", path.c_str(),
+           riffle_session_length(session_.get()), n_ctx());
   }
 
   void prefill(const std::vector<Message>& messages, const std::string& label) {
     const std::vector<int32_t> tokens = chat_tokens(model_.get(), messages);
     Progress progress(label, quiet_);
-    const riffle_status status =
-        riffle_prefill_to(session_.get(), tokens.data(), tokens.size(), Progress::callback, &progress);
+    const riffle_status status = riffle_prefill_to(session_.get(), tokens.data(), tokens.size(),
+                                                   Progress::callback, &progress);
     progress.finish();
     if (status == RIFFLE_CONTEXT_FULL)
-      throw Exit(EXIT_CONTEXT_FULL, text_of("%s (/clear starts afresh)", riffle_context_error(context_.get())));
+      throw Exit(EXIT_CONTEXT_FULL,
+                 text_of("%s (/clear starts afresh)", riffle_context_error(context_.get())));
     check(status, context_.get());
   }
 
@@ -180,14 +184,17 @@ class Chat {
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
     write_out("\n");
     said_ = say_notice(context_.get(), quiet_, said_);
-    if (result.finish == RIFFLE_FINISH_CONTEXT) notice(quiet_, "[the context is full; /clear starts afresh]");
+    if (result.finish == RIFFLE_FINISH_CONTEXT)
+      notice(quiet_, "[the context is full; /clear starts afresh]");
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
-    if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty()) throw Exit(EXIT_INTERRUPTED, "");
+    if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty())
+      throw Exit(EXIT_INTERRUPTED, "");
     // What was said stays said, also if it was cut short.
     messages.push_back({"assistant", answer.text});
     messages_ = std::move(messages);
     document_.clear();
-    if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive()) throw Exit(EXIT_INTERRUPTED, "");
+    if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive())
+      throw Exit(EXIT_INTERRUPTED, "");
   }
 
   void show_stats() {
@@ -219,16 +226,19 @@ class Chat {
 
 void add_chat(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<ChatOptions>();
-  CLI::App* sub = app.add_subcommand("chat", "Talk with the model; /load puts a document in front of a question");
+  CLI::App* sub = app.add_subcommand(
+      "chat", "Talk with the model; /load puts a document in front of a question");
   sub->footer(std::string(kHelp) +
-              "\nWithout a terminal, each line of stdin is a question and each answer ends in a line break.");
+              "\nWithout a terminal, each line of stdin is a question and each answer ends in a "
+              "line break.");
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }
 

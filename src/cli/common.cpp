@@ -31,11 +31,15 @@ int exit_code_of(riffle_status status) {
 }
 
 std::string with_flags(std::string text) {
-  const auto part_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' || c == '.'; };
+  const auto part_of_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' ||
+           c == '.';
+  };
   const auto replace = [&](const std::string& member, const std::string& flag) {
     for (size_t at = 0; (at = text.find(member, at)) != text.npos;) {
       const size_t end = at + member.size();
-      const bool word = (at == 0 || !part_of_word(text[at - 1])) && (end == text.size() || text[end] == '.' || !part_of_word(text[end]));
+      const bool word = (at == 0 || !part_of_word(text[at - 1])) &&
+                        (end == text.size() || text[end] == '.' || !part_of_word(text[end]));
       if (word) text.replace(at, member.size(), flag);
       at += word ? flag.size() : member.size();
     }
@@ -43,16 +47,28 @@ std::string with_flags(std::string text) {
   for (const SelectionSetting& s : selection_settings()) {
     const std::string member = s.field.name ? s.field.name : s.name;
     replace("selection." + member, s.flag);
-    if (member.find('_') != member.npos && member != "top_p") replace(member, s.flag);  // sampling has a top_p too
+    if (member.find('_') != member.npos && member != "top_p")
+      replace(member, s.flag);  // sampling has a top_p too
   }
   for (const auto& [member, flag] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"gpu_mem", "--gpu-mem"}, {"host_mem", "--host-mem"}, {"n_ctx", "-c"}, {"n_threads", "--threads"}, {"block_size", "--block"},
-           {"kv_type", "--kv"}, {"prefill_chunk", "--prefill-chunk"}, {"no_pin", "--no-pin"}, {"pool_per_layer", "--pool"},
-           {"n_sessions", "--max-seqs"}, {"max_seqs", "--max-seqs"}, {"max_skips", "--max-skips"},
-           {"max_inject_tokens", "--max-inject-tokens"}, {"reuse_unit", "--reuse-unit"}})
+           {"gpu_mem", "--gpu-mem"},
+           {"host_mem", "--host-mem"},
+           {"n_ctx", "-c"},
+           {"n_threads", "--threads"},
+           {"block_size", "--block"},
+           {"kv_type", "--kv"},
+           {"prefill_chunk", "--prefill-chunk"},
+           {"no_pin", "--no-pin"},
+           {"pool_per_layer", "--pool"},
+           {"n_sessions", "--max-seqs"},
+           {"max_seqs", "--max-seqs"},
+           {"max_skips", "--max-skips"},
+           {"max_inject_tokens", "--max-inject-tokens"},
+           {"reuse_unit", "--reuse-unit"}})
     replace(member, flag);
   for (const auto& [words, flags] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"slots and --gpu-mem", "--slots and --gpu-mem"}, {"residency and --no-pin", "--residency and --no-pin"}})
+           {"slots and --gpu-mem", "--slots and --gpu-mem"},
+           {"residency and --no-pin", "--residency and --no-pin"}})
     replace(words, flags);
   if (text.starts_with("slots is ")) text.insert(0, "--");
   return text;
@@ -82,7 +98,8 @@ namespace {
 std::string shipped_file(const char* name) {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-  // build/riffle in the repository; PREFIX/bin/riffle when installed; a dist folder with the binary at its top.
+  // build/riffle in the repository; PREFIX/bin/riffle when installed; a dist folder with the binary
+  // at its top.
   for (const fs::path& base : {here / "..", here / "../share/riffle", here}) {
     const fs::path file = base / "models/riffle-27m-32k" / name;
     if (fs::exists(file, error)) return file.lexically_normal().string();
@@ -120,10 +137,12 @@ Model load_model(CommonOptions& options) {
   o.n_threads = options.context.n_threads;
   riffle_model* model = nullptr;
   char err[1024] = "";
-  const riffle_status status = riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
+  const riffle_status status =
+      riffle_model_load(options.model_path.c_str(), &o, &model, err, sizeof err);
   progress.finish();
   if (status != RIFFLE_OK) {
-    const bool file = status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
+    const bool file =
+        status == RIFFLE_IO || status == RIFFLE_UNSUPPORTED || status == RIFFLE_BAD_ARGUMENT;
     fail(status, file ? EXIT_BAD_MODEL : exit_code_of(status), err);
   }
   return Model(model);
@@ -138,7 +157,9 @@ Context create_context(riffle_model* model, const riffle_context_options& option
       riffle_plan_memory(model, &options, &plan, nullptr, 0) == RIFFLE_OK && *plan.device_note &&
       std::strcmp(plan.device, "cuda") != 0)
     notice(quiet, "running on the CPU%s: %s",
-           std::strcmp(plan.device, "emu") == 0 ? ", with a GPU's slot pool emulated (--device cpu is faster)" : "",
+           std::strcmp(plan.device, "emu") == 0
+               ? ", with a GPU's slot pool emulated (--device cpu is faster)"
+               : "",
            plan.device_note);
   InterruptGuard guard(nullptr);
   Progress progress("uploading weights", quiet);
@@ -148,7 +169,9 @@ Context create_context(riffle_model* model, const riffle_context_options& option
   const riffle_status status = riffle_context_create(model, &o, &context, err, sizeof err);
   progress.finish();
   // What is refused here came from flags.
-  if (status != RIFFLE_OK) fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), with_flags(err).c_str());
+  if (status != RIFFLE_OK)
+    fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status),
+         with_flags(err).c_str());
   Context owner(context);
   if (interrupted()) {
     notice(quiet, "[stopped]");
@@ -164,20 +187,23 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
   riffle_plan_memory(model, &one, &plan, nullptr, 0);  // an error comes again, with its text
-  // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows with it and which host_mem
-  // does not count.
-  const uint64_t digests = plan.device == std::string("cuda") ? 0 : plan.digests;  // a GPU has them in its own memory
-  const double kv = static_cast<double>(plan.host_kv), beside = static_cast<double>(plan.selector_state + digests);
+  // Three quarters are for the KV and for what is kept beside it (INT4 keys, digests), which grows
+  // with it and which host_mem does not count.
+  const uint64_t digests =
+      plan.device == std::string("cuda") ? 0 : plan.digests;  // a GPU has them in its own memory
+  const double kv = static_cast<double>(plan.host_kv),
+               beside = static_cast<double>(plan.selector_state + digests);
   const double share = kv > 0 ? kv / (kv + beside) : 1;
-  options.host_mem = std::max(static_cast<uint64_t>(0.75 * share * static_cast<double>(plan.host_memory)), plan.host_kv);
+  options.host_mem = std::max(
+      static_cast<uint64_t>(0.75 * share * static_cast<double>(plan.host_memory)), plan.host_kv);
 }
 
 void say_unread_settings(const CommonOptions& options) {
   const riffle_selection& s = options.context.selection;
   for (const auto& [setting, flag] : options.selection_flags)
     if (flag->count() && !setting->read_by(s) && setting->name != "selector")
-      notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s", setting->flag.c_str(),
-             selector_name(s.selector), setting->selectors().c_str());
+      notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s",
+             setting->flag.c_str(), selector_name(s.selector), setting->selectors().c_str());
 }
 
 Session create_session(riffle_context* context) {
@@ -201,7 +227,8 @@ std::string model_name(const riffle_model* model, const std::string& path) {
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
   const std::string text = with_flags(riffle_context_notice(context));
   const bool goes_on = !said.empty() && text.starts_with(said + "; ");
-  if (!text.empty() && text != said) notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
+  if (!text.empty() && text != said)
+    notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
   return text;
 }
 
@@ -223,7 +250,8 @@ riffle_stats session_stats(const riffle_session* session) {
 // ---- text and tokens ----
 
 namespace {
-// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it asked for.
+// Calls fill(out, capacity, &n) once with a guess and, if that was too small, again with what it
+// asked for.
 template <typename Vector, typename Fill>
 Vector fill_buffer(riffle_model* model, size_t guess, Fill fill) {
   Vector out(guess, {});
@@ -240,15 +268,17 @@ Vector fill_buffer(riffle_model* model, size_t guess, Fill fill) {
 }  // namespace
 
 std::vector<int32_t> tokenize(riffle_model* model, std::string_view text, uint32_t flags) {
-  return fill_buffer<std::vector<int32_t>>(model, text.size() + 2, [&](int32_t* out, size_t capacity, size_t* n) {
-    return riffle_tokenize(model, text.data(), text.size(), flags, out, capacity, n);
-  });
+  return fill_buffer<std::vector<int32_t>>(
+      model, text.size() + 2, [&](int32_t* out, size_t capacity, size_t* n) {
+        return riffle_tokenize(model, text.data(), text.size(), flags, out, capacity, n);
+      });
 }
 
 std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens) {
-  return fill_buffer<std::string>(model, tokens.size() * 8 + 16, [&](char* out, size_t capacity, size_t* n) {
-    return riffle_detokenize(model, tokens.data(), tokens.size(), out, capacity, n);
-  });
+  return fill_buffer<std::string>(
+      model, tokens.size() * 8 + 16, [&](char* out, size_t capacity, size_t* n) {
+        return riffle_detokenize(model, tokens.data(), tokens.size(), out, capacity, n);
+      });
 }
 
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
@@ -259,9 +289,10 @@ std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>
     list.push_back({m.role.c_str(), m.content.c_str()});
     guess += m.content.size() + 16;
   }
-  return fill_buffer<std::vector<int32_t>>(model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
-    return riffle_chat_tokens(model, list.data(), list.size(), out, capacity, n);
-  });
+  return fill_buffer<std::vector<int32_t>>(
+      model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
+        return riffle_chat_tokens(model, list.data(), list.size(), out, capacity, n);
+      });
 }
 
 namespace {
@@ -278,13 +309,15 @@ std::string read_stdin() { return read_all(stdin, "stdin"); }
 
 std::string read_file(const std::string& path) {
   if (path == "-") return read_stdin();
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(path.c_str(), "rb"),
+                                                           std::fclose);
   if (!in) throw Exit(EXIT_RUN, path + ": cannot open: " + std::strerror(errno));
   return read_all(in.get(), path);
 }
 
 std::string with_document(std::string document, std::string_view question) {
-  while (!document.empty() && (document.back() == '\n' || document.back() == '\r')) document.pop_back();
+  while (!document.empty() && (document.back() == '\n' || document.back() == '\r'))
+    document.pop_back();
   return document + "\n" + std::string(question);
 }
 
@@ -296,7 +329,9 @@ void write_out(std::string_view text) {
 // ---- statistics and JSON ----
 
 namespace {
-double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); }
+double ratio(double a, double b) {
+  return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN();
+}
 }  // namespace
 
 double kv_read_pct(const riffle_stats& s) {
@@ -305,8 +340,12 @@ double kv_read_pct(const riffle_stats& s) {
 double pool_hit_pct(const riffle_stats& s) {
   return 100 * ratio(static_cast<double>(s.pool_hits), static_cast<double>(s.pool_lookups));
 }
-double prefill_rate(const riffle_stats& s) { return ratio(static_cast<double>(s.prefill_tokens), s.prefill_seconds); }
-double decode_rate(const riffle_stats& s) { return ratio(static_cast<double>(s.decode_tokens), s.decode_seconds); }
+double prefill_rate(const riffle_stats& s) {
+  return ratio(static_cast<double>(s.prefill_tokens), s.prefill_seconds);
+}
+double decode_rate(const riffle_stats& s) {
+  return ratio(static_cast<double>(s.decode_tokens), s.decode_seconds);
+}
 
 const char* finish_name(riffle_finish finish) {
   switch (finish) {

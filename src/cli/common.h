@@ -1,5 +1,5 @@
-// What the subcommands share: handles that free themselves, errors with exit codes, text in and out, progress, tables.
-// Answers go to stdout, everything else to stderr.
+// What the subcommands share: handles that free themselves, errors with exit codes, text in and
+// out, progress, tables. Answers go to stdout, everything else to stderr.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -55,22 +55,26 @@ struct HandleDeleter {
   void operator()(riffle_session* p) const { riffle_session_free(p); }
   void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
 };
-// Declare them in the order model, context, session (or scheduler): C++ destroys them in the order the library asks for.
+// Declare them in the order model, context, session (or scheduler): C++ destroys them in the order
+// the library asks for.
 using Model = std::unique_ptr<riffle_model, HandleDeleter>;
 using Context = std::unique_ptr<riffle_context, HandleDeleter>;
 using Session = std::unique_ptr<riffle_session, HandleDeleter>;
 using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
-// -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if there is none.
+// -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if
+// there is none.
 std::string resolve_model_path(const std::string& flag);
 
-// Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with riffle. Throws Exit.
+// Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with
+// riffle. Throws Exit.
 std::string sample_text_path(const std::string& model_path);
 
-// All three throw Exit. load_model draws a progress bar and stores the path it took in options.model_path.
+// All three throw Exit. load_model draws a progress bar and stores the path it took in
+// options.model_path.
 Model load_model(CommonOptions& options);
-// Where no --host-mem was given, three quarters of the machine's memory, but at least one session's: so that a number of sessions
-// neither shortens the context nor fills the machine.
+// Where no --host-mem was given, three quarters of the machine's memory, but at least one
+// session's: so that a number of sessions neither shortens the context nor fills the machine.
 void share_host_memory(riffle_model* model, riffle_context_options& options);
 // One line on stderr, unless quiet, where device auto found a GPU wanting.
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);
@@ -82,8 +86,9 @@ riffle_model_info model_info(const riffle_model* model);
 // The name that the model's file carries, or the last part of its path.
 std::string model_name(const riffle_model* model, const std::string& path);
 riffle_stats context_stats(const riffle_context* context);
-// What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells what the answer is worth, and
-// again behind it (memory is pinned while a prompt is read). Returns the whole notice.
+// What is new in riffle_context_notice since `said`, to stderr: before an answer, since it tells
+// what the answer is worth, and again behind it (memory is pinned while a prompt is read). Returns
+// the whole notice.
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said = "");
 riffle_stats session_stats(const riffle_session* session);
 
@@ -109,8 +114,9 @@ void write_out(std::string_view text);
 
 // ---- interruption ----
 
-// While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets interrupted(); the second
-// ends the process with 130 at once. context may be NULL (then only the flag). One at a time.
+// While one lives, the first Ctrl-C (SIGINT, SIGTERM) calls riffle_abort(context) and sets
+// interrupted(); the second ends the process with 130 at once. context may be NULL (then only the
+// flag). One at a time.
 class InterruptGuard {
  public:
   explicit InterruptGuard(riffle_context* context);
@@ -129,9 +135,9 @@ bool color_ok(int fd);  // a terminal, no NO_COLOR, TERM not dumb
 // One line of notice to stderr unless quiet; dimmed on a terminal.
 [[gnu::format(printf, 2, 3)]] void notice(bool quiet, const char* format, ...);
 
-// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a moment, erased at the
-// end. Elsewhere a plain line every line_seconds. Pass callback and this to riffle functions; it returns false after
-// Ctrl-C.
+// A progress bar on stderr: drawn only on a terminal and only if the work takes longer than a
+// moment, erased at the end. Elsewhere a plain line every line_seconds. Pass callback and this to
+// riffle functions; it returns false after Ctrl-C.
 class Progress {
  public:
   Progress(std::string label, bool quiet, double line_seconds = 10);
@@ -142,7 +148,8 @@ class Progress {
   // Loading, converting and uploading weights say which they are; others have the label given.
   static bool callback(void* self, const riffle_progress* p);
   void update(double done, double total);  // for work counted here, e.g. questions of an eval
-  // Whether a picture now would be shown; then show it under another label. total 0: not known, no bar.
+  // Whether a picture now would be shown; then show it under another label. total 0: not known, no
+  // bar.
   bool due() const;
   void show(std::string label, double done, double total);
   void clear();  // before something else goes to the terminal; the next picture draws the bar again
@@ -159,7 +166,8 @@ class Progress {
   bool converting_ = false;
 };
 
-// A table with aligned columns: first row is the header, first column is left-aligned, the others right-aligned.
+// A table with aligned columns: first row is the header, first column is left-aligned, the others
+// right-aligned.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }

@@ -12,29 +12,30 @@ struct InfoOptions {
 };
 
 Json info_json(const riffle_model_info& i) {
-  return {{"name", i.name},
-          {"architecture", i.architecture},
-          {"format", i.format},
-          {"weight_type", i.weight_type},
-          {"n_params", i.n_params},
-          {"weight_bytes", i.weight_bytes},
-          {"dim", i.dim},
-          {"hidden_dim", i.hidden_dim},
-          {"head_dim", i.head_dim},
-          {"n_layers", i.n_layers},
-          {"n_heads", i.n_heads},
-          {"n_kv_heads", i.n_kv_heads},
-          {"vocab_size", i.vocab_size},
-          {"n_ctx_train", i.n_ctx_train},
-          {"rope_theta", number(i.rope_theta)},
-          {"rope_scaling", i.rope_scaling},
-          {"sliding_window", i.sliding_window},
-          {"norm_eps", number(i.norm_eps)},
-          {"tied_output", i.tied_output},
-          {"bos_id", i.bos_id},
-          {"eos_id", i.eos_id},
-          {"chat_template", i.chat_template},
-          {"chat_template_name", *i.chat_template_name ? Json(i.chat_template_name) : Json(nullptr)}};
+  return {
+      {"name", i.name},
+      {"architecture", i.architecture},
+      {"format", i.format},
+      {"weight_type", i.weight_type},
+      {"n_params", i.n_params},
+      {"weight_bytes", i.weight_bytes},
+      {"dim", i.dim},
+      {"hidden_dim", i.hidden_dim},
+      {"head_dim", i.head_dim},
+      {"n_layers", i.n_layers},
+      {"n_heads", i.n_heads},
+      {"n_kv_heads", i.n_kv_heads},
+      {"vocab_size", i.vocab_size},
+      {"n_ctx_train", i.n_ctx_train},
+      {"rope_theta", number(i.rope_theta)},
+      {"rope_scaling", i.rope_scaling},
+      {"sliding_window", i.sliding_window},
+      {"norm_eps", number(i.norm_eps)},
+      {"tied_output", i.tied_output},
+      {"bos_id", i.bos_id},
+      {"eos_id", i.eos_id},
+      {"chat_template", i.chat_template},
+      {"chat_template_name", *i.chat_template_name ? Json(i.chat_template_name) : Json(nullptr)}};
 }
 
 Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
@@ -72,19 +73,22 @@ void print_info(const riffle_model_info& i, const std::string& path) {
   t.add({"layers", count(i.n_layers)});
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
-  t.add({"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
+  t.add(
+      {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});
   t.add({"trained length", count(i.n_ctx_train)});
   t.add({"RoPE base", text_of("%g", i.rope_theta)});
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
   if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
-  t.add({"chat template", *i.chat_template_name ? i.chat_template_name : *i.chat_template ? "unknown" : "none"});
+  t.add({"chat template", *i.chat_template_name ? i.chat_template_name
+                          : *i.chat_template    ? "unknown"
+                                                : "none"});
   t.print_left();
 }
 
 void print_plan(const riffle_plan& p) {
   const auto bytes = [](uint64_t v) { return human_bytes(static_cast<double>(v)); };
-  Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa, p.n_threads,
-                                  p.n_ctx, p.block_size)});
+  Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa,
+                                  p.n_threads, p.n_ctx, p.block_size)});
   if (*p.device_note) t.add({p.device == std::string("cuda") ? "GPU" : "no GPU", p.device_note});
   if (*p.context_note) t.add({"context", with_flags(p.context_note)});
   t.add({"weights", bytes(p.weights)});
@@ -95,9 +99,15 @@ void print_plan(const riffle_plan& p) {
                                    static_cast<long long>(p.slots), bytes(p.slot_bytes).c_str(),
                                    static_cast<long long>(p.min_slots))
                          : "none"});
-  t.add({"total", bytes(p.total) + (p.min_gpu_mem ? text_of(", smallest --gpu-mem for %d tokens ", p.n_ctx) + bytes(p.min_gpu_mem) : "")});
-  t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes(p.host_kv).c_str(), bytes(p.host_memory).c_str())});
-  t.add({"selector state", p.selector_state ? bytes(p.selector_state) + " in host memory for a full session" : "none"});
+  t.add({"total",
+         bytes(p.total) + (p.min_gpu_mem ? text_of(", smallest --gpu-mem for %d tokens ", p.n_ctx) +
+                                               bytes(p.min_gpu_mem)
+                                         : "")});
+  t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes(p.host_kv).c_str(),
+                            bytes(p.host_memory).c_str())});
+  t.add({"selector state", p.selector_state
+                               ? bytes(p.selector_state) + " in host memory for a full session"
+                               : "none"});
   t.print_left();
 }
 
@@ -111,7 +121,8 @@ int info_main(InfoOptions& o) {
   if (o.plan) {
     status = riffle_plan_memory(model.get(), &o.common.context, &plan, err, sizeof err);
     if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY && status != RIFFLE_NO_SLOT)
-      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), with_flags(err));
+      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status),
+                 with_flags(err));
   }
   if (o.common.json) {
     Json out = {{"path", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)}};
@@ -120,7 +131,8 @@ int info_main(InfoOptions& o) {
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    print_info(info, o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights");
+    print_info(info, o.shape.empty() ? o.common.model_path
+                                     : o.shape + " " + o.weights + ", synthetic weights");
     if (o.plan) write_out("\n");
     if (o.plan) print_plan(plan);
   }
@@ -132,14 +144,19 @@ int info_main(InfoOptions& o) {
 
 void add_info(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<InfoOptions>();
-  CLI::App* sub = app.add_subcommand("info", "Facts of a model and, with --plan, the memory that running it takes");
+  CLI::App* sub = app.add_subcommand(
+      "info", "Facts of a model and, with --plan, the memory that running it takes");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
-  sub->add_flag("--plan", o->plan, "the memory plan for the flags given, computed before anything is allocated");
+  sub->add_flag("--plan", o->plan,
+                "the memory plan for the flags given, computed before anything is allocated");
   CLI::Option* shape =
-      sub->add_option("--shape", o->shape, "of this shape in place of a model: plans without a download; see bench --help")
+      sub->add_option(
+             "--shape", o->shape,
+             "of this shape in place of a model: plans without a download; see bench --help")
           ->type_name("NAME")
           ->excludes("--model");
-  sub->add_option("--weights", o->weights, "type of its weights: q8_0|q6_k|q5_k|q4_k|q5_1|q5_0|q4_1|q4_0|bf16|f16|f32")
+  sub->add_option("--weights", o->weights,
+                  "type of its weights: q8_0|q6_k|q5_k|q4_k|q5_1|q5_0|q4_1|q4_0|bf16|f16|f32")
       ->type_name("TYPE")
       ->needs(shape)
       ->capture_default_str();

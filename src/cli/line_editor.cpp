@@ -28,8 +28,9 @@ struct LineEditor::State {
   }
   static char* show_prompt(EditLine* el) { return of(el)->prompt.data(); }
 
-  // One character from the terminal. libedit's own reader tries again after a signal; ours gives up on Ctrl-C, also on one
-  // that came just before it began to wait or that another thread received: hence the short waits.
+  // One character from the terminal. libedit's own reader tries again after a signal; ours gives up
+  // on Ctrl-C, also on one that came just before it began to wait or that another thread received:
+  // hence the short waits.
   static int get_char(EditLine* el, wchar_t* out) {
     mbstate_t state{};
     for (;;) {
@@ -74,19 +75,22 @@ LineEditor::LineEditor(std::string history_file) {
   history(state_->history, &event, H_SETSIZE, 1000);
   history(state_->history, &event, H_SETUNIQUE, 1);
   el_set(el, EL_HIST, history, state_->history);
-  if (!state_->history_file.empty()) history(state_->history, &event, H_LOAD, state_->history_file.c_str());
+  if (!state_->history_file.empty())
+    history(state_->history, &event, H_LOAD, state_->history_file.c_str());
 }
 
 LineEditor::~LineEditor() {
   if (!state_) return;
   if (state_->history) {
     if (!state_->history_file.empty()) {
-      // Written beside it and renamed, so that it is never half a file. Failing to keep history is no error.
+      // Written beside it and renamed, so that it is never half a file. Failing to keep history is
+      // no error.
       std::error_code error;
       fs::create_directories(fs::path(state_->history_file).parent_path(), error);
       const std::string part = state_->history_file + "." + std::to_string(getpid());
       HistEvent event;
-      if (history(state_->history, &event, H_SAVE, part.c_str()) >= 0) fs::rename(part, state_->history_file, error);
+      if (history(state_->history, &event, H_SAVE, part.c_str()) >= 0)
+        fs::rename(part, state_->history_file, error);
       if (error) fs::remove(part, error);
     }
     history_end(state_->history);
@@ -128,7 +132,8 @@ void LineEditor::remember(const std::string& line) {
 
 std::string history_path() {
   if (const char* path = std::getenv("RIFFLE_HISTORY")) return path;
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state) return std::string(state) + "/riffle/history";
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state)
+    return std::string(state) + "/riffle/history";
   const char* home = std::getenv("HOME");
   return home && *home ? std::string(home) + "/.local/state/riffle/history" : "";
 }

@@ -13,7 +13,8 @@ class LineEditor {
   LineEditor& operator=(const LineEditor&) = delete;
 
   enum class Got { LINE, END, INTERRUPTED_EMPTY, INTERRUPTED_TEXT };
-  // One line without its line break. INTERRUPTED_*: Ctrl-C, at an empty line or while something was typed.
+  // One line without its line break. INTERRUPTED_*: Ctrl-C, at an empty line or while something was
+  // typed.
   Got read(const char* prompt, std::string& line);
   void remember(const std::string& line);
   bool interactive() const { return state_ != nullptr; }

@@ -31,7 +31,8 @@ void complain(const char* text) {
 
 std::string command_names(const CLI::App& app) {
   std::string names;
-  for (const CLI::App* sub : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + sub->get_name();
+  for (const CLI::App* sub : app.get_subcommands({}))
+    names += (names.empty() ? "" : ", ") + sub->get_name();
   return names;
 }
 
@@ -65,7 +66,8 @@ int run(int argc, char** argv) {
     }
     complain(text.c_str());
     const auto subs = app.get_subcommands();
-    std::fprintf(stderr, "See riffle%s --help.\n", subs.empty() ? "" : (" " + subs.front()->get_name()).c_str());
+    std::fprintf(stderr, "See riffle%s --help.\n",
+                 subs.empty() ? "" : (" " + subs.front()->get_name()).c_str());
     return EXIT_USAGE;
   }
   return chosen();

@@ -36,14 +36,18 @@ int quantize_main(const QuantizeOptions& o) {
   }
   if (status == RIFFLE_BAD_ARGUMENT) {
     const std::string text(err);
-    throw Exit(EXIT_USAGE, text.ends_with("the file exists") ? text + " (--force replaces it)" : text);
+    throw Exit(EXIT_USAGE,
+               text.ends_with("the file exists") ? text + " (--force replaces it)" : text);
   }
   // A full disk and a model that cannot be read are both RIFFLE_IO: the text names the file.
-  if (status == RIFFLE_IO) throw Exit(std::string(err).starts_with(o.out) ? EXIT_RUN : EXIT_BAD_MODEL, err);
+  if (status == RIFFLE_IO)
+    throw Exit(std::string(err).starts_with(o.out) ? EXIT_RUN : EXIT_BAD_MODEL, err);
   if (status == RIFFLE_UNSUPPORTED) throw Exit(EXIT_BAD_MODEL, err);
   if (status != RIFFLE_OK) throw Exit(exit_code_of(status), err);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double bits = 8 * static_cast<double>(result.weight_bytes_out) / static_cast<double>(result.n_params);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double bits =
+      8 * static_cast<double>(result.weight_bytes_out) / static_cast<double>(result.n_params);
   if (o.json) {
     print_json({{"model", in},
                 {"out", o.out},
@@ -59,13 +63,15 @@ int quantize_main(const QuantizeOptions& o) {
                 {"version", riffle_version()}});
     return EXIT_OK;
   }
-  std::string line = text_of("%s: %s -> %s of weights, %.2f bits each, error %.3f%%, %.1f s", o.out.c_str(),
-                             human_bytes(static_cast<double>(result.weight_bytes_in)).c_str(),
-                             human_bytes(static_cast<double>(result.weight_bytes_out)).c_str(), bits,
-                             100 * result.relative_error, seconds);
+  std::string line =
+      text_of("%s: %s -> %s of weights, %.2f bits each, error %.3f%%, %.1f s", o.out.c_str(),
+              human_bytes(static_cast<double>(result.weight_bytes_in)).c_str(),
+              human_bytes(static_cast<double>(result.weight_bytes_out)).c_str(), bits,
+              100 * result.relative_error, seconds);
   notice(o.quiet, "%s", line.c_str());
   if (result.n_fallback > 0) {
-    notice(o.quiet, "%llu matrices have rows that are no blocks of %s: they have a type of shorter blocks",
+    notice(o.quiet,
+           "%llu matrices have rows that are no blocks of %s: they have a type of shorter blocks",
            static_cast<unsigned long long>(result.n_fallback), o.type.c_str());
   }
   return EXIT_OK;
@@ -75,18 +81,23 @@ int quantize_main(const QuantizeOptions& o) {
 
 void add_quantize(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<QuantizeOptions>();
-  CLI::App* sub = app.add_subcommand("quantize", "Convert a model's weights and write it as a GGUF file");
+  CLI::App* sub =
+      app.add_subcommand("quantize", "Convert a model's weights and write it as a GGUF file");
   sub->footer(
-      "All matrices get the type; norms and biases are F32. With _m the output matrix (the embedding, where it is the\n"
-      "output too), and attention's v and the feed-forward's down matrix in layers 0, 2, 4, ... and the last, get "
+      "All matrices get the type; norms and biases are F32. With _m the output matrix (the "
+      "embedding, where it is the\n"
+      "output too), and attention's v and the feed-forward's down matrix in layers 0, 2, 4, ... "
+      "and the last, get "
       "Q6_K.\n"
-      "Rows that are no blocks of 256 values: Q5_0 for Q4_K, Q5_1 for Q5_K, Q8_0 for Q6_K; no blocks of 32: F16.\n"
-      "Error: root of the squared differences over that of the squared weights, all matrices together. Converting "
+      "Rows that are no blocks of 256 values: Q5_0 for Q4_K, Q5_1 for Q5_K, Q8_0 for Q6_K; no "
+      "blocks of 32: F16.\n"
+      "Error: root of the squared differences over that of the squared weights, all matrices "
+      "together. Converting "
       "weights\n"
       "that are quantised already adds to their error; those that have their type are copied.");
-  sub->add_option(
-         "-m,--model", o->in,
-         ".gguf file (of a split one: any part) or Hugging Face folder; default: $RIFFLE_MODEL, else the shipped model")
+  sub->add_option("-m,--model", o->in,
+                  ".gguf file (of a split one: any part) or Hugging Face folder; default: "
+                  "$RIFFLE_MODEL, else the shipped model")
       ->type_name("PATH");
   sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")
       ->type_name("FILE")

@@ -94,7 +94,8 @@ int run_main(RunOptions& o) {
     Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
     const riffle_status status =
         riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress);
-    read = !(status == RIFFLE_ABORTED && interrupted());  // then there is an answer all the same: none
+    read =
+        !(status == RIFFLE_ABORTED && interrupted());  // then there is an answer all the same: none
     if (read) check(status, context.get());
   }
   riffle_generate_options g;
@@ -111,12 +112,15 @@ int run_main(RunOptions& o) {
   Answer answer{.stream = !o.common.json, .text = {}, .tokens = {}, .first = {}, .error = {}};
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
-  if (read) check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
+  if (read)
+    check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
   const auto end = std::chrono::steady_clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
-  if (read && is_terminal(STDOUT_FILENO) && !o.common.json && (answer.text.empty() || answer.text.back() != '\n'))
-    write_out("\n");  // a pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its own
+  if (read && is_terminal(STDOUT_FILENO) && !o.common.json &&
+      (answer.text.empty() || answer.text.back() != '\n'))
+    write_out("\n");  // a pipe gets the answer's bytes and nothing more; a terminal gets its prompt
+                      // on a line of its own
   said = say_notice(context.get(), o.common.quiet, said);
   if (o.common.json) {
     print_json({{"text", answer.text},
@@ -181,7 +185,9 @@ waits for as long as it takes.)");
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
+  add_common_flags(
+      *sub, o->common,
+      CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
   sub->get_option("--chat-template")->excludes(raw);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }

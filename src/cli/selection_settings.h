@@ -1,5 +1,6 @@
-// The settings of riffle_selection as a user writes them: one list, from which the shared flags and the specs of `riffle
-// eval` are made. What a value may be, and which selectors read it, the library says (riffle_selection_get_field).
+// The settings of riffle_selection as a user writes them: one list, from which the shared flags and
+// the specs of `riffle eval` are made. What a value may be, and which selectors read it, the
+// library says (riffle_selection_get_field).
 #pragma once
 #include <functional>
 #include <string>
@@ -24,7 +25,8 @@ struct SelectionSetting {
   bool known_to(riffle_selector selector) const { return field.selectors >> selector & 1; }
   // Whether a step under this selection looks at it: twilight leaves out some with some bases.
   bool read_by(const riffle_selection& s) const {
-    return known_to(s.selector) && (s.selector != RIFFLE_SELECTOR_TWILIGHT || (field.bases >> s.base & 1));
+    return known_to(s.selector) &&
+           (s.selector != RIFFLE_SELECTOR_TWILIGHT || (field.bases >> s.base & 1));
   }
   std::string selectors() const;  // "psa, topk"
   std::string bases() const;      // "topk, psa"

@@ -21,7 +21,8 @@ namespace {
 // A signal handler can reach nothing but globals; these belong to the one InterruptGuard alive.
 std::atomic<riffle_context*> g_context{nullptr};
 std::atomic<int> g_count{0};
-static_assert(std::atomic<riffle_context*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<riffle_context*>::is_always_lock_free &&
+              std::atomic<int>::is_always_lock_free);
 struct sigaction g_old_int, g_old_term;
 
 void on_signal(int) {
@@ -132,14 +133,18 @@ void Progress::show(std::string label, double done, double total) {
     return;
   }
   winsize size{};
-  const size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  const size_t columns =
+      ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   std::string line = label_;
   if (total > 0) {
     const std::string tail = text_of(" %3.0f%%", 100 * share) + left;
-    const size_t room = columns > line.size() + tail.size() + 4 ? columns - line.size() - tail.size() - 4 : 0;
-    const size_t width = std::min<size_t>(room, 40), filled = static_cast<size_t>(share * static_cast<double>(width));
+    const size_t room =
+        columns > line.size() + tail.size() + 4 ? columns - line.size() - tail.size() - 4 : 0;
+    const size_t width = std::min<size_t>(room, 40),
+                 filled = static_cast<size_t>(share * static_cast<double>(width));
     // Words before pictures where the line is narrow.
-    if (width >= 5) line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+    if (width >= 5)
+      line += " [" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
     line += tail;
   }
   if (line.size() >= columns) line.resize(columns - 1);

@@ -27,7 +27,8 @@ std::vector<int32_t> parse_ids(const std::vector<std::string>& words) {
       }
       int32_t id = 0;
       const auto [next, error] = std::from_chars(p, end, id);
-      if (error != std::errc()) throw Exit(EXIT_USAGE, "--decode: '" + word + "' is not a list of token ids");
+      if (error != std::errc())
+        throw Exit(EXIT_USAGE, "--decode: '" + word + "' is not a list of token ids");
       ids.push_back(id);
       p = next;
     }
@@ -62,7 +63,10 @@ int tokenize_main(TokenizeOptions& o) {
     else lines += std::to_string(id) + "\t" + (piece ? piece : "") + "\n";
   }
   if (o.common.json)
-    print_json({{"n_tokens", ids.size()}, {"ids", ids}, {"pieces", pieces}, {"version", riffle_version()}});
+    print_json({{"n_tokens", ids.size()},
+                {"ids", ids},
+                {"pieces", pieces},
+                {"version", riffle_version()}});
   else write_out(o.ids_only ? lines + "\n" : lines);
   return EXIT_OK;
 }
@@ -71,14 +75,17 @@ int tokenize_main(TokenizeOptions& o) {
 
 void add_tokenize(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<TokenizeOptions>();
-  CLI::App* sub = app.add_subcommand("tokenize", "Show the token ids and pieces of a text, or the text of ids");
+  CLI::App* sub =
+      app.add_subcommand("tokenize", "Show the token ids and pieces of a text, or the text of ids");
   add_prompt_flags(*sub, o->prompt);
   sub->add_flag("--ids-only", o->ids_only, "ids on one line");
   sub->add_flag("--no-bos", o->no_bos, "without the beginning-of-sequence token");
-  sub->add_flag("--special", o->special, "read control tokens written in the text (such as <s>) as those tokens");
+  sub->add_flag("--special", o->special,
+                "read control tokens written in the text (such as <s>) as those tokens");
   sub->add_flag("--chat", o->chat, "wrap the text in the model's chat template");
-  o->decode_given =
-      sub->add_option("--decode", o->decode, "the text of these ids")->type_name("ID ...")->expected(1, 1 << 30);
+  o->decode_given = sub->add_option("--decode", o->decode, "the text of these ids")
+                        ->type_name("ID ...")
+                        ->expected(1, 1 << 30);
   add_common_flags(*sub, o->common, JSON_FLAG | CHAT_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return tokenize_main(*o); }; });
 }

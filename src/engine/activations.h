@@ -1,15 +1,17 @@
-// The buffers of one forward pass. They grow to what is asked for and stay, so that decoding does not allocate.
+// The buffers of one forward pass. They grow to what is asked for and stay, so that decoding does
+// not allocate.
 #pragma once
 #include "engine/engine.h"
 
 namespace riffle {
 
 struct Engine::Activations {
-  Buffer x;        // [rows of a step][dim] residual stream
-  Buffer prompt_x; // [n][dim] ... of a whole prompt, which stays while steps run between its pieces
-  Buffer q, att;   // [rows][n_heads*head_dim]
-  Buffer k, v;     // [rows][n_kv_heads*head_dim]
-  Buffer logits;   // [rows][vocab_size]
+  Buffer x;  // [rows of a step][dim] residual stream
+  Buffer
+      prompt_x;   // [n][dim] ... of a whole prompt, which stays while steps run between its pieces
+  Buffer q, att;  // [rows][n_heads*head_dim]
+  Buffer k, v;    // [rows][n_kv_heads*head_dim]
+  Buffer logits;  // [rows][vocab_size]
   std::vector<SequenceKv*> sequences;
   std::vector<float*> host_logits;
   std::vector<float> scored;  // logits of the rows that are being scored

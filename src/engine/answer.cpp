@@ -9,19 +9,26 @@ namespace riffle {
 
 void check_generate_options(const riffle_generate_options& o) {
   if (o.struct_size != sizeof o)
-    fail(RIFFLE_BAD_ARGUMENT, "generate options: struct_size is %zu, expected %zu", o.struct_size, sizeof o);
+    fail(RIFFLE_BAD_ARGUMENT, "generate options: struct_size is %zu, expected %zu", o.struct_size,
+         sizeof o);
   if (o.sampling.struct_size != sizeof o.sampling)
-    fail(RIFFLE_BAD_ARGUMENT, "sampling: struct_size is %zu, expected %zu", o.sampling.struct_size, sizeof o.sampling);
+    fail(RIFFLE_BAD_ARGUMENT, "sampling: struct_size is %zu, expected %zu", o.sampling.struct_size,
+         sizeof o.sampling);
   check_sampling(o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p);
-  if (o.max_tokens < -1) fail(RIFFLE_BAD_ARGUMENT, "max_tokens is %d, expected -1 or more", o.max_tokens);
+  if (o.max_tokens < -1)
+    fail(RIFFLE_BAD_ARGUMENT, "max_tokens is %d, expected -1 or more", o.max_tokens);
   if (o.n_stop && !o.stop) fail(RIFFLE_BAD_ARGUMENT, "stop is NULL, but n_stop is %zu", o.n_stop);
   for (size_t i = 0; i < o.n_stop; ++i)
     if (!o.stop[i] || !*o.stop[i]) fail(RIFFLE_BAD_ARGUMENT, "stop[%zu] is empty", i);
 }
 
 Answer::Answer(const Model& model, const riffle_generate_options& o)
-    : config_(&model.config), n_ids_(drawable_ids(model)), max_tokens_(o.max_tokens), ignore_eos_(o.ignore_eos),
-      sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p, o.sampling.min_p),
+    : config_(&model.config),
+      n_ids_(drawable_ids(model)),
+      max_tokens_(o.max_tokens),
+      ignore_eos_(o.ignore_eos),
+      sampler_(o.sampling.seed, o.sampling.temperature, o.sampling.top_k, o.sampling.top_p,
+               o.sampling.min_p),
       trimming_(o.trim_start) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
   if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
@@ -61,14 +68,17 @@ void Answer::end(riffle_finish finish, const Show& show) {
   if (!rest.empty()) show(-1, rest);
 }
 
-std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> logits, int64_t room, const Show& show) {
+std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> logits, int64_t room,
+                                       const Show& show) {
   const auto over = [&](riffle_finish finish) {
     end(finish, show);
     return std::optional<int32_t>();
   };
   if (max_tokens_ == 0) return over(RIFFLE_FINISH_LENGTH);
   const int32_t token =
-      sampled != Backend::kNotSampled ? sampled : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request_);
+      sampled != Backend::kNotSampled
+          ? sampled
+          : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request_);
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
   const bool go_on = show(token, decoder_ ? release(decoder_->put(token), false) : std::string());

@@ -17,7 +17,8 @@ void check_generate_options(const riffle_generate_options& options);
 
 class Answer {
  public:
-  // A token and the text that is new and safe to show (of riffle_token_fn). False ends the answer as aborted.
+  // A token and the text that is new and safe to show (of riffle_token_fn). False ends the answer
+  // as aborted.
   using Show = std::function<bool(int32_t token, const std::string& text)>;
 
   // A model without a tokenizer gives tokens and no text. Keeps a copy of all of options.
@@ -28,9 +29,11 @@ class Answer {
   void request_next() { request_ = sampler_.request(); }
   const SampleRequest& request() const { return request_; }
 
-  // Takes the next token, `sampled` or, if that is Backend::kNotSampled, one drawn from logits [vocab_size]. room: tokens that
-  // the sequence can still hold. The token to step with, or nothing: the answer has ended.
-  std::optional<int32_t> advance(int32_t sampled, std::span<const float> logits, int64_t room, const Show& show);
+  // Takes the next token, `sampled` or, if that is Backend::kNotSampled, one drawn from logits
+  // [vocab_size]. room: tokens that the sequence can still hold. The token to step with, or
+  // nothing: the answer has ended.
+  std::optional<int32_t> advance(int32_t sampled, std::span<const float> logits, int64_t room,
+                                 const Show& show);
   // Ends it from outside.
   void end(riffle_finish finish, const Show& show);
 

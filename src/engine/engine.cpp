@@ -48,10 +48,13 @@ std::unique_ptr<Sequence> Engine::create() {
 
 std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   if (selector_->prompt_queries() > 0)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s learns from how prompts are attended to: its sessions cannot be forked",
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.selector %s learns from how prompts are attended to: its sessions cannot be "
+         "forked",
          selector_->name());
   if (list_positions() || from.kv.unrotated)
-    fail(RIFFLE_UNSUPPORTED, "selection.positions list: sessions whose keys have no fixed positions cannot be forked");
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.positions list: sessions whose keys have no fixed positions cannot be forked");
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
@@ -84,9 +87,13 @@ void Engine::set_working_set(int window) {
 }
 
 int64_t Engine::pool_room(size_t n) const {
-  const int64_t slots = backend_->residency().slots(), heads = int64_t(model_.config.n_layers) * model_.config.n_kv_heads;
-  // On emu newest blocks are in the pool as well; one row's iteration must find room beside all that is kept.
-  return options_.pooled ? std::max<int64_t>(1, slots - static_cast<int64_t>(n) * heads - row_slots(selection())) : slots;
+  const int64_t slots = backend_->residency().slots(),
+                heads = int64_t(model_.config.n_layers) * model_.config.n_kv_heads;
+  // On emu newest blocks are in the pool as well; one row's iteration must find room beside all
+  // that is kept.
+  return options_.pooled ? std::max<int64_t>(
+                               1, slots - static_cast<int64_t>(n) * heads - row_slots(selection()))
+                         : slots;
 }
 
 void Engine::set_trace(Trace trace, bool coverage) {
@@ -97,7 +104,8 @@ void Engine::set_trace(Trace trace, bool coverage) {
 void Engine::check_tokens(std::span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= model_.config.vocab_size)
-      fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, expected 0 to %d", i, tokens[i], model_.config.vocab_size - 1);
+      fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, expected 0 to %d", i, tokens[i],
+           model_.config.vocab_size - 1);
 }
 
 // The digests a sequence has are of the kind that was in force when they were built.
@@ -126,25 +134,35 @@ const char* Engine::notice() {
   const riffle_selection& s = selection();
   const int64_t trained = model_.config.n_ctx, list = longest_list();
   notice_.clear();
-  const auto say = [&](const std::string& text) { notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text; };
+  const auto say = [&](const std::string& text) {
+    notice_ += (notice_.empty() || text.empty() ? "" : "; ") + text;
+  };
   if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
   if (n_ctx() > trained && !options_.trace) {
     if (!list_positions())
-      say(format("the context holds %lld tokens, but the model was trained with %lld: what lies beyond confuses it, unless "
+      say(
+          format("the context holds %lld tokens, but the model was trained with %lld: what lies "
+                 "beyond confuses it, unless "
                  "positions are those in a list (selector tokenselect, positions list)",
                  static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (s.dense_layers > 0)
-      say(format("the first %d layers read everything at its place in the text, up to token %lld, but the model was trained "
+      say(
+          format("the first %d layers read everything at its place in the text, up to token %lld, "
+                 "but the model was trained "
                  "with %lld: positions list needs dense_layers 0 to go beyond",
                  s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (list > trained)
-      say(format("lists of positions reach %lld tokens (init_tokens + select_tokens + local_tokens, and %lld while a selection "
-                 "is used again), but the model was trained with %lld: what lies beyond confuses it",
-                 static_cast<long long>(list), static_cast<long long>(kMaxReuse), static_cast<long long>(trained)));
+      say(format(
+          "lists of positions reach %lld tokens (init_tokens + select_tokens + local_tokens, and "
+          "%lld while a selection "
+          "is used again), but the model was trained with %lld: what lies beyond confuses it",
+          static_cast<long long>(list), static_cast<long long>(kMaxReuse),
+          static_cast<long long>(trained)));
   }
   if (s.positions == RIFFLE_POSITIONS_LIST && !list_positions())
-    say("positions list is selector tokenselect's: the selector in force takes positions from the text");
+    say("positions list is selector tokenselect's: the selector in force takes positions from the "
+        "text");
   say(backend_->notice());
   return notice_.c_str();
 }
@@ -153,7 +171,8 @@ const char* Engine::notice() {
 int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
   int64_t freed = 0;
   const std::vector<std::byte*>& blocks = s.kv.heads[0].blocks;
-  for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b) freed += !backend_->residency().shared(blocks[b]);
+  for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b)
+    freed += !backend_->residency().shared(blocks[b]);
   return freed * static_cast<int64_t>(s.kv.heads.size());
 }
 
@@ -167,11 +186,12 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
   const int64_t local = s.local_tokens, list = int64_t(s.init_tokens) + s.select_tokens + local;
   if (!list_positions() || n_tokens <= list) return n_tokens;
   const int64_t votes = local + std::min<int64_t>(options_.options.prefill_chunk, local);
-  return std::max(votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
+  return std::max(
+      votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
 }
 
-// What the selector keeps of a sequence, made when it is first wanted: from the keys held by then. How those are held
-// follows the selection as well.
+// What the selector keeps of a sequence, made when it is first wanted: from the keys held by then.
+// How those are held follows the selection as well.
 void Engine::require_state(Sequence& s) {
   if (options_.cuda) {
     if (selector_->rule().codes()) backend_->residency().require_codes(s.kv);
@@ -183,13 +203,15 @@ void Engine::require_state(Sequence& s) {
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
-  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size), heads = model_.config.n_kv_heads;
+  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size),
+            heads = model_.config.n_kv_heads;
   const auto take_in = [&](int64_t i, int) {
     const int head = static_cast<int>(i);
     s.kv.selection->add_blocks(head / heads, head % heads, full, s.kv.heads[i].blocks.data());
   };
   if (selector_->fits(s.kv.selection.get())) {
-    // Memory may have run out when a block was full: what the state lacks it takes in now, before anything is changed.
+    // Memory may have run out when a block was full: what the state lacks it takes in now, before
+    // anything is changed.
     for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i) take_in(i, 0);
     return;
   }
@@ -200,16 +222,22 @@ void Engine::require_state(Sequence& s) {
 void Engine::check_device(const Selector& selector, const riffle_selection& wanted) const {
   const Config& c = model_.config;
   if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
-    fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with this model's sliding window: %d tokens in the layers from %d "
-         "on, and n_ctx is %lld", c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.positions list does not go with this model's sliding window: %d tokens in the "
+         "layers from %d "
+         "on, and n_ctx is %lld",
+         c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
   if (wants_list(wanted) && rope_.scale != 1)
-    fail(RIFFLE_UNSUPPORTED, "selection.positions list does not go with the attention factor of this model's RoPE scaling (%s)",
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.positions list does not go with the attention factor of this model's RoPE "
+         "scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   if (options_.cuda && selector.rule().host_only)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu", selector.name(),
-         selector.rule().host_only_why);
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu",
+         selector.name(), selector.rule().host_only_why);
   const riffle_context_options& o = options_.options;
-  const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+  const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin ||
+                      o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
   if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted) {
     const char* found = o.residency == RIFFLE_RESIDENCY_HOST ? "residency is host"
                         : o.no_pin                           ? "no_pin is set"
@@ -225,7 +253,8 @@ void Engine::check_device(const Selector& selector, const riffle_selection& want
 
 uint64_t Engine::index_bytes(const Sequence& s) const {
   uint64_t sum = s.kv.selection ? s.kv.selection->bytes() : 0;
-  for (const HeadKv& h : s.kv.heads) sum += h.digests.size() * sizeof(uint16_t) + h.bound_factor.size() * sizeof(float);
+  for (const HeadKv& h : s.kv.heads)
+    sum += h.digests.size() * sizeof(uint16_t) + h.bound_factor.size() * sizeof(float);
   return sum;
 }
 
@@ -272,7 +301,8 @@ riffle_stats Engine::stats(const Sequence& s) const {
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
   out.loaded_bytes = s.counts.loaded_bytes;
-  out.host_kv_bytes = uint64_t(options_.layout.blocks(s.kv.n_tokens)) * s.kv.heads.size() * options_.layout.bytes();
+  out.host_kv_bytes =
+      uint64_t(options_.layout.blocks(s.kv.n_tokens)) * s.kv.heads.size() * options_.layout.bytes();
   out.pool_slots = backend_->residency().slots();
   return out;
 }

@@ -1,5 +1,5 @@
-// The engine: a model on a backend, and the sequences it runs. Prefill is layer-major and dense; a decode step takes the
-// newest token of any number of sequences through all layers at once.
+// The engine: a model on a backend, and the sequences it runs. Prefill is layer-major and dense; a
+// decode step takes the newest token of any number of sequences through all layers at once.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -18,26 +18,29 @@ namespace riffle {
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0, index_bytes_read = 0;
+  uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
+           index_bytes_read = 0;
   uint64_t selections = 0, cached_selections = 0;
-  uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;  // of sequences; the context has the residency's
+  uint64_t pool_lookups = 0, pool_hits = 0,
+           loaded_bytes = 0;  // of sequences; the context has the residency's
 };
 
 struct Sequence {
   SequenceKv kv;
-  std::vector<int32_t> tokens;  // whose KV is held
+  std::vector<int32_t> tokens;              // whose KV is held
   const riffle_session* session = nullptr;  // whose sequence this is, for the trace
-  std::vector<float> logits;    // after the last of them; [vocab_size], or empty
-  std::vector<float> next_logits;  // those of a step under way
+  std::vector<float> logits;                // after the last of them; [vocab_size], or empty
+  std::vector<float> next_logits;           // those of a step under way
   Counts counts;
-  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1: none since the sequence was cut
-  // or prefilled, or not counted.
+  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1:
+  // none since the sequence was cut or prefilled, or not counted.
   int64_t working_set = -1;
   int64_t next_working_set = -1;  // that of a step under way
 };
 
-// A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so that decode steps of other
-// sequences can run between two pieces (SparseServe 3.4, layer-segmented prefill). At most one layer's KV is on the device.
+// A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
+// that decode steps of other sequences can run between two pieces (SparseServe 3.4, layer-segmented
+// prefill). At most one layer's KV is on the device.
 struct PrefillRun {
   Sequence* sequence = nullptr;
   std::vector<int32_t> tokens;
@@ -46,11 +49,11 @@ struct PrefillRun {
   int64_t chunk = 0, short_chunk = 0;  // rows of a piece; of a layer's first piece, if not 0
   bool list = false;                   // positions are those in the attended list
   int layer = 0;
-  int64_t first = 0;                   // of the layer's tokens, the next; > 0: the layer is under way in `kv`
+  int64_t first = 0;  // of the layer's tokens, the next; > 0: the layer is under way in `kv`
   LayerKv kv;
   std::vector<float> old_logits;
-  double done = 0, pairs = 0;          // token-layers; query and key pairs of attention in one head
-  int64_t kv_blocks = 0;               // of the prompt, on the device at once: at most
+  double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
+  int64_t kv_blocks = 0;       // of the prompt, on the device at once: at most
   double seconds = 0;
   bool over = false;
 
@@ -61,7 +64,8 @@ class Engine {
  public:
   // done and total in token-layers; false aborts.
   using Progress = std::function<bool(double done, double total)>;
-  using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head, const RowReport&)>;
+  using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head,
+                                   const RowReport&)>;
 
   // planned: by plan_memory.
   Engine(const Model& model, ResolvedOptions planned);
@@ -69,30 +73,35 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
-  // A sequence of the first n_tokens of another one (at most those it holds), without logits and counts. RIFFLE_UNSUPPORTED
-  // where what is kept of a sequence depends on more than its tokens' keys and values.
+  // A sequence of the first n_tokens of another one (at most those it holds), without logits and
+  // counts. RIFFLE_UNSUPPORTED where what is kept of a sequence depends on more than its tokens'
+  // keys and values.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   void truncate(Sequence& sequence, int64_t n_tokens);
 
-  // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as before.
-  void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress);
+  // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
+  // before.
+  void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
+               const Progress& progress);
   // The same in pieces. One at a time (RIFFLE_BAD_ARGUMENT). scores as above, valid until the end.
-  std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores);
-  // Goes on for `budget` token-layers, but at least for one piece; true: the sequence holds the prompt and has logits. After
-  // RIFFLE_ABORTED the run is as before its last piece's end and may go on; on any other Error it is over and the sequence as
-  // before the prompt.
+  std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
+                                            riffle_score* scores);
+  // Goes on for `budget` token-layers, but at least for one piece; true: the sequence holds the
+  // prompt and has logits. After RIFFLE_ABORTED the run is as before its last piece's end and may
+  // go on; on any other Error it is over and the sequence as before the prompt.
   bool advance(PrefillRun& run, double budget, const Progress& progress);
   // Gives a run up that is not over: the sequence is as before.
   void abandon(PrefillRun& run);
   // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
-  // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced to be split, sequences
-  // of its first groups may have advanced (their lengths tell).
-  // samples (may be null): for each sequence, also draw the token that follows; sampled[i] is Backend::kNotSampled where the
-  // device did not.
-  void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples = nullptr,
-            int32_t* sampled = nullptr);
+  // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced
+  // to be split, sequences of its first groups may have advanced (their lengths tell). samples (may
+  // be null): for each sequence, also draw the token that follows; sampled[i] is
+  // Backend::kNotSampled where the device did not.
+  void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+            const SampleRequest* samples = nullptr, int32_t* sampled = nullptr);
   // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
-  void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing);
+  void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                    riffle_timing& timing);
 
   // Whether the selection in force reads a sequence that was forked as one that was read whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
@@ -111,14 +120,18 @@ class Engine {
   int64_t n_ctx() const { return options_.options.n_ctx; }
   int64_t n_sessions() const { return options_.options.n_sessions; }
   size_t block_bytes() const { return options_.layout.bytes(); }
-  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may fill (0: there is no pool).
-  int64_t kv_blocks(const Sequence& s) const { return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size()); }
+  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may
+  // fill (0: there is no pool).
+  int64_t kv_blocks(const Sequence& s) const {
+    return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size());
+  }
   int64_t pool_room(size_t n_sequences) const;
-  // Blocks that a sequence of n_tokens has beyond those it shares with one of which it is a fork of the first `shared` tokens;
-  // that may still be taken.
+  // Blocks that a sequence of n_tokens has beyond those it shares with one of which it is a fork of
+  // the first `shared` tokens; that may still be taken.
   int64_t own_blocks(int64_t n_tokens, int64_t shared) const {
     const Config& c = model_.config;
-    return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers * c.n_kv_heads;
+    return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers *
+           c.n_kv_heads;
   }
   int64_t host_room() const { return backend_->residency().host_room(); }
   void expect(int64_t n_blocks) { backend_->residency().expect(n_blocks); }
@@ -126,7 +139,8 @@ class Engine {
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Whether sequences beyond n_sessions cost nothing but host memory, and that has a limit.
   bool may_keep_more() const { return !options_.cuda && options_.options.host_mem > 0; }
-  // A prompt whose first tokens, a multiple of so many, are another one's gets the bits that it gets when it is read whole.
+  // A prompt whose first tokens, a multiple of so many, are another one's gets the bits that it
+  // gets when it is read whole.
   int64_t reuse_unit() const { return options_.cuda ? options_.options.prefill_chunk : 1; }
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
@@ -143,7 +157,7 @@ class Engine {
   void require_state(Sequence& sequence);
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
-  int window(int layer) const;  // tokens that a query of the layer sees; 0: all
+  int window(int layer) const;   // tokens that a query of the layer sees; 0: all
   int64_t longest_list() const;  // that such a sequence attends to
   // Positions that may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
@@ -161,9 +175,10 @@ class Engine {
   // Final norm and output projection of n rows.
   void output(const float* x, int64_t n, Phase phase);
   void run_step(int64_t n);
-  void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out);
-  void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples,
-                  int32_t* sampled);
+  void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
+                  riffle_score* out);
+  void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                  const SampleRequest* samples, int32_t* sampled);
   void count_step(Sequence& sequence, int layer, const RowReport* reports);
 
   const Model& model_;

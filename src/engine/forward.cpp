@@ -38,19 +38,20 @@ void Engine::finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phas
   backend_->ffn(w, x, n, phase);
 }
 
-void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, const SampleRequest* samples,
-                  int32_t* sampled) {
+void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                  const SampleRequest* samples, int32_t* sampled) {
   check_tokens(tokens);
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->kv.n_tokens + 1 > n_ctx())
-      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step holds %lld tokens, as many as the context", i,
-           static_cast<long long>(n_ctx()));
+      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step holds %lld tokens, as many as the context",
+           i, static_cast<long long>(n_ctx()));
     if (sequences[i]->kv.n_tokens == 0)
       fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step is empty: prefill it first", i);
   }
   size_t group = sequences.size();
   if (options_.pooled) {
-    const int64_t fit = sequences_per_step(model_.config, selection(), options_.slots, options_.options.pool_per_layer);
+    const int64_t fit = sequences_per_step(model_.config, selection(), options_.slots,
+                                           options_.options.pool_per_layer);
     if (fit < 1)
       fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
            static_cast<long long>(options_.slots));
@@ -65,8 +66,8 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   }
   for (size_t first = 0; first < sequences.size(); first += group) {
     const size_t count = std::min(group, sequences.size() - first);
-    step_group(sequences.subspan(first, count), tokens.subspan(first, count), samples ? samples + first : nullptr,
-               sampled + first);
+    step_group(sequences.subspan(first, count), tokens.subspan(first, count),
+               samples ? samples + first : nullptr, sampled + first);
   }
 }
 
@@ -90,7 +91,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   }
   // The table grows by 4,096 positions, so that it does not grow at every step.
   const int64_t positions = rope_positions(longest);
-  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)), rope_);
+  backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)),
+                       rope_);
   backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
 
   Step step;
@@ -140,8 +142,10 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   counts_.decode_seconds += seconds;
 }
 
-void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens, riffle_timing& timing) {
-  if (!backend_->start_profile()) fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", backend_->name());
+void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
+                          riffle_timing& timing) {
+  if (!backend_->start_profile())
+    fail(RIFFLE_UNSUPPORTED, "device %s has no timers of its own", backend_->name());
   try {
     step(sequences, tokens);
   } catch (...) {
@@ -154,7 +158,8 @@ void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const 
 void Engine::run_step(int64_t n) {
   const Config& c = model_.config;
   Activations& a = *act_;
-  const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
+  const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
+                kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   float* x = a.x.as<float>();
   backend_->embed_step(model_.weights.embedding, x);
   for (int layer = 0; layer < c.n_layers; ++layer) {
@@ -183,8 +188,10 @@ void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
     RowReport r = reports[h];
     if (working_set_ > 0) s.next_working_set += r.working_set;
     r.n_tokens = held - before;
-    if (r.tokens_read < 0) {  // whole blocks, but for what is not seen; the first and the last one are among them
-      r.tokens_read = int64_t(r.n_read) * block_size - (int64_t(r.n_blocks) * block_size - held) - before % block_size;
+    if (r.tokens_read <
+        0) {  // whole blocks, but for what is not seen; the first and the last one are among them
+      r.tokens_read = int64_t(r.n_read) * block_size - (int64_t(r.n_blocks) * block_size - held) -
+                      before % block_size;
     }
     for (Counts* c : {&counts_, &s.counts}) {
       c->kv_tokens_total += r.n_tokens;

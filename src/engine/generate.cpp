@@ -4,8 +4,9 @@
 
 namespace riffle {
 
-void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<const riffle_generate_options> options,
-              riffle_token_fn callback, void* user, std::span<riffle_result> results) {
+void generate(Engine& engine, std::span<Sequence* const> sequences,
+              std::span<const riffle_generate_options> options, riffle_token_fn callback,
+              void* user, std::span<riffle_result> results) {
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<Answer::Show> shows;
@@ -37,10 +38,12 @@ void generate(Engine& engine, std::span<Sequence* const> sequences, std::span<co
     for (size_t at = 0; at < active.size(); ++at) {
       const size_t i = active[at];
       Sequence& s = *sequences[i];
-      const auto token = answers[i].advance(sampled[at], s.logits, engine.n_ctx() - s.kv.n_tokens, shows[i]);
+      const auto token =
+          answers[i].advance(sampled[at], s.logits, engine.n_ctx() - s.kv.n_tokens, shows[i]);
       if (!token) {
         // The callback may have asked for it as well.
-        if (answers[i].result().finish == RIFFLE_FINISH_ABORTED && sequences.size() == 1) engine.take_abort();
+        if (answers[i].result().finish == RIFFLE_FINISH_ABORTED && sequences.size() == 1)
+          engine.take_abort();
         continue;
       }
       next.push_back(i);

@@ -11,10 +11,12 @@ namespace riffle {
 
 using Clock = std::chrono::steady_clock;
 
-// Rows of logits that are computed together when a prompt is scored: 64 rows of a 128K vocabulary are 32 MB.
+// Rows of logits that are computed together when a prompt is scored: 64 rows of a 128K vocabulary
+// are 32 MB.
 static constexpr int64_t kScoreRows = 64;
 
-void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores, const Progress& progress) {
+void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores,
+                     const Progress& progress) {
   const auto run = begin_prefill(s, tokens, scores);
   try {
     advance(*run, INFINITY, progress);
@@ -24,10 +26,12 @@ void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score*
   }
 }
 
-std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores) {
+std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens,
+                                                  riffle_score* scores) {
   if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
   check_tokens(tokens);
-  if (run_) fail(RIFFLE_BAD_ARGUMENT, "another prompt of this context is being read by its scheduler");
+  if (run_)
+    fail(RIFFLE_BAD_ARGUMENT, "another prompt of this context is being read by its scheduler");
   auto run = std::make_unique<PrefillRun>();
   run->sequence = &s;
   run->scores = scores;
@@ -35,8 +39,10 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   run->tokens.assign(tokens.begin(), tokens.end());
   const int64_t n0 = run->n0, n = run->n();
   if (n0 + n > n_ctx())
-    fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens%s, but the context holds %lld", static_cast<long long>(n),
-         n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "", static_cast<long long>(n_ctx()));
+    fail(RIFFLE_CONTEXT_FULL, "the prompt has %lld tokens%s, but the context holds %lld",
+         static_cast<long long>(n),
+         n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "",
+         static_cast<long long>(n_ctx()));
   run->old_logits.swap(s.logits);
   run_ = run.get();
   const auto start = Clock::now();
@@ -57,10 +63,13 @@ void Engine::start_run(PrefillRun& r) {
   backend_->residency().reserve(s.kv, r.n0 + n);
   backend_->check_prompt(*selector_, s.kv);
   s.tokens.reserve(r.n0 + n);
-  // Under list positions a chunk attends to one list, which must hold all of the chunk: in its window.
+  // Under list positions a chunk attends to one list, which must hold all of the chunk: in its
+  // window.
   r.list = s.kv.unrotated;
-  r.chunk = std::min<int64_t>({options_.options.prefill_chunk, n, r.list ? selection().local_tokens : n});
-  // A selector that looks at the prompt's last queries finds them all in the last chunk: the first one is the short one.
+  r.chunk =
+      std::min<int64_t>({options_.options.prefill_chunk, n, r.list ? selection().local_tokens : n});
+  // A selector that looks at the prompt's last queries finds them all in the last chunk: the first
+  // one is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
   if (options_.trace && !options_.trace_runs_prompts) return;
   Activations& a = *act_;
@@ -101,8 +110,8 @@ bool Engine::advance(PrefillRun& r, double budget, const Progress& progress) {
     }
     const bool stop = progress && !progress(r.done, total);
     if (take_abort() || stop)
-      fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill", std::min(r.layer + 1, model_.config.n_layers),
-           model_.config.n_layers);
+      fail(RIFFLE_ABORTED, "aborted in layer %d of %d of the prefill",
+           std::min(r.layer + 1, model_.config.n_layers), model_.config.n_layers);
   }
   if (r.layer == model_.config.n_layers) {
     try {
@@ -129,10 +138,13 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   if (r.first == 0) {
     r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total);
     r.kv.unrotated = r.list;
-    r.kv_blocks = std::max(r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
+    r.kv_blocks = std::max(
+        r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
   }
   if (!options_.trace || options_.trace_runs_prompts) run_rows(r, rows);
-  else r.pairs += static_cast<double>(rows) * (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
+  else
+    r.pairs += static_cast<double>(rows) *
+               (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
@@ -149,13 +161,15 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const Config& c = model_.config;
   const LayerWeights& w = model_.weights.layers[r.layer];
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
-  const int64_t q_width = int64_t(c.n_heads) * c.head_dim, kv_width = int64_t(c.n_kv_heads) * c.head_dim;
+  const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
+                kv_width = int64_t(c.n_kv_heads) * c.head_dim;
   Activations& a = *act_;
-  // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the last token of
-  // the prompt goes beyond its keys and values.
+  // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the
+  // last token of the prompt goes beyond its keys and values.
   const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
   // A list is chosen by all queries of its chunk.
-  const int64_t wanted = r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
+  const int64_t wanted =
+      r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
   const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
   float* xc = a.prompt_x.as<float>() + first * c.dim;
   Linear qkv;
@@ -193,7 +207,8 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
   att.vote_position = selection().local_tokens;
   backend_->attend_prefill(att);
-  r.pairs += static_cast<double>(rows - skip) * (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
+  r.pairs += static_cast<double>(rows - skip) *
+             (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
   finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
 }
 
@@ -208,13 +223,15 @@ void Engine::finish_run(PrefillRun& r) {
     if (r.scores)
       for (int64_t first = 0; first < n; first += kScoreRows) {
         const int64_t rows = std::min(kScoreRows, n - first);
-        score_rows(x + first * c.dim, rows, r.tokens.data() + first + 1, std::min(rows, n - first - 1), r.scores + first);
+        score_rows(x + first * c.dim, rows, r.tokens.data() + first + 1,
+                   std::min(rows, n - first - 1), r.scores + first);
       }
     s.logits.resize(c.vocab_size);
     output(x + (n - 1) * c.dim, 1, Phase::Decode);
     backend_->read(act_->logits.as<float>(), c.vocab_size, s.logits.data());
   }
-  if (options_.trace) s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+  if (options_.trace)
+    s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   s.kv.n_tokens = r.n0 + n;
   backend_->residency().clear_working_set(s.kv);
   s.working_set = -1;
@@ -230,7 +247,8 @@ void Engine::end_traced_prompt(Sequence& s, int layer, int64_t n, const LayerKv&
   const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + n - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    trace_query(*options_.trace, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim, &q[i * width]);
+    trace_query(*options_.trace, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
+                &q[i * width]);
   threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = layer;
@@ -246,7 +264,8 @@ void Engine::end_traced_prompt(Sequence& s, int layer, int64_t n, const LayerKv&
 }
 
 // out[i] tells of the logits of row i; next[i] (n_next of them) is the token that really follows.
-void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next, riffle_score* out) {
+void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
+                        riffle_score* out) {
   const Config& c = model_.config;
   Activations& a = *act_;
   output(x, n, Phase::Prefill);

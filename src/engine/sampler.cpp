@@ -85,8 +85,8 @@ Sampler::Sampler(uint64_t seed, float temperature, int top_k, float top_p, float
 
 SampleRequest Sampler::request() {
   const bool drawn = temperature_ > 0 && top_k_ != 1;
-  return {static_cast<float>(temperature_), top_k_, static_cast<float>(top_p_), static_cast<float>(min_p_),
-          drawn ? random_.uniform() : 0};
+  return {static_cast<float>(temperature_), top_k_, static_cast<float>(top_p_),
+          static_cast<float>(min_p_), drawn ? random_.uniform() : 0};
 }
 
 int Sampler::sample(const float* logits, int n, const SampleRequest& request) {
@@ -108,14 +108,17 @@ void Sampler::collect(const float* logits, int n) {
   candidates_.reserve(n);
   if (top_k_ == 0 || top_k_ >= n) {
     for (int i = 0; i < n; i++) {
-      if (logits[i] > -std::numeric_limits<float>::infinity()) candidates_.push_back({logits[i], i});
+      if (logits[i] > -std::numeric_limits<float>::infinity())
+        candidates_.push_back({logits[i], i});
     }
     return;
   }
-  // A heap of the best k so far with the worst of them on top. Ids rise, so an equal logit never displaces one.
+  // A heap of the best k so far with the worst of them on top. Ids rise, so an equal logit never
+  // displaces one.
   for (int i = 0; i < n; i++) {
     const bool full = static_cast<int>(candidates_.size()) == top_k_;
-    if (!(logits[i] > (full ? candidates_.front().logit : -std::numeric_limits<float>::infinity()))) continue;
+    if (!(logits[i] > (full ? candidates_.front().logit : -std::numeric_limits<float>::infinity())))
+      continue;
     if (full) {
       std::pop_heap(candidates_.begin(), candidates_.end(), before);
       candidates_.pop_back();
@@ -127,7 +130,8 @@ void Sampler::collect(const float* logits, int n) {
   std::sort(candidates_.begin(), candidates_.end(), before);
 }
 
-// Keeps the head of the ranking that covers top_p. Ranks in growing pieces, as the head is mostly short.
+// Keeps the head of the ranking that covers top_p. Ranks in growing pieces, as the head is mostly
+// short.
 void Sampler::cut_top_p(float max) {
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight_of(candidate.logit, max);
@@ -148,7 +152,8 @@ void Sampler::cut_top_p(float max) {
   }
 }
 
-// min_p and temperature. The order of candidates_ follows from the logits alone, so the seed decides.
+// min_p and temperature. The order of candidates_ follows from the logits alone, so the seed
+// decides.
 int Sampler::draw(float max, double random) {
   double total = 0;
   size_t kept = 0;

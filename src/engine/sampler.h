@@ -19,22 +19,24 @@ class Random {
   uint64_t state_[4];
 };
 
-// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless temperature is finite and >= 0, top_k >= 0 and top_p and min_p
-// are in [0,1].
+// Throws RIFFLE_BAD_ARGUMENT, naming the value, unless temperature is finite and >= 0, top_k >= 0
+// and top_p and min_p are in [0,1].
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
-// With p the softmax of the logits (at temperature 1), the candidates are those that pass, in this order:
+// With p the softmax of the logits (at temperature 1), the candidates are those that pass, in this
+// order:
 //   top_k  the k largest; 0: all
 //   top_p  the fewest of the largest whose share of what is left is >= top_p, at least one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
-// One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id, lowest first.
-// temperature 0 takes the first in rank.
+// One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
+// lowest first. temperature 0 takes the first in rank.
 class Sampler {
  public:
-  Sampler(uint64_t seed, float temperature, int top_k, float top_p, float min_p);  // throws as check_sampling
+  Sampler(uint64_t seed, float temperature, int top_k, float top_p,
+          float min_p);  // throws as check_sampling
 
-  // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above -inf,
-  // RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
+  // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
+  // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
   // The same in two steps: the next draw (advances the random numbers), and making it.
   SampleRequest request();

@@ -53,7 +53,8 @@ class InPlace : public HostResidency {
   }
   int64_t used_slots() const override { return 0; }
   int64_t room(int) const override { return kMaxBlocks; }
-  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
+  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n,
+               Held* held) override {
     const HeadKv& h = store_->head(s, layer, head);
     for (int i = 0; i < n; ++i) held[i] = {h.blocks[blocks[i]], nullptr, -1, false, false};
   }
@@ -65,7 +66,8 @@ class InPlace : public HostResidency {
     const int64_t n_blocks = store_->layout().blocks(n_total);
     table_.resize(n_blocks * store_->n_kv_heads());
     for (int h = 0; h < store_->n_kv_heads(); ++h)
-      std::copy_n(store_->head(s, layer, h).blocks.begin(), n_blocks, table_.begin() + h * n_blocks);
+      std::copy_n(store_->head(s, layer, h).blocks.begin(), n_blocks,
+                  table_.begin() + h * n_blocks);
     return {table_.data(), nullptr, n_blocks};
   }
 
@@ -82,14 +84,19 @@ class InPlace : public HostResidency {
 class Pooled : public HostResidency {
  public:
   Pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
-      : HostResidency(store), threads_(threads), per_layer_(per_layer), bytes_(store->layout().bytes()),
-        pool_(n_slots, policy, per_layer ? store->n_layers() : 1), memory_(size_t(n_slots) * bytes_) {}
+      : HostResidency(store),
+        threads_(threads),
+        per_layer_(per_layer),
+        bytes_(store->layout().bytes()),
+        pool_(n_slots, policy, per_layer ? store->n_layers() : 1),
+        memory_(size_t(n_slots) * bytes_) {}
 
   bool in_place() const override { return false; }
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
 
-  // The block that will be written next may be in the pool as another sequence's that held it too, or from before a cut.
+  // The block that will be written next may be in the pool as another sequence's that held it too,
+  // or from before a cut.
   void reserve(SequenceKv& s, int64_t n_tokens) override {
     store_->reserve(s, n_tokens);
     const size_t block = s.n_tokens / store_->layout().block_size;
@@ -119,13 +126,15 @@ class Pooled : public HostResidency {
     return pool_.partition_size(p) - pool_.partition_pinned(p);
   }
 
-  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n, Held* held) override {
+  void acquire(SequenceKv& s, int layer, int head, const int32_t* blocks, int n,
+               Held* held) override {
     const HeadKv& h = store_->head(s, layer, head);
     for (int i = 0; i < n; ++i) {
       const SlotPool::Grant grant = pool_.acquire(block_key(h.blocks[blocks[i]]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
         abandon(held, i);
-        fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool_.size()));
+        fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld",
+             static_cast<long long>(pool_.size()));
       }
       held[i] = {slot_data(grant.slot), h.blocks[blocks[i]], grant.slot, !grant.hit,
                  grant.hit && pool_.state(grant.slot) == SlotPool::State::Loading};
@@ -142,7 +151,8 @@ class Pooled : public HostResidency {
   }
 
   void release(const Held* held, int n) override {
-    for (int i = n; i-- > 0;) {  // reverse rank order: the most critical block ends as the most recent
+    for (int i = n;
+         i-- > 0;) {  // reverse rank order: the most critical block ends as the most recent
       if (held[i].slot < 0) continue;
       if (held[i].miss) pool_.loaded(held[i].slot);
       pool_.unpin(held[i].slot);
@@ -161,14 +171,17 @@ class Pooled : public HostResidency {
 
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
     park(s);
-    const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
+    const int64_t n_blocks = store_->layout().blocks(n_total),
+                  old = store_->layout().blocks(s.n_tokens);
     const int n_heads = store_->n_kv_heads();
     layer_memory_.reserve(size_t(n_blocks) * n_heads * bytes_);
     table_.resize(n_blocks * n_heads);
-    for (int64_t i = 0; i < n_blocks * n_heads; ++i) table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
+    for (int64_t i = 0; i < n_blocks * n_heads; ++i)
+      table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
     threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
       const int64_t h = i / old, b = i % old;
-      std::memcpy(table_[h * n_blocks + b], store_->head(s, layer, static_cast<int>(h)).blocks[b], bytes_);
+      std::memcpy(table_[h * n_blocks + b], store_->head(s, layer, static_cast<int>(h)).blocks[b],
+                  bytes_);
     });
     counters.loaded_bytes += old * n_heads * bytes_;
     return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
@@ -192,11 +205,13 @@ class Pooled : public HostResidency {
   }
 
   void flush_layer(SequenceKv& s, int layer, int64_t n_total) override {
-    const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / store_->layout().block_size;
+    const int64_t n_blocks = store_->layout().blocks(n_total),
+                  first = s.n_tokens / store_->layout().block_size;
     const int64_t fresh = n_blocks - first;
     threads_->parallel_for(fresh * store_->n_kv_heads(), [&](int64_t i, int) {
       const int64_t h = i / fresh, b = first + i % fresh;
-      std::memcpy(store_->head(s, layer, static_cast<int>(h)).blocks[b], table_[h * n_blocks + b], bytes_);
+      std::memcpy(store_->head(s, layer, static_cast<int>(h)).blocks[b], table_[h * n_blocks + b],
+                  bytes_);
     });
     counters.flushed_bytes += fresh * store_->n_kv_heads() * bytes_;
   }
@@ -224,15 +239,19 @@ class Pooled : public HostResidency {
 
  private:
   int partition(int layer) const { return per_layer_ ? layer : 0; }
-  std::byte* slot_data(int32_t slot) const { return memory_.as<std::byte>() + size_t(slot) * bytes_; }
+  std::byte* slot_data(int32_t slot) const {
+    return memory_.as<std::byte>() + size_t(slot) * bytes_;
+  }
 
-  // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not enough.
+  // A FILLING slot for every layer and head of s; false (and nothing taken) if there are not
+  // enough.
   bool take_tails(SequenceKv& s) {
     const int64_t block = s.n_tokens / store_->layout().block_size;
     const int n_heads = store_->n_kv_heads();
     for (size_t i = 0; i < s.heads.size(); ++i) {
       const int layer = static_cast<int>(i) / n_heads;
-      const SlotPool::Grant grant = pool_.fill(block_key(s.heads[i].blocks[block]), partition(layer));
+      const SlotPool::Grant grant =
+          pool_.fill(block_key(s.heads[i].blocks[block]), partition(layer));
       if (grant.slot == SlotPool::kNone) {
         for (int32_t slot : s.tail_slots) pool_.drop_slot(slot);
         s.tail_slots.clear();
@@ -257,7 +276,8 @@ class Pooled : public HostResidency {
       park(*s);
       return;
     }
-    fail(RIFFLE_NO_SLOT, "the pool's %lld slots cannot hold the newest blocks of %zu sequences and %lld more",
+    fail(RIFFLE_NO_SLOT,
+         "the pool's %lld slots cannot hold the newest blocks of %zu sequences and %lld more",
          static_cast<long long>(pool_.size()), n, static_cast<long long>(spare));
   }
 
@@ -266,17 +286,19 @@ class Pooled : public HostResidency {
   size_t bytes_;
   SlotPool pool_;
   Buffer memory_;
-  Buffer layer_memory_;            // prefill: one layer of KV
-  std::vector<std::byte*> table_;  // prefill: its blocks
+  Buffer layer_memory_;              // prefill: one layer of KV
+  std::vector<std::byte*> table_;    // prefill: its blocks
   std::vector<SequenceKv*> active_;  // sequences that hold FILLING slots
 };
 
 }  // namespace
 
-std::unique_ptr<HostResidency> make_in_place(KvStore* store) { return std::make_unique<InPlace>(store); }
+std::unique_ptr<HostResidency> make_in_place(KvStore* store) {
+  return std::make_unique<InPlace>(store);
+}
 
-std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy,
-                                           bool per_layer) {
+std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
+                                           EvictPolicy policy, bool per_layer) {
   return std::make_unique<Pooled>(store, threads, n_slots, policy, per_layer);
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 class SystemSlabs : public SlabSource {
  public:
-  size_t slab_bytes() const override { return size_t(16) << 20; }  // a multiple of the 2 MiB huge page
+  size_t slab_bytes() const override {
+    return size_t(16) << 20;
+  }  // a multiple of the 2 MiB huge page
   std::byte* take(size_t bytes) override {
     void* slab = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (slab == MAP_FAILED) return nullptr;
@@ -30,8 +32,11 @@ class SystemSlabs : public SlabSource {
 std::unique_ptr<SlabSource> make_system_slabs() { return std::make_unique<SystemSlabs>(); }
 
 HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uint64_t limit)
-    : source_(std::move(source)), block_bytes_(block_bytes), slab_bytes_(source_->slab_bytes()),
-      most_(limit ? static_cast<int64_t>(limit / block_bytes) : std::numeric_limits<int64_t>::max()) {
+    : source_(std::move(source)),
+      block_bytes_(block_bytes),
+      slab_bytes_(source_->slab_bytes()),
+      most_(limit ? static_cast<int64_t>(limit / block_bytes)
+                  : std::numeric_limits<int64_t>::max()) {
   while (slab_bytes_ < block_bytes_) slab_bytes_ *= 2;
 }
 
@@ -41,32 +46,37 @@ HostStore::~HostStore() {
 
 void HostStore::grow() {
   const size_t blocks = slab_bytes_ / block_bytes_, n = slabs_.size() + 1;
-  // give_back never allocates. By doubling: large allocations wait for whoever gets pages for a slab meanwhile.
+  // give_back never allocates. By doubling: large allocations wait for whoever gets pages for a
+  // slab meanwhile.
   if (free_.capacity() < n * blocks) free_.reserve(std::max(n * blocks, 2 * free_.capacity()));
   if (slabs_.capacity() < n) slabs_.reserve(std::max(n, 2 * slabs_.capacity()));
   Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks)};
   slab.data = source_->take(slab_bytes_);
   if (!slab.data)
-    fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes", slabs_.size() * slab_bytes_);
+    fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes",
+         slabs_.size() * slab_bytes_);
   next_ = slab.data;
   end_ = next_ + blocks * block_bytes_;
   slabs_.insert(std::upper_bound(slabs_.begin(), slabs_.end(), next_,
-                                 [](const std::byte* at, const Slab& other) { return std::less<>()(at, other.data); }),
+                                 [](const std::byte* at, const Slab& other) {
+                                   return std::less<>()(at, other.data);
+                                 }),
                 std::move(slab));
 }
 
 uint32_t& HostStore::holders(const std::byte* block) const {
-  const auto after = std::upper_bound(slabs_.begin(), slabs_.end(), block, [](const std::byte* at, const Slab& slab) {
-    return std::less<>()(at, slab.data);
-  });
+  const auto after = std::upper_bound(
+      slabs_.begin(), slabs_.end(), block,
+      [](const std::byte* at, const Slab& slab) { return std::less<>()(at, slab.data); });
   const Slab& slab = *(after - 1);
   return slab.holders[size_t(block - slab.data) / block_bytes_];
 }
 
 std::byte* HostStore::take() {
   if (in_use_ >= most_)
-    fail(RIFFLE_OUT_OF_MEMORY, "the KV of all sequences would exceed host_mem: %lld blocks of %zu bytes are in use", static_cast<long long>(in_use_),
-         block_bytes_);
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "the KV of all sequences would exceed host_mem: %lld blocks of %zu bytes are in use",
+         static_cast<long long>(in_use_), block_bytes_);
   std::byte* block;
   if (!free_.empty()) {
     block = free_.back();

@@ -1,4 +1,5 @@
-// Where all KV lives: equal blocks cut from slabs of host memory. A block may be held by several sequences that begin alike.
+// Where all KV lives: equal blocks cut from slabs of host memory. A block may be held by several
+// sequences that begin alike.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace riffle {
 
-// Where slabs come from: the operating system, or a GPU's pinned memory (backend/cuda/pinned_slabs.h).
+// Where slabs come from: the operating system, or a GPU's pinned memory
+// (backend/cuda/pinned_slabs.h).
 class SlabSource {
  public:
   virtual ~SlabSource() = default;
@@ -26,8 +28,8 @@ class HostStore {
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
 
-  // Blocks handed out one after the other are neighbours in memory where possible, so that reading a head's blocks in
-  // order streams. Throws RIFFLE_OUT_OF_MEMORY; then nothing was taken.
+  // Blocks handed out one after the other are neighbours in memory where possible, so that reading
+  // a head's blocks in order streams. Throws RIFFLE_OUT_OF_MEMORY; then nothing was taken.
   std::byte* take();
   // One more holder of a block that is held. Who writes to a block must be its only holder.
   void share(std::byte* block) { ++holders(block); }

@@ -5,10 +5,16 @@
 
 namespace riffle {
 
-KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
-                 ThreadPool* threads, std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
-    : layout_(layout), n_layers_(n_layers), n_kv_heads_(n_kv_heads), kernels_(kernels), threads_(threads),
-      host_digests_(host_digests), store_(layout.bytes(), std::move(slabs), limit) {}
+KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads,
+                 const cpu::Kernels* kernels, ThreadPool* threads,
+                 std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
+    : layout_(layout),
+      n_layers_(n_layers),
+      n_kv_heads_(n_kv_heads),
+      kernels_(kernels),
+      threads_(threads),
+      host_digests_(host_digests),
+      store_(layout.bytes(), std::move(slabs), limit) {}
 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
@@ -40,9 +46,12 @@ SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx
         h.blocks.push_back(from.heads[i].blocks[b]);
       }
       if (full < blocks) h.blocks.push_back(store_.take());
-      const size_t digested = std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
-      h.digests.assign(from.heads[i].digests.begin(), from.heads[i].digests.begin() + digested * stride);
-      h.bound_factor.assign(from.heads[i].bound_factor.begin(), from.heads[i].bound_factor.begin() + digested);
+      const size_t digested =
+          std::min(full, from.heads[i].bound_factor.size());  // none where the device has them
+      h.digests.assign(from.heads[i].digests.begin(),
+                       from.heads[i].digests.begin() + digested * stride);
+      h.bound_factor.assign(from.heads[i].bound_factor.begin(),
+                            from.heads[i].bound_factor.begin() + digested);
     }
     if (host_digests_) build_digests(s, n_tokens);  // what `from` lacks after memory ran out
   } catch (...) {
@@ -80,7 +89,8 @@ void KvStore::reserve(SequenceKv& s, int64_t n_tokens) {
   const size_t want = layout_.blocks(n_tokens);
   try {
     // Full when it was shared, and cut since.
-    if (n_tokens > s.n_tokens) make_own(s, s.n_tokens / layout_.block_size, layout_.blocks(s.n_tokens));
+    if (n_tokens > s.n_tokens)
+      make_own(s, s.n_tokens / layout_.block_size, layout_.blocks(s.n_tokens));
     for (HeadKv& h : s.heads)
       while (h.blocks.size() < want) {
         h.blocks.reserve(h.blocks.size() + 1);
@@ -120,16 +130,17 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
   threads_->parallel_for(count, [&](int64_t i, int) {
     HeadKv& h = s.heads[first + i];
     if (s.selection)
-      s.selection->add_blocks(static_cast<int>((first + i) / n_kv_heads_), static_cast<int>((first + i) % n_kv_heads_),
-                              static_cast<int>(full), h.blocks.data());
+      s.selection->add_blocks(static_cast<int>((first + i) / n_kv_heads_),
+                              static_cast<int>((first + i) % n_kv_heads_), static_cast<int>(full),
+                              h.blocks.data());
     const size_t old = h.bound_factor.size();
     if (old >= full) return;
     h.digests.resize(full * stride);
     h.bound_factor.resize(full);
     for (size_t b = old; b < full; ++b)
-      h.bound_factor[b] =
-          kernels_->attention.digest_build(h.blocks[b], layout_.type, layout_.block_size, layout_.head_dim, s.spec.kind,
-                                           s.spec.with_mean, h.digests.data() + b * stride);
+      h.bound_factor[b] = kernels_->attention.digest_build(
+          h.blocks[b], layout_.type, layout_.block_size, layout_.head_dim, s.spec.kind,
+          s.spec.with_mean, h.digests.data() + b * stride);
   });
 }
 
@@ -151,7 +162,8 @@ void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
 void KvStore::begin_working_set(SequenceKv& s, int window) const {
   if (s.working_set && s.working_set->window() != window) s.working_set.reset();
   if (window == 0) return;
-  if (!s.working_set) s.working_set = std::make_unique<WorkingSet>(s.heads.size(), s.max_blocks, window);
+  if (!s.working_set)
+    s.working_set = std::make_unique<WorkingSet>(s.heads.size(), s.max_blocks, window);
   s.working_set->begin_step(s.n_tokens);
 }
 

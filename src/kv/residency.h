@@ -1,5 +1,6 @@
-// The KV of sequences as the engine sees it: held in the host store, and brought to where attention reads it. In place (the
-// CPU reads the host store itself), pooled (slots filled by copies; host_residency.h), or on a GPU (backend/cuda).
+// The KV of sequences as the engine sees it: held in the host store, and brought to where attention
+// reads it. In place (the CPU reads the host store itself), pooled (slots filled by copies;
+// host_residency.h), or on a GPU (backend/cuda).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace riffle {
 
-// One layer's KV while prefilling: blocks [n_kv_heads][n_blocks], readable up to n_tokens and writable beyond.
+// One layer's KV while prefilling: blocks [n_kv_heads][n_blocks], readable up to n_tokens and
+// writable beyond.
 struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
   std::byte* base = nullptr;           // where the blocks lie one after the other; null in place
@@ -27,18 +29,19 @@ class Residency {
   virtual ~Residency() = default;
   virtual int64_t slots() const = 0;  // 0 if in place
   virtual uint64_t host_bytes() const = 0;
-  virtual int64_t host_room() const = 0;  // blocks that host_mem leaves
+  virtual int64_t host_room() const = 0;                       // blocks that host_mem leaves
   virtual bool shared(const std::byte* host_block) const = 0;  // by several sequences
 
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
   virtual void destroy(SequenceKv& sequence) = 0;
-  // A sequence of the first n_tokens of another one (at most those it holds), which keeps them: KvStore::fork. On an error
-  // there is no new sequence and `from` holds what it held.
+  // A sequence of the first n_tokens of another one (at most those it holds), which keeps them:
+  // KvStore::fork. On an error there is no new sequence and `from` holds what it held.
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
-  // So many more blocks are going to be reserved soon: what takes time may be done meanwhile. Never fails.
+  // So many more blocks are going to be reserved soon: what takes time may be done meanwhile. Never
+  // fails.
   virtual void expect(int64_t n_blocks) { (void)n_blocks; }
   // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
@@ -47,23 +50,28 @@ class Residency {
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();
   }
-  // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own (SelectorState).
+  // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own
+  // (SelectorState).
   virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
   // A GPU keeps what was last voted for, until the sequence is cut or prefilled.
   virtual void require_votes(SequenceKv& sequence) { (void)sequence; }
 
   // ---- decode
-  // Makes the newest block of these sequences writable at position n_tokens and leaves room for `spare` more blocks in
-  // every layer; other sequences are parked to that end. Throws RIFFLE_NO_SLOT (every sequence still holds its KV).
+  // Makes the newest block of these sequences writable at position n_tokens and leaves room for
+  // `spare` more blocks in every layer; other sequences are parked to that end. Throws
+  // RIFFLE_NO_SLOT (every sequence still holds its KV).
   virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
-  // After n_tokens was advanced: blocks that became full go to the host store and get their digests.
+  // After n_tokens was advanced: blocks that became full go to the host store and get their
+  // digests.
   virtual void commit(SequenceKv& sequence) = 0;
 
   // ---- prefill
   virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
   // The layer is complete: build its digests, flush it, and drop what the device held of it.
   virtual void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
-  virtual uint64_t prefill_held() const { return 0; }  // that the device holds now for layers of prompts
+  virtual uint64_t prefill_held() const {
+    return 0;
+  }  // that the device holds now for layers of prompts
 
   ResidencyCounters counters;
 };

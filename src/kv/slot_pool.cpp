@@ -84,7 +84,8 @@ SlotPool::Grant SlotPool::take(uint64_t key, int partition, State state) {
     ++used_;
   } else {
     slot = p.oldest;
-    while (slot != kNone && slots_[slot].pins > 0) slot = slots_[slot].next;  // only FIFO lists pinned slots
+    while (slot != kNone && slots_[slot].pins > 0)
+      slot = slots_[slot].next;  // only FIFO lists pinned slots
     if (slot == kNone) return grant;
     unlink(p, slot);
     index_erase(slots_[slot].key);

@@ -1,4 +1,5 @@
-// The slot pool: which block is in which slot. Pure bookkeeping: it touches no block memory and knows no device.
+// The slot pool: which block is in which slot. Pure bookkeeping: it touches no block memory and
+// knows no device.
 //
 // States of a slot:
 //   FREE      holds nothing
@@ -6,10 +7,11 @@
 //   FLUSHING  full, on its way to the host store; pinned
 //   LOADING   promised to a block that is being copied in; pinned
 //   CLEAN     same bytes as in the host store; evictable while its pin count is 0
-//     FREE -fill-> FILLING -seal-> FLUSHING -flushed-> CLEAN -(victim)-> LOADING -loaded-> CLEAN -drop-> FREE
+//     FREE -fill-> FILLING -seal-> FLUSHING -flushed-> CLEAN -(victim)-> LOADING -loaded-> CLEAN
+//     -drop-> FREE
 // Invariants (tested as properties):
-//   used + free = slots; key <-> slot is a bijection; only CLEAN slots without pins are evicted; eviction never copies;
-//   a partition's slots are only given to its own blocks.
+//   used + free = slots; key <-> slot is a bijection; only CLEAN slots without pins are evicted;
+//   eviction never copies; a partition's slots are only given to its own blocks.
 // Not thread-safe: one owner. No allocation after construction.
 #pragma once
 #include <cstddef>
@@ -30,7 +32,8 @@ class SlotPool {
 
   struct Grant {
     int32_t slot = kNone;  // kNone: every slot of the partition is pinned
-    bool hit = false;      // the block was there; else the slot is LOADING and the caller copies, then calls loaded
+    bool hit = false;  // the block was there; else the slot is LOADING and the caller copies, then
+                       // calls loaded
     bool evicted = false;
   };
   // Finds the block or gives it a slot (a free one, else the policy's victim). Adds a pin.
@@ -43,11 +46,12 @@ class SlotPool {
   void flushed(int32_t slot);  // FLUSHING -> CLEAN
 
   void pin(int32_t slot);
-  // The last pin off a CLEAN slot makes it evictable and, for LRU, the most recently used: so release a row's blocks in
-  // reverse rank order, and the most critical end as the newest.
+  // The last pin off a CLEAN slot makes it evictable and, for LRU, the most recently used: so
+  // release a row's blocks in reverse rank order, and the most critical end as the newest.
   void unpin(int32_t slot);
 
-  // Forgets a block, whatever its state; it must have at most one pin (the one of its writer). No-op if absent.
+  // Forgets a block, whatever its state; it must have at most one pin (the one of its writer).
+  // No-op if absent.
   void drop(uint64_t key);
   void drop_slot(int32_t slot);
 
@@ -63,7 +67,8 @@ class SlotPool {
  private:
   struct Slot {
     uint64_t key = 0;
-    int32_t prev = kNone, next = kNone;  // in the partition's list, oldest first (LRU: unpinned, FIFO: used); or its free list (next)
+    int32_t prev = kNone, next = kNone;  // in the partition's list, oldest first (LRU: unpinned,
+                                         // FIFO: used); or its free list (next)
     int32_t pins = 0;
     int16_t partition = 0;
     State state = State::Free;

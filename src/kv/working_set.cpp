@@ -5,7 +5,10 @@
 namespace riffle {
 
 WorkingSet::WorkingSet(size_t n_rows, int64_t max_blocks, int window)
-    : max_blocks_(static_cast<size_t>(max_blocks)), window_(window), last_(n_rows * max_blocks_, 0), rows_(n_rows, 0),
+    : max_blocks_(static_cast<size_t>(max_blocks)),
+      window_(window),
+      last_(n_rows * max_blocks_, 0),
+      rows_(n_rows, 0),
       ring_(static_cast<size_t>(window)) {}
 
 void WorkingSet::begin_step(int64_t position) {

@@ -1,9 +1,8 @@
 // What both formats share in reading a configuration.
-#include "model/config_fields.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "model/config_fields.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -31,7 +30,8 @@ float positive(const Fields& fields, const std::string& key, double max, double 
   const auto x = fields.number(key);
   if (!x && fallback > 0) return static_cast<float>(fallback);
   if (!x || !(*x > 0) || !(*x <= max) || !(static_cast<float>(*x) > 0)) {
-    bad_model(fields.file(), key, x ? format("%g", *x) : "none", format("above 0 and at most %g", max));
+    bad_model(fields.file(), key, x ? format("%g", *x) : "none",
+              format("above 0 and at most %g", max));
   }
   return static_cast<float>(*x);
 }
@@ -42,7 +42,8 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
   c->hidden_dim = dimension(fields, keys.hidden_dim, kMaxDim);
   c->n_layers = dimension(fields, keys.n_layers, kMaxLayers);
   c->n_heads = dimension(fields, keys.n_heads, kMaxHeads);
-  c->n_kv_heads = dimension(fields, keys.n_kv_heads, kMaxHeads, defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
+  c->n_kv_heads = dimension(fields, keys.n_kv_heads, kMaxHeads,
+                            defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
   if (c->n_heads % c->n_kv_heads != 0) {
     bad_model(file, keys.n_kv_heads, std::to_string(c->n_kv_heads),
               "a divisor of " + keys.n_heads + " = " + std::to_string(c->n_heads));
@@ -52,7 +53,8 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
               "a divisor of " + keys.dim + " = " + std::to_string(c->dim));
   }
   c->head_dim = dimension(fields, keys.head_dim, kMaxHeadDim, c->dim / c->n_heads);
-  if (c->head_dim % 2 != 0) bad_model(file, keys.head_dim, std::to_string(c->head_dim), "an even number");
+  if (c->head_dim % 2 != 0)
+    bad_model(file, keys.head_dim, std::to_string(c->head_dim), "an even number");
   if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim) {
     bad_model(file, keys.head_dim, std::to_string(c->head_dim),
               "at most " + std::to_string(kMaxDim) + " together with " + keys.n_heads);
@@ -65,9 +67,12 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
 
 void finish_yarn(RopeScaling* s, double attention_factor, double mscale, double mscale_all_dim) {
   // YaRN (arXiv 2309.00071, 3.4): attention grows a little sharper with the factor.
-  const auto sharper = [&](double m) { return s->factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(s->factor)) + 1; };
+  const auto sharper = [&](double m) {
+    return s->factor <= 1 ? 1.0 : 0.1 * m * std::log(static_cast<double>(s->factor)) + 1;
+  };
   if (attention_factor > 0) s->attention_factor = static_cast<float>(attention_factor);
-  else if (mscale > 0 && mscale_all_dim > 0) s->attention_factor = static_cast<float>(sharper(mscale) / sharper(mscale_all_dim));
+  else if (mscale > 0 && mscale_all_dim > 0)
+    s->attention_factor = static_cast<float>(sharper(mscale) / sharper(mscale_all_dim));
   else s->attention_factor = static_cast<float>(sharper(1));
 }
 

@@ -1,23 +1,25 @@
-// Model configuration out of GGUF metadata or config.json. Whatever would change the arithmetic and is not implemented
-// is refused by name, never ignored.
+// Model configuration out of GGUF metadata or config.json. Whatever would change the arithmetic and
+// is not implemented is refused by name, never ignored.
 #pragma once
 #include "model/formats/gguf.h"
 #include "model/model.h"
 
 namespace riffle {
 
-// name, bos_id, eos_id, eos_ids and tied_output are filled too (tied: the file has no output tensor).
-// Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+// name, bos_id, eos_id, eos_ids and tied_output are filled too (tied: the file has no output
+// tensor). Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 Config config_from_gguf(const GgufFile& gguf);
 
-// file: config.json of a Hugging Face folder (transformers' LlamaConfig, its defaults included). name stays empty;
-// bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+// file: config.json of a Hugging Face folder (transformers' LlamaConfig, its defaults included).
+// name stays empty; bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL,
+// RIFFLE_UNSUPPORTED.
 Config config_from_json(const FileView& file);
 
 // Adds id to eos_ids, once; -1 is none.
 void add_end_token(int id, Config* config);
 
-// file: generation_config.json. Adds the tokens that it ends answers with to eos_ids. Throws RIFFLE_BAD_MODEL.
+// file: generation_config.json. Adds the tokens that it ends answers with to eos_ids. Throws
+// RIFFLE_BAD_MODEL.
 void add_generation_config(const FileView& file, Config* config);
 
 }  // namespace riffle

@@ -20,7 +20,8 @@ class Fields {
 };
 
 struct Keys {
-  std::string dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx, norm_eps, rope_theta;
+  std::string dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx, norm_eps,
+      rope_theta;
 };
 
 struct Defaults {
@@ -37,6 +38,7 @@ float positive(const Fields& fields, const std::string& key, double max, double 
 void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& defaults, Config* c);
 
 // Sets attention_factor by factor, or by what the file gives (0: nothing).
-void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale, double mscale_all_dim);
+void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale,
+                 double mscale_all_dim);
 
 }  // namespace riffle

@@ -52,9 +52,10 @@ class JsonFields : public Fields {
   const json& object_;
 };
 
-const Keys kJsonKeys = {"hidden_size",         "intermediate_size",   "head_dim",   "num_hidden_layers",
-                            "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings",
-                            "rms_norm_eps",        "rope_theta"};
+const Keys kJsonKeys = {"hidden_size",       "intermediate_size",       "head_dim",
+                        "num_hidden_layers", "num_attention_heads",     "num_key_value_heads",
+                        "vocab_size",        "max_position_embeddings", "rms_norm_eps",
+                        "rope_theta"};
 
 // Keys that change the arithmetic, and the value with which they do not.
 struct Neutral {
@@ -77,7 +78,8 @@ constexpr Neutral kJsonNeutral[] = {
     {"rotary_pct", 1},
     {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"use_qk_norm", "qk_norm", "alibi", "is_encoder_decoder", "rope_interleaved", "use_mrope"};
+constexpr const char* kJsonFalse[] = {"use_qk_norm",        "qk_norm",          "alibi",
+                                      "is_encoder_decoder", "rope_interleaved", "use_mrope"};
 
 // What a model_type stands for: transformers' defaults, and which options its code has.
 struct Family {
@@ -103,7 +105,8 @@ const Family& family_of(const JsonFields& fields, const json& config) {
       if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
       for (const json& name : *names) {
         if (name != family.class_name)
-          unsupported(file, "architectures", shown(name), std::string("\"") + family.class_name + "\"");
+          unsupported(file, "architectures", shown(name),
+                      std::string("\"") + family.class_name + "\"");
       }
     }
     return family;
@@ -111,18 +114,21 @@ const Family& family_of(const JsonFields& fields, const json& config) {
   unsupported(file, "model_type", "\"" + *type + "\"", known);
 }
 
-// Which layers have a sliding window; transformers: Mistral all, Qwen2 from max_window_layers on, if it is used at all.
+// Which layers have a sliding window; transformers: Mistral all, Qwen2 from max_window_layers on,
+// if it is used at all.
 void read_window(const JsonFields& fields, const json& config, const Family& family, Config* c) {
   const std::string& file = fields.file();
   const auto given = fields.integer("sliding_window");
   const bool named = config.contains("sliding_window");  // null: none
   uint64_t window = given.value_or(0);
   if (family.window == Family::ALWAYS && !named) window = 4096;
-  if (family.window == Family::NEVER && window != 0) unsupported(file, "sliding_window", std::to_string(window), "null");
+  if (family.window == Family::NEVER && window != 0)
+    unsupported(file, "sliding_window", std::to_string(window), "null");
   if (family.window == Family::IF_USED) {
     if (!fields.boolean("use_sliding_window").value_or(false)) window = 0;
     else if (!named) window = 4096;
-    c->first_window_layer = static_cast<int>(std::min<uint64_t>(fields.integer("max_window_layers").value_or(28), c->n_layers));
+    c->first_window_layer = static_cast<int>(
+        std::min<uint64_t>(fields.integer("max_window_layers").value_or(28), c->n_layers));
   } else if (fields.boolean("use_sliding_window").value_or(false) && window == 0) {
     unsupported(file, "use_sliding_window", "true", "false");
   }
@@ -131,27 +137,33 @@ void read_window(const JsonFields& fields, const json& config, const Family& fam
   if (!types) return;
   if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
   if (types->size() != static_cast<size_t>(c->n_layers)) {
-    bad_model(file, "layer_types", std::to_string(types->size()) + " entries", std::to_string(c->n_layers) + ", one a layer");
+    bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
+              std::to_string(c->n_layers) + ", one a layer");
   }
   int first = 0;  // full layers, then windowed ones
   while (first < c->n_layers && (*types)[first] == "full_attention") ++first;
   for (int l = first; l < c->n_layers; ++l) {
     if ((*types)[l] != "sliding_attention" || c->sliding_window == 0)
       unsupported(file, "layer_types", shown((*types)[l]) + " at " + std::to_string(l),
-                  c->sliding_window == 0 ? "\"full_attention\" (sliding_window is not set)" : "\"full_attention\", then \"sliding_attention\" to the end");
+                  c->sliding_window == 0
+                      ? "\"full_attention\" (sliding_window is not set)"
+                      : "\"full_attention\", then \"sliding_attention\" to the end");
   }
   c->first_window_layer = first;
 }
 
 // rope: the object, where: its name in the file.
-void read_rope_scaling(const std::string& file, const json& rope, const std::string& where, const json& config, Config* c) {
+void read_rope_scaling(const std::string& file, const json& rope, const std::string& where,
+                       const json& config, Config* c) {
   if (!rope.is_object()) bad_model(file, where, shown(rope), "an object or null");
   const JsonFields fields(file, rope);
   const auto named = fields.string("rope_type");
   const std::string type = named ? *named : fields.string("type").value_or("default");
   RopeScaling& s = c->rope;
   std::vector<std::string> known = {"rope_type", "type", "rope_theta", "finetuned"};
-  const auto also = [&](std::initializer_list<const char*> names) { known.insert(known.end(), names.begin(), names.end()); };
+  const auto also = [&](std::initializer_list<const char*> names) {
+    known.insert(known.end(), names.begin(), names.end());
+  };
   const auto number = [&](const char* key, double fallback) {
     return positive(fields, key, 1e6, fallback);
   };
@@ -161,7 +173,8 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
     s.type = RopeScaling::DYNAMIC, also({"factor", "original_max_position_embeddings"});
   } else if (type == "yarn") {
     s.type = RopeScaling::YARN;
-    also({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"});
+    also({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+          "beta_slow", "mscale", "mscale_all_dim", "truncate"});
   } else if (type == "llama3") {
     s.type = RopeScaling::LLAMA3;
     also({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"});
@@ -174,7 +187,8 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
     if (name == "partial_rotary_factor" && value == 1) continue;
     unsupported(file, where + "." + name, shown(value), "none, with type \"" + type + "\"");
   }
-  if (!fields.boolean("truncate").value_or(true)) unsupported(file, where + ".truncate", "false", "true");
+  if (!fields.boolean("truncate").value_or(true))
+    unsupported(file, where + ".truncate", "false", "true");
   if (s.type == RopeScaling::NONE) return;
   s.factor = number("factor", 0);
   if (s.type == RopeScaling::LINEAR) return;
@@ -185,15 +199,18 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
     s.low_freq_factor = number("low_freq_factor", 0);
     s.high_freq_factor = number("high_freq_factor", 0);
     if (!(s.high_freq_factor > s.low_freq_factor)) {
-      bad_model(file, where + ".high_freq_factor", format("%g", s.high_freq_factor), format("above low_freq_factor = %g", s.low_freq_factor));
+      bad_model(file, where + ".high_freq_factor", format("%g", s.high_freq_factor),
+                format("above low_freq_factor = %g", s.low_freq_factor));
     }
   } else if (s.type == RopeScaling::YARN) {
     s.beta_fast = number("beta_fast", 32);
     s.beta_slow = number("beta_slow", 1);
-    if (!(c->rope_theta > 1)) bad_model(file, "rope_theta", format("%g", c->rope_theta), "above 1 with yarn");
-    finish_yarn(&s, fields.number("attention_factor").value_or(0), fields.number("mscale").value_or(0),
-                fields.number("mscale_all_dim").value_or(0));
-    c->n_ctx = std::max(c->n_ctx, static_cast<int>(std::min(double(1 << 28), double(s.original_ctx) * s.factor)));
+    if (!(c->rope_theta > 1))
+      bad_model(file, "rope_theta", format("%g", c->rope_theta), "above 1 with yarn");
+    finish_yarn(&s, fields.number("attention_factor").value_or(0),
+                fields.number("mscale").value_or(0), fields.number("mscale_all_dim").value_or(0));
+    c->n_ctx = std::max(
+        c->n_ctx, static_cast<int>(std::min(double(1 << 28), double(s.original_ctx) * s.factor)));
   }
 }
 
@@ -201,7 +218,8 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   const std::string& file = fields.file();
   for (const Neutral& n : kJsonNeutral) {
     const auto value = fields.number(n.key);
-    if (value && *value != n.value) unsupported(file, n.key, format("%g", *value), format("%g or null", n.value));
+    if (value && *value != n.value)
+      unsupported(file, n.key, format("%g", *value), format("%g or null", n.value));
   }
   for (const char* key : kJsonFalse) {
     if (fields.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
@@ -215,25 +233,30 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   if (!family.bias_fields) bias("mlp_bias", false);
   if (!family.bias_fields && !family.qkv_bias) bias("attention_bias", false);
   if (const json* layers = find(config, "no_rope_layers"); layers && *layers != json::array()) {
-    const bool all = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const json& rope) { return rope == 1; });
+    const bool all = layers->is_array() && std::all_of(layers->begin(), layers->end(),
+                                                       [](const json& rope) { return rope == 1; });
     if (!all) unsupported(file, "no_rope_layers", shown(*layers), "null (RoPE in every layer)");
   }
   if (const json* scale = find(config, "attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
   const std::string act = fields.string("hidden_act").value_or("silu");
-  if (act != "silu" && act != "swish") unsupported(file, "hidden_act", "\"" + act + "\"", "\"silu\"");
+  if (act != "silu" && act != "swish")
+    unsupported(file, "hidden_act", "\"" + act + "\"", "\"silu\"");
   for (const char* key : {"quantization_config", "compression_config"}) {
-    if (const json* value = find(config, key)) unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
+    if (const json* value = find(config, key))
+      unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
   }
 }
 
 // A number, or a list of them. None of them, or -1: empty.
-std::vector<int> token_ids(const std::string& file, const json& config, const char* key, int vocab_size) {
+std::vector<int> token_ids(const std::string& file, const json& config, const char* key,
+                           int vocab_size) {
   std::vector<int> ids;
   const json* value = find(config, key);
   if (!value) return ids;
   const auto add = [&](const json& id) {
-    if (id.is_number_integer() && !id.is_number_unsigned() && id == -1) return;  // to the library 2^64 - 1 is equal to -1
+    if (id.is_number_integer() && !id.is_number_unsigned() && id == -1)
+      return;  // to the library 2^64 - 1 is equal to -1
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
       bad_model(file, key, shown(id), "an id below vocab_size = " + std::to_string(vocab_size));
     }
@@ -244,7 +267,8 @@ std::vector<int> token_ids(const std::string& file, const json& config, const ch
     return ids;
   }
   if (value->size() > kMaxTokenIds) {
-    bad_model(file, key, std::to_string(value->size()) + " ids", "at most " + std::to_string(kMaxTokenIds));
+    bad_model(file, key, std::to_string(value->size()) + " ids",
+              "at most " + std::to_string(kMaxTokenIds));
   }
   for (const json& id : *value) add(id);
   return ids;
@@ -290,7 +314,8 @@ Config config_from_json(const FileView& file) {
 
 void add_generation_config(const FileView& file, Config* config) {
   const json root = parse_json_object(file);
-  for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size)) add_end_token(id, config);
+  for (const int id : token_ids(file.name, root, "eos_token_id", config->vocab_size))
+    add_end_token(id, config);
   if (config->eos_id < 0) config->eos_id = first_or_none(config->eos_ids);
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "model/text/bpe.h"
 #include "model/config.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/hf_folder.h"
 #include "model/formats/mapped_file.h"
+#include "model/text/bpe.h"
 #include "model/text/tokenizer_json.h"
 #include "util/error.h"
 
@@ -14,7 +14,8 @@ namespace riffle {
 
 namespace {
 
-// Rows of the embedding beyond the last piece are padding; pieces beyond the last row would have no embedding.
+// Rows of the embedding beyond the last piece are padding; pieces beyond the last row would have no
+// embedding.
 void check_vocab(const Model& model, const std::string& where) {
   const int n_pieces = model.tokenizer->vocab_size();
   if (n_pieces > model.config.vocab_size) {
@@ -49,35 +50,42 @@ std::shared_ptr<MappedFile> open_tokenizer(const std::string& path) {
   return file;
 }
 
-// A token added after training, which has no piece in tokenizer.model; nullptr if there is none but the padding token.
-const TokenizerConfig::AddedToken* token_beyond(const TokenizerConfig& config, const Tokenizer& tokenizer) {
+// A token added after training, which has no piece in tokenizer.model; nullptr if there is none but
+// the padding token.
+const TokenizerConfig::AddedToken* token_beyond(const TokenizerConfig& config,
+                                                const Tokenizer& tokenizer) {
   for (const auto& token : config.added_tokens) {
-    if (token.id >= static_cast<uint64_t>(tokenizer.vocab_size()) && token.text != config.pad_token) return &token;
+    if (token.id >= static_cast<uint64_t>(tokenizer.vocab_size()) && token.text != config.pad_token)
+      return &token;
   }
   return nullptr;
 }
 
 TokenizerConfig tokenizer_settings(const std::string& folder) {
   const std::string path = folder + "/tokenizer_config.json";
-  return file_exists(path) ? parse_tokenizer_config(MappedFile::open(path)->view()) : TokenizerConfig();
+  return file_exists(path) ? parse_tokenizer_config(MappedFile::open(path)->view())
+                           : TokenizerConfig();
 }
 
-// tokenizer: set where the files come to nothing but tokenizer.model's, which had to be made to know.
-FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config, const Config& model,
-                       std::unique_ptr<Tokenizer>* tokenizer) {
+// tokenizer: set where the files come to nothing but tokenizer.model's, which had to be made to
+// know.
+FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config,
+                       const Config& model, std::unique_ptr<Tokenizer>* tokenizer) {
   const std::string sentencepiece = folder + "/tokenizer.model", json = folder + "/tokenizer.json";
   FolderVocab vocab;
   vocab.add_bos = config.add_bos.value_or(true);
   if (file_exists(sentencepiece) || !file_exists(json)) {
     vocab.sentencepiece = open_tokenizer(sentencepiece);
-    *tokenizer = tokenizer_from_model(vocab.sentencepiece->view().text(), sentencepiece, vocab.add_bos);
+    *tokenizer =
+        tokenizer_from_model(vocab.sentencepiece->view().text(), sentencepiece, vocab.add_bos);
     const auto* beyond = token_beyond(config, **tokenizer);
     if (!beyond) return vocab;
     // sentencepiece would never produce its id.
     if (!file_exists(json)) {
-      unsupported(folder + "/tokenizer_config.json", "added_tokens_decoder",
-                  "token \"" + beyond->text + "\" with id " + std::to_string(beyond->id),
-                  "only the " + std::to_string((*tokenizer)->vocab_size()) + " pieces of tokenizer.model");
+      unsupported(
+          folder + "/tokenizer_config.json", "added_tokens_decoder",
+          "token \"" + beyond->text + "\" with id " + std::to_string(beyond->id),
+          "only the " + std::to_string((*tokenizer)->vocab_size()) + " pieces of tokenizer.model");
     }
     tokenizer->reset();
   }
@@ -93,8 +101,8 @@ FolderVocab read_vocab(const std::string& folder, const TokenizerConfig& config,
   return vocab;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder, const TokenizerConfig& config,
-                                               const Config& model) {
+std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder,
+                                               const TokenizerConfig& config, const Config& model) {
   std::unique_ptr<Tokenizer> tokenizer;
   FolderVocab vocab = read_vocab(folder, config, model, &tokenizer);
   return tokenizer ? std::move(tokenizer) : tokenizer_from_bpe(std::move(*vocab.bpe));
@@ -133,7 +141,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf) {
 }
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress) {
-  if (path.find('\0') != std::string::npos) throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
+  if (path.find('\0') != std::string::npos)
+    throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
   return is_folder(path) ? load_folder(path, progress) : load_gguf(path, progress);
 }
 

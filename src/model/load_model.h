@@ -2,10 +2,10 @@
 #pragma once
 #include <memory>
 
-#include "model/text/bpe.h"
 #include "model/formats/gguf.h"
 #include "model/formats/mapped_file.h"
 #include "model/model.h"
+#include "model/text/bpe.h"
 
 namespace riffle {
 
@@ -18,8 +18,9 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf);
 // The vocabulary of a Hugging Face folder, as its files have it.
 struct FolderVocab {
   std::shared_ptr<MappedFile> sentencepiece;  // tokenizer.model; null: none
-  std::optional<BpeSpec> bpe;  // of tokenizer.json, where there is no tokenizer.model or where that lacks added tokens
-  bool add_bos = true;         // with sentencepiece alone
+  std::optional<BpeSpec>
+      bpe;  // of tokenizer.json, where there is no tokenizer.model or where that lacks added tokens
+  bool add_bos = true;  // with sentencepiece alone
 };
 FolderVocab vocab_of_folder(const std::string& folder, const Config& config);
 

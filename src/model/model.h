@@ -1,5 +1,6 @@
-// What is in a model file: configuration, weights as views of the mapped file, tokenizer, chat template.
-// Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading knows which it was.
+// What is in a model file: configuration, weights as views of the mapped file, tokenizer, chat
+// template. Both formats (GGUF, Hugging Face folder) end in this one struct; nothing after loading
+// knows which it was.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,12 +17,13 @@ namespace riffle {
 class Tokenizer;
 class MappedFile;
 
-inline constexpr int kQ8Block = 32;       // values per Q8_0 block: one f16 scale, then 32 int8
+inline constexpr int kQ8Block = 32;  // values per Q8_0 block: one f16 scale, then 32 int8
 inline constexpr int kQ8BlockBytes = 34;
 
-// A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May be unaligned.
-// Without data it is a synthetic one, which has no bytes anywhere: element i (row-major) is what kernels/common/synthetic.h makes of
-// (seed, i), times scale. A device makes it where it needs it; the CPU devices need materialize().
+// A matrix inside a mapped file, row-major: row r begins at data + r * row_bytes(type, cols). May
+// be unaligned. Without data it is a synthetic one, which has no bytes anywhere: element i
+// (row-major) is what kernels/common/synthetic.h makes of (seed, i), times scale. A device makes it
+// where it needs it; the CPU devices need materialize().
 struct Tensor {
   DType type = DType::F32;
   int64_t rows = 0, cols = 0;
@@ -31,15 +33,16 @@ struct Tensor {
   int64_t bytes() const { return rows * row_bytes(type, cols); }
 };
 
-// How positions beyond the first trained length are brought into it; model/rope.h says what each does.
+// How positions beyond the first trained length are brought into it; model/rope.h says what each
+// does.
 struct RopeScaling {
   enum Type : uint8_t { NONE, LINEAR, DYNAMIC, YARN, LLAMA3, FACTORS } type = NONE;
   float factor = 1;
-  int original_ctx = 0;                          // the first trained length; DYNAMIC, YARN, LLAMA3
-  float attention_factor = 1;                    // YARN: of cosines and sines
-  float beta_fast = 32, beta_slow = 1;           // YARN
+  int original_ctx = 0;                 // the first trained length; DYNAMIC, YARN, LLAMA3
+  float attention_factor = 1;           // YARN: of cosines and sines
+  float beta_fast = 32, beta_slow = 1;  // YARN
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
-  std::vector<float> factors;                    // FACTORS: by which each frequency is divided [head_dim/2]
+  std::vector<float> factors;  // FACTORS: by which each frequency is divided [head_dim/2]
 };
 
 struct Config {
@@ -49,10 +52,10 @@ struct Config {
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
   int n_layers = 0;
-  int n_heads = 0;           // query heads
-  int n_kv_heads = 0;        // divides n_heads
+  int n_heads = 0;     // query heads
+  int n_kv_heads = 0;  // divides n_heads
   int vocab_size = 0;
-  int n_ctx = 0;             // trained length
+  int n_ctx = 0;  // trained length
   float norm_eps = 0;
   float rope_theta = 0;
   RopeScaling rope;
@@ -62,11 +65,14 @@ struct Config {
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
-  // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face pairs (i, i+head_dim/2).
-  // The forward pass undoes it when it rotates, so that q and k look alike from there on.
+  // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face
+  // pairs (i, i+head_dim/2). The forward pass undoes it when it rotates, so that q and k look alike
+  // from there on.
   bool rope_interleaved = false;
 
-  bool ends_answer(int token) const { return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end(); }
+  bool ends_answer(int token) const {
+    return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
+  }
   int window(int layer) const { return layer >= first_window_layer ? sliding_window : 0; }
 };
 
@@ -85,19 +91,19 @@ struct LayerWeights {
 struct Weights {
   Tensor embedding;  // [vocab_size][dim]
   std::vector<LayerWeights> layers;
-  Tensor final_norm; // [1][dim] F32
-  Tensor output;     // [vocab_size][dim]; the embedding itself when tied
+  Tensor final_norm;  // [1][dim] F32
+  Tensor output;      // [vocab_size][dim]; the embedding itself when tied
 };
 
 struct Model {
   Config config;
   Weights weights;
-  std::string format;         // "gguf", "safetensors" or "synthetic"
-  std::string chat_template;  // text, or empty
-  std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
+  std::string format;                                      // "gguf", "safetensors" or "synthetic"
+  std::string chat_template;                               // text, or empty
+  std::unique_ptr<Tokenizer> tokenizer;                    // null: the model has none
   std::vector<std::shared_ptr<MappedFile>> files;          // keep the views alive
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
-  std::vector<Buffer> generated;                           // bytes of synthetic tensors that have some
+  std::vector<Buffer> generated;  // bytes of synthetic tensors that have some
   uint64_t n_params = 0, weight_bytes = 0;
 
   Model();
@@ -106,14 +112,17 @@ struct Model {
   Model& operator=(Model&&) noexcept;
 };
 
-// Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the pieces of type unused
-// at the vocabulary's end, which converters put in for such rows ("[PAD32000]"). An end token is never left out.
+// Only ids below it may be drawn. Beyond are rows of the output that no piece belongs to, and the
+// pieces of type unused at the vocabulary's end, which converters put in for such rows
+// ("[PAD32000]"). An end token is never left out.
 int drawable_ids(const Model& model);
 
-// progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be empty.
+// progress(done, total) in bytes; returns false to cancel (then Error RIFFLE_ABORTED). May be
+// empty.
 using LoadProgress = std::function<bool(double done, double total)>;
 
-// path: a .gguf file or a Hugging Face folder. Throws Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+// path: a .gguf file or a Hugging Face folder. Throws Error: RIFFLE_IO, RIFFLE_BAD_MODEL,
+// RIFFLE_UNSUPPORTED.
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
 
 }  // namespace riffle

@@ -1,4 +1,5 @@
-// Ids of the parts of text that were encoded last: texts often begin alike (one document and many questions).
+// Ids of the parts of text that were encoded last: texts often begin alike (one document and many
+// questions).
 #pragma once
 #include <cstdint>
 #include <list>
@@ -10,7 +11,8 @@
 
 namespace riffle {
 
-// Any number of threads may use one. max_bytes: of texts and ids; beyond it, the part whose last use was longest ago goes.
+// Any number of threads may use one. max_bytes: of texts and ids; beyond it, the part whose last
+// use was longest ago goes.
 class PartMemory {
  public:
   explicit PartMemory(size_t max_bytes) : max_bytes_(max_bytes) {}

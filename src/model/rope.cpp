@@ -9,12 +9,14 @@ namespace riffle {
 
 namespace {
 
-// YaRN (Peng et al., arXiv 2309.00071, 3.2): the dimension whose wave turns so often within the original length.
+// YaRN (Peng et al., arXiv 2309.00071, 3.2): the dimension whose wave turns so often within the
+// original length.
 double yarn_dimension(double rotations, int head_dim, double theta, double original) {
   return head_dim * std::log(original / (rotations * 2 * M_PI)) / (2 * std::log(theta));
 }
 
-// Dimensions that turn often are kept, those that hardly turn are interpolated, between them a ramp.
+// Dimensions that turn often are kept, those that hardly turn are interpolated, between them a
+// ramp.
 void yarn(const RopeScaling& s, int head_dim, float theta, std::vector<float>* frequency) {
   double low = yarn_dimension(s.beta_fast, head_dim, theta, s.original_ctx);
   double high = yarn_dimension(s.beta_slow, head_dim, theta, s.original_ctx);
@@ -22,13 +24,15 @@ void yarn(const RopeScaling& s, int head_dim, float theta, std::vector<float>* f
   high = std::min(std::ceil(high), head_dim - 1.0);
   if (low == high) high += 0.001;
   for (size_t j = 0; j < frequency->size(); ++j) {
-    const float ramp = std::clamp(static_cast<float>((static_cast<double>(j) - low) / (high - low)), 0.0f, 1.0f);
+    const float ramp =
+        std::clamp(static_cast<float>((static_cast<double>(j) - low) / (high - low)), 0.0f, 1.0f);
     float& f = (*frequency)[j];
     f = f / s.factor * ramp + f * (1 - ramp);
   }
 }
 
-// Llama 3.1 (Grattafiori et al., arXiv 2407.21783; the rule is transformers' "llama3"): by wave length.
+// Llama 3.1 (Grattafiori et al., arXiv 2407.21783; the rule is transformers' "llama3"): by wave
+// length.
 void llama3(const RopeScaling& s, std::vector<float>* frequency) {
   const float original = static_cast<float>(s.original_ctx);
   const float longest = original / s.low_freq_factor, shortest = original / s.high_freq_factor;
@@ -39,7 +43,8 @@ void llama3(const RopeScaling& s, std::vector<float>* frequency) {
       f /= s.factor;
       continue;
     }
-    const float smooth = (original / wave - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+    const float smooth =
+        (original / wave - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
     f = (1 - smooth) * f / s.factor + smooth * f;
   }
 }
@@ -57,7 +62,8 @@ void RopeFrequencies::row(int64_t position, float* out) const {
 RopeFrequencies rope_frequencies(const Config& c, int64_t n_ctx) {
   const RopeScaling& s = c.rope;
   float theta = c.rope_theta;
-  // NTK-aware scaling by the length (transformers' "dynamic"): the base grows so that the slowest wave reaches it.
+  // NTK-aware scaling by the length (transformers' "dynamic"): the base grows so that the slowest
+  // wave reaches it.
   if (s.type == RopeScaling::DYNAMIC && n_ctx > s.original_ctx && c.head_dim > 2) {
     const double stretch = static_cast<double>(s.factor) * n_ctx / s.original_ctx - (s.factor - 1);
     theta = static_cast<float>(theta * std::pow(stretch, c.head_dim / (c.head_dim - 2.0)));
@@ -65,7 +71,8 @@ RopeFrequencies rope_frequencies(const Config& c, int64_t n_ctx) {
   RopeFrequencies r;
   r.frequency.resize(c.head_dim / 2);
   for (int j = 0; j < c.head_dim / 2; ++j)
-    r.frequency[j] = 1.0f / std::pow(theta, static_cast<float>(2 * j) / static_cast<float>(c.head_dim));
+    r.frequency[j] =
+        1.0f / std::pow(theta, static_cast<float>(2 * j) / static_cast<float>(c.head_dim));
   if (s.type == RopeScaling::LINEAR) {  // Chen et al., arXiv 2306.15595
     for (float& f : r.frequency) f /= s.factor;
   } else if (s.type == RopeScaling::YARN) {
@@ -83,7 +90,8 @@ std::string rope_scaling_text(const RopeScaling& s) {
   switch (s.type) {
     case RopeScaling::NONE: return "none";
     case RopeScaling::LINEAR: return format("linear, factor %g", s.factor);
-    case RopeScaling::DYNAMIC: return format("dynamic, factor %g beyond %d", s.factor, s.original_ctx);
+    case RopeScaling::DYNAMIC:
+      return format("dynamic, factor %g beyond %d", s.factor, s.original_ctx);
     case RopeScaling::YARN: return format("yarn, factor %g of %d", s.factor, s.original_ctx);
     case RopeScaling::LLAMA3: return format("llama3, factor %g of %d", s.factor, s.original_ctx);
     case RopeScaling::FACTORS: return "factors of the file";

@@ -1,5 +1,5 @@
-// Angles of rotary position embedding (RoPE, Su et al., arXiv 2104.09864) and how models stretch them beyond the length
-// they were first trained with.
+// Angles of rotary position embedding (RoPE, Su et al., arXiv 2104.09864) and how models stretch
+// them beyond the length they were first trained with.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,14 +11,15 @@ namespace riffle {
 struct RopeFrequencies {
   std::vector<float> frequency;  // [head_dim/2] radians per position
   float scale = 1;               // cosines and sines are multiplied by it (YaRN)
-  // cosine and sine of each pair at a position: out[head_dim/2][2]. The angle is rounded to f32 before its cosine is
-  // taken, as the models were trained (transformers does so): at position 30,000 the rounding is far larger than the
-  // error of a cosine.
+  // cosine and sine of each pair at a position: out[head_dim/2][2]. The angle is rounded to f32
+  // before its cosine is taken, as the models were trained (transformers does so): at position
+  // 30,000 the rounding is far larger than the error of a cosine.
   void row(int64_t position, float* out) const;
 };
 
-// n_ctx: the length of the context. It matters for DYNAMIC alone, whose frequencies follow from the length that is to be
-// reached; here they stay the same for the whole context, so that keys and queries agree.
+// n_ctx: the length of the context. It matters for DYNAMIC alone, whose frequencies follow from the
+// length that is to be reached; here they stay the same for the whole context, so that keys and
+// queries agree.
 RopeFrequencies rope_frequencies(const Config& config, int64_t n_ctx);
 
 // "none", "linear, factor 8", ...

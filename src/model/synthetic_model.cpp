@@ -54,7 +54,8 @@ uint16_t bf16_of(float x) {  // finite; to nearest, ties to even
 template <class T, class Convert>
 void fill_values(const Tensor& t, int64_t row, std::byte* out, Convert&& convert) {
   for (int64_t c = 0; c < t.cols; ++c) {
-    const T v = convert(synthetic::weight(t.seed, static_cast<uint64_t>(row * t.cols + c), t.scale));
+    const T v =
+        convert(synthetic::weight(t.seed, static_cast<uint64_t>(row * t.cols + c), t.scale));
     std::memcpy(out + c * static_cast<int64_t>(sizeof v), &v, sizeof v);
   }
 }
@@ -75,7 +76,8 @@ void fill_small_blocks(const Tensor& t, int64_t row, std::byte* out) {
     uint32_t high = 0;
     std::byte low[16] = {};
     for (int j = 0; j < 32; ++j) {
-      const uint32_t q = synthetic::few_bits(t.seed, static_cast<uint64_t>(row * t.cols + c + j), bits);
+      const uint32_t q =
+          synthetic::few_bits(t.seed, static_cast<uint64_t>(row * t.cols + c + j), bits);
       low[j % 16] |= static_cast<std::byte>((q & 15) << j / 16 * 4);
       high |= (q >> 4) << j;
     }
@@ -84,10 +86,12 @@ void fill_small_blocks(const Tensor& t, int64_t row, std::byte* out) {
   }
 }
 
-// Q4_K, Q5_K: f16 d, dmin; 12 bytes of scales and minima; 5 bits: 32 bytes of high bits; 128 of halves (cpu/quants.h).
+// Q4_K, Q5_K: f16 d, dmin; 12 bytes of scales and minima; 5 bits: 32 bytes of high bits; 128 of
+// halves (cpu/quants.h).
 void fill_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
   const int bits = t.type == DType::Q5_K ? 5 : 4;
-  const float middle = static_cast<float>(1 << bits) / 2 - 0.5f, d = synthetic::d_k(t.scale, middle);
+  const float middle = static_cast<float>(1 << bits) / 2 - 0.5f,
+              d = synthetic::d_k(t.scale, middle);
   for (int64_t c = 0; c < t.cols; c += 256, out += dtype_info(t.type).block_bytes) {
     std::memset(out, 0, static_cast<size_t>(dtype_info(t.type).block_bytes));
     put_f16(out, d), put_f16(out + 2, middle * d);
@@ -98,11 +102,13 @@ void fill_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
         out[4 + g] |= static_cast<std::byte>(s), out[8 + g] |= static_cast<std::byte>(s);
       } else {
         out[8 + g] = static_cast<std::byte>((s & 15) * 17);
-        out[g] |= static_cast<std::byte>(s >> 4 << 6), out[4 + g] |= static_cast<std::byte>(s >> 4 << 6);
+        out[g] |= static_cast<std::byte>(s >> 4 << 6),
+            out[4 + g] |= static_cast<std::byte>(s >> 4 << 6);
       }
       for (int l = 0; l < 32; ++l) {
         const uint32_t q = synthetic::few_bits(t.seed, i + l, bits);
-        out[(bits == 5 ? 48 : 16) + g / 2 * 32 + l] |= static_cast<std::byte>((q & 15) << g % 2 * 4);
+        out[(bits == 5 ? 48 : 16) + g / 2 * 32 + l] |=
+            static_cast<std::byte>((q & 15) << g % 2 * 4);
         if (bits == 5) out[16 + l] |= static_cast<std::byte>(q >> 4 << g);
       }
     }
@@ -118,7 +124,8 @@ void fill_q6_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
       const int part = j / 128, quarter = j % 128 / 32, l = j % 32;
       out[part * 64 + quarter % 2 * 32 + l] |= static_cast<std::byte>((q & 15) << quarter / 2 * 4);
       out[128 + part * 32 + l] |= static_cast<std::byte>(q >> 4 << 2 * quarter);
-      if (j % 16 == 0) out[192 + j / 16] = static_cast<std::byte>(synthetic::sub_scale(t.seed, i / 16));
+      if (j % 16 == 0)
+        out[192 + j / 16] = static_cast<std::byte>(synthetic::sub_scale(t.seed, i / 16));
     }
     put_f16(out + 208, synthetic::d_k(t.scale, 32) / 2);
   }
@@ -129,7 +136,8 @@ void fill_q6_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
 void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
   switch (t.type) {
     case DType::F32: return fill_values<float>(t, row, out, [](float v) { return v; });
-    case DType::F16: return fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
+    case DType::F16:
+      return fill_values<uint16_t>(t, row, out, [](float v) { return cpu::f32_to_f16(v); });
     case DType::BF16: return fill_values<uint16_t>(t, row, out, bf16_of);
     case DType::Q4_0:
     case DType::Q4_1:
@@ -144,7 +152,8 @@ void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
   for (int64_t c = 0; c < t.cols; c += kQ8Block, out += kQ8BlockBytes) {
     std::memcpy(out, &scale, sizeof scale);
     for (int64_t j = 0; j < kQ8Block; ++j)
-      out[2 + j] = static_cast<std::byte>(synthetic::quant(t.seed, static_cast<uint64_t>(row * t.cols + c + j)));
+      out[2 + j] = static_cast<std::byte>(
+          synthetic::quant(t.seed, static_cast<uint64_t>(row * t.cols + c + j)));
   }
 }
 
@@ -192,10 +201,12 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   };
   std::mt19937_64 seeds(1);
   const auto matrix = [&](int64_t rows, int64_t cols) {
-    return count({weight_type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
+    return count(
+        {weight_type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
   };
   const auto norm = [&] { return count({DType::F32, 1, s.dim, model->owned[0]->data(), 0, 0}); };
-  const int64_t q_width = int64_t{s.n_heads} * s.head_dim, kv_width = int64_t{s.n_kv_heads} * s.head_dim;
+  const int64_t q_width = int64_t{s.n_heads} * s.head_dim,
+                kv_width = int64_t{s.n_kv_heads} * s.head_dim;
   Weights& w = model->weights;
   w.embedding = matrix(s.vocab_size, s.dim);
   w.layers.resize(s.n_layers);

@@ -96,12 +96,14 @@ class Binder {
   // Norm weights and biases: F32 whatever the file has.
   Tensor vector(const std::string& name, int64_t cols) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
-    if (is_quantised(*raw.type)) unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    if (is_quantised(*raw.type))
+      unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
     auto values = std::make_unique<std::vector<float>>(cols);
     for (int64_t i = 0; i < cols; ++i) {
       const float value = element(raw, i);
       if (!std::isfinite(value)) {
-        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)), "finite values");
+        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
+                  "finite values");
       }
       (*values)[i] = value;
     }
@@ -117,7 +119,8 @@ class Binder {
       if (used_.count(name)) continue;
       // Old checkpoints carry the RoPE frequencies, which follow from rope_theta.
       if (name.ends_with(".rotary_emb.inv_freq")) continue;
-      unsupported(raw.file, "tensor " + name, "a tensor that a model of this kind and size does not have",
+      unsupported(raw.file, "tensor " + name,
+                  "a tensor that a model of this kind and size does not have",
                   "none (no other biases, no experts, no further layers)");
     }
   }
@@ -136,15 +139,19 @@ class Binder {
  private:
   const RawTensor& find(const std::string& name, const std::vector<uint64_t>& shape) {
     const auto it = table_.find(name);
-    if (it == table_.end()) bad_model(where_, "tensor " + name, "none", "shape " + shape_text(shape));
+    if (it == table_.end())
+      bad_model(where_, "tensor " + name, "none", "shape " + shape_text(shape));
     const RawTensor& raw = it->second;
-    // GGUF and safetensors may write a vector as a matrix of one row, or pad shapes with ones in front.
+    // GGUF and safetensors may write a vector as a matrix of one row, or pad shapes with ones in
+    // front.
     size_t ones = 0;
     while (raw.shape.size() - ones > shape.size() && raw.shape[ones] == 1) ++ones;
     if (!std::equal(raw.shape.begin() + ones, raw.shape.end(), shape.begin(), shape.end())) {
       bad_model(raw.file, name + " shape", shape_text(raw.shape), shape_text(shape));
     }
-    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K");
+    if (!raw.type)
+      unsupported(raw.file, name + " type", raw.type_name,
+                  "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K");
     used_.insert(name);
     bound_.push_back(&raw);
     uint64_t elements = 1;
@@ -163,8 +170,8 @@ class Binder {
 
 }  // namespace
 
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names, const std::string& where,
-                  const LoadProgress& progress) {
+void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
+                  const std::string& where, const LoadProgress& progress) {
   const Config& c = model.config;
   const int64_t q_rows = static_cast<int64_t>(c.n_heads) * c.head_dim;
   const int64_t kv_rows = static_cast<int64_t>(c.n_kv_heads) * c.head_dim;
@@ -205,7 +212,8 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
   } else {
     w.output = binder.matrix(names.output, c.vocab_size, c.dim);
   }
-  if (c.rope.type == RopeScaling::FACTORS) binder.ignore("rope_freqs.weight");  // read with the config
+  if (c.rope.type == RopeScaling::FACTORS)
+    binder.ignore("rope_freqs.weight");  // read with the config
   binder.refuse_the_rest();
   binder.report(progress);
 }

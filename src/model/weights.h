@@ -1,4 +1,5 @@
-// From the tensors a file lists to the weights of a Llama: names, shapes and types checked, nothing copied but norms.
+// From the tensors a file lists to the weights of a Llama: names, shapes and types checked, nothing
+// copied but norms.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,8 +11,8 @@
 
 namespace riffle {
 
-// A tensor as a file lists it. Its bytes were checked to lie inside the file and to match type and shape, unless the
-// type is one riffle does not have.
+// A tensor as a file lists it. Its bytes were checked to lie inside the file and to match type and
+// shape, unless the type is one riffle does not have.
 struct RawTensor {
   std::string file;             // for error texts
   std::string type_name;        // as the file's format spells it: "Q4_K", "F8_E4M3"
@@ -31,17 +32,18 @@ struct TensorNames {
 };
 extern const TensorNames kGgufNames, kHuggingFaceNames;
 
-// Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64 bits, a dimension
-// is zero, or rows of Q8_0 are not whole blocks.
+// Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64
+// bits, a dimension is zero, or rows of Q8_0 are not whole blocks.
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes);
 
 // "[512][1408]"
 std::string shape_text(const std::vector<uint64_t>& shape);
 
-// Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for missing tensors.
-// Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED (tensor type; a tensor that the
-// config does not ask for, such as a bias), RIFFLE_ABORTED (progress said so).
-void bind_weights(Model& model, const TensorTable& table, const TensorNames& names, const std::string& where,
-                  const LoadProgress& progress);
+// Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for
+// missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED
+// (tensor type; a tensor that the config does not ask for, such as a bias), RIFFLE_ABORTED
+// (progress said so).
+void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
+                  const std::string& where, const LoadProgress& progress);
 
 }  // namespace riffle

@@ -7,12 +7,12 @@
 
 namespace riffle {
 
-// A part is small enough that every thread of 8 has one where two rows have some ten thousand tokens,
-// and long enough (some microseconds) that handing it out costs next to nothing.
+// A part is small enough that every thread of 8 has one where two rows have some ten thousand
+// tokens, and long enough (some microseconds) that handing it out costs next to nothing.
 static constexpr int kPartTokens = 2048;
 
-// plan.work: tops [g][stride], sums [g][stride], the query. Heads lie whole cache lines apart, so that
-// threads with neighbouring parts do not write to the same ones.
+// plan.work: tops [g][stride], sums [g][stride], the query. Heads lie whole cache lines apart, so
+// that threads with neighbouring parts do not write to the same ones.
 static int64_t stride_of(const Row& row) { return (int64_t(row.n_blocks) + 15) / 16 * 16; }
 static void* query_of(const Row& row, RowPlan& plan) {
   return plan.work.as<float>() + 2 * row.g * stride_of(row);
@@ -24,8 +24,8 @@ int prepare_masses(const Row& row, int sink_blocks, int window_blocks, RowPlan& 
   if (row.n_full <= int64_t(sink_blocks) + window_blocks) return 0;
   const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
   if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
-    fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d", row.layer, row.head,
-         keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
+    fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
+         row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
   plan.work.reserve(2 * row.g * stride_of(row) * sizeof(float) + keys->query_bytes(row.g));
   keys->prepare_query(row.q, row.g, query_of(row, plan));
   return (row.n_full + part_blocks(row) - 1) / part_blocks(row);

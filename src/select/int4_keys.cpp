@@ -27,17 +27,21 @@ void Int4Keys::add_blocks(int layer, int head, int n_full, const std::byte* cons
       h.mean.resize(layout_.head_dim);
       h.segments.emplace_back(size_t(segment_bytes(layout_)));
     }
-    std::byte* codes = h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
-    kernels_->select.int4_encode(blocks[h.n], layout_.type, layout_.block_size, layout_.head_dim, codes);
+    std::byte* codes =
+        h.segments[h.n / kSegmentBlocks].as<std::byte>() + h.n % kSegmentBlocks * block_bytes_;
+    kernels_->select.int4_encode(blocks[h.n], layout_.type, layout_.block_size, layout_.head_dim,
+                                 codes);
     // The same sums in the same order as kernels/cuda/select/value_means.cu.
     const int d = layout_.head_dim;
     std::vector<float> sum(d, 0.0f), value(d);
     for (int t = 0; t < layout_.block_size; ++t) {
-      kernels_->attention.kv_load(blocks[h.n] + layout_.value_offset() + t * layout_.row_bytes(), d, layout_.type, value.data());
+      kernels_->attention.kv_load(blocks[h.n] + layout_.value_offset() + t * layout_.row_bytes(), d,
+                                  layout_.type, value.data());
       for (int j = 0; j < d; ++j) sum[j] += value[j];
     }
     for (float& v : sum) v *= 1.0f / static_cast<float>(layout_.block_size);
-    kernels_->attention.kv_store(sum.data(), d, KvType::F16, const_cast<uint16_t*>(value_mean(h, h.n)));
+    kernels_->attention.kv_store(sum.data(), d, KvType::F16,
+                                 const_cast<uint16_t*>(value_mean(h, h.n)));
     ++h.n;  // last: what was thrown above leaves the head as it was
   }
 }
@@ -61,7 +65,8 @@ uint64_t Int4Keys::bytes() const {
 }
 
 uint64_t Int4Keys::bytes_for(const StateShape& shape, int64_t n_tokens) {
-  const int64_t full = n_tokens / shape.layout.block_size, segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
+  const int64_t full = n_tokens / shape.layout.block_size,
+                segments = (full + kSegmentBlocks - 1) / kSegmentBlocks;
   const uint64_t mean = segments > 0 ? shape.layout.head_dim * sizeof(float) : 0;
   const uint64_t heads = uint64_t(shape.n_layers) * shape.n_kv_heads;
   return heads * (segments * segment_bytes(shape.layout) + mean);
@@ -83,8 +88,8 @@ const float* Int4Keys::mean_value(int layer, int head, int n_full) {
   return h.mean.data();
 }
 
-void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out, int64_t ldo,
-                      int next) const {
+void Int4Keys::scores(int layer, int head, int first, int n, const void* query, int g, float* out,
+                      int64_t ldo, int next) const {
   const int64_t groups = layout_.block_size / cpu::kInt4Group;
   for (int b = first, run; b < first + n; b += run) {
     run = std::min(first + n - b, kSegmentBlocks - b % kSegmentBlocks);

@@ -1,13 +1,16 @@
-// Learn From the Past for Sparse indexing (LFPS; algorithms.md 6): exact top tokens among those that the attention of
-// earlier queries makes likely. The tables are in lfps_tables.h; here is a step.
+// Learn From the Past for Sparse indexing (LFPS; algorithms.md 6): exact top tokens among those
+// that the attention of earlier queries makes likely. The tables are in lfps_tables.h; here is a
+// step.
 //
-// [P] the sinks' share (5, 6, 11-14) and the bypass, exact scores inside the candidates, top-k, update over what was
-// taken. [I] a row is a KV head: its tables take the mean weights of its g query heads, and it is bypassed when all of
-// them are. [I] a group's top-k is by the sum of its heads' softmaxes over the candidates (soft vote, as
-// TokenSelect's). [I] attended to: sinks, the top-k, and the recent window; the last two are I of (10). As the paper's
-// CPU part, this attends itself: it has the scores, and single tokens are too few for the kernels of whole blocks. [I]
-// a context that grew by more than was prefilled has no kept means: they are taken anew whenever it has doubled. [I] a
-// sequence that no prompt started (or that another selector prefilled) takes its first step's top-k over all keys.
+// [P] the sinks' share (5, 6, 11-14) and the bypass, exact scores inside the candidates, top-k,
+// update over what was taken. [I] a row is a KV head: its tables take the mean weights of its g
+// query heads, and it is bypassed when all of them are. [I] a group's top-k is by the sum of its
+// heads' softmaxes over the candidates (soft vote, as TokenSelect's). [I] attended to: sinks, the
+// top-k, and the recent window; the last two are I of (10). As the paper's CPU part, this attends
+// itself: it has the scores, and single tokens are too few for the kernels of whole blocks. [I] a
+// context that grew by more than was prefilled has no kept means: they are taken anew whenever it
+// has doubled. [I] a sequence that no prompt started (or that another selector prefilled) takes its
+// first step's top-k over all keys.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -33,18 +36,20 @@ struct Learnt {
   LfpsTables tables;
   bool started = false;
   std::vector<float> mean_key, mean_value;  // [d], of all tokens but the sinks
-  std::vector<float> rho;                   // [g]: Var(q.k) / |q|^2; the scale of q cancels as long as it is the same
-  int64_t mean_of = 0;                      // tokens held when they were taken
+  std::vector<float>
+      rho;              // [g]: Var(q.k) / |q|^2; the scale of q cancels as long as it is the same
+  int64_t mean_of = 0;  // tokens held when they were taken
 };
 
 struct Head : Learnt {
   explicit Head(cpu::Isa isa) : Learnt(isa) {}
 
-  std::vector<int32_t> candidates;  // for a step at position candidates_for: ascending, without the recent window
+  std::vector<int32_t>
+      candidates;  // for a step at position candidates_for: ascending, without the recent window
   int64_t candidates_for = -1;
-  float alpha = 0, rate = 0;       // that they were made with
-  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure to stay: the first
-  // one may fail in some layers, and its prompt be taken back then.
+  float alpha = 0, rate = 0;  // that they were made with
+  // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure
+  // to stay: the first one may fail in some layers, and its prompt be taken back then.
   std::unique_ptr<Learnt> before;
   int64_t before_tokens = 0, prompted = 0;  // prompted: tokens held with the prompt
 
@@ -64,8 +69,8 @@ struct Scratch {
   std::vector<float> scores, sums;
 
   uint64_t bytes() const {
-    return (tables.touched.capacity() + tables.above.capacity() + tables.marked.capacity() + marks.capacity() +
-            rows.capacity()) *
+    return (tables.touched.capacity() + tables.above.capacity() + tables.marked.capacity() +
+            marks.capacity() + rows.capacity()) *
                8 +
            (ids.capacity() + scores.capacity() + sums.capacity()) * 4;
   }
@@ -86,7 +91,8 @@ struct Keys {
   // The keys of n ascending positions.
   void rows_of(const int32_t* ids, int64_t n, const void** rows) const {
     const std::byte* const* block = blocks;
-    const int64_t bytes = row_bytes, mask = (int64_t(1) << shift) - 1, full = int64_t(n_full) << shift;
+    const int64_t bytes = row_bytes, mask = (int64_t(1) << shift) - 1,
+                  full = int64_t(n_full) << shift;
     const int by = shift;
     while (n > 0 && ids[n - 1] >= full) --n, rows[n] = key(ids[n]);
     for (int64_t i = 0; i < n; ++i) rows[i] = block[ids[i] >> by] + (ids[i] & mask) * bytes;
@@ -94,7 +100,8 @@ struct Keys {
 };
 
 Keys keys_of(const Row& row) {
-  return {row.blocks, row.tail, row.n_full, std::countr_zero(static_cast<unsigned>(row.block_size)), row.row_bytes()};
+  return {row.blocks, row.tail, row.n_full, std::countr_zero(static_cast<unsigned>(row.block_size)),
+          row.row_bytes()};
 }
 
 class State : public SelectorState {
@@ -139,14 +146,16 @@ class State : public SelectorState {
   double decay() const { return decay_; }
   Head& head(int layer, int h) { return heads_[size_t(layer) * shape_.n_kv_heads + h]; }
 
-  // What was before a prompt is of no use when steps after it have stayed, wherever their selection came from.
+  // What was before a prompt is of no use when steps after it have stayed, wherever their selection
+  // came from.
   void add_blocks(int layer, int head, int n_full, const std::byte* const*) override {
     Head& h = this->head(layer, head);
     if (h.before && int64_t(n_full) * shape_.layout.block_size > h.prompted) h.before.reset();
   }
 
-  // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows on others adds to
-  // what their queries and the steps left, and outweighs it the more, the longer it is.
+  // (4), and the kept means of the head: from the prompt's last queries. [I] A prompt that follows
+  // on others adds to what their queries and the steps left, and outweighs it the more, the longer
+  // it is.
   void end_prompt(const PromptEnd& end) override {
     Head& head = this->head(end.layer, end.head);
     const int g = shape_.g, d = shape_.layout.head_dim;
@@ -165,7 +174,8 @@ class State : public SelectorState {
     const int queries = static_cast<int>(std::min<int64_t>({end.n, kPromptQueries, n - kSinks}));
     const cpu::GatherKernels& gather = *cpu::gather_kernels(shape_.kernels->isa);
     const auto full = static_cast<int>(shape_.layout.blocks(n));
-    const Keys keys{end.blocks, nullptr, full, std::countr_zero(static_cast<unsigned>(shape_.layout.block_size)),
+    const Keys keys{end.blocks, nullptr, full,
+                    std::countr_zero(static_cast<unsigned>(shape_.layout.block_size)),
                     static_cast<int64_t>(shape_.layout.row_bytes())};
     std::vector<const void*> rows(n - kSinks);
     for (int64_t i = kSinks; i < n; ++i) rows[i - kSinks] = keys.key(i);
@@ -176,7 +186,8 @@ class State : public SelectorState {
     for (int r = end.n - queries; r < end.n; ++r) {
       const int64_t at = end.pos0 + r, seen = at + 1 - kSinks;
       for (int j = 0; j < g * d; ++j) q[j] = end.q[r * end.stride + j] * scale;
-      gather.dot(q.data(), g, d, rows.data(), seen, shape_.layout.type, 0, scores.data(), n - kSinks);
+      gather.dot(q.data(), g, d, rows.data(), seen, shape_.layout.type, 0, scores.data(),
+                 n - kSinks);
       if (r == end.n - 1) keep_means(head, keys, n, q.data(), scores.data());
       for (int h = 0; h < g; ++h) {
         float sum;
@@ -190,14 +201,17 @@ class State : public SelectorState {
     head.started = true;
   }
 
-  // kbar, vbar and rho over all tokens but the sinks. scores: [g][n - kSinks], of the last query with all of them.
-  void keep_means(Head& head, const Keys& keys, int64_t n, const float* q, const float* scores) const {
+  // kbar, vbar and rho over all tokens but the sinks. scores: [g][n - kSinks], of the last query
+  // with all of them.
+  void keep_means(Head& head, const Keys& keys, int64_t n, const float* q,
+                  const float* scores) const {
     const int g = shape_.g, d = shape_.layout.head_dim;
     std::vector<double> sums(2 * d, 0.0);
     std::vector<float> one(d);
     for (int64_t i = kSinks; i < n; ++i)
       for (int value = 0; value < 2; ++value) {
-        shape_.kernels->attention.kv_load(keys.key(i) + value * keys.value_offset(), d, shape_.layout.type, one.data());
+        shape_.kernels->attention.kv_load(keys.key(i) + value * keys.value_offset(), d,
+                                          shape_.layout.type, one.data());
         for (int j = 0; j < d; ++j) sums[value * d + j] += one[j];
       }
     const auto count = static_cast<double>(n - kSinks);
@@ -219,20 +233,24 @@ class State : public SelectorState {
   }
 
   void truncate(int64_t n_tokens) override {
-    // A prompt that failed has replaced `before` in the layers it came to; what others keep is of the one before it.
+    // A prompt that failed has replaced `before` in the layers it came to; what others keep is of
+    // the one before it.
     int64_t last = 0;
     for (const Head& head : heads_)
       if (head.before) last = std::max(last, head.before_tokens);
     for (Head& head : heads_) {
       head.candidates_for = -1;
-      if (head.before && (head.before_tokens < last || n_tokens > head.prompted)) head.before.reset();
+      if (head.before && (head.before_tokens < last || n_tokens > head.prompted))
+        head.before.reset();
       head.prompted = std::min(head.prompted, n_tokens);
-      if (head.before && n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or is taken back
+      if (head.before &&
+          n_tokens <= head.before_tokens) {  // the prompt is gone: it failed, or is taken back
         static_cast<Learnt&>(head) = std::move(*head.before);
         head.before.reset();
       }
       try {
-        // Means beyond the cut are those that the step undone took: made again, it takes them again.
+        // Means beyond the cut are those that the step undone took: made again, it takes them
+        // again.
         const bool left = head.tables.truncate(n_tokens) && head.mean_of <= n_tokens + 1;
         if (!left || n_tokens <= kSinks) head.forget();
         else if (n_tokens < head.mean_of) head.mean_of = 0;
@@ -245,7 +263,8 @@ class State : public SelectorState {
   uint64_t bytes() const override {
     uint64_t sum = sizeof *this;
     const auto learnt = [](const Learnt& x) {
-      return x.tables.bytes() + (x.mean_key.size() + x.mean_value.size() + x.rho.size()) * sizeof(float);
+      return x.tables.bytes() +
+             (x.mean_key.size() + x.mean_value.size() + x.rho.size()) * sizeof(float);
     };
     for (const Head& head : heads_)
       sum += sizeof head + learnt(head) + head.candidates.capacity() * sizeof(int32_t) +
@@ -286,8 +305,9 @@ class Lfps : public Selector {
   // The tables; what candidates add depends on the text.
   uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
     const size_t means = size_t(2) * shape.layout.head_dim + shape.g;
-    return sizeof(State) + uint64_t(shape.n_layers) * shape.n_kv_heads *
-                               (sizeof(Head) + LfpsTables::table_bytes(n_tokens) + means * sizeof(float));
+    return sizeof(State) +
+           uint64_t(shape.n_layers) * shape.n_kv_heads *
+               (sizeof(Head) + LfpsTables::table_bytes(n_tokens) + means * sizeof(float));
   }
 
   void begin(const Row& row, RowPlan& plan) const override {
@@ -347,16 +367,18 @@ class Lfps : public Selector {
   }
 
   int64_t top_tokens(int64_t n) const {
-    const double k = s_.top_tokens <= 1 ? std::ceil(double(s_.top_tokens) * double(n)) : double(s_.top_tokens);
+    const double k =
+        s_.top_tokens <= 1 ? std::ceil(double(s_.top_tokens) * double(n)) : double(s_.top_tokens);
     return std::max<int64_t>(1, static_cast<int64_t>(std::min(k, double(n))));
   }
 
-  // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and those from
-  // first_recent on. scores, with n = kSinks + candidates: for each head at h * n the sinks' scores, then e^(score
-  // - top) of the tokens kept; behind all heads the kept tokens' weights: softmax over them, mean of the heads.
-  // sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
-  static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, Scratch& scratch, int64_t keep,
-                    int32_t first_recent) {
+  // Scores the sinks and scratch.ids, and keeps there (ascending) the `keep` best of the latter and
+  // those from first_recent on. scores, with n = kSinks + candidates: for each head at h * n the
+  // sinks' scores, then e^(score
+  // - top) of the tokens kept; behind all heads the kept tokens' weights: softmax over them, mean
+  // of the heads. sums: for each head top, sum. rows: the sinks' keys, the kept tokens' keys.
+  static void score(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
+                    Scratch& scratch, int64_t keep, int32_t first_recent) {
     const int g = row.g;
     std::vector<int32_t>& ids = scratch.ids;
     const auto n = static_cast<int64_t>(ids.size()), stride = kSinks + n;
@@ -369,7 +391,8 @@ class Lfps : public Selector {
     keys.rows_of(ids.data(), n, rows);
     float *scores = scratch.scores.data() + kSinks, *mean = scratch.scores.data() + g * stride;
     float *top = scratch.sums.data(), *sum = top + g, *weight = sum + g;
-    gather.dot(row.q, g, row.d, scratch.rows.data(), stride, row.type, 0, scratch.scores.data(), stride);
+    gather.dot(row.q, g, row.d, scratch.rows.data(), stride, row.type, 0, scratch.scores.data(),
+               stride);
     for (int h = 0; h < g; ++h) {
       top[h] = gather.softmax(scores + h * stride, n, &sum[h]);
       weight[h] = 1.0f / sum[h];
@@ -379,7 +402,8 @@ class Lfps : public Selector {
       scratch.marks.assign(n / 64 + 1, 0);
       uint64_t* marks = scratch.marks.data();
       mark_largest(row.kernels->select, gather, mean, n, keep, marks);
-      for (int64_t i = n; i-- > 0 && ids[i] >= first_recent;) marks[i >> 6] |= uint64_t(1) << (i & 63);
+      for (int64_t i = n; i-- > 0 && ids[i] >= first_recent;)
+        marks[i >> 6] |= uint64_t(1) << (i & 63);
       const int64_t kept = gather.pack(marks, n, ids.data(), rows);
       for (int h = 0; h < g; ++h) sum[h] = gather.pack_sum(marks, n, scores + h * stride);
       ids.resize(kept);
@@ -388,25 +412,28 @@ class Lfps : public Selector {
     gather.combine(scores, stride, weight, g, static_cast<int64_t>(ids.size()), mean);
   }
 
-  // The attention itself: scores are there already, so what is left are the values. Sinks apart, since they may
-  // outweigh all else.
-  static void attend(const Row& row, const cpu::GatherKernels& gather, Scratch& scratch, RowPlan& plan,
-                     int64_t n_candidates, int kept) {
+  // The attention itself: scores are there already, so what is left are the values. Sinks apart,
+  // since they may outweigh all else.
+  static void attend(const Row& row, const cpu::GatherKernels& gather, Scratch& scratch,
+                     RowPlan& plan, int64_t n_candidates, int kept) {
     const int g = row.g, d = row.d;
     const int64_t stride = kSinks + n_candidates;
     const float *top = scratch.sums.data(), *sum = top + g;
     plan.stand_in.resize(size_t(2) * g * d);
     plan.stand_in_l.resize(g);
     float *out = plan.stand_in.data(), *sinks = out + size_t(g) * d;
-    gather.values(scratch.scores.data() + kSinks, stride, g, d, scratch.rows.data() + kSinks, kept, row.type, out);
+    gather.values(scratch.scores.data() + kSinks, stride, g, d, scratch.rows.data() + kSinks, kept,
+                  row.type, out);
     std::vector<float>& l = plan.stand_in_l;
     for (int h = 0; h < g; ++h)
       l[h] = gather.softmax(scratch.scores.data() + h * stride, kSinks, &scratch.sums[2 * g + h]);
-    gather.values(scratch.scores.data(), stride, g, d, scratch.rows.data(), kSinks, row.type, sinks);
+    gather.values(scratch.scores.data(), stride, g, d, scratch.rows.data(), kSinks, row.type,
+                  sinks);
     for (int h = 0; h < g; ++h) {
       const float m = std::max(top[h], l[h]), a = std::exp(top[h] - m), b = std::exp(l[h] - m);
       const float total = sum[h] * a + scratch.sums[2 * g + h] * b;
-      for (int j = 0; j < d; ++j) out[h * d + j] = (out[h * d + j] * a + sinks[h * d + j] * b) / total;
+      for (int j = 0; j < d; ++j)
+        out[h * d + j] = (out[h * d + j] * a + sinks[h * d + j] * b) / total;
       l[h] = m + std::log(total);
     }
     plan.stand_in.resize(size_t(g) * d);
@@ -414,10 +441,11 @@ class Lfps : public Selector {
   }
 
   // Marks the `keep` largest of n scores (none negative); of equal ones those of lower index.
-  static void mark_largest(const cpu::SelectKernels& select, const cpu::GatherKernels& gather, const float* score,
-                           int64_t n, int64_t keep, uint64_t* marks) {
+  static void mark_largest(const cpu::SelectKernels& select, const cpu::GatherKernels& gather,
+                           const float* score, int64_t n, int64_t keep, uint64_t* marks) {
     // The largest bits that enough of them have, by bisection: as floats go, so do their bits.
-    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (a NaN has it, but nothing helps then)
+    uint32_t low = 0, high = 0x7f800001u;  // enough have low, too few have high (a NaN has it, but
+                                           // nothing helps then)
     for (int64_t count = n; count != keep && high - low > 1;) {
       const uint32_t middle = low + (high - low) / 2;
       const int64_t these = gather.count(score, n, middle);
@@ -433,8 +461,8 @@ class Lfps : public Selector {
   }
 
   // Without a prompt's end: the means of all tokens held, and this query's variance.
-  static void take_means(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const State& state,
-                         Head& head, Scratch& scratch) {
+  static void take_means(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
+                         const State& state, Head& head, Scratch& scratch) {
     const int64_t n = row.n_tokens - kSinks;
     std::vector<const void*> rows(n);
     for (int64_t i = 0; i < n; ++i) rows[i] = keys.key(i + kSinks);
@@ -463,8 +491,8 @@ class Lfps : public Selector {
   }
 
   // (5), (6): whether the sinks hold more than the bypass share for every head of the group.
-  bool sinks_hold(const Row& row, const Keys& keys, const cpu::GatherKernels& gather, const Head& head,
-                  Scratch& scratch) const {
+  bool sinks_hold(const Row& row, const Keys& keys, const cpu::GatherKernels& gather,
+                  const Head& head, Scratch& scratch) const {
     const int64_t n = row.n_tokens;
     const int local = static_cast<int>(std::min<int64_t>(kLocal, n - kSinks));
     const void* rows[kSinks + kLocal];
@@ -472,7 +500,8 @@ class Lfps : public Selector {
     for (int i = 0; i < local; ++i) rows[kSinks + i] = keys.key(n - local + i);
     constexpr int kStride = kSinks + kLocal;
     scratch.scores.resize(size_t(row.g) * kStride);
-    gather.dot(row.q, row.g, row.d, rows, kSinks + local, row.type, 0, scratch.scores.data(), kStride);
+    gather.dot(row.q, row.g, row.d, rows, kSinks + local, row.type, 0, scratch.scores.data(),
+               kStride);
     bool all = true;
     for (int h = 0; h < row.g; ++h) {
       const float* s = scratch.scores.data() + h * kStride;
@@ -488,9 +517,10 @@ class Lfps : public Selector {
     return top + std::log(sum);
   }
 
-  // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all between [P: sinks and
-  // mean value; I: the window]. Tables stay as they are.
-  static void bypass(const Row& row, const Head& head, int32_t first_recent, Scratch& scratch, RowPlan& plan) {
+  // Sinks and recent window exactly; the mean value, with the mass that (14) gives it, for all
+  // between [P: sinks and mean value; I: the window]. Tables stay as they are.
+  static void bypass(const Row& row, const Head& head, int32_t first_recent, Scratch& scratch,
+                     RowPlan& plan) {
     std::vector<int32_t>& ids = scratch.ids;
     ids.clear();
     for (int32_t i = 0; i < kSinks; ++i) ids.push_back(i);
@@ -508,6 +538,8 @@ class Lfps : public Selector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_lfps(const riffle_selection& settings) { return std::make_unique<Lfps>(settings); }
+std::unique_ptr<Selector> make_lfps(const riffle_selection& settings) {
+  return std::make_unique<Lfps>(settings);
+}
 
 }  // namespace riffle

@@ -10,7 +10,8 @@ namespace riffle {
 static constexpr double kSlack = 0.9;  // lists hold what is above this share of the mean
 static constexpr double kAlphaUnit = 2;
 static constexpr double kLeastFactor = 1e-30;
-static constexpr float kLeastStored = 1e-35f;  // below: 0, so that no arithmetic meets subnormal numbers
+static constexpr float kLeastStored =
+    1e-35f;  // below: 0, so that no arithmetic meets subnormal numbers
 
 void LfpsTables::Table::count() {
   double p1 = 0, p2 = 0, p3 = 0, p4 = 0;
@@ -191,10 +192,10 @@ void LfpsTables::update(double decay, int64_t t, const int32_t* ids, const float
   learnt_ = t + 1;
   const auto half = static_cast<float>(0.5 / c_);
   for (Table* table : {&v_, &s_})
-    table->n_lifted =
-        kernels_->lift(table->stored.data(), {table->by_distance, t}, ids, w, half, n, table->floor,
-                       undo_.before.data() + (table->by_distance ? n : 0), table->index.data() + table->n_live,
-                       table->value.data() + table->n_live, table->power);
+    table->n_lifted = kernels_->lift(
+        table->stored.data(), {table->by_distance, t}, ids, w, half, n, table->floor,
+        undo_.before.data() + (table->by_distance ? n : 0), table->index.data() + table->n_live,
+        table->value.data() + table->n_live, table->power);
 }
 
 // Leaves sums and lists to be made anew.
@@ -217,7 +218,8 @@ void LfpsTables::undo() {
 LfpsTables::Moments LfpsTables::moments(const Table& table, int64_t tokens) const {
   const auto n = static_cast<double>(tokens - kSinks);
   if (n < 1) return {0, 0, 0};
-  const double mean = table.power[0] / n, m2 = table.power[1] / n, m3 = table.power[2] / n, m4 = table.power[3] / n;
+  const double mean = table.power[0] / n, m2 = table.power[1] / n, m3 = table.power[2] / n,
+               m4 = table.power[3] / n;
   const double variance = m2 - mean * mean;
   if (!(variance > 1e-12 * m2)) return {mean, 0, 0};  // rounding of the sums, no more
   const double fourth = m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean;
@@ -225,9 +227,10 @@ LfpsTables::Moments LfpsTables::moments(const Table& table, int64_t tokens) cons
 }
 
 LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
-  // (8) survives only as constraints: a table's threshold falls with its own kurtosis and rises with alpha, and is not
-  // below its mean (9). [I]: mean + 2 alpha sd 2 k_other / (k + k_other): with the 2 the shipped model has nearly the
-  // paper's shares of candidates (its Table 4) from 4K to 32K tokens.
+  // (8) survives only as constraints: a table's threshold falls with its own kurtosis and rises
+  // with alpha, and is not below its mean (9). [I]: mean + 2 alpha sd 2 k_other / (k + k_other):
+  // with the 2 the shipped model has nearly the paper's shares of candidates (its Table 4) from 4K
+  // to 32K tokens.
   const Moments v = moments(v_, t + 1), s = moments(s_, t + 1);
   const auto threshold = [&](const Moments& own, const Moments& other) {
     if (own.sd == 0) return std::numeric_limits<double>::infinity();
@@ -237,8 +240,9 @@ LfpsTables::Thresholds LfpsTables::thresholds(int64_t t, double alpha) const {
   return {threshold(v, s), threshold(s, v), c_ * v.mean, c_ * s.mean};
 }
 
-// Drops what is out of date or has faded, takes in what was lifted, and marks positions as seen from step t: those
-// above `most` in scratch.marked, of the others those above `least` in scratch.above.
+// Drops what is out of date or has faded, takes in what was lifted, and marks positions as seen
+// from step t: those above `most` in scratch.marked, of the others those above `least` in
+// scratch.above.
 void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch& scratch) const {
   cpu::Sift sift{table.floor,
                  least,
@@ -256,18 +260,21 @@ void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch&
   float* value = table.value.data();
   int64_t kept = kernels_->sift(index, value, table.n_live, index, value, sift);
   sift.touched = nullptr;
-  kept += kernels_->sift(index + table.n_live, value + table.n_live, table.n_lifted, index + kept, value + kept, sift);
+  kept += kernels_->sift(index + table.n_live, value + table.n_live, table.n_lifted, index + kept,
+                         value + kept, sift);
   table.n_live = kept;
   table.n_lifted = 0;
 }
 
-void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch, std::vector<int32_t>& out) {
+void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch,
+                         std::vector<int32_t>& out) {
   out.clear();
   const int64_t last = t - kRecent;
   if (last < kSinks) return;
   const Thresholds th = thresholds(t, alpha);
   const double mean[2] = {th.v_mean / c_, th.s_mean / c_}, limit[2] = {th.v / c_, th.s / c_};
-  const size_t all_words = n_ / 64 + kPadding + 2;  // a step may prepare for the position after the last
+  const size_t all_words =
+      n_ / 64 + kPadding + 2;  // a step may prepare for the position after the last
   scratch.marked.assign(all_words, 0);
   scratch.above.assign(all_words, 0);
   if (updated_at_ >= 0) touch(scratch);
@@ -284,7 +291,8 @@ void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch,
   }
   updated_at_ = -1;
   if (rate > 0)
-    return rated(t, static_cast<int64_t>(std::ceil(rate * static_cast<double>(t + 1 - kSinks))), scratch, out);
+    return rated(t, static_cast<int64_t>(std::ceil(rate * static_cast<double>(t + 1 - kSinks))),
+                 scratch, out);
   // (9): o in {-1, 0, 1, 2}, kept where either table is above its mean; o = 0 always [I].
   uint64_t* above = scratch.above.data() + kPadding;
   const int64_t words = last / 64 + 1;
@@ -303,8 +311,8 @@ void LfpsTables::rated(int64_t t, int64_t want, const Scratch& scratch, std::vec
     const float score = std::max(i < n_ ? v_.stored[i] : 0.f, t - i < n_ ? s_.stored[t - i] : 0.f);
     keys_.push_back(uint64_t(~std::bit_cast<uint32_t>(score)) << 32 | static_cast<uint32_t>(i));
   };
-  // Positions above either table's mean outrank all others only if both means are passed by both: the larger one
-  // decides.
+  // Positions above either table's mean outrank all others only if both means are passed by both:
+  // the larger one decides.
   for (size_t k = 0; k < scratch.above.size(); ++k)
     for (uint64_t x = scratch.above[k] | scratch.marked[k]; x != 0; x &= x - 1) {
       const int64_t i = (static_cast<int64_t>(k) - kPadding) * 64 + std::countr_zero(x);
@@ -335,7 +343,8 @@ uint64_t LfpsTables::bytes() const {
   uint64_t sum = keys_.capacity() * sizeof(uint64_t) + undo_.ids.capacity() * sizeof(int32_t) +
                  (undo_.before.capacity() + undo_.v.size() + undo_.s.size()) * sizeof(float);
   for (const Table* table : {&v_, &s_})
-    sum += (table->stored.size() + table->value.size()) * sizeof(float) + table->index.size() * sizeof(int32_t);
+    sum += (table->stored.size() + table->value.size()) * sizeof(float) +
+           table->index.size() * sizeof(int32_t);
   return sum;
 }
 

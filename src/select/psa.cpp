@@ -1,8 +1,10 @@
-// Progressive sparse attention (PSA, Algorithm 1; algorithms.md 2): blocks in order of criticality, a microbatch at a
-// time, until the share of attention weight covered is estimated to exceed epsilon. All masses in the log domain.
+// Progressive sparse attention (PSA, Algorithm 1; algorithms.md 2): blocks in order of criticality,
+// a microbatch at a time, until the share of attention weight covered is estimated to exceed
+// epsilon. All masses in the log domain.
 //
-// With l the log-sum-exp of what was attended and x an estimate of that of what was not, the covered share is
-// sigmoid(l - x), so the test "share > epsilon" reads x < l + log((1 - epsilon) / epsilon).
+// With l the log-sum-exp of what was attended and x an estimate of that of what was not, the
+// covered share is sigmoid(l - x), so the test "share > epsilon" reads x < l + log((1 - epsilon) /
+// epsilon).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,7 +35,8 @@ class Psa : public Selector {
     r.rank_codes = ranks_by_codes(s_);
     // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
     r.host_only = r.rank_codes && (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO);
-    r.host_only_why = "with rank codes and stop bound or veto has no GPU kernels (paper and window have)";
+    r.host_only_why =
+        "with rank codes and stop bound or veto has no GPU kernels (paper and window have)";
     return r;
   }
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
@@ -83,7 +86,9 @@ class Psa : public Selector {
       switch (s_.stop) {
         case RIFFLE_STOP_PAPER: all &= state.smallest + log_left < limit; break;
         case RIFFLE_STOP_WINDOW: all &= largest + log_left < limit; break;
-        case RIFFLE_STOP_VETO: all &= state.smallest + log_left < limit && log_mass(state, state.left) < limit; break;
+        case RIFFLE_STOP_VETO:
+          all &= state.smallest + log_left < limit && log_mass(state, state.left) < limit;
+          break;
         case RIFFLE_STOP_BOUND: {
           const double left = suffix(plan, h)[ranked];
           all &= left > 0 && log_mass(state, left) <= limit;  // an underflow bounds nothing
@@ -95,25 +100,31 @@ class Psa : public Selector {
   }
 
  private:
-  // plan.state holds one for each query head, and for BOUND [g][n + 1] sums over the candidates ranked r and after.
+  // plan.state holds one for each query head, and for BOUND [g][n + 1] sums over the candidates
+  // ranked r and after.
   struct Head {
     double smallest = kInf;  // log mass of the smallest block seen
     double scale = 0;        // masses below are divided by e^scale
     double left = 0;         // VETO: sum of the lower bounds of what was not read
   };
   static Head& head(RowPlan& plan, int h) { return reinterpret_cast<Head*>(plan.state.data())[h]; }
-  static double log_mass(const Head& state, double mass) { return state.scale + std::log(std::max(mass, 0.0)); }
-  // VETO: lower bounds of the candidates' masses, in plan.scores behind the scores: [g][n], in token order.
+  static double log_mass(const Head& state, double mass) {
+    return state.scale + std::log(std::max(mass, 0.0));
+  }
+  // VETO: lower bounds of the candidates' masses, in plan.scores behind the scores: [g][n], in
+  // token order.
   static double mass(const RowPlan& plan, int h, int candidate) {
     const size_t n = plan.n_candidates();
     return plan.scores[n + h * n + candidate];
   }
   double* suffix(RowPlan& plan, int h) const {
     const size_t g = plan.state.size() / (sizeof(Head) / sizeof(double) + plan.n_candidates() + 1);
-    return plan.state.data() + g * sizeof(Head) / sizeof(double) + size_t(h) * (plan.n_candidates() + 1);
+    return plan.state.data() + g * sizeof(Head) / sizeof(double) +
+           size_t(h) * (plan.n_candidates() + 1);
   }
 
-  // BOUND: n_b e^(upper bound of the block's scores). VETO: n_b e^(q.mean), Jensen's lower bound (algorithms.md 2.2).
+  // BOUND: n_b e^(upper bound of the block's scores). VETO: n_b e^(q.mean), Jensen's lower bound
+  // (algorithms.md 2.2).
   void begin_bounds(const Row& row, RowPlan& plan) const {
     const int n = plan.n_candidates(), g = row.g, d = row.d, first = plan.first_candidate();
     if (n == 0) return;
@@ -135,19 +146,22 @@ class Psa : public Selector {
         for (int j = 0; j < d; ++j) abs_q[j] = std::fabs(q[j]);
         score(digests, row.digest_stride, n, d, q, nullptr, centre);
         score(digests, row.digest_stride, n, d, q, abs_q, bound);
-        for (int i = 0; i < n; ++i) bound[i] = centre[i] + row.bound_factor[first + i] * (bound[i] - centre[i]);
+        for (int i = 0; i < n; ++i)
+          bound[i] = centre[i] + row.bound_factor[first + i] * (bound[i] - centre[i]);
       }
       const float top = *std::max_element(bound, bound + n);
       Head& state = head(plan, h);
       state.scale = top + std::log(double(row.block_size));
       if (veto) {
-        // What is left is kept as total minus read. Where the difference drowns in rounding, what was read holds at
-        // least its own lower bound, so the veto would not be cast anyway.
+        // What is left is kept as total minus read. Where the difference drowns in rounding, what
+        // was read holds at least its own lower bound, so the veto would not be cast anyway.
         for (int i = 0; i < n; ++i) state.left += bound[i] = std::exp(bound[i] - top);
       } else {
         double* sums = suffix(plan, h);
         sums[n] = 0;
-        for (int r = n; r-- > 0;) sums[r] = sums[r + 1] + std::exp(double(bound[plan.at(plan.n_forced() + r) - first]) - top);
+        for (int r = n; r-- > 0;)
+          sums[r] =
+              sums[r + 1] + std::exp(double(bound[plan.at(plan.n_forced() + r) - first]) - top);
       }
     }
   }

@@ -94,7 +94,8 @@ static uint64_t rank_key(float score, uint32_t index) {
 
 void RowPlan::rank(const float* block_scores, int keep) {
   keys_.resize(n_candidates_);
-  for (int i = 0; i < n_candidates_; ++i) keys_[i] = rank_key(block_scores[i], first_candidate_ + i);
+  for (int i = 0; i < n_candidates_; ++i)
+    keys_[i] = rank_key(block_scores[i], first_candidate_ + i);
   n_kept_ = std::clamp(keep, 0, n_candidates_);
   sorted_ = 0;
 }
@@ -109,12 +110,14 @@ void RowPlan::rank_these(const int32_t* blocks, const float* block_scores, int n
 void RowPlan::extend(int ranked) {
   const auto n_ranked = static_cast<int>(keys_.size());
   while (sorted_ < ranked) {
-    // Most rows stop early, so a full sort would be wasted: each extension sorts as many again as there are.
+    // Most rows stop early, so a full sort would be wasted: each extension sorts as many again as
+    // there are.
     const int next = std::min(n_ranked, std::max(64, 2 * sorted_));
     const auto begin = keys_.begin() + sorted_;
     if (next < n_ranked) std::nth_element(begin, keys_.begin() + next, keys_.end());
     std::sort(keys_.begin() + sorted_, keys_.begin() + next);
-    for (int i = sorted_; i < next; ++i) order_.push_back(static_cast<int32_t>(keys_[i] & 0xffffffffu));
+    for (int i = sorted_; i < next; ++i)
+      order_.push_back(static_cast<int32_t>(keys_[i] & 0xffffffffu));
     sorted_ = next;
   }
 }
@@ -128,7 +131,8 @@ void key_scores(const Row& row, const std::byte* block, int n, float* out, int64
   for (int h = 0; h < row.g; ++h) {
     const float* q = row.q + h * row.d;
     if (row.type == KvType::F16) {  // an f16 key is a digest without a radius
-      row.kernels->attention.digest_score(reinterpret_cast<const uint16_t*>(block), row.d, n, row.d, q, nullptr, out + h * ldo);
+      row.kernels->attention.digest_score(reinterpret_cast<const uint16_t*>(block), row.d, n, row.d,
+                                          q, nullptr, out + h * ldo);
       continue;
     }
     for (int t = 0; t < n; ++t) {
@@ -145,13 +149,15 @@ int budget_blocks(const Row& row, float budget) {
   return static_cast<int>(std::min(std::ceil(tokens / row.block_size), double(row.n_blocks)));
 }
 
-// One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which are logarithms of a mass but
-// for what is the same for all.
-static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride, int g, RowPlan& plan) {
+// One score a candidate, in plan.scores, from those of g query heads, heads[h * stride + i], which
+// are logarithms of a mass but for what is the same for all.
+static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride, int g,
+                          RowPlan& plan) {
   const int n = plan.n_candidates();
   float* scores = plan.scores.data();
   std::vector<uint64_t> keys(combine == RIFFLE_GQA_UNION ? n : 0);
-  std::fill_n(scores, n, combine == RIFFLE_GQA_UNION ? -std::numeric_limits<float>::infinity() : 0.f);
+  std::fill_n(scores, n,
+              combine == RIFFLE_GQA_UNION ? -std::numeric_limits<float>::infinity() : 0.f);
   for (int h = 0; h < g; ++h) {
     const float* one = heads + h * stride;
     if (combine == RIFFLE_GQA_MEAN) {
@@ -209,7 +215,8 @@ static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_diges
         scratch[d + j] += std::fabs(row.q[h * d + j]);
       }
     for (float& v : scratch) v /= static_cast<float>(g);
-    score(digests, row.digest_stride, n, d, scratch.data(), mean_digest ? nullptr : scratch.data() + d, plan.scores.data());
+    score(digests, row.digest_stride, n, d, scratch.data(),
+          mean_digest ? nullptr : scratch.data() + d, plan.scores.data());
     return;
   }
   scratch.resize(d + size_t(g) * n);
@@ -217,7 +224,8 @@ static void score_by_digests(const Row& row, riffle_gqa combine, bool mean_diges
   float* heads = abs_q + d;
   for (int h = 0; h < g; ++h) {
     for (int j = 0; j < d; ++j) abs_q[j] = std::fabs(row.q[h * d + j]);
-    score(digests, row.digest_stride, n, d, row.q + h * d, mean_digest ? nullptr : abs_q, heads + int64_t(h) * n);
+    score(digests, row.digest_stride, n, d, row.q + h * d, mean_digest ? nullptr : abs_q,
+          heads + int64_t(h) * n);
   }
   combine_heads(combine, heads, n, g, plan);
 }

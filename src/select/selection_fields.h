@@ -1,5 +1,5 @@
-// What each setting of riffle_selection may be and which selectors read it: the one table that the library checks by and
-// shows to programs (riffle_selection_get_field).
+// What each setting of riffle_selection may be and which selectors read it: the one table that the
+// library checks by and shows to programs (riffle_selection_get_field).
 #pragma once
 #include <cstddef>
 #include <cstdint>

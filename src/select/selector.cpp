@@ -6,17 +6,22 @@
 namespace riffle {
 
 static bool ranks_as_psa(const riffle_selection& s) {
-  return s.selector == RIFFLE_SELECTOR_PSA || (s.selector == RIFFLE_SELECTOR_TWILIGHT && s.base == RIFFLE_BASE_PSA);
+  return s.selector == RIFFLE_SELECTOR_PSA ||
+         (s.selector == RIFFLE_SELECTOR_TWILIGHT && s.base == RIFFLE_BASE_PSA);
 }
 
 void check_selection(const riffle_selection& s) {
   if (s.struct_size != sizeof s)
-    fail(RIFFLE_BAD_ARGUMENT, "selection.struct_size is %zu, expected %zu", s.struct_size, sizeof s);
+    fail(RIFFLE_BAD_ARGUMENT, "selection.struct_size is %zu, expected %zu", s.struct_size,
+         sizeof s);
   for (const SelectionField& f : selection_fields())
     if (!f.allows(f.value(s)))
-      fail(RIFFLE_BAD_ARGUMENT, "selection.%s is %.9g, expected %s", f.name, f.value(s), f.range().c_str());
+      fail(RIFFLE_BAD_ARGUMENT, "selection.%s is %.9g, expected %s", f.name, f.value(s),
+           f.range().c_str());
   if (ranks_as_psa(s) && s.stop == RIFFLE_STOP_BOUND && s.digest == RIFFLE_DIGEST_MEAN)
-    fail(RIFFLE_BAD_ARGUMENT, "selection.stop is bound, expected paper, window or veto with digest mean: a mean bounds nothing from above, "
+    fail(RIFFLE_BAD_ARGUMENT,
+         "selection.stop is bound, expected paper, window or veto with digest mean: a mean bounds "
+         "nothing from above, "
          "digests quest and cuboid-mean do");
 }
 

@@ -1,18 +1,21 @@
-// The share selector, riffle's own: reads the blocks to which some query head gives more than a share of its attention weight, as
-// told by INT4 keys, in one pass.
+// The share selector, riffle's own: reads the blocks to which some query head gives more than a
+// share of its attention weight, as told by INT4 keys, in one pass.
 //
-// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which rank what matters all but
-// exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's targets (a share of all attention weight) spend
-// most of what they read on heads whose weight is spread over everything, where no single block changes the answer; what
-// does is a block that stands out. So a block is read for its own share of a head's weight, and a head that looks at
-// nothing in particular reads the forced blocks alone (measured: tools/bench/results/real-models.md). All of this is our choice.
+// Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which
+// rank what matters all but exactly, where a digest of 16 to 64 keys does not. PSA's and Twilight's
+// targets (a share of all attention weight) spend most of what they read on heads whose weight is
+// spread over everything, where no single block changes the answer; what does is a block that
+// stands out. So a block is read for its own share of a head's weight, and a head that looks at
+// nothing in particular reads the forced blocks alone (measured:
+// tools/bench/results/real-models.md). All of this is our choice.
 //
-// Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the mean of all values is added
-// with that share (SparQ, arXiv 2312.04985, section 3). Shares are used, not masses: an error that all estimates of a head
-// have in common cancels in a share.
+// Unread blocks still count. Their share of a head's weight is estimated from INT4 keys, and the
+// mean of all values is added with that share (SparQ, arXiv 2312.04985, section 3). Shares are
+// used, not masses: an error that all estimates of a head have in common cancels in a share.
 //
-// The codes of all blocks are looked at. To look only at those of the best digests (a quarter of them) was tried: in text
-// whose lines are much alike, digests of any kind leave out the block that holds the answer.
+// The codes of all blocks are looked at. To look only at those of the best digests (a quarter of
+// them) was tried: in text whose lines are much alike, digests of any kind leave out the block that
+// holds the answer.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -25,8 +28,8 @@
 namespace riffle {
 namespace {
 
-// Up to kShareBlocks blocks the share is the user's. Beyond that it falls as 1 / blocks: weight spreads over more blocks, so
-// a fixed share would leave more of it unread.
+// Up to kShareBlocks blocks the share is the user's. Beyond that it falls as 1 / blocks: weight
+// spreads over more blocks, so a fixed share would leave more of it unread.
 constexpr int kShareBlocks = 1024;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
@@ -48,7 +51,9 @@ class Share : public Selector {
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     return std::make_unique<Int4Keys>(shape);
   }
-  bool fits(const SelectorState* state) const override { return dynamic_cast<const Int4Keys*>(state) != nullptr; }
+  bool fits(const SelectorState* state) const override {
+    return dynamic_cast<const Int4Keys*>(state) != nullptr;
+  }
   uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
     return Int4Keys::bytes_for(shape, n_tokens);
   }
@@ -110,8 +115,8 @@ class Share : public Selector {
       const float* weights = masses.sums + h * masses.stride;
       for (int b = 0; b < first; ++b) read[h] += weights[b];
       for (int b = first + n; b < row.n_blocks; ++b) read[h] += weights[b];
-      // Sums of floats in double, so the difference is exact to some 1e-15 of the whole, and may fall
-      // below 0 by that.
+      // Sums of floats in double, so the difference is exact to some 1e-15 of the whole, and may
+      // fall below 0 by that.
       plan.unread[h] = static_cast<float>(std::max(0.0, wholes[h] - read[h]) / wholes[h]);
     }
     auto& keys = *static_cast<Int4Keys*>(row.state);
@@ -120,7 +125,9 @@ class Share : public Selector {
   }
 
  private:
-  double share_of(int n_blocks) const { return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks); }
+  double share_of(int n_blocks) const {
+    return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks);
+  }
 
   // weights[b] times factors[b], and the sum of all. Several sums under way hide the latency of an
   // addition.
@@ -143,6 +150,8 @@ class Share : public Selector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_share(const riffle_selection& settings) { return std::make_unique<Share>(settings); }
+std::unique_ptr<Selector> make_share(const riffle_selection& settings) {
+  return std::make_unique<Share>(settings);
+}
 
 }  // namespace riffle

@@ -1,11 +1,13 @@
-// TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for, between the first tokens and
-// the last ones; algorithms.md 5. [P] as the paper has it, [C] as its released code, [I] our own choice.
+// TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for,
+// between the first tokens and the last ones; algorithms.md 5. [P] as the paper has it, [C] as its
+// released code, [I] our own choice.
 //
-//   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)       [P]
-//   vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed over heads  [P]
-//   Selection Cache [P, Algorithm 1]: a query that is close to the one that selected (cosine >= threshold) uses that
-//   selection again. The window's left edge stays with it, so that no token falls between the two parts, and after
-//   kMaxReuse tokens the next step selects anew [I].
+//   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)
+//   [P] vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed
+//   over heads  [P] Selection Cache [P, Algorithm 1]: a query that is close to the one that
+//   selected (cosine >= threshold) uses that selection again. The window's left edge stays with it,
+//   so that no token falls between the two parts, and after kMaxReuse tokens the next step selects
+//   anew [I].
 // The paper's head j of Hq reads KV head j div g; its code's j mod Hkv is a mistake there.
 #include "select/tokenselect.h"
 
@@ -18,7 +20,8 @@
 
 namespace riffle {
 
-// Keys are scored in spans of whole blocks whose sums are added up in order, so that threads can share a head.
+// Keys are scored in spans of whole blocks whose sums are added up in order, so that threads can
+// share a head.
 static constexpr int kSpanBlocks = 64;
 
 // Ascending with the float.
@@ -27,10 +30,12 @@ static uint32_t ordered(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 // Ascending = better: more votes, then the earlier token.
-static uint64_t ballot_key(float votes, int64_t index) { return uint64_t(ordered(votes)) << 32 | uint32_t(~index); }
+static uint64_t ballot_key(float votes, int64_t index) {
+  return uint64_t(ordered(votes)) << 32 | uint32_t(~index);
+}
 
-void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, float scale, int64_t k,
-                  ThreadPool& threads) {
+void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind,
+                  float scale, int64_t k, ThreadPool& threads) {
   const int g = rows[0].g, d = rows[0].d, block_size = rows[0].block_size;
   const int64_t n_heads = int64_t(rows.size()) * g, span = int64_t(kSpanBlocks) * block_size;
   const int64_t first_span = first / span, n_spans = (first + n - 1) / span + 1 - first_span;
@@ -46,21 +51,25 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
   const float unscale = std::sqrt(static_cast<float>(d)) * scale;
   for (int64_t i = 0; i < n_heads * d; ++i) q_[i] = rows[i / (g * d)].q[i % (g * d)] * unscale;
 
-  // [P] Paged dot product: q.k of every candidate, by head; for SOFT at once to exponentials below the span's largest.
+  // [P] Paged dot product: q.k of every candidate, by head; for SOFT at once to exponentials below
+  // the span's largest.
   threads.parallel_for(n_spans * static_cast<int64_t>(rows.size()), [&](int64_t item, int) {
     const Row& row = rows[item % rows.size()];
     const int64_t s = item / rows.size(), h0 = int64_t(item % rows.size()) * g;
-    const int64_t begin = std::max(first, (first_span + s) * span), end = std::min(first + n, (first_span + s + 1) * span);
+    const int64_t begin = std::max(first, (first_span + s) * span),
+                  end = std::min(first + n, (first_span + s + 1) * span);
     const void* keys[kSpanBlocks * 64];
     for (int64_t t = begin, next; t < end; t = next) {
       next = std::min(end, (t / block_size + 1) * block_size);
       const std::byte* key = row.key(t);
       for (int64_t i = t; i < next; ++i, key += row.row_bytes()) keys[i - begin] = key;
     }
-    gather.dot(q_.data() + h0 * d, g, d, keys, end - begin, row.type, 0, logits(h0) + (begin - first), n);
+    gather.dot(q_.data() + h0 * d, g, d, keys, end - begin, row.type, 0,
+               logits(h0) + (begin - first), n);
     if (kind != RIFFLE_VOTE_SOFT) return;
     for (int64_t h = h0; h < h0 + g; ++h)
-      top_[s * n_heads + h] = gather.softmax(logits(h) + (begin - first), end - begin, &sum_[s * n_heads + h]);
+      top_[s * n_heads + h] =
+          gather.softmax(logits(h) + (begin - first), end - begin, &sum_[s * n_heads + h]);
   });
 
   if (kind == RIFFLE_VOTE_SOFT) {
@@ -68,9 +77,11 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
       float top = -std::numeric_limits<float>::infinity();
       double sum = 0;
       for (int64_t s = 0; s < n_spans; ++s) top = std::max(top, top_[s * n_heads + h]);
-      for (int64_t s = 0; s < n_spans; ++s) sum += sum_[s * n_heads + h] * std::exp(double(top_[s * n_heads + h]) - top);
       for (int64_t s = 0; s < n_spans; ++s)
-        top_[s * n_heads + h] = static_cast<float>(std::exp(double(top_[s * n_heads + h]) - top) / sum);
+        sum += sum_[s * n_heads + h] * std::exp(double(top_[s * n_heads + h]) - top);
+      for (int64_t s = 0; s < n_spans; ++s)
+        top_[s * n_heads + h] =
+            static_cast<float>(std::exp(double(top_[s * n_heads + h]) - top) / sum);
     }
   } else if (kind == RIFFLE_VOTE_LOGITS) {
     std::fill(top_.begin(), top_.end(), 1.0f);
@@ -91,14 +102,17 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
     if (kind == RIFFLE_VOTE_HARD) {
       std::fill(votes_.begin() + begin, votes_.begin() + end, 0.f);
       for (int64_t h = 0; h < n_heads; ++h)
-        for (int64_t i = begin; i < end; ++i) votes_[i] += ballot_key(logits(h)[i], i) >= last_[h] ? 1.0f : 0.0f;
+        for (int64_t i = begin; i < end; ++i)
+          votes_[i] += ballot_key(logits(h)[i], i) >= last_[h] ? 1.0f : 0.0f;
       return;
     }
-    gather.combine(logits(0) + begin, n, top_.data() + s * n_heads, static_cast<int>(n_heads), end - begin, &votes_[begin]);
+    gather.combine(logits(0) + begin, n, top_.data() + s * n_heads, static_cast<int>(n_heads),
+                   end - begin, &votes_[begin]);
   });
 }
 
-// By a histogram of the leading bits first, so that only the tokens around the k-th are ever ordered.
+// By a histogram of the leading bits first, so that only the tokens around the k-th are ever
+// ordered.
 void Ballot::best(int64_t k, std::vector<int32_t>& tokens) {
   constexpr int kShift = 20;
   tokens.clear();
@@ -107,7 +121,8 @@ void Ballot::best(int64_t k, std::vector<int32_t>& tokens) {
   if (k == 0) return;
   histogram_.assign(size_t(1) << (32 - kShift), 0);
   for (const float v : votes_) ++histogram_[ordered(v) >> kShift];
-  int64_t bin = static_cast<int64_t>(histogram_.size()) - 1, above = 0;  // votes in bins above this one
+  int64_t bin = static_cast<int64_t>(histogram_.size()) - 1,
+          above = 0;  // votes in bins above this one
   while (above + histogram_[bin] < k) above += histogram_[bin--];
   keys_.clear();
   keys_.reserve(histogram_[bin]);
@@ -124,8 +139,8 @@ void TokenSelectState::end_prompt(const PromptEnd& end) {
   if (end.head == 0) layers[end.layer].valid = false;
 }
 
-// What is cut off may have been selected; a selection made before that holds, so that a step that failed in layers
-// behind is made again as it would have been.
+// What is cut off may have been selected; a selection made before that holds, so that a step that
+// failed in layers behind is made again as it would have been.
 void TokenSelectState::truncate(int64_t n_tokens) {
   for (TokenSelection& layer : layers) layer.valid &= layer.n_tokens <= n_tokens;
 }
@@ -133,7 +148,8 @@ void TokenSelectState::truncate(int64_t n_tokens) {
 uint64_t TokenSelectState::bytes() const {
   uint64_t sum = 0;
   for (const TokenSelection& l : layers)
-    sum += (l.selected.capacity() + l.list.capacity()) * sizeof(int32_t) + l.query.capacity() * sizeof(float);
+    sum += (l.selected.capacity() + l.list.capacity()) * sizeof(int32_t) +
+           l.query.capacity() * sizeof(float);
   return sum;
 }
 
@@ -171,9 +187,12 @@ class TokenSelect : public Selector {
   }
   uint64_t state_bytes(const StateShape& shape, int64_t) const override {
     const Sizes sizes = sizes_for(shape);
-    return shape.n_layers * ((sizes.selected + sizes.list) * sizeof(int32_t) + sizes.query * sizeof(float));
+    return shape.n_layers *
+           ((sizes.selected + sizes.list) * sizeof(int32_t) + sizes.query * sizeof(float));
   }
-  bool fits(const SelectorState* state) const override { return dynamic_cast<const TokenSelectState*>(state); }
+  bool fits(const SelectorState* state) const override {
+    return dynamic_cast<const TokenSelectState*>(state);
+  }
 
   bool joint() const override { return true; }
   void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const override {
@@ -187,8 +206,9 @@ class TokenSelect : public Selector {
       layer.valid = false;
       return;
     }
-    layer.cached = layer.valid && n_tokens > layer.n_tokens && n_tokens - layer.n_tokens <= kMaxReuse &&
-                   same_settings(layer) && same_query(all, layer);
+    layer.cached = layer.valid && n_tokens > layer.n_tokens &&
+                   n_tokens - layer.n_tokens <= kMaxReuse && same_settings(layer) &&
+                   same_query(all, layer);
     if (!layer.cached) select(all, layer, threads);
     layer.list.clear();
     for (int64_t t = 0; t < init; ++t) layer.list.push_back(static_cast<int32_t>(t));
@@ -197,7 +217,8 @@ class TokenSelect : public Selector {
   }
 
   void begin(const Row& row, RowPlan& plan) const override {
-    const TokenSelection& layer = static_cast<const TokenSelectState*>(row.state)->layers[row.layer];
+    const TokenSelection& layer =
+        static_cast<const TokenSelectState*>(row.state)->layers[row.layer];
     if (layer.everything) return plan.everything(row);
     plan.tokens(row, layer.list.data(), static_cast<int>(layer.list.size()));
     plan.cached = layer.cached;
@@ -210,7 +231,8 @@ class TokenSelect : public Selector {
   };
   Sizes sizes_for(const StateShape& shape) const {
     const int64_t k = std::min<int64_t>(s_.select_tokens, shape.n_ctx);
-    const int64_t list = std::min<int64_t>(int64_t(s_.init_tokens) + k + s_.local_tokens + kMaxReuse, shape.n_ctx);
+    const int64_t list =
+        std::min<int64_t>(int64_t(s_.init_tokens) + k + s_.local_tokens + kMaxReuse, shape.n_ctx);
     return {size_t(k), size_t(list), size_t(shape.n_kv_heads) * shape.g * shape.layout.head_dim};
   }
 
@@ -220,7 +242,8 @@ class TokenSelect : public Selector {
     layer.n_tokens = row.n_tokens;
     layer.window = row.n_tokens - s_.local_tokens;
     layer.scored = layer.window - s_.init_tokens;
-    ballot_.vote(rows, s_.init_tokens, layer.scored, s_.vote, s_.vote_scale, s_.select_tokens, threads);
+    ballot_.vote(rows, s_.init_tokens, layer.scored, s_.vote, s_.vote_scale, s_.select_tokens,
+                 threads);
     ballot_.best(s_.select_tokens, layer.selected);
     layer.query.clear();
     for (const Row& r : rows) layer.query.insert(layer.query.end(), r.q, r.q + size_t(r.g) * r.d);
@@ -230,11 +253,12 @@ class TokenSelect : public Selector {
 
   bool same_settings(const TokenSelection& layer) const {
     const riffle_selection& s = layer.settings;
-    return s.select_tokens == s_.select_tokens && s.init_tokens == s_.init_tokens && s.local_tokens == s_.local_tokens &&
-           s.vote == s_.vote && s.vote_scale == s_.vote_scale;
+    return s.select_tokens == s_.select_tokens && s.init_tokens == s_.init_tokens &&
+           s.local_tokens == s_.local_tokens && s.vote == s_.vote && s.vote_scale == s_.vote_scale;
   }
 
-  // [P] cos(Q, CQ) >= theta, Q the layer's concatenated query, CQ that of the last selection (not of the last step).
+  // [P] cos(Q, CQ) >= theta, Q the layer's concatenated query, CQ that of the last selection (not
+  // of the last step).
   bool same_query(std::span<const Row> rows, const TokenSelection& layer) const {
     if (layer.query.size() != rows.size() * rows[0].g * rows[0].d) return false;
     double dot = 0, mine = 0, its = 0;

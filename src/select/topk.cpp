@@ -1,4 +1,5 @@
-// A fixed budget: the forced blocks and the best-scored others (InfLLM, Quest, ArkVale by choice of digest).
+// A fixed budget: the forced blocks and the best-scored others (InfLLM, Quest, ArkVale by choice of
+// digest).
 #include "select/int4_keys.h"
 #include "select/selector.h"
 
@@ -48,6 +49,8 @@ class TopK : public Selector {
 
 }  // namespace
 
-std::unique_ptr<Selector> make_topk(const riffle_selection& settings) { return std::make_unique<TopK>(settings); }
+std::unique_ptr<Selector> make_topk(const riffle_selection& settings) {
+  return std::make_unique<TopK>(settings);
+}
 
 }  // namespace riffle

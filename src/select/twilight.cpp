@@ -1,6 +1,7 @@
-// Twilight (arXiv 2502.02770; algorithms.md 4): a base selector proposes blocks generously; the weights of their tokens
-// are estimated from INT4 keys; of each head the fewest tokens that hold top_p of the estimated weight are kept.
-// Attention then reads these tokens alone and normalises over them.
+// Twilight (arXiv 2502.02770; algorithms.md 4): a base selector proposes blocks generously; the
+// weights of their tokens are estimated from INT4 keys; of each head the fewest tokens that hold
+// top_p of the estimated weight are kept. Attention then reads these tokens alone and normalises
+// over them.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -26,7 +27,8 @@ class Twilight : public Selector {
       r = psa_->rule();
       // A GPU makes psa's test on estimated masses only, not on bounds of them.
       r.host_only = s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO;
-      r.host_only_why = "with base psa and stop bound or veto has no GPU kernels (paper and window have)";
+      r.host_only_why =
+          "with base psa and stop bound or veto has no GPU kernels (paper and window have)";
     } else if (s_.base == RIFFLE_BASE_TOPK) {
       r.sink_blocks = s_.sink_blocks;
       r.window_blocks = s_.window_blocks;
@@ -47,7 +49,9 @@ class Twilight : public Selector {
   std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
     return std::make_unique<Int4Keys>(shape);
   }
-  bool fits(const SelectorState* state) const override { return dynamic_cast<const Int4Keys*>(state) != nullptr; }
+  bool fits(const SelectorState* state) const override {
+    return dynamic_cast<const Int4Keys*>(state) != nullptr;
+  }
   uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
     return Int4Keys::bytes_for(shape, n_tokens);
   }
@@ -56,8 +60,8 @@ class Twilight : public Selector {
     if (s_.top_p >= 1 && s_.base != RIFFLE_BASE_TOPK && !psa_) return plan.everything(row);
     const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
     if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
-      fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d", row.layer, row.head,
-           keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
+      fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
+           row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     Work w;
     if (psa_) {
@@ -66,7 +70,8 @@ class Twilight : public Selector {
       base_psa(row, plan, *keys, w);
     } else if (s_.base == RIFFLE_BASE_TOPK) {
       score_candidates(row, s_, plan);
-      const int keep = std::clamp(budget_blocks(row, s_.base_budget) - plan.n_forced(), 0, plan.n_candidates());
+      const int keep =
+          std::clamp(budget_blocks(row, s_.base_budget) - plan.n_forced(), 0, plan.n_candidates());
       w = work(row, plan, *keys, plan.n_forced() + keep);
       base_topk(row, plan, keep, w);
     } else {
@@ -92,11 +97,14 @@ class Twilight : public Selector {
     float* l = nullptr;         // psa: [microbatch][g], then [g]
   };
 
-  int base_batch(const Row& row) const { return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0; }  // of the base
+  int base_batch(const Row& row) const {
+    return psa_ ? std::min(s_.microbatch, row.n_blocks) : 0;
+  }  // of the base
 
   Work work(const Row& row, RowPlan& plan, const Int4Keys& keys, int most_blocks) const {
     Work w;
-    const int64_t tokens = int64_t(most_blocks) * row.block_size, n_l = int64_t(row.g) * (base_batch(row) + 1);
+    const int64_t tokens = int64_t(most_blocks) * row.block_size,
+                  n_l = int64_t(row.g) * (base_batch(row) + 1);
     // An odd number of cache lines apart: heads a power of two apart would share cache sets.
     w.ldo = ((tokens + 15) / 16 | 1) * 16;
     size_t used = 0;
@@ -108,7 +116,8 @@ class Twilight : public Selector {
     const size_t scores = take(row.g * w.ldo * 4),
                  scratch = take(top_scratch(std::max<int64_t>(tokens, row.n_blocks)) * 4),
                  query = take(keys.query_bytes(row.g)), marks = take((tokens + 63) / 64 * 8),
-                 masks = take(int64_t(row.n_blocks) * 8), blocks = take(int64_t(most_blocks) * 4), l = take(n_l * 4);
+                 masks = take(int64_t(row.n_blocks) * 8), blocks = take(int64_t(most_blocks) * 4),
+                 l = take(n_l * 4);
     if (used > plan.work.size()) plan.work.reserve(used + used / 4);  // not again with every block
     auto* base = plan.work.as<std::byte>();
     w.scores = reinterpret_cast<float*>(base + scores);
@@ -122,8 +131,8 @@ class Twilight : public Selector {
     return w;
   }
 
-  // The forced blocks and the `keep` best candidates (ties: the lower block), in token order, so that codes of
-  // neighbours are read as one run.
+  // The forced blocks and the `keep` best candidates (ties: the lower block), in token order, so
+  // that codes of neighbours are read as one run.
   void base_topk(const Row& row, const RowPlan& plan, int keep, Work& w) const {
     const int first = plan.first_candidate(), n = plan.n_candidates();
     float threshold = 0;
@@ -145,7 +154,8 @@ class Twilight : public Selector {
     }
   }
 
-  // PSA's order and test (algorithms.md 2.1) on estimated masses: nothing of the KV but the tail is read.
+  // PSA's order and test (algorithms.md 2.1) on estimated masses: nothing of the KV but the tail is
+  // read.
   void base_psa(const Row& row, RowPlan& plan, const Int4Keys& keys, Work& w) const {
     const int size = plan.size(), g = row.g;
     float *l_blocks = w.l, *l = w.l + g * base_batch(row);
@@ -173,13 +183,14 @@ class Twilight : public Selector {
   float block_mass(const Row& row, const Work& w, int i, int h) const {
     const int n = row.tokens_in(w.blocks[i]);
     float weights[64], top;
-    const uint64_t sum =
-        row.kernels->select.exp_weights(w.scores + h * w.ldo + int64_t(i) * row.block_size, n, weights, &top);
+    const uint64_t sum = row.kernels->select.exp_weights(
+        w.scores + h * w.ldo + int64_t(i) * row.block_size, n, weights, &top);
     return top + std::log(static_cast<float>(sum) * 0x1p-30f);
   }
 
   // Scores of the blocks at [begin, end): the tail's exactly, all others from their codes.
-  void estimate(const Row& row, RowPlan& plan, const Int4Keys& keys, int begin, int end, Work& w) const {
+  void estimate(const Row& row, RowPlan& plan, const Int4Keys& keys, int begin, int end,
+                Work& w) const {
     for (int i = begin, run; i < end; i += run) {
       float* out = w.scores + int64_t(i) * row.block_size;
       run = 1;
@@ -187,19 +198,22 @@ class Twilight : public Selector {
         key_scores(row, row.tail, row.tail_tokens(), out, w.ldo);
         // What is no token weighs nothing.
         for (int h = 0; h < row.g; ++h)
-          std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size, -INFINITY);
+          std::fill(out + h * w.ldo + row.tail_tokens(), out + h * w.ldo + row.block_size,
+                    -INFINITY);
         plan.index_bytes += row.tail_tokens() * row.row_bytes();
         continue;
       }
-      while (i + run < end && w.blocks[i + run] == w.blocks[i] + run && w.blocks[i + run] < row.n_full) ++run;
+      while (i + run < end && w.blocks[i + run] == w.blocks[i] + run &&
+             w.blocks[i + run] < row.n_full)
+        ++run;
       const int next = i + run < end && w.blocks[i + run] < row.n_full ? w.blocks[i + run] : -1;
       keys.scores(row.layer, row.head, w.blocks[i], run, w.query, row.g, out, w.ldo, next);
       plan.index_bytes += run * keys.block_bytes();
     }
   }
 
-  // Each head's top-p set (4.2 of the paper) by its softmax over what the base proposed; the group reads their union
-  // and all tokens of the forced blocks.
+  // Each head's top-p set (4.2 of the paper) by its softmax over what the base proposed; the group
+  // reads their union and all tokens of the forced blocks.
   void keep_top_p(const Row& row, const RowPlan& plan, Work& w) const {
     const cpu::SelectKernels& kernels = row.kernels->select;
     const int64_t n = int64_t(w.n) * row.block_size;
@@ -211,12 +225,14 @@ class Twilight : public Selector {
       float top;
       // Dividing by the sum would change no comparison.
       const uint64_t sum = kernels.exp_weights(weights, n, weights, &top);
-      kernels.mark(weights, n, top_p_threshold(kernels, weights, n, sum, s_.top_p, w.scratch), w.marks);
+      kernels.mark(weights, n, top_p_threshold(kernels, weights, n, sum, s_.top_p, w.scratch),
+                   w.marks);
     }
     for (int i = 0; i < w.n; ++i) {
       const int64_t at = int64_t(i) * row.block_size;
       const int b = w.blocks[i];
-      const bool forced = b < plan.first_candidate() || b >= plan.first_candidate() + plan.n_candidates();
+      const bool forced =
+          b < plan.first_candidate() || b >= plan.first_candidate() + plan.n_candidates();
       w.masks[b] = forced ? full : w.marks[at / 64] >> at % 64 & full;
     }
     w.masks[row.n_full] &= first_tokens(row.tail_tokens());

@@ -1,5 +1,5 @@
-// Owned, 64-byte aligned memory; running out is Error RIFFLE_OUT_OF_MEMORY. Host memory, or what an owner (a GPU's heap)
-// hands out and takes back.
+// Owned, 64-byte aligned memory; running out is Error RIFFLE_OUT_OF_MEMORY. Host memory, or what an
+// owner (a GPU's heap) hands out and takes back.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,9 @@ class Buffer {
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
   template <class T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
 
   // At least bytes; contents are lost when it grows.
   void reserve(size_t bytes) {

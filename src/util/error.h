@@ -1,4 +1,5 @@
-// The one error style inside the library: throw Error; api/api.cpp turns it into riffle_status + text at the border.
+// The one error style inside the library: throw Error; api/api.cpp turns it into riffle_status +
+// text at the border.
 #pragma once
 #include <cstdarg>
 #include <stdexcept>
@@ -10,7 +11,8 @@ namespace riffle {
 
 class Error : public std::runtime_error {
  public:
-  Error(riffle_status status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  Error(riffle_status status, const std::string& text)
+      : std::runtime_error(text), status_(status) {}
   riffle_status status() const { return status_; }
 
  private:

@@ -1,5 +1,6 @@
-// The memory that this process may use: the machine's, less where its control groups (containers, jobs of a cluster) limit it.
-// What goes beyond such a limit is not refused: the process is killed. So riffle plans for it.
+// The memory that this process may use: the machine's, less where its control groups (containers,
+// jobs of a cluster) limit it. What goes beyond such a limit is not refused: the process is killed.
+// So riffle plans for it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,21 +10,27 @@ namespace riffle {
 
 class MemoryLimits {
  public:
-  // root: where the file system begins; other than "" for tests. What cannot be read does not limit.
+  // root: where the file system begins; other than "" for tests. What cannot be read does not
+  // limit.
   explicit MemoryLimits(std::string root = "");
 
   uint64_t total() const { return total_; }
-  bool by_group() const { return total_ < machine_; }  // total() is a control group's limit, not the machine's memory
-  // What could be taken now without swapping or dropping what is in use; the largest number where nothing says.
+  bool by_group() const {
+    return total_ < machine_;
+  }  // total() is a control group's limit, not the machine's memory
+  // What could be taken now without swapping or dropping what is in use; the largest number where
+  // nothing says.
   uint64_t available() const;
 
  private:
   struct Group {
     std::string folder;
-    const char *used, *cache;  // file of the bytes in use; key, in memory.stat, of those that would be dropped
+    const char *used,
+        *cache;  // file of the bytes in use; key, in memory.stat, of those that would be dropped
     uint64_t limit;
   };
-  void find_groups(const std::string& mount, std::string path, const char* limit, const char* used, const char* cache);
+  void find_groups(const std::string& mount, std::string path, const char* limit, const char* used,
+                   const char* cache);
 
   std::string root_;
   std::vector<Group> groups_;  // that have a limit below the machine's memory

@@ -4,9 +4,9 @@
 
 namespace riffle {
 
-// A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of them take, so threads
-// spin for some 50 us before they sleep. Sleep they must: where another program wants the core, a spinning thread would
-// hold up the very one that it waits for.
+// A decode step is a few hundred short jobs: a sleeping thread would cost more to wake than most of
+// them take, so threads spin for some 50 us before they sleep. Sleep they must: where another
+// program wants the core, a spinning thread would hold up the very one that it waits for.
 static constexpr int kSpins = 1000;
 
 static inline void relax() {
@@ -22,7 +22,8 @@ ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads
   } catch (const std::exception& e) {
     const size_t started = workers_.size() + 1;
     stop();
-    fail(RIFFLE_OUT_OF_MEMORY, "could not start %d threads, only %zu: %s", n_threads_, started, e.what());
+    fail(RIFFLE_OUT_OF_MEMORY, "could not start %d threads, only %zu: %s", n_threads_, started,
+         e.what());
   }
 }
 

@@ -1,5 +1,5 @@
-// The one pool of threads of a context. parallel_for hands out items dynamically; every computation in riffle is written
-// so that its result does not depend on which thread took which item.
+// The one pool of threads of a context. parallel_for hands out items dynamically; every computation
+// in riffle is written so that its result does not depend on which thread took which item.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -20,9 +20,9 @@ class ThreadPool {
 
   int size() const { return n_threads_; }
 
-  // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done. The first exception
-  // of a body is thrown on then (what other items did stays done). body must not call parallel_for. Called by the owner's
-  // thread only.
+  // Calls body(item, thread) for item in [0, n), thread in [0, size()). Returns when all are done.
+  // The first exception of a body is thrown on then (what other items did stays done). body must
+  // not call parallel_for. Called by the owner's thread only.
   template <class Body>
   void parallel_for(int64_t n, Body&& body) {
     if (n <= 0) return;
@@ -31,7 +31,9 @@ class ThreadPool {
       return;
     }
     using B = std::remove_reference_t<Body>;
-    run(n, [](void* b, int64_t i, int t) { (*static_cast<B*>(b))(i, t); }, const_cast<void*>(static_cast<const void*>(&body)));
+    run(
+        n, [](void* b, int64_t i, int t) { (*static_cast<B*>(b))(i, t); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

@@ -40,7 +40,8 @@ TraceSpec spec_of(const Setting& s, uint64_t seed) {
   return make_trace_spec(t, s.head_dim);
 }
 
-std::vector<char> view(const TraceSpec& spec, int layer, int head, int64_t position, int64_t n_blocks) {
+std::vector<char> view(const TraceSpec& spec, int layer, int head, int64_t position,
+                       int64_t n_blocks) {
   std::vector<char> in(n_blocks);
   for (int64_t b = 0; b < n_blocks; ++b) in[b] = trace_active(spec, layer, head, position, b);
   return in;
@@ -67,7 +68,8 @@ TEST_CASE("attention trace: weight and sparsity are as asked, for each query hea
         double active = 0, all = 0;
         for (int64_t t = 0; t < n; ++t) {
           double dot = 0;
-          for (int j = 0; j < d; ++j) dot += static_cast<double>(q[h * d + j]) * k[(t * kKvHeads + kv) * d + j];
+          for (int j = 0; j < d; ++j)
+            dot += static_cast<double>(q[h * d + j]) * k[(t * kKvHeads + kv) * d + j];
           const double e = std::exp(dot / std::sqrt(static_cast<double>(d)));
           all += e;
           if (in[t / s.block_size]) active += e;
@@ -115,7 +117,8 @@ TEST_CASE("attention trace: the overlap of steps is as asked") {
   t.overlap = 0;
   const TraceSpec restless = make_trace_spec(t, 128);
   int same = 0;
-  for (int64_t b = 0; b < 1200; ++b) same += trace_active(restless, 0, 0, 77, b) && trace_active(restless, 0, 0, 78, b);
+  for (int64_t b = 0; b < 1200; ++b)
+    same += trace_active(restless, 0, 0, 77, b) && trace_active(restless, 0, 0, 78, b);
   CHECK(same <= 20);  // of 60; a draw may give what was there
 }
 
@@ -130,7 +133,8 @@ TEST_CASE("attention trace: heads, layers and seeds differ, parts agree with the
   CHECK(view(spec, 0, 0, 999, 600) != view(other, 0, 0, 999, 600));
   std::vector<float> k(100 * kHeads * d), v(k.size()), k1(k.size()), v1(k.size());
   trace_keys(spec, 2, 37, 100, kHeads, d, kB, k.data(), v.data());
-  for (int i = 0; i < 100; ++i) trace_keys(spec, 2, 37 + i, 1, kHeads, d, kB, &k1[i * kHeads * d], &v1[i * kHeads * d]);
+  for (int i = 0; i < 100; ++i)
+    trace_keys(spec, 2, 37 + i, 1, kHeads, d, kB, &k1[i * kHeads * d], &v1[i * kHeads * d]);
   CHECK(k == k1);
   CHECK(v == v1);
 }
@@ -142,17 +146,19 @@ TEST_CASE("attention trace: digests rank the active blocks first") {
     const int d = s.head_dim;
     const TraceSpec spec = spec_of(s, 3);
     const int64_t n_blocks = 3 * spec.clusters, position = n_blocks * s.block_size;
-    std::vector<float> k(position * d), v(k.size()), q(kHeads * d), mean(d), mean_abs(d), scores(n_blocks);
+    std::vector<float> k(position * d), v(k.size()), q(kHeads * d), mean(d), mean_abs(d),
+        scores(n_blocks);
     std::vector<uint16_t> stored(s.block_size * d), digests(n_blocks * 2 * d);
     trace_keys(spec, 0, 0, position, 1, d, s.block_size, k.data(), v.data());
     for (int64_t b = 0; b < n_blocks; ++b) {
       a.kv_store(&k[b * s.block_size * d], s.block_size * d, cpu::KvType::F16, stored.data());
-      a.digest_build(stored.data(), cpu::KvType::F16, s.block_size, d, cpu::DigestKind::CuboidMean, false,
-                     &digests[b * 2 * d]);
+      a.digest_build(stored.data(), cpu::KvType::F16, s.block_size, d, cpu::DigestKind::CuboidMean,
+                     false, &digests[b * 2 * d]);
     }
     trace_query(spec, 0, position, kHeads, 1, d, q.data());
     for (int h = 0; h < kHeads; ++h)
-      for (int j = 0; j < d; ++j) mean[j] += q[h * d + j] / kHeads, mean_abs[j] += std::fabs(q[h * d + j]) / kHeads;
+      for (int j = 0; j < d; ++j)
+        mean[j] += q[h * d + j] / kHeads, mean_abs[j] += std::fabs(q[h * d + j]) / kHeads;
     a.digest_score(digests.data(), 2 * d, n_blocks, d, mean.data(), mean_abs.data(), scores.data());
     float least_active = INFINITY, most_other = -INFINITY;
     for (int64_t b = 0; b < n_blocks; ++b)
@@ -204,12 +210,15 @@ TEST_CASE("attention trace: a selector sees the queries at the prompt's end", "[
     std::vector<int64_t> scored;
     r.check(riffle_set_trace(
         r.context,
-        [](void* user, const riffle_trace* t) { static_cast<std::vector<int64_t>*>(user)->push_back(t->index_bytes); },
+        [](void* user, const riffle_trace* t) {
+          static_cast<std::vector<int64_t>*>(user)->push_back(t->index_bytes);
+        },
         &scored, false));
     const int32_t token = 5;
     r.check(riffle_step(r.context, &s, &token, 1));
     REQUIRE(scored.size() == 8 * 2);
-    // Without a start the first step would score all tokens; here it looks at what the prompt's queries make likely.
+    // Without a start the first step would score all tokens; here it looks at what the prompt's
+    // queries make likely.
     for (const int64_t bytes : scored) {
       CHECK(bytes > 0);
       CHECK(bytes < kTokens * 64 * 2 / 2);

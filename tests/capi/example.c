@@ -1,6 +1,6 @@
-/* example.c: an application in plain C11 on riffle.h. It shows each part of the interface and checks what it promises:
- *     capi_example MODEL.gguf
- * prints "ok NAME" or "not ok NAME: why" for each check; the exit code is 0 if all are ok. */
+/* example.c: an application in plain C11 on riffle.h. It shows each part of the interface and
+ * checks what it promises: capi_example MODEL.gguf prints "ok NAME" or "not ok NAME: why" for each
+ * check; the exit code is 0 if all are ok. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,7 +29,9 @@ static void need(riffle_status status, const char* name, const char* why) {
   if (status != RIFFLE_OK) exit(1);
 }
 
-/* ---- callbacks --------------------------------------------------------------------------------------------------- */
+/* ---- callbacks
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 struct watch {
   riffle_phase phase;
@@ -82,13 +84,15 @@ static void* stop_from_outside(void* user) {
   return NULL;
 }
 
-static bool count_tokens(void* user, size_t index, int32_t token, const char* text, size_t text_len) {
+static bool count_tokens(void* user, size_t index, int32_t token, const char* text,
+                         size_t text_len) {
   (void)index, (void)token, (void)text, (void)text_len;
   atomic_fetch_add((atomic_int*)user, 1);
   return true;
 }
 
-/* ---- the parts ------------------------------------------------------------------------------------------------------
+/* ---- the parts
+ * ------------------------------------------------------------------------------------------------------
  */
 
 static riffle_model* load(const char* path) {
@@ -113,7 +117,8 @@ static riffle_model* load(const char* path) {
   options.progress = on_progress;
   options.progress_user = &stop;
   s = riffle_model_load(path, &options, &model, err, sizeof err);
-  report(s == RIFFLE_ABORTED && stop.calls == 1, "a load can be stopped by its callback", riffle_status_name(s));
+  report(s == RIFFLE_ABORTED && stop.calls == 1, "a load can be stopped by its callback",
+         riffle_status_name(s));
 
   struct watch w = {.phase = RIFFLE_PHASE_LOAD};
   options.progress_user = &w;
@@ -122,11 +127,12 @@ static riffle_model* load(const char* path) {
 
   riffle_model_info info = {.struct_size = sizeof info};
   need(riffle_model_get_info(model, &info), "model info", riffle_model_error(model));
-  report(info.n_layers > 0 && info.dim > 0 && info.vocab_size > 0 && info.n_params > 0 && info.weight_bytes > 0 &&
-             info.name && info.format && info.weight_type,
+  report(info.n_layers > 0 && info.dim > 0 && info.vocab_size > 0 && info.n_params > 0 &&
+             info.weight_bytes > 0 && info.name && info.format && info.weight_type,
          "model facts are filled in", "");
   info.struct_size = 1;
-  report(riffle_model_get_info(model, &info) == RIFFLE_BAD_ARGUMENT, "a wrong struct_size is refused for info", "");
+  report(riffle_model_get_info(model, &info) == RIFFLE_BAD_ARGUMENT,
+         "a wrong struct_size is refused for info", "");
   return model;
 }
 
@@ -140,7 +146,8 @@ static void tokens(riffle_model* model) {
   riffle_model_info info = {.struct_size = sizeof info};
   riffle_model_get_info(model, &info);
   report(n > 1 && ids[0] == info.bos_id, "the first token is BOS", "");
-  need(riffle_detokenize(model, ids, n, out, sizeof out, &length), "detokenise", riffle_model_error(model));
+  need(riffle_detokenize(model, ids, n, out, sizeof out, &length), "detokenise",
+       riffle_model_error(model));
   report(length == strlen(text) && memcmp(out, text, length) == 0, "the text comes back", "");
   report(riffle_token_piece(model, ids[0]) && !riffle_token_piece(model, -1) &&
              !riffle_token_piece(model, info.vocab_size),
@@ -155,9 +162,11 @@ static void tokens(riffle_model* model) {
   report(s == RIFFLE_BUFFER_TOO_SMALL && more == n && few[0] == -7 && few[1] == -7,
          "a small buffer gives the count and stays untouched", riffle_status_name(s));
   s = riffle_tokenize(model, text, strlen(text), RIFFLE_TOKENIZE_BOS, NULL, 0, &more);
-  report(s == RIFFLE_BUFFER_TOO_SMALL && more == n, "NULL with capacity 0 asks for the count", riffle_status_name(s));
+  report(s == RIFFLE_BUFFER_TOO_SMALL && more == n, "NULL with capacity 0 asks for the count",
+         riffle_status_name(s));
   s = riffle_detokenize(model, ids, n, out, 3, &more);
-  report(s == RIFFLE_BUFFER_TOO_SMALL && more == length, "the same for text", riffle_status_name(s));
+  report(s == RIFFLE_BUFFER_TOO_SMALL && more == length, "the same for text",
+         riffle_status_name(s));
 
   s = riffle_tokenize(model, "abc\xff", 4, 0, ids, 64, &n);
   report(s == RIFFLE_BAD_TEXT && strstr(riffle_model_error(model), "3"), "invalid UTF-8 is placed",
@@ -166,13 +175,15 @@ static void tokens(riffle_model* model) {
   report(s == RIFFLE_BAD_ARGUMENT, "NULL text is refused", riffle_status_name(s));
   ids[0] = info.vocab_size;
   s = riffle_detokenize(model, ids, 1, out, sizeof out, &length);
-  report(s == RIFFLE_BAD_ARGUMENT, "an id outside the vocabulary is refused", riffle_status_name(s));
+  report(s == RIFFLE_BAD_ARGUMENT, "an id outside the vocabulary is refused",
+         riffle_status_name(s));
 }
 
 static size_t question(riffle_model* model, const char* text, int32_t* ids, size_t capacity) {
   const riffle_message message = {"user", text};
   size_t n = 0;
-  need(riffle_chat_tokens(model, &message, 1, ids, capacity, &n), "chat template", riffle_model_error(model));
+  need(riffle_chat_tokens(model, &message, 1, ids, capacity, &n), "chat template",
+       riffle_model_error(model));
   return n;
 }
 
@@ -198,11 +209,12 @@ static void context_errors(riffle_model* model) {
   options.gpu_mem = 1000;
   riffle_plan plan = {.struct_size = sizeof plan};
   s = riffle_plan_memory(model, &options, &plan, err, sizeof err);
-  report(s == RIFFLE_OUT_OF_MEMORY && err[0] && plan.min_gpu_mem > 1000, "a plan that does not fit tells what would",
-         err);
+  report(s == RIFFLE_OUT_OF_MEMORY && err[0] && plan.min_gpu_mem > 1000,
+         "a plan that does not fit tells what would", err);
   options.gpu_mem = plan.min_gpu_mem;
   s = riffle_plan_memory(model, &options, &plan, err, sizeof err);
-  report(s == RIFFLE_OK && plan.total <= options.gpu_mem && plan.slots >= plan.min_slots, "and that fits", err);
+  report(s == RIFFLE_OK && plan.total <= options.gpu_mem && plan.slots >= plan.min_slots,
+         "and that fits", err);
 }
 
 static void generation(riffle_model* model) {
@@ -218,11 +230,14 @@ static void generation(riffle_model* model) {
 
   int32_t ids[1024];
   const size_t n = question(model, "The code is 4821. What is the code?", ids, 1024);
-  report(riffle_prefill(session, ids, 0, NULL, NULL) == RIFFLE_BAD_ARGUMENT && *riffle_context_error(context),
+  report(riffle_prefill(session, ids, 0, NULL, NULL) == RIFFLE_BAD_ARGUMENT &&
+             *riffle_context_error(context),
          "an empty prompt is refused", "");
-  report(riffle_generate(session, NULL, NULL, NULL, NULL) == RIFFLE_BAD_ARGUMENT, "no answer without a prompt", "");
+  report(riffle_generate(session, NULL, NULL, NULL, NULL) == RIFFLE_BAD_ARGUMENT,
+         "no answer without a prompt", "");
   struct watch w = {.phase = RIFFLE_PHASE_PREFILL};
-  need(riffle_prefill(session, ids, n, on_progress, &w), "prefill with progress", riffle_context_error(context));
+  need(riffle_prefill(session, ids, n, on_progress, &w), "prefill with progress",
+       riffle_context_error(context));
   report(w.calls > 0 && !w.backwards && !w.wrong_phase && riffle_session_length(session) == n,
          "prefill progress rises to the whole prompt", "");
   report(riffle_logits(session) != NULL, "logits are there", "");
@@ -236,24 +251,29 @@ static void generation(riffle_model* model) {
   need(riffle_generate(session, &g, on_token, &first, &result), "generate with a token callback",
        riffle_context_error(context));
   /* The end-of-sequence token counts, but has no text and no call. */
-  report(result.n_tokens == first.tokens + (result.finish == RIFFLE_FINISH_STOP) && result.n_tokens >= 2 &&
-             result.n_tokens <= 24 && first.last_calls <= 1 && first.length > 0 &&
+  report(result.n_tokens == first.tokens + (result.finish == RIFFLE_FINISH_STOP) &&
+             result.n_tokens >= 2 && result.n_tokens <= 24 && first.last_calls <= 1 &&
+             first.length > 0 &&
              (result.finish == RIFFLE_FINISH_STOP || result.finish == RIFFLE_FINISH_LENGTH),
          "every token was handed over", "");
   printf("# the answer: %s\n", first.text);
 
-  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back to the question", riffle_context_error(context));
-  need(riffle_generate(session, &g, on_token, &again, &result), "answer again", riffle_context_error(context));
+  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back to the question",
+       riffle_context_error(context));
+  need(riffle_generate(session, &g, on_token, &again, &result), "answer again",
+       riffle_context_error(context));
   report(strcmp(first.text, again.text) == 0, "greedy answers are the same", again.text);
 
-  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back once more", riffle_context_error(context));
+  need(riffle_prefill_to(session, ids, n, NULL, NULL), "go back once more",
+       riffle_context_error(context));
   stopped.stop_after = 2;
   g.ignore_eos = true;
   riffle_status s = riffle_generate(session, &g, on_token, &stopped, &result);
   report(s == RIFFLE_OK && result.finish == RIFFLE_FINISH_ABORTED && stopped.tokens == 2,
          "the callback can stop an answer", riffle_status_name(s));
 
-  /* Abort from another thread, in the middle of an answer that would go on until the context is full. */
+  /* Abort from another thread, in the middle of an answer that would go on until the context is
+   * full. */
   need(riffle_prefill_to(session, ids, n, NULL, NULL), "and again", riffle_context_error(context));
   g.max_tokens = -1;
   atomic_int count = 0;
@@ -263,7 +283,8 @@ static void generation(riffle_model* model) {
   s = riffle_generate(session, &g, count_tokens, &count, &result);
   pthread_join(thread, NULL);
   riffle_abort(context, false);
-  report(s == RIFFLE_OK && (result.finish == RIFFLE_FINISH_ABORTED || result.finish == RIFFLE_FINISH_CONTEXT) &&
+  report(s == RIFFLE_OK &&
+             (result.finish == RIFFLE_FINISH_ABORTED || result.finish == RIFFLE_FINISH_CONTEXT) &&
              result.n_tokens >= 3,
          "abort from another thread", riffle_status_name(s));
   report(result.finish == RIFFLE_FINISH_ABORTED, "it came before the context was full", "");
@@ -284,56 +305,76 @@ static void generation(riffle_model* model) {
   for (int i = 0; i < 600; ++i) many[i] = ids[1];
   const size_t before = riffle_session_length(session);
   s = riffle_prefill(session, many, 600, NULL, NULL);
-  report(s == RIFFLE_CONTEXT_FULL && riffle_session_length(session) == before && *riffle_context_error(context),
+  report(s == RIFFLE_CONTEXT_FULL && riffle_session_length(session) == before &&
+             *riffle_context_error(context),
          "a prompt too long changes nothing", riffle_context_error(context));
   many[0] = -1;
-  report(riffle_prefill(session, many, 1, NULL, NULL) == RIFFLE_BAD_ARGUMENT, "a token outside the vocabulary", "");
-  report(riffle_session_truncate(session, before + 1) == RIFFLE_BAD_ARGUMENT, "no truncating to more", "");
+  report(riffle_prefill(session, many, 1, NULL, NULL) == RIFFLE_BAD_ARGUMENT,
+         "a token outside the vocabulary", "");
+  report(riffle_session_truncate(session, before + 1) == RIFFLE_BAD_ARGUMENT,
+         "no truncating to more", "");
 
   /* Two sessions at once answer as they do alone. */
   riffle_session* pair[2] = {session, NULL};
   need(riffle_session_create(context, &pair[1]), "a second session", riffle_context_error(context));
-  need(riffle_prefill(pair[1], ids, n, NULL, NULL), "with the same question", riffle_context_error(context));
+  need(riffle_prefill(pair[1], ids, n, NULL, NULL), "with the same question",
+       riffle_context_error(context));
   riffle_step(context, pair, many + 1, 2);
   riffle_model_info info = {.struct_size = sizeof info};
   riffle_model_get_info(model, &info);
   const float *a = riffle_logits(pair[0]), *b = riffle_logits(pair[1]);
-  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0, "a step of two gives equal logits", "");
+  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0,
+         "a step of two gives equal logits", "");
   riffle_session* twice[2] = {session, session};
-  report(riffle_step(context, twice, many + 1, 2) == RIFFLE_BAD_ARGUMENT, "the same session twice is refused", "");
+  report(riffle_step(context, twice, many + 1, 2) == RIFFLE_BAD_ARGUMENT,
+         "the same session twice is refused", "");
 
-  /* A fork of the first half goes on as a session that read it by itself, also when the other is gone. */
+  /* A fork of the first half goes on as a session that read it by itself, also when the other is
+   * gone. */
   riffle_session* fork = NULL;
-  report(riffle_session_fork(pair[1], riffle_session_length(pair[1]) + 1, &fork) == RIFFLE_BAD_ARGUMENT && !fork,
+  report(riffle_session_fork(pair[1], riffle_session_length(pair[1]) + 1, &fork) ==
+                 RIFFLE_BAD_ARGUMENT &&
+             !fork,
          "no fork of more than there is", "");
   need(riffle_session_fork(pair[1], n / 2, &fork), "fork a session", riffle_context_error(context));
-  report(riffle_session_length(fork) == n / 2 && !riffle_logits(fork), "it holds the first half, and no logits", "");
+  report(riffle_session_length(fork) == n / 2 && !riffle_logits(fork),
+         "it holds the first half, and no logits", "");
   riffle_session_free(pair[1]);
-  need(riffle_session_create(context, &pair[1]), "a session of its own", riffle_context_error(context));
-  need(riffle_prefill(fork, ids + n / 2, n - n / 2, NULL, NULL), "read on in the fork", riffle_context_error(context));
-  need(riffle_prefill(pair[1], ids, n / 2, NULL, NULL), "the same in two parts", riffle_context_error(context));
-  need(riffle_prefill(pair[1], ids + n / 2, n - n / 2, NULL, NULL), "the second", riffle_context_error(context));
+  need(riffle_session_create(context, &pair[1]), "a session of its own",
+       riffle_context_error(context));
+  need(riffle_prefill(fork, ids + n / 2, n - n / 2, NULL, NULL), "read on in the fork",
+       riffle_context_error(context));
+  need(riffle_prefill(pair[1], ids, n / 2, NULL, NULL), "the same in two parts",
+       riffle_context_error(context));
+  need(riffle_prefill(pair[1], ids + n / 2, n - n / 2, NULL, NULL), "the second",
+       riffle_context_error(context));
   a = riffle_logits(fork), b = riffle_logits(pair[1]);
-  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0, "the logits are equal", "");
+  report(a && b && memcmp(a, b, sizeof(float) * (size_t)info.vocab_size) == 0,
+         "the logits are equal", "");
   riffle_session_free(fork);
 
   riffle_stats stats = {.struct_size = sizeof stats};
   need(riffle_get_stats(context, &stats), "statistics", riffle_context_error(context));
-  report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 && stats.kv_blocks_read > 0 &&
-             stats.kv_blocks_read <= stats.kv_blocks_total && stats.peak_rss_bytes > 0,
+  report(stats.prefill_tokens >= n && stats.decode_tokens > 0 && stats.decode_seconds > 0 &&
+             stats.kv_blocks_read > 0 && stats.kv_blocks_read <= stats.kv_blocks_total &&
+             stats.peak_rss_bytes > 0,
          "statistics count", "");
   riffle_reset_stats(context);
-  report(riffle_get_stats(context, &stats) == RIFFLE_OK && stats.decode_tokens == 0, "and can be reset", "");
+  report(riffle_get_stats(context, &stats) == RIFFLE_OK && stats.decode_tokens == 0,
+         "and can be reset", "");
   stats.struct_size = 5;
-  report(riffle_get_stats(context, &stats) == RIFFLE_BAD_ARGUMENT, "a wrong struct_size is refused for statistics", "");
+  report(riffle_get_stats(context, &stats) == RIFFLE_BAD_ARGUMENT,
+         "a wrong struct_size is refused for statistics", "");
 
   riffle_selection selection;
   riffle_selection_defaults(&selection);
   selection.selector = RIFFLE_SELECTOR_DENSE;
-  report(riffle_set_selection(context, &selection) == RIFFLE_OK, "the selection can be changed", "");
+  report(riffle_set_selection(context, &selection) == RIFFLE_OK, "the selection can be changed",
+         "");
   selection.microbatch = 0;
   selection.selector = RIFFLE_SELECTOR_PSA;
-  report(riffle_set_selection(context, &selection) == RIFFLE_BAD_ARGUMENT && *riffle_context_error(context),
+  report(riffle_set_selection(context, &selection) == RIFFLE_BAD_ARGUMENT &&
+             *riffle_context_error(context),
          "but not to nonsense", "");
   riffle_session_free(pair[1]);
   riffle_session_free(session);
@@ -345,8 +386,10 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: %s MODEL\n", argv[0]);
     return 2;
   }
-  report(strcmp(riffle_version(), RIFFLE_VERSION) == 0, "header and library are of one version", riffle_version());
-  report(strcmp(riffle_status_name(RIFFLE_OK), riffle_status_name(RIFFLE_IO)) != 0, "statuses have names", "");
+  report(strcmp(riffle_version(), RIFFLE_VERSION) == 0, "header and library are of one version",
+         riffle_version());
+  report(strcmp(riffle_status_name(RIFFLE_OK), riffle_status_name(RIFFLE_IO)) != 0,
+         "statuses have names", "");
   riffle_model_free(NULL);
   riffle_context_free(NULL);
   riffle_session_free(NULL);

@@ -45,7 +45,8 @@ TEST_CASE("an answer ends with any of the model's end tokens", "[engine]") {
   for (size_t i = 0; i < free.size(); i++) {
     if (std::find(free.begin(), free.begin() + i, free[i]) == free.begin() + i) at = i;
   }
-  write_file(folder + "/generation_config.json", "{\"eos_token_id\": [0, " + std::to_string(free[at]) + "]}");
+  write_file(folder + "/generation_config.json",
+             "{\"eos_token_id\": [0, " + std::to_string(free[at]) + "]}");
   {
     riffle_model* model = nullptr;
     REQUIRE(riffle_model_load(folder.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);

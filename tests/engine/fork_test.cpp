@@ -21,8 +21,9 @@ riffle_session* fork(Runtime& r, riffle_session* from, size_t n) {
 }  // namespace
 
 TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") {
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+  for (riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
       INFO("selector " << selector << ", " << slots << " slots");
       fork_cases(small(selector, slots), true);
@@ -31,8 +32,9 @@ TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") 
 
 TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
   uint32_t seed = 0;
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+  for (riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const int64_t slots : {0, 16 * 2 + 9, 16 * 8}) {
       riffle_context_options o = small(selector, slots);
       if (seed % 2) o.evict = RIFFLE_EVICT_FIFO;
@@ -76,7 +78,8 @@ TEST_CASE("what cannot be forked is refused, and changes nothing", "[fork]") {
   CHECK(riffle_session_fork(s, SIZE_MAX, &none) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(s, 10, nullptr) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_session_fork(nullptr, 0, &none) == RIFFLE_BAD_ARGUMENT);
-  riffle_selection lfps = small(RIFFLE_SELECTOR_LFPS, 0).selection, list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
+  riffle_selection lfps = small(RIFFLE_SELECTOR_LFPS, 0).selection,
+                   list = small(RIFFLE_SELECTOR_TOKENSELECT, 0).selection;
   list.positions = RIFFLE_POSITIONS_LIST;
   for (const riffle_selection& selection : {lfps, list}) {
     r.check(riffle_set_selection(r.context, &selection));

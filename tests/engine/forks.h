@@ -1,5 +1,5 @@
-// Random histories of forked sessions, each beside a session in a context of its own that went through the same prompts,
-// steps and cuts without ever sharing anything.
+// Random histories of forked sessions, each beside a session in a context of its own that went
+// through the same prompts, steps and cuts without ever sharing anything.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -23,7 +23,8 @@ inline riffle_context_options small_options(riffle_selector selector, int32_t n_
   o.selection.select_tokens = 60;
   o.selection.init_tokens = 8;
   o.selection.local_tokens = 40;
-  o.selection.cache_threshold = 2;  // a fork votes anew where a session of its own might still use its last selection
+  o.selection.cache_threshold =
+      2;  // a fork votes anew where a session of its own might still use its last selection
   return o;
 }
 
@@ -36,14 +37,16 @@ struct Deed {
 
 class Forks {
  public:
-  Forks(const riffle_context_options& options, uint32_t seed) : shared_(options), alone_(options), random_(seed) {
+  Forks(const riffle_context_options& options, uint32_t seed)
+      : shared_(options), alone_(options), random_(seed) {
     block_size_ = options.block_size;
     n_ctx_ = static_cast<size_t>(options.n_ctx);
     riffle_model_info info{};
     info.struct_size = sizeof info;
     riffle_model_get_info(shared_.model, &info);
     const size_t element = options.kv_type == RIFFLE_KV_F16 ? 2 : 4;
-    block_bytes_ = 2 * block_size_ * info.head_dim * element * info.n_layers * info.n_kv_heads;  // of all layers and heads
+    block_bytes_ = 2 * block_size_ * info.head_dim * element * info.n_layers *
+                   info.n_kv_heads;  // of all layers and heads
   }
   ~Forks() {
     for (auto& m : members_) end(*m);
@@ -88,7 +91,8 @@ class Forks {
     if (m.length % block_size_ != 0) {
       int holders = 0;
       for (const auto& other : members_)
-        holders += static_cast<int>(std::count(other->blocks.begin(), other->blocks.end(), m.blocks.back()));
+        holders += static_cast<int>(
+            std::count(other->blocks.begin(), other->blocks.end(), m.blocks.back()));
       if (holders > 1) m.blocks.back() = next_++;
     }
     m.length += n;
@@ -114,7 +118,8 @@ class Forks {
   }
   void again(riffle_session* s, const Deed& deed) {
     if (deed.kind == Deed::kTruncate) return alone_.check(riffle_session_truncate(s, deed.length));
-    if (deed.kind == Deed::kStep) return alone_.check(riffle_step(alone_.context, &s, deed.tokens.data(), 1));
+    if (deed.kind == Deed::kStep)
+      return alone_.check(riffle_step(alone_.context, &s, deed.tokens.data(), 1));
     alone_.check(riffle_prefill(s, deed.tokens.data(), deed.tokens.size(), nullptr, nullptr));
   }
   void done(Member& m, Deed deed) {
@@ -164,7 +169,9 @@ class Forks {
   }
   void fork(Member& from) {
     const uint32_t where = below(3);
-    const size_t n = where == 0 ? from.length : where == 1 ? below(from.length + 1) / block_size_ * block_size_ : below(from.length + 1);
+    const size_t n = where == 0   ? from.length
+                     : where == 1 ? below(from.length + 1) / block_size_ * block_size_
+                                  : below(from.length + 1);
     auto m = std::make_unique<Member>();
     shared_.check(riffle_session_fork(from.session, n, &m->session));
     REQUIRE(riffle_logits(m->session) == nullptr);
@@ -173,7 +180,8 @@ class Forks {
     m->deeds.push_back({Deed::kTruncate, {}, n});
     for (const Deed& deed : m->deeds) again(m->twin, deed);
     m->length = n;
-    m->blocks.assign(from.blocks.begin(), from.blocks.begin() + static_cast<std::ptrdiff_t>(n / block_size_));
+    m->blocks.assign(from.blocks.begin(),
+                     from.blocks.begin() + static_cast<std::ptrdiff_t>(n / block_size_));
     cover(*m);
     compare(from);
     if (n < n_ctx_ && below(2) == 0) {
@@ -207,7 +215,8 @@ class Forks {
   int next_ = 0, forks_ = 0, compared_ = 0;
 };
 
-// A fork's logits after a prompt must be those of a session that read all by itself, and the donor's must not notice.
+// A fork's logits after a prompt must be those of a session that read all by itself, and the
+// donor's must not notice.
 inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
   Runtime r(o), alone(o);
   const size_t block = static_cast<size_t>(o.block_size);
@@ -222,12 +231,15 @@ inline void fork_cases(const riffle_context_options& o, bool any_chunks) {
     at.sessions.erase(std::find(at.sessions.begin(), at.sessions.end(), s));
     riffle_session_free(s);
   };
-  const auto prompt = some_tokens(static_cast<int>(9 * block + 5), 1), one = some_tokens(40, 2), two = some_tokens(70, 3);
+  const auto prompt = some_tokens(static_cast<int>(9 * block + 5), 1), one = some_tokens(40, 2),
+             two = some_tokens(70, 3);
   // Inside a block, at a boundary, at the newest block, of nothing.
-  for (const size_t n : {size_t(4 * block + 3), size_t(5 * block), size_t(9 * block), prompt.size(), size_t(0)}) {
+  for (const size_t n :
+       {size_t(4 * block + 3), size_t(5 * block), size_t(9 * block), prompt.size(), size_t(0)}) {
     INFO(n << " tokens of " << prompt.size());
     riffle_session *donor = r.session(), *fork = nullptr, *child = nullptr;
-    const std::vector<int32_t> head(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(n)),
+    const std::vector<int32_t> head(prompt.begin(),
+                                    prompt.begin() + static_cast<std::ptrdiff_t>(n)),
         rest(prompt.begin() + static_cast<std::ptrdiff_t>(n), prompt.end());
     if (n > 0) prefill(r, donor, head);
     if (!rest.empty()) prefill(r, donor, rest);

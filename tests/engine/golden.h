@@ -1,4 +1,5 @@
-// The golden logits and texts of the shipped model (tests/golden), and how a runtime is held against them.
+// The golden logits and texts of the shipped model (tests/golden), and how a runtime is held
+// against them.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,7 +9,6 @@
 #include "tests/engine/test_model.h"
 
 namespace riffle::test {
-
 
 inline nlohmann::json golden() {
   std::ifstream in("tests/golden/riffle-27m-32k-q8_0.golden.json");
@@ -28,7 +28,8 @@ inline Difference compare(Runtime& r, const nlohmann::json& g) {
   const float* logits = riffle_logits(s);
   Difference d;
   for (size_t i = 0; i < g["last_top_ids"].size(); ++i) {
-    const double diff = std::fabs(logits[g["last_top_ids"][i].get<int>()] - g["last_top_logits"][i].get<double>());
+    const double diff =
+        std::fabs(logits[g["last_top_ids"][i].get<int>()] - g["last_top_logits"][i].get<double>());
     d.logit = std::isnan(diff) || diff > d.logit ? diff : d.logit;
     REQUIRE(!std::isnan(d.logit));
   }

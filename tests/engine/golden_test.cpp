@@ -1,8 +1,8 @@
 // The shipped model against golden logits and greedy text of an independent float32 forward pass.
+#include "tests/engine/golden.h"
+
 #include <cstdlib>
 #include <sstream>
-
-#include "tests/engine/golden.h"
 
 using namespace riffle::test;
 
@@ -38,8 +38,9 @@ TEST_CASE("logits match the golden ones", "[golden]") {
       for (const auto& g : cases) {
         const Difference d = compare(r, g);
         const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : 2e-2;
-        WARN("isa " << isa << " kv " << (kv == RIFFLE_KV_F16 ? "f16 " : "f32 ") << g["name"].get<std::string>()
-                    << ": largest difference of a logit " << d.logit << ", of a logsumexp " << d.logsumexp);
+        WARN("isa " << isa << " kv " << (kv == RIFFLE_KV_F16 ? "f16 " : "f32 ")
+                    << g["name"].get<std::string>() << ": largest difference of a logit " << d.logit
+                    << ", of a logsumexp " << d.logsumexp);
         CHECK(d.logit <= bound);
         CHECK(d.logsumexp <= bound);
       }
@@ -58,11 +59,13 @@ TEST_CASE("greedy text matches the golden one", "[golden]") {
   }
 }
 
-// tests/run.sh writes the shipped file as Hugging Face folders by tools/fixtures/gguf_to_hf.py and names them here.
+// tests/run.sh writes the shipped file as Hugging Face folders by tools/fixtures/gguf_to_hf.py and
+// names them here.
 TEST_CASE("the same model as a Hugging Face folder gives the same logits", "[golden]") {
   const char* names = std::getenv("RIFFLE_TEST_HF");
   if (!names || !*names) {
-    WARN("SKIPPED: RIFFLE_TEST_HF names no folder (tests/run.sh makes one where python3 has numpy)");
+    WARN(
+        "SKIPPED: RIFFLE_TEST_HF names no folder (tests/run.sh makes one where python3 has numpy)");
     return;
   }
   const auto cases = golden();
@@ -88,7 +91,8 @@ TEST_CASE("the same model as a Hugging Face folder gives the same logits", "[gol
         REQUIRE(!std::isnan(diff));
         worst = std::max(worst, diff);
       }
-      // Both hold the same f32 weights; the order of q.k's sum differs with the rows' order, and f16 KV rounds.
+      // Both hold the same f32 weights; the order of q.k's sum differs with the rows' order, and
+      // f16 KV rounds.
       CHECK(worst <= 1e-2f);
       CHECK(greedy(hf, g) == greedy(gguf, g));
       // With the folder's own tokenizer, the text gives the same ids.

@@ -1,4 +1,5 @@
-// The same bits for any pool size, eviction policy, thread count, look-ahead, chunk, batch and device.
+// The same bits for any pool size, eviction policy, thread count, look-ahead, chunk, batch and
+// device.
 #include <map>
 
 #include "tests/engine/steps.h"
@@ -21,9 +22,12 @@ riffle_context_options base(riffle_selector selector) {
 
 }  // namespace
 
-TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead", "[invariance]") {
-  const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);  // crosses block boundaries while decoding
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-ahead",
+          "[invariance]") {
+  const auto prompt = some_tokens(1500, 7),
+             steps = some_tokens(40, 8);  // crosses block boundaries while decoding
+  for (riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
     INFO("selector " << selector);
     std::vector<std::vector<float>> reference;
     {
@@ -31,15 +35,19 @@ TEST_CASE("logits do not depend on where the KV is, on threads, chunks or look-a
       reference = run(r, r.session(), prompt, steps);
     }
     std::map<std::string, riffle_context_options> variants;
-    const auto add = [&](const char* name, auto&& change) { change(variants[name] = base(selector)); };
+    const auto add = [&](const char* name, auto&& change) {
+      change(variants[name] = base(selector));
+    };
     add("one thread", [](auto& o) { o.n_threads = 1; });
     add("three threads", [](auto& o) { o.n_threads = 3; });
     add("prefill in chunks of 100", [](auto& o) { o.prefill_chunk = 100; });
     add("prefill in chunks of 1000", [](auto& o) { o.prefill_chunk = 1000; });
     add("emu, all slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
     add("emu, fewest slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 16 + 7; });
-    add("emu, 60 slots, FIFO", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO; });
-    add("emu, per layer", [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 160, o.pool_per_layer = true; });
+    add("emu, 60 slots, FIFO",
+        [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO; });
+    add("emu, per layer",
+        [](auto& o) { o.device = RIFFLE_DEVICE_EMU, o.slots = 160, o.pool_per_layer = true; });
     add("emu, look-ahead 2, 3 threads", [](auto& o) {
       o.device = RIFFLE_DEVICE_EMU, o.slots = 90, o.selection.lookahead = 2, o.n_threads = 3;
     });
@@ -83,7 +91,8 @@ TEST_CASE("the pool gives the same bits for every block size and KV type", "[inv
       o.device = RIFFLE_DEVICE_EMU;
       o.slots = 16 + 9;
       Runtime pooled(o);
-      CHECK(same_bits(run(pooled, pooled.session(), prompt, steps), run(in_place, in_place.session(), prompt, steps)));
+      CHECK(same_bits(run(pooled, pooled.session(), prompt, steps),
+                      run(in_place, in_place.session(), prompt, steps)));
     }
 }
 
@@ -111,10 +120,11 @@ TEST_CASE("digests rebuilt on held KV are those of a session made with them", "[
 }
 
 TEST_CASE("sequences stepped together give what each gives alone", "[invariance]") {
-  // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step is split, or others are
-  // parked to make room.
+  // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step is
+  // split, or others are parked to make room.
   for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6})
-    for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+    for (riffle_selector selector :
+         {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
       INFO("selector " << selector << " slots " << slots);
       riffle_context_options o = base(selector);
       std::vector<std::vector<int32_t>> prompts, steps;
@@ -133,7 +143,8 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
       std::vector<std::vector<std::vector<float>>> together(5);
       for (int i = 0; i < 5; ++i) {
         sessions.push_back(r.session());
-        r.check(riffle_prefill(sessions[i], prompts[i].data(), prompts[i].size(), nullptr, nullptr));
+        r.check(
+            riffle_prefill(sessions[i], prompts[i].data(), prompts[i].size(), nullptr, nullptr));
         together[i].push_back(r.logits(sessions[i]));
       }
       for (size_t t = 0; t < steps[0].size(); ++t) {
@@ -177,7 +188,8 @@ TEST_CASE("psa at epsilon 1 and topk at budget 1 are dense", "[invariance]") {
   r.check(riffle_set_selection(r.context, &s));
   const auto topk = run(r, r.session(), prompt, steps);
   for (size_t i = 0; i < dense.size(); ++i)
-    for (size_t v = 0; v < dense[i].size(); ++v) REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
+    for (size_t v = 0; v < dense[i].size(); ++v)
+      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
   s = base(RIFFLE_SELECTOR_PSA).selection;
   s.epsilon = 0.5f;
   s.dense_layers = 1000;

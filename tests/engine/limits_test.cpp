@@ -20,7 +20,9 @@ std::string create_error(const riffle_context_options& o, riffle_status expected
   return err;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -82,7 +84,8 @@ TEST_CASE("a memory budget is kept, and one too small names the least that works
     CHECK(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OK);
     CHECK(plan.total <= o.gpu_mem);
     CHECK(plan.min_gpu_mem == o.gpu_mem);
-    CHECK(plan.total == plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
+    CHECK(plan.total ==
+          plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
     riffle_session* s = r.session();
     const auto tokens = some_tokens(500, 1);
     r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
@@ -126,7 +129,8 @@ TEST_CASE("an aborted prefill leaves the session as it was", "[limits]") {
     if (emu) o.device = RIFFLE_DEVICE_EMU, o.slots = 100;
     Runtime r(o);
     riffle_session* s = r.session();
-    const auto tokens = some_tokens(1000, 1), more = some_tokens(2000, 2), steps = some_tokens(3, 3);
+    const auto tokens = some_tokens(1000, 1), more = some_tokens(2000, 2),
+               steps = some_tokens(3, 3);
     r.check(riffle_prefill(s, tokens.data(), tokens.size(), nullptr, nullptr));
     const auto before = r.logits(s);
     int calls = 0;
@@ -134,7 +138,8 @@ TEST_CASE("an aborted prefill leaves the session as it was", "[limits]") {
       ++*static_cast<int*>(user);
       return p->done < p->total * 0.4;
     };
-    CHECK(riffle_prefill(s, more.data(), more.size(), stop_in_third_layer, &calls) == RIFFLE_ABORTED);
+    CHECK(riffle_prefill(s, more.data(), more.size(), stop_in_third_layer, &calls) ==
+          RIFFLE_ABORTED);
     CHECK(calls > 5);
     CHECK(riffle_session_length(s) == 1000);
     CHECK(r.logits(s) == before);

@@ -8,17 +8,19 @@
 
 namespace riffle::test {
 
-// Answers of a hot sampler by the shipped model, and by that model with the upper half of its pieces of type unused:
-// ids of that half come up in the former, and must not in the latter.
+// Answers of a hot sampler by the shipped model, and by that model with the upper half of its
+// pieces of type unused: ids of that half come up in the former, and must not in the latter.
 inline void check_padding_is_not_drawn(const riffle_context_options& options) {
   const TempDir dir;
   const std::string padded = dir / "padded.gguf";
   std::string bytes = read_file(shipped_model());
-  const GgufFile gguf = parse_gguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "shipped"});
+  const GgufFile gguf =
+      parse_gguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "shipped"});
   const GgufValue types = gguf.metadata.find("tokenizer.ggml.token_type")->second;
   REQUIRE(types.bytes == 4 * types.count);
   const int n = static_cast<int>(types.count), half = n / 2;
-  const size_t at = static_cast<size_t>(types.data - reinterpret_cast<const uint8_t*>(bytes.data()));
+  const size_t at =
+      static_cast<size_t>(types.data - reinterpret_cast<const uint8_t*>(bytes.data()));
   for (int id = half; id < n; id++) {
     const int32_t unused = VocabPiece::UNUSED;
     std::memcpy(&bytes[at + 4 * static_cast<size_t>(id)], &unused, sizeof unused);

@@ -1,5 +1,5 @@
-// Every architecture option against transformers: tiny checkpoints (tests/golden/tiny), as Hugging Face folders and as
-// GGUF, at short and long positions.
+// Every architecture option against transformers: tiny checkpoints (tests/golden/tiny), as Hugging
+// Face folders and as GGUF, at short and long positions.
 #include <cstdlib>
 
 #include "tests/engine/tiny_checkpoint.h"
@@ -25,21 +25,24 @@ bool available(riffle_isa isa) {
 
 constexpr double kBound = 1e-3;
 
-void check_exact(const riffle_context_options& o, const TinyCheckpoint& c, const std::string& path) {
+void check_exact(const riffle_context_options& o, const TinyCheckpoint& c,
+                 const std::string& path) {
   const TinyDifference d = compare(o, c, path);
   INFO(d.where);
   CHECK(d.relative <= kBound);
   CHECK(d.same_best);
 }
 
-// Every value of the file at `path` that concerns the arithmetic, and every tensor, are in `ours`, the same bits.
+// Every value of the file at `path` that concerns the arithmetic, and every tensor, are in `ours`,
+// the same bits.
 void check_same_gguf(const std::string& ours, const std::string& path) {
   const auto file = riffle::MappedFile::open(path);
   const riffle::GgufFile theirs = riffle::parse_gguf(file->view());
-  const riffle::GgufFile mine =
-      riffle::parse_gguf({reinterpret_cast<const uint8_t*>(ours.data()), ours.size(), "the test's GGUF"});
+  const riffle::GgufFile mine = riffle::parse_gguf(
+      {reinterpret_cast<const uint8_t*>(ours.data()), ours.size(), "the test's GGUF"});
   const auto matters = [](const std::string& key) {
-    return !key.starts_with("tokenizer.") && key != "general.file_type" && key != "general.quantization_version";
+    return !key.starts_with("tokenizer.") && key != "general.file_type" &&
+           key != "general.quantization_version";
   };
   size_t n = 0;
   for (const auto& [key, value] : theirs.metadata) {
@@ -89,7 +92,8 @@ TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV"
   }
 }
 
-// Chunks shorter than the prompt and than a window, other blocks, a pool that cannot hold the sequence.
+// Chunks shorter than the prompt and than a window, other blocks, a pool that cannot hold the
+// sequence.
 TEST_CASE("parity: chunks, blocks and a pool change nothing", "[parity]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
@@ -112,7 +116,8 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
   const TempDir temp;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
-      const TinyDifference d = compare(tiny_options(c, options(), RIFFLE_KV_F16), c, tiny_folder(c, temp));
+      const TinyDifference d =
+          compare(tiny_options(c, options(), RIFFLE_KV_F16), c, tiny_folder(c, temp));
       INFO(d.where);
       CHECK(d.relative <= 5e-3);
     }
@@ -133,7 +138,8 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       if (std::filesystem::exists(kept)) paths.push_back(kept);
       if (more && *more) paths.push_back(std::string(more) + "/" + c.name + ".gguf");
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
-      for (const std::string& p : paths) check_exact(tiny_options(c, options(), RIFFLE_KV_F32), c, p);
+      for (const std::string& p : paths)
+        check_exact(tiny_options(c, options(), RIFFLE_KV_F32), c, p);
     }
   }
 }

@@ -15,8 +15,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The documented rules in float64, slowly: probability of every id.
-std::vector<double> reference(const std::vector<float>& logits, double temperature, int top_k, double top_p,
-                              double min_p) {
+std::vector<double> reference(const std::vector<float>& logits, double temperature, int top_k,
+                              double top_p, double min_p) {
   const int n = static_cast<int>(logits.size());
   std::vector<int> rank(n);
   std::iota(rank.begin(), rank.end(), 0);
@@ -38,13 +38,15 @@ std::vector<double> reference(const std::vector<float>& logits, double temperatu
   }
   double total = 0;
   for (const int id : rank) {
-    if (std::exp(logits[id] - max) >= min_p) total += result[id] = std::exp((logits[id] - max) / temperature);
+    if (std::exp(logits[id] - max) >= min_p)
+      total += result[id] = std::exp((logits[id] - max) / temperature);
   }
   for (double& p : result) p /= total;
   return result;
 }
 
-riffle_status status_of_sample(const std::vector<float>& logits, Sampler sampler, std::string* text = nullptr) {
+riffle_status status_of_sample(const std::vector<float>& logits, Sampler sampler,
+                               std::string* text = nullptr) {
   try {
     sampler.sample(logits.data(), static_cast<int>(logits.size()));
   } catch (const Error& error) {
@@ -69,8 +71,9 @@ std::string refusal(float temperature, int top_k, float top_p, float min_p) {
 TEST_CASE("Random is xoshiro256** seeded by SplitMix64", "[sampler]") {
   // By an independent computation with unbounded integers (Python).
   Random random(1234567);
-  for (const uint64_t expected : {3504822795582309479ull, 1819558768956484042ull, 1250851346055027673ull,
-                                  16940231675099994102ull, 11585879347611423030ull}) {
+  for (const uint64_t expected :
+       {3504822795582309479ull, 1819558768956484042ull, 1250851346055027673ull,
+        16940231675099994102ull, 11585879347611423030ull}) {
     CHECK(random.next() == expected);
   }
   Random a(0), b(0), c(1);
@@ -106,8 +109,8 @@ TEST_CASE("samples follow the documented distribution", "[sampler]") {
       for (const int top_k : {0, 2, 3, 100}) {
         for (const float top_p : {0.f, 0.3f, 0.8f, 1.f}) {
           for (const float min_p : {0.f, 0.2f, 1.f}) {
-            INFO("temperature " << temperature << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p
-                                << " case of " << logits.size());
+            INFO("temperature " << temperature << " top_k " << top_k << " top_p " << top_p
+                                << " min_p " << min_p << " case of " << logits.size());
             std::vector<float> finite = logits;  // for the reference, infinity is just very large
             for (float& x : finite) x = std::clamp(x, -1e30f, 1e30f);
             const std::vector<double> p = reference(finite, temperature, top_k, top_p, min_p);
@@ -127,7 +130,8 @@ TEST_CASE("samples follow the documented distribution", "[sampler]") {
               chi_square += d * d / (p[id] * draws);
               cells++;
             }
-            // Mean cells - 1, variance 2 (cells - 1); 8 deviations above, as there are over a thousand cases.
+            // Mean cells - 1, variance 2 (cells - 1); 8 deviations above, as there are over a
+            // thousand cases.
             CHECK(chi_square <= cells - 1 + 8 * std::sqrt(2.0 * cells) + 1e-9);
           }
         }
@@ -140,7 +144,8 @@ TEST_CASE("large vocabularies: what may be drawn is what the rules leave", "[sam
   Random random(11);
   for (const int n : {127, 128, 129, 640, 2000, 32000}) {
     std::vector<float> logits(n);
-    for (float& x : logits) x = static_cast<float>(std::floor(random.uniform() * 200) / 20);  // many ties
+    for (float& x : logits)
+      x = static_cast<float>(std::floor(random.uniform() * 200) / 20);  // many ties
     for (const int top_k : {0, 40, 1000}) {
       for (const float top_p : {0.1f, 0.9f, 0.999f, 1.f}) {
         for (const float min_p : {0.f, 0.05f}) {
@@ -178,7 +183,8 @@ TEST_CASE("greedy takes the largest logit, the lowest id of equal ones", "[sampl
     CHECK(Sampler(seed, 1, 1, 1, 0).sample(logits.data(), 5) == 1);  // top_k 1
     CHECK(Sampler(seed, 1, 0, 0, 0).sample(logits.data(), 5) == 1);  // top_p 0
     CHECK(Sampler(seed, 1, 0, 1e-6f, 0).sample(logits.data(), 5) == 1);
-    CHECK(Sampler(seed, 1, 2, 1, 1).sample(logits.data(), 5) != 4);  // ties at the border: lowest ids stay
+    CHECK(Sampler(seed, 1, 2, 1, 1).sample(logits.data(), 5) !=
+          4);  // ties at the border: lowest ids stay
     CHECK(Sampler(seed, 1e-45f, 0, 1, 0).sample(low.data(), 3) == 2);
   }
 }
@@ -187,8 +193,8 @@ TEST_CASE("the same seed gives the same tokens; what is off changes nothing", "[
   std::vector<float> logits(500);
   for (size_t i = 0; i < logits.size(); i++) logits[i] = std::sin(static_cast<float>(i));
   const int n = static_cast<int>(logits.size());
-  Sampler a(42, 0.8f, 0, 1, 0), b(42, 0.8f, 0, 1, 0), wide(42, 0.8f, 500, 1, 0), wider(42, 0.8f, 9999, 1, 0),
-      other(43, 0.8f, 0, 1, 0);
+  Sampler a(42, 0.8f, 0, 1, 0), b(42, 0.8f, 0, 1, 0), wide(42, 0.8f, 500, 1, 0),
+      wider(42, 0.8f, 9999, 1, 0), other(43, 0.8f, 0, 1, 0);
   int differ = 0;
   for (int i = 0; i < 200; i++) {
     const int id = a.sample(logits.data(), n);

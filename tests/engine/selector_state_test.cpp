@@ -1,4 +1,5 @@
-// What the memory plan says that a selector keeps of a sequence, against what it keeps when the sequence is there.
+// What the memory plan says that a selector keeps of a sequence, against what it keeps when the
+// sequence is there.
 #include <utility>
 
 #include "tests/engine/test_model.h"
@@ -24,7 +25,8 @@ uint64_t kept(const riffle_context_options& o) {
   riffle_stats stats{};
   stats.struct_size = sizeof stats;
   REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
-  const uint64_t heads = 8 * 2, blocks = o.n_ctx / o.block_size;  // of the shipped model; head_dim 64
+  const uint64_t heads = 8 * 2,
+                 blocks = o.n_ctx / o.block_size;  // of the shipped model; head_dim 64
   return stats.index_bytes - heads * blocks * (2 * 64 * 2 + 4);
 }
 
@@ -65,14 +67,18 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         if (codes) {
           // d/2 + 4 bytes a token; the mean value of a block
           const uint64_t heads = 8 * 2, per_block = 16 * (64 / 2 + 4) + 64 * 2;
-          const uint64_t blocks = n_ctx / 16, whole_runs = (blocks + 63) / 64 * 64;  // memory comes for 64 blocks at once
+          const uint64_t blocks = n_ctx / 16,
+                         whole_runs =
+                             (blocks + 63) / 64 * 64;  // memory comes for 64 blocks at once
           CHECK(said == heads * (per_block * whole_runs + 64 * 4));  // and the mean of all values
         }
-        CHECK(plan.total == plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
+        CHECK(plan.total ==
+              plan.weights + plan.activations + plan.digests + plan.prefill_kv + plan.pool);
       }
 }
 
-TEST_CASE("lfps keeps what a follow-up prompt found until the second step after it", "[engine][model]") {
+TEST_CASE("lfps keeps what a follow-up prompt found until the second step after it",
+          "[engine][model]") {
   riffle_context_options o = options();
   o.n_ctx = 3088;
   o.selection.selector = RIFFLE_SELECTOR_LFPS;

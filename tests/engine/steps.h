@@ -6,10 +6,10 @@
 
 namespace riffle::test {
 
-
 // Prefills, then takes steps with given tokens; the logits after each.
-inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s, const std::vector<int32_t>& prompt,
-                                    const std::vector<int32_t>& steps) {
+inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s,
+                                           const std::vector<int32_t>& prompt,
+                                           const std::vector<int32_t>& steps) {
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
   std::vector<std::vector<float>> out{r.logits(s)};
   for (int32_t t : steps) {
@@ -20,7 +20,8 @@ inline std::vector<std::vector<float>> run(Runtime& r, riffle_session* s, const 
 }
 
 // As run, in a session that steps together with two others, which are shorter.
-inline std::vector<std::vector<float>> run_first_of_three(Runtime& r, const std::vector<int32_t>& prompt,
+inline std::vector<std::vector<float>> run_first_of_three(Runtime& r,
+                                                          const std::vector<int32_t>& prompt,
                                                           const std::vector<int32_t>& steps) {
   riffle_session* s[3] = {r.session(), r.session(), r.session()};
   for (int i = 0; i < 3; ++i) {
@@ -36,10 +37,12 @@ inline std::vector<std::vector<float>> run_first_of_three(Runtime& r, const std:
   return out;
 }
 
-inline bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+inline bool same_bits(const std::vector<std::vector<float>>& a,
+                      const std::vector<std::vector<float>>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
+    if (a[i].size() != b[i].size() ||
+        std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0)
       return false;
   return true;
 }

@@ -16,7 +16,8 @@ struct Runtime {
   riffle_context* context = nullptr;
   std::vector<riffle_session*> sessions;
 
-  explicit Runtime(const riffle_context_options& options, const std::string& path = shipped_model()) {
+  explicit Runtime(const riffle_context_options& options,
+                   const std::string& path = shipped_model()) {
     char err[512];
     INFO(path);
     const riffle_status loaded = riffle_model_load(path.c_str(), nullptr, &model, err, sizeof err);
@@ -63,8 +64,8 @@ struct Runtime {
   std::vector<int32_t> tokens(const std::string& text, bool bos) const {
     std::vector<int32_t> out(text.size() + 16);
     size_t n = 0;
-    REQUIRE(riffle_tokenize(model, text.data(), text.size(), bos ? RIFFLE_TOKENIZE_BOS : 0, out.data(), out.size(),
-                            &n) == RIFFLE_OK);
+    REQUIRE(riffle_tokenize(model, text.data(), text.size(), bos ? RIFFLE_TOKENIZE_BOS : 0,
+                            out.data(), out.size(), &n) == RIFFLE_OK);
     out.resize(n);
     return out;
   }

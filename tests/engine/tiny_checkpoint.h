@@ -1,15 +1,15 @@
-// The checkpoints of tests/golden/tiny (tools/fixtures/README.md says what is in them): as Hugging Face folders, as
-// GGUF, and how a runtime is held against their golden logits.
+// The checkpoints of tests/golden/tiny (tools/fixtures/README.md says what is in them): as Hugging
+// Face folders, as GGUF, and how a runtime is held against their golden logits.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tests/model/test_files.h"
 #include "model/formats/gguf.h"
 #include "model/formats/mapped_file.h"
 #include "model/formats/safetensors.h"
 #include "tests/engine/test_model.h"
+#include "tests/model/test_files.h"
 
 namespace riffle::test {
 
@@ -28,7 +28,9 @@ struct TinyCheckpoint {
   std::vector<std::vector<float>> logits;  // a row for each position
 
   int integer(const char* key) const { return config.at(key).get<int>(); }
-  int head_dim() const { return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads")); }
+  int head_dim() const {
+    return config.value("head_dim", integer("hidden_size") / integer("num_attention_heads"));
+  }
   int n_tokens() const {
     int n = 0;
     for (const Position& p : positions) n = std::max(n, p.position + 1);
@@ -57,7 +59,8 @@ inline std::vector<TinyCheckpoint> tiny_checkpoints() {
       c.positions.push_back({p.value("prefill", 0), p.at("position").get<int>()});
       c.logits.emplace_back(vocab);
       const size_t at = (c.logits.size() - 1) * vocab * sizeof(float);
-      if (at + vocab * sizeof(float) > rows.size()) throw std::runtime_error(folder + "/logits.f32 is too short");
+      if (at + vocab * sizeof(float) > rows.size())
+        throw std::runtime_error(folder + "/logits.f32 is too short");
       std::memcpy(c.logits.back().data(), rows.data() + at, vocab * sizeof(float));
     }
     out.push_back(std::move(c));
@@ -76,7 +79,8 @@ inline std::string tiny_folder(const TinyCheckpoint& c, const TempDir& temp) {
   return folder;
 }
 
-// ---- GGUF -----------------------------------------------------------------------------------------------------------
+// ---- GGUF
+// -----------------------------------------------------------------------------------------------------------
 
 // F16 or BF16 as F32: converters keep vectors so.
 inline std::string widened(const RawTensor& raw) {
@@ -87,8 +91,8 @@ inline std::string widened(const RawTensor& raw) {
       put<uint32_t>(out, static_cast<uint32_t>(bits) << 16);
     } else {
       const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-      const float value =
-          std::ldexp(static_cast<float>(exponent ? fraction + 1024 : fraction), std::max(exponent, 1) - 25);
+      const float value = std::ldexp(static_cast<float>(exponent ? fraction + 1024 : fraction),
+                                     std::max(exponent, 1) - 25);
       put<float>(out, bits & 0x8000 ? -value : value);
     }
   }
@@ -97,7 +101,8 @@ inline std::string widened(const RawTensor& raw) {
 
 // What each frequency is divided by under llama3 scaling (rope_freqs.weight).
 inline std::string llama3_factors(const nlohmann::json& rope, double theta, int head_dim) {
-  const double low = rope.at("low_freq_factor"), high = rope.at("high_freq_factor"), factor = rope.at("factor");
+  const double low = rope.at("low_freq_factor"), high = rope.at("high_freq_factor"),
+               factor = rope.at("factor");
   const double original = rope.at("original_max_position_embeddings");
   std::string out;
   for (int i = 0; i < head_dim / 2; ++i) {
@@ -115,7 +120,8 @@ inline void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohman
   w.text(key("type"), type);
   w.f32(key("factor"), rope.at("factor").get<float>());
   if (type == "linear") return;
-  w.u32(key("original_context_length"), rope.at("original_max_position_embeddings").get<uint32_t>());
+  w.u32(key("original_context_length"),
+        rope.at("original_max_position_embeddings").get<uint32_t>());
   for (const auto& [hf, gguf] : {std::pair{"attention_factor", "yarn_attn_factor"},
                                  {"beta_fast", "yarn_beta_fast"},
                                  {"beta_slow", "yarn_beta_slow"},
@@ -133,11 +139,13 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
     const bool vector = raw.shape.size() == 1;
-    std::string data = vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
+    std::string data =
+        vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
     if (permute && (name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos)) {
       const std::string plain = data;
       const uint64_t rows = raw.shape[0], row = plain.size() / rows;
-      for (uint64_t r = 0; r < rows; ++r) plain.copy(data.data() + r * row, row, unpermuted_row(r, c.head_dim()) * row);
+      for (uint64_t r = 0; r < rows; ++r)
+        plain.copy(data.data() + r * row, row, unpermuted_row(r, c.head_dim()) * row);
     }
     w.tensor(name, {raw.shape.rbegin(), raw.shape.rend()}, vector ? 0 : ggml_type(*raw.type), data);
   }
@@ -145,7 +153,8 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
 
 // What converters make of the checkpoint.
 inline std::string tiny_gguf(const TinyCheckpoint& c) {
-  const std::string family = c.config.at("model_type"), arch = family == "qwen2" ? "qwen2" : "llama";
+  const std::string family = c.config.at("model_type"),
+                    arch = family == "qwen2" ? "qwen2" : "llama";
   nlohmann::json rope = nlohmann::json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"})
     if (c.config.contains(key) && c.config[key].is_object()) rope = c.config[key];
@@ -195,7 +204,8 @@ inline std::string tiny_gguf(const TinyCheckpoint& c) {
   return w.bytes();
 }
 
-// ---- comparison -----------------------------------------------------------------------------------------------------
+// ---- comparison
+// -----------------------------------------------------------------------------------------------------
 
 struct TinyDifference {
   double relative = 0;  // the largest difference of a logit over the largest logit of its row
@@ -209,8 +219,8 @@ inline TinyDifference& operator+=(TinyDifference& worst, const TinyDifference& d
   return worst;
 }
 
-inline TinyDifference tiny_difference(const std::vector<float>& got, const std::vector<float>& golden,
-                                      const std::string& where) {
+inline TinyDifference tiny_difference(const std::vector<float>& got,
+                                      const std::vector<float>& golden, const std::string& where) {
   REQUIRE(got.size() == golden.size());
   double largest = 0, difference = 0;
   for (size_t i = 0; i < golden.size(); ++i) {
@@ -218,11 +228,14 @@ inline TinyDifference tiny_difference(const std::vector<float>& got, const std::
     largest = std::max<double>(largest, std::fabs(golden[i]));
     difference = std::max(difference, std::fabs(static_cast<double>(got[i]) - golden[i]));
   }
-  const auto best = [](const auto& row) { return std::max_element(row.begin(), row.end()) - row.begin(); };
+  const auto best = [](const auto& row) {
+    return std::max_element(row.begin(), row.end()) - row.begin();
+  };
   return {difference / largest, where, best(got) == best(golden)};
 }
 
-// Each position by one prefill, by a prefill and then single steps, and all in one session by a prefill for each.
+// Each position by one prefill, by a prefill and then single steps, and all in one session by a
+// prefill for each.
 inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
   const std::vector<int32_t> ids = tiny_tokens();
   TinyDifference worst;
@@ -230,7 +243,8 @@ inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
     r.check(riffle_prefill(s, ids.data() + from, static_cast<size_t>(to - from), nullptr, nullptr));
   };
   const auto check = [&](riffle_session* s, size_t i, const std::string& how) {
-    worst += tiny_difference(r.logits(s), c.logits[i], how + " at " + std::to_string(c.positions[i].position));
+    worst += tiny_difference(r.logits(s), c.logits[i],
+                             how + " at " + std::to_string(c.positions[i].position));
   };
   riffle_session* pieces = r.session();
   int done = 0;
@@ -257,9 +271,10 @@ inline TinyDifference compare(Runtime& r, const TinyCheckpoint& c) {
   return worst;
 }
 
-// Dynamic scaling follows from the length of the context here, where transformers takes that of each forward: they agree
-// where a forward fills the context.
-inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoint& c, const std::string& path) {
+// Dynamic scaling follows from the length of the context here, where transformers takes that of
+// each forward: they agree where a forward fills the context.
+inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoint& c,
+                                   const std::string& path) {
   const std::vector<int32_t> ids = tiny_tokens();
   TinyDifference worst;
   for (size_t i = 0; i < c.positions.size(); ++i) {
@@ -270,15 +285,18 @@ inline TinyDifference compare_full(riffle_context_options o, const TinyCheckpoin
     for (const int steps : {0, 1, std::min(position, 20)}) {
       riffle_session* s = r.session();
       const int begin = position + 1 - steps;
-      if (begin > 0) r.check(riffle_prefill(s, ids.data(), static_cast<size_t>(begin), nullptr, nullptr));
+      if (begin > 0)
+        r.check(riffle_prefill(s, ids.data(), static_cast<size_t>(begin), nullptr, nullptr));
       for (int at = begin; at <= position; ++at) r.check(riffle_step(r.context, &s, &ids[at], 1));
-      worst += tiny_difference(r.logits(s), c.logits[i], std::to_string(steps) + " steps to " + std::to_string(position));
+      worst += tiny_difference(r.logits(s), c.logits[i],
+                               std::to_string(steps) + " steps to " + std::to_string(position));
     }
   }
   return worst;
 }
 
-inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpoint& c, const std::string& path) {
+inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpoint& c,
+                              const std::string& path) {
   const std::string text = c.config.dump();
   if (text.find("\"dynamic\"") != std::string::npos) return compare_full(o, c, path);
   Runtime r(o, path);
@@ -286,7 +304,8 @@ inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpo
 }
 
 // Dense selection, and room for every position.
-inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o, riffle_kv_type kv) {
+inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o,
+                                           riffle_kv_type kv) {
   o.n_ctx = c.n_tokens() + 16;
   o.kv_type = kv;
   o.selection.selector = RIFFLE_SELECTOR_DENSE;

@@ -5,8 +5,10 @@
 
 namespace riffle::test {
 
-inline constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,       RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA,   RIFFLE_SELECTOR_TWILIGHT,
-                                                 RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS, RIFFLE_SELECTOR_SHARE};
+inline constexpr riffle_selector kSelectors[] = {
+    RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
+    RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS,
+    RIFFLE_SELECTOR_SHARE};
 
 inline TinyCheckpoint checkpoint(const std::string& name) {
   for (const TinyCheckpoint& c : tiny_checkpoints())
@@ -57,8 +59,10 @@ inline riffle_context_options sparse(riffle_selector selector) {
   return o;
 }
 
-// Five sequences, shorter and longer than a window of 64, give the same bits stepped together as each alone.
-inline void check_together(const riffle_context_options& each, const riffle_context_options& all, const std::string& path) {
+// Five sequences, shorter and longer than a window of 64, give the same bits stepped together as
+// each alone.
+inline void check_together(const riffle_context_options& each, const riffle_context_options& all,
+                           const std::string& path) {
   const int lengths[] = {10, 63, 64, 100, 500};
   std::vector<std::vector<std::vector<float>>> alone;
   for (const int n : lengths) {
@@ -76,7 +80,8 @@ inline void check_together(const riffle_context_options& each, const riffle_cont
     std::vector<int32_t> tokens;
     for (const int n : lengths) tokens.push_back(ids(n + step, n + step + 1)[0]);
     r.check(riffle_step(r.context, sessions.data(), tokens.data(), sessions.size()));
-    for (size_t i = 0; i < sessions.size(); ++i) CHECK(same_bits({r.logits(sessions[i])}, {alone[i][step + 1]}));
+    for (size_t i = 0; i < sessions.size(); ++i)
+      CHECK(same_bits({r.logits(sessions[i])}, {alone[i][step + 1]}));
   }
 }
 

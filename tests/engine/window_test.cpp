@@ -1,5 +1,5 @@
-// Layers with a sliding window: what is read, that no selector, pool, thread, chunk or batch changes the result, and what
-// does not go with them. Parity with transformers: parity_test.cpp.
+// Layers with a sliding window: what is read, that no selector, pool, thread, chunk or batch
+// changes the result, and what does not go with them. Parity with transformers: parity_test.cpp.
 #include "tests/engine/window_model.h"
 
 using namespace riffle::test;
@@ -70,7 +70,9 @@ TEST_CASE("window: steps give what a prefill gives", "[window]") {
         r.check(riffle_prefill(s, all.data(), all.size(), nullptr, nullptr));
         const TinyDifference d = tiny_difference(r.logits(s), rows[n], "step " + std::to_string(n));
         INFO(d.where << ", window " << window);
-        CHECK(d.relative <= (type == RIFFLE_KV_F32 ? 1e-4 : 1e-3));  // f16: values near the middle may round the other way
+        CHECK(d.relative <= (type == RIFFLE_KV_F32
+                                 ? 1e-4
+                                 : 1e-3));  // f16: values near the middle may round the other way
       }
     }
   }
@@ -133,7 +135,8 @@ TEST_CASE("window: one that holds the whole context changes nothing", "[window]"
   for (const riffle_selector selector : kSelectors) {
     INFO("selector " << selector);
     Runtime a(sparse(selector), with), b(sparse(selector), without);
-    CHECK(same_bits(run(a, a.session(), ids(0, 300), ids(300, 320)), run(b, b.session(), ids(0, 300), ids(300, 320))));
+    CHECK(same_bits(run(a, a.session(), ids(0, 300), ids(300, 320)),
+                    run(b, b.session(), ids(0, 300), ids(300, 320))));
   }
 }
 
@@ -151,7 +154,8 @@ TEST_CASE("window: positions in a list are refused", "[window]") {
   CHECK_THAT(riffle_context_error(r.context), Catch::Contains("sliding window"));
   // ... and what was in force stays so.
   Runtime quiet(sparse(RIFFLE_SELECTOR_TOKENSELECT), path);
-  CHECK(same_bits(run(r, r.session(), ids(0, 100), ids(100, 104)), run(quiet, quiet.session(), ids(0, 100), ids(100, 104))));
+  CHECK(same_bits(run(r, r.session(), ids(0, 100), ids(100, 104)),
+                  run(quiet, quiet.session(), ids(0, 100), ids(100, 104))));
   // A window in the second layer alone is one too.
   const std::string second = qwen(temp, 50);
   Runtime mixed(sparse(RIFFLE_SELECTOR_TOKENSELECT), second);

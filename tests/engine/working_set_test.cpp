@@ -1,6 +1,5 @@
 // Working sets as every selector makes them, on both host backends.
 #include "tests/engine/working_sets.h"
-
 #include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
@@ -19,7 +18,8 @@ riffle_selection selection_of(int selector) {
 
 }  // namespace
 
-TEST_CASE("working sets are the unions of what the last steps read", "[engine][model][working_set]") {
+TEST_CASE("working sets are the unions of what the last steps read",
+          "[engine][model][working_set]") {
   const auto model = load_model(shipped_model(), {});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
     for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_SHARE; ++selector)
@@ -39,7 +39,8 @@ TEST_CASE("working sets are the unions of what the last steps read", "[engine][m
       }
 }
 
-TEST_CASE("working sets do not depend on the pool, the trace or the threads", "[engine][model][working_set]") {
+TEST_CASE("working sets do not depend on the pool, the trace or the threads",
+          "[engine][model][working_set]") {
   const auto model = load_model(shipped_model(), {});
   WorkingSetPlay p;
   p.options = options();

@@ -1,5 +1,5 @@
-// Decodes several sequences and holds the working sets that the engine reports against unions of the blocks that its trace
-// lists.
+// Decodes several sequences and holds the working sets that the engine reports against unions of
+// the blocks that its trace lists.
 #pragma once
 #include <catch2/catch.hpp>
 #include <functional>
@@ -31,11 +31,13 @@ inline ResolvedOptions planned(const Model& model, const riffle_context_options&
   return resolved;
 }
 
-// Three sequences, of which not all are in every step, are cut and prefilled meanwhile, and counting is changed and
-// interrupted. Returns Sequence::working_set of each sequence after each turn.
+// Three sequences, of which not all are in every step, are cut and prefilled meanwhile, and
+// counting is changed and interrupted. Returns Sequence::working_set of each sequence after each
+// turn.
 class WorkingSetRun {
  public:
-  WorkingSetRun(const Model& model, const WorkingSetPlay& play) : play_(play), engine_(model, planned(model, play.options)) {
+  WorkingSetRun(const Model& model, const WorkingSetPlay& play)
+      : play_(play), engine_(model, planned(model, play.options)) {
     rows_ = model.config.n_layers * model.config.n_kv_heads;
     heads_ = model.config.n_kv_heads;
   }
@@ -49,7 +51,7 @@ class WorkingSetRun {
     std::vector<int64_t> out;
     for (int turn = 0; turn < play_.turns; ++turn) {
       INFO("turn " << turn);
-      if (turn == 11) cut(0, 1);    // inside a block, at the place of a step that was
+      if (turn == 11) cut(0, 1);  // inside a block, at the place of a step that was
       if (turn == 14) cut(1, 100);
       if (turn == 17) prefill(2, 1);  // one token, as a step would
       if (turn == 18) prefill(0, 40);
@@ -72,8 +74,9 @@ class WorkingSetRun {
   using Blocks = std::vector<std::set<int32_t>>;  // [row]
   struct One {
     std::unique_ptr<Sequence> sequence;
-    std::vector<Blocks> steps, failed;  // since counting began; what failed attempts at the same steps read beside
-    std::vector<int32_t> reported;      // [row], of the last step
+    std::vector<Blocks> steps,
+        failed;  // since counting began; what failed attempts at the same steps read beside
+    std::vector<int32_t> reported;  // [row], of the last step
     Blocks now;
     uint32_t token = 0;
   };
@@ -120,7 +123,8 @@ class WorkingSetRun {
       one.now.assign(rows_, {});
       one.reported.assign(rows_, -1);
     }
-    const auto see = [&](const riffle_session*, const Sequence& s, int layer, int head, const RowReport& r) {
+    const auto see = [&](const riffle_session*, const Sequence& s, int layer, int head,
+                         const RowReport& r) {
       One& one = *of.at(&s);
       const int row = layer * heads_ + head;
       one.now[row].insert(r.blocks, r.blocks + r.n_read);
@@ -133,7 +137,8 @@ class WorkingSetRun {
   }
 
   void fail(const std::vector<int>& who) {
-    const int64_t before = all_[who[0]]->sequence->working_set, length = all_[who[0]]->sequence->kv.n_tokens;
+    const int64_t before = all_[who[0]]->sequence->working_set,
+                  length = all_[who[0]]->sequence->kv.n_tokens;
     CHECK_THROWS_AS(attempt(who, play_.fails_in_layer), Failure);
     CHECK(all_[who[0]]->sequence->working_set == before);
     REQUIRE(all_[who[0]]->sequence->kv.n_tokens == length);
@@ -177,9 +182,11 @@ class WorkingSetRun {
       most.insert(all.begin(), all.end());
       const int32_t got = one.reported[row];
       sum += got;
-      if (got >= static_cast<int32_t>(all.size()) && got <= static_cast<int32_t>(most.size())) continue;
+      if (got >= static_cast<int32_t>(all.size()) && got <= static_cast<int32_t>(most.size()))
+        continue;
       if (wrong++ == 0)
-        WARN("row " << row << ": " << got << " blocks reported, " << all.size() << " to " << most.size() << " expected");
+        WARN("row " << row << ": " << got << " blocks reported, " << all.size() << " to "
+                    << most.size() << " expected");
     }
     ++compared_;
     CHECK(wrong == 0);
@@ -195,6 +202,8 @@ class WorkingSetRun {
   std::map<int, int> windows_;
 };
 
-inline std::vector<int64_t> play(const Model& model, const WorkingSetPlay& p) { return WorkingSetRun(model, p).run(); }
+inline std::vector<int64_t> play(const Model& model, const WorkingSetPlay& p) {
+  return WorkingSetRun(model, p).run();
+}
 
 }  // namespace riffle::test

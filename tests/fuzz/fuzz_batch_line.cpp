@@ -10,11 +10,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const BatchRequest r = parse_batch_line(line, 7, {});
     // What was let through is what the library takes.
-    const bool fine = !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes && r.max_tokens >= -1 &&
-                      r.max_tokens != 0 && (r.chat ? !r.messages.empty() : !r.prompt.empty()) && r.stop.size() <= 16 &&
-                      r.sampling.temperature >= 0 && r.sampling.temperature <= 100 && r.sampling.top_k >= 0 &&
-                      r.sampling.top_p >= 0 && r.sampling.top_p <= 1 && r.sampling.min_p >= 0 && r.sampling.min_p <= 1;
-    if (!fine || find_bad_utf8(r.custom_id) != std::string::npos || find_bad_utf8(r.prompt) != std::string::npos)
+    const bool fine = !r.custom_id.empty() && r.custom_id.size() <= kMaxNameBytes &&
+                      r.max_tokens >= -1 && r.max_tokens != 0 &&
+                      (r.chat ? !r.messages.empty() : !r.prompt.empty()) && r.stop.size() <= 16 &&
+                      r.sampling.temperature >= 0 && r.sampling.temperature <= 100 &&
+                      r.sampling.top_k >= 0 && r.sampling.top_p >= 0 && r.sampling.top_p <= 1 &&
+                      r.sampling.min_p >= 0 && r.sampling.min_p <= 1;
+    if (!fine || find_bad_utf8(r.custom_id) != std::string::npos ||
+        find_bad_utf8(r.prompt) != std::string::npos)
       std::abort();
   } catch (const BatchError& e) {
     if (e.code.empty() || !e.message.starts_with("line 7: ")) std::abort();

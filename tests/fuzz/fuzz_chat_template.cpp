@@ -5,7 +5,8 @@
 #include "model/chat/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto format = riffle::recognise_chat_template({reinterpret_cast<const char*>(data), size}, "<s>", "</s>");
+  const auto format =
+      riffle::recognise_chat_template({reinterpret_cast<const char*>(data), size}, "<s>", "</s>");
   if (!format) return 0;
   // Whatever it was taken for holds every message once.
   const riffle::TextPieces text = riffle::chat_pieces(*format, false, 2);

@@ -1,4 +1,5 @@
-// The JSON files of a Hugging Face folder: config.json, the shard index, tokenizer_config.json, generation_config.json.
+// The JSON files of a Hugging Face folder: config.json, the shard index, tokenizer_config.json,
+// generation_config.json.
 #include <algorithm>
 #include <cstdlib>
 
@@ -24,8 +25,8 @@ void generation_config(const riffle::FileView& file) {
   const auto check = [&] {
     auto ids = config.eos_ids;
     std::sort(ids.begin(), ids.end());
-    const bool good = std::adjacent_find(ids.begin(), ids.end()) == ids.end() && ids.front() >= 0 && ids.back() < 32000 &&
-                      config.eos_ids.front() == 2;
+    const bool good = std::adjacent_find(ids.begin(), ids.end()) == ids.end() && ids.front() >= 0 &&
+                      ids.back() < 32000 && config.eos_ids.front() == 2;
     if (!good) std::abort();
   };
   try {

@@ -1,6 +1,7 @@
-// A GGUF file from its first byte to bound weights and checked vocabulary; byte-level BPE to the tokenizer.
-#include "model/text/bpe.h"
+// A GGUF file from its first byte to bound weights and checked vocabulary; byte-level BPE to the
+// tokenizer.
 #include "model/load_model.h"
+#include "model/text/bpe.h"
 #include "tests/fuzz/touch.h"
 #include "util/error.h"
 
@@ -12,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if (gguf.has("tokenizer.ggml.merges")) {
       const auto tokenizer = riffle::tokenizer_from_bpe(riffle::bpe_from_gguf(gguf));
-      const std::vector<int32_t> ids = tokenizer->encode(" Hello it's <s> 123\n\xC3\xA9", true, true);
+      const std::vector<int32_t> ids =
+          tokenizer->encode(" Hello it's <s> 123\n\xC3\xA9", true, true);
       tokenizer->decode(ids.data(), ids.size());
     }
     riffle::test::touch(*riffle::model_from_gguf(gguf, {}));

@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     riffle::TensorTable table;
     riffle::parse_safetensors({data, size, "fuzz"}, table);
-    for (const auto& [name, raw] : table) (void)static_cast<const volatile uint8_t*>(raw.data)[raw.bytes - 1];
+    for (const auto& [name, raw] : table)
+      (void)static_cast<const volatile uint8_t*>(raw.data)[raw.bytes - 1];
     riffle::Model model;
     riffle::Config& c = model.config;
     c.dim = c.hidden_dim = 4;

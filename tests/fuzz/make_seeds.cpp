@@ -10,8 +10,8 @@ using namespace riffle::test;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
-  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json", "chat_template", "batch_line",
-                             "batch_resume"})
+  for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json",
+                             "chat_template", "batch_line", "batch_resume"})
     std::filesystem::create_directories(root + "/" + target);
 
   // A Llama of four values wide, with a vocabulary of eight.
@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
     const std::string name = dtype_info(type).name;
     write_file(root + "/gguf/" + name, tiny_gguf(tiny, type));
     SafetensorsWriter w;
-    for (const auto& [tensor, m] : tiny.tensors) w.tensor(tensor, name, m.shape, encode(type, m.values));
+    for (const auto& [tensor, m] : tiny.tensors)
+      w.tensor(tensor, name, m.shape, encode(type, m.values));
     write_file(root + "/safetensors/" + name, w.bytes());
   }
   write_file(root + "/gguf/Q8_0", tiny_gguf(tiny_model(2, true, 1), DType::Q8_0));
@@ -57,13 +58,18 @@ int main(int argc, char** argv) {
   std::string split;
   put<uint32_t>(split, static_cast<uint32_t>(parts[0].size()));
   write_file(root + "/gguf_split/two", split + parts[0] + parts[1]);
-  write_file(root + "/config/config", tiny_config_json(tiny, ", \"rope_theta\": 10000.0, \"rope_scaling\": null"));
+  write_file(root + "/config/config",
+             tiny_config_json(tiny, ", \"rope_theta\": 10000.0, \"rope_scaling\": null"));
   write_file(root + "/config/rope",
-             tiny_config_json(tiny, ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}"));
-  write_file(root + "/config/index", "{\"metadata\": {}, \"weight_map\": {\"a\": \"x.safetensors\"}}");
-  write_file(root + "/config/generation", "{\"bos_token_id\": 1, \"eos_token_id\": [2, -1, 319], \"temperature\": 0.6}");
+             tiny_config_json(
+                 tiny, ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}"));
+  write_file(root + "/config/index",
+             "{\"metadata\": {}, \"weight_map\": {\"a\": \"x.safetensors\"}}");
+  write_file(root + "/config/generation",
+             "{\"bos_token_id\": 1, \"eos_token_id\": [2, -1, 319], \"temperature\": 0.6}");
   write_file(root + "/config/tokenizer",
-             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"T\"}], \"pad_token\": \"<pad>\", "
+             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"T\"}], \"pad_token\": "
+             "\"<pad>\", "
              "\"added_tokens_decoder\": {\"8\": {\"content\": \"<pad>\"}}}");
 
   // Tokenizers of both kinds with a few merges.
@@ -71,48 +77,70 @@ int main(int argc, char** argv) {
   const std::string added =
       "\"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true, \"lstrip\": true, "
       "\"rstrip\": true, \"single_word\": false, \"normalized\": false}], ";
-  write_file(
-      root + "/tokenizer_json/byte_level",
-      "{" + added +
-          "\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"Sequence\", "
-          "\"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, {\"type\": \"Split\", \"pattern\": "
-          "{\"Regex\": \"(?i:'s)| ?[^\\\\s\\\\p{L}]+|\\\\p{N}{1,3}|\\\\s+(?!\\\\S)\"}, \"behavior\": \"Isolated\", "
-          "\"invert\": "
-          "false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": true}]}, \"post_processor\": "
-          "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": "
-          "{\"id\": "
-          "\"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [5]}}}, \"decoder\": {\"type\": \"ByteLevel\"}, " +
-          model + "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u0120\": 4}, \"merges\": [\"l o\", \"l lo\"]}}");
+  write_file(root + "/tokenizer_json/byte_level",
+             "{" + added +
+                 "\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"Sequence\", "
+                 "\"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, "
+                 "{\"type\": \"Split\", \"pattern\": "
+                 "{\"Regex\": \"(?i:'s)| ?[^\\\\s\\\\p{L}]+|\\\\p{N}{1,3}|\\\\s+(?!\\\\S)\"}, "
+                 "\"behavior\": \"Isolated\", "
+                 "\"invert\": "
+                 "false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": "
+                 "true}]}, \"post_processor\": "
+                 "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+                 "\"<s>\"}}, {\"Sequence\": "
+                 "{\"id\": "
+                 "\"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [5]}}}, \"decoder\": "
+                 "{\"type\": \"ByteLevel\"}, " +
+                 model +
+                 "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u0120\": 4}, \"merges\": [\"l o\", "
+                 "\"l lo\"]}}");
   write_file(
       root + "/tokenizer_json/sentencepiece",
       "{" + added +
-          "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": "
-          "\"\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\u2581\"}]}, "
-          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\u2581\", \"prepend_scheme\": \"first\", "
-          "\"split\": true}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": "
-          "{\"String\": \"\u2581\"}, \"content\": \" \"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", \"content\": \" "
+          "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", "
+          "\"prepend\": "
+          "\"\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": "
+          "\"\u2581\"}]}, "
+          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\u2581\", "
+          "\"prepend_scheme\": \"first\", "
+          "\"split\": true}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
+          "\"Replace\", \"pattern\": "
+          "{\"String\": \"\u2581\"}, \"content\": \" \"}, {\"type\": \"Fuse\"}, {\"type\": "
+          "\"Strip\", \"content\": \" "
           "\", \"start\": 1, \"stop\": 0}]}, " +
           model +
           "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
           "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
   const auto templates = nlohmann::json::parse(std::ifstream("tests/golden/chat_templates.json"));
   for (const auto& family : templates["families"]) {
-    write_file(root + "/chat_template/" + std::string(family["name"]), std::string(family["templates"][0]));
+    write_file(root + "/chat_template/" + std::string(family["name"]),
+               std::string(family["templates"][0]));
   }
   const std::string body = "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/";
   write_file(root + "/batch_line/prompt",
-             body + "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", \"max_tokens\": 3, \"temperature\": 0.5, "
-                    "\"top_p\": 1, \"min_p\": 0, \"top_k\": 4, \"seed\": 18446744073709551615, \"stop\": [\"x\"], \"n\": 1, "
-                    "\"stream\": false}}");
+             body +
+                 "completions\", \"body\": {\"model\": \"m\", \"prompt\": \"a \\u00fc\", "
+                 "\"max_tokens\": 3, \"temperature\": 0.5, "
+                 "\"top_p\": 1, \"min_p\": 0, \"top_k\": 4, \"seed\": 18446744073709551615, "
+                 "\"stop\": [\"x\"], \"n\": 1, "
+                 "\"stream\": false}}");
   write_file(root + "/batch_line/messages",
-             body + "chat/completions\", \"body\": {\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
-                    "\"user\", \"content\": \"u\"}], \"max_completion_tokens\": 3, \"stop\": null}}");
-  write_file(root + "/batch_line/parts", body + "chat/completions\", \"body\": {\"messages\": [{\"role\": \"user\", \"content\": "
-                                                "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]}}");
+             body +
+                 "chat/completions\", \"body\": {\"messages\": [{\"role\": \"system\", "
+                 "\"content\": \"s\"}, {\"role\": "
+                 "\"user\", \"content\": \"u\"}], \"max_completion_tokens\": 3, \"stop\": null}}");
+  write_file(
+      root + "/batch_line/parts",
+      body +
+          "chat/completions\", \"body\": {\"messages\": [{\"role\": \"user\", \"content\": "
+          "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]}}");
   const std::string answer =
-      "{\"id\":\"line-1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},\"error\":null}\n";
+      "{\"id\":\"line-1\",\"custom_id\":\"a\",\"line\":1,\"response\":{\"status_code\":200},"
+      "\"error\":null}\n";
   const std::string error =
-      "{\"id\":\"line-2\",\"custom_id\":null,\"line\":2,\"response\":null,\"error\":{\"code\":\"bad_json\"}}\n";
+      "{\"id\":\"line-2\",\"custom_id\":null,\"line\":2,\"response\":null,\"error\":{\"code\":"
+      "\"bad_json\"}}\n";
   write_file(root + "/batch_resume/whole", answer + error);
   write_file(root + "/batch_resume/torn", answer + error.substr(0, 40));
   write_file(root + "/batch_resume/zeros", error + std::string(8, '\0'));

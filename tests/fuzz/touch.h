@@ -15,7 +15,9 @@ inline void touch(const Model& model) {
   touch(model.weights.output);
   touch(model.weights.final_norm);
   for (const LayerWeights& w : model.weights.layers) {
-    for (const Tensor* t : {&w.attn_norm, &w.wq, &w.wk, &w.wv, &w.wo, &w.ffn_norm, &w.w1, &w.w3, &w.w2}) touch(*t);
+    for (const Tensor* t :
+         {&w.attn_norm, &w.wq, &w.wk, &w.wv, &w.wo, &w.ffn_norm, &w.w1, &w.w3, &w.w2})
+      touch(*t);
   }
 }
 

@@ -1,7 +1,7 @@
-// Sequences that share blocks: random histories of forks, cuts, appends, failures and ends, against a plain model of who
-// holds what, in place and behind small pools.
-#include <catch2/catch.hpp>
+// Sequences that share blocks: random histories of forks, cuts, appends, failures and ends, against
+// a plain model of who holds what, in place and behind small pools.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -38,7 +38,8 @@ class FewSlabs : public SlabSource {
   int* out_;
 };
 
-// A sequence and what it should be: its tokens, and a name for each block (the same in every layer and head).
+// A sequence and what it should be: its tokens, and a name for each block (the same in every layer
+// and head).
 struct Live {
   SequenceKv kv;
   std::vector<uint32_t> tokens;
@@ -51,7 +52,8 @@ struct World {
   bool refuse = false;
   int slabs = 0;
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
-  KvStore store{layout, kLayers, kHeads, kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
+  KvStore store{layout,  kLayers,  kHeads,
+                kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
   std::unique_ptr<HostResidency> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
@@ -60,13 +62,15 @@ struct World {
   uint32_t below(uint64_t n) { return static_cast<uint32_t>(random() % n); }
 
   static float number(uint32_t token, int layer, int head, int j) {
-    return static_cast<float>((token * 31u + static_cast<uint32_t>(layer * 977 + head * 131 + j * 7)) % 4096u);
+    return static_cast<float>(
+        (token * 31u + static_cast<uint32_t>(layer * 977 + head * 131 + j * 7)) % 4096u);
   }
   void write(std::byte* block, int64_t at, uint32_t token, int layer, int head) const {
     for (int part = 0; part < 2; ++part) {
       float row[kD];
       for (int j = 0; j < kD; ++j) row[j] = number(token, layer, head, j + part * kD);
-      std::memcpy(block + (part ? layout.value_offset() : 0) + at % kB * layout.row_bytes(), row, sizeof row);
+      std::memcpy(block + (part ? layout.value_offset() : 0) + at % kB * layout.row_bytes(), row,
+                  sizeof row);
     }
   }
   bool reads(const std::byte* block, const Live& s, int64_t index, int layer, int head) const {
@@ -74,7 +78,8 @@ struct World {
     for (int64_t t = 0; t < n; ++t)
       for (int part = 0; part < 2; ++part) {
         float row[kD];
-        std::memcpy(row, block + (part ? layout.value_offset() : 0) + t * layout.row_bytes(), sizeof row);
+        std::memcpy(row, block + (part ? layout.value_offset() : 0) + t * layout.row_bytes(),
+                    sizeof row);
         for (int j = 0; j < kD; ++j)
           if (row[j] != number(s.tokens[index * kB + t], layer, head, j + part * kD)) return false;
       }
@@ -83,14 +88,16 @@ struct World {
 
   int holders(int name) const {
     int n = 0;
-    for (const auto& s : live) n += static_cast<int>(std::count(s->names.begin(), s->names.end(), name));
+    for (const auto& s : live)
+      n += static_cast<int>(std::count(s->names.begin(), s->names.end(), name));
     return n;
   }
   // Of the model: the blocks that an append of n tokens writes to are its own.
   void named_append(Live& s, int64_t n) {
     const size_t at = s.tokens.size();
     if (at % kB != 0 && holders(s.names[at / kB]) > 1) s.names[at / kB] = next_name++;
-    while (s.names.size() < static_cast<size_t>(layout.blocks(at + n))) s.names.push_back(next_name++);
+    while (s.names.size() < static_cast<size_t>(layout.blocks(at + n)))
+      s.names.push_back(next_name++);
   }
 
   // Whether it worked; else memory ran out.
@@ -108,7 +115,8 @@ struct World {
   }
 
   void step(const std::vector<Live*>& some) {
-    // As Engine::step: what can fail first. After a refusal those before it hold blocks that they do not use yet.
+    // As Engine::step: what can fail first. After a refusal those before it hold blocks that they
+    // do not use yet.
     for (Live* s : some)
       if (!tried([&] { residency->reserve(s->kv, s->kv.n_tokens + 1); })) {
         for (Live* other : some) residency->truncate(other->kv, other->kv.n_tokens);
@@ -123,7 +131,8 @@ struct World {
       const uint32_t token = random();
       named_append(*s, 1);
       for (int layer = 0; layer < kLayers; ++layer)
-        for (int h = 0; h < kHeads; ++h) write(residency->tail(s->kv, layer, h), s->kv.n_tokens, token, layer, h);
+        for (int h = 0; h < kHeads; ++h)
+          write(residency->tail(s->kv, layer, h), s->kv.n_tokens, token, layer, h);
       s->tokens.push_back(token);
     }
     for (Live* s : some) {
@@ -134,7 +143,9 @@ struct World {
   // fail_at: the layer in which it is given up; kLayers: never.
   void prefill(Live& s, int64_t n, int fail_at) {
     const int64_t n0 = s.kv.n_tokens;
-    if (!tried([&] { residency->reserve(s.kv, n0 + n); })) {  // some heads may have a block of their own by now
+    if (!tried([&] {
+          residency->reserve(s.kv, n0 + n);
+        })) {  // some heads may have a block of their own by now
       REQUIRE(whole(s));
       refuse = false;
       residency->reserve(s.kv, n0 + n);
@@ -145,7 +156,8 @@ struct World {
     for (int layer = 0; layer < kLayers; ++layer) {
       const LayerKv kv = residency->prefill_layer(s.kv, layer, n0 + n);
       for (int64_t i = 0; i < n; ++i)
-        for (int h = 0; h < kHeads; ++h) write(kv.blocks[h * kv.n_blocks + (n0 + i) / kB], n0 + i, fresh[i], layer, h);
+        for (int h = 0; h < kHeads; ++h)
+          write(kv.blocks[h * kv.n_blocks + (n0 + i) / kB], n0 + i, fresh[i], layer, h);
       if (layer == fail_at) {
         residency->truncate(s.kv, n0);
         s.names.resize(layout.blocks(n0));
@@ -181,7 +193,8 @@ struct World {
     for (int layer = 0; layer < kLayers; ++layer)
       for (int h = 0; h < kHeads; ++h)
         for (size_t i = 0; i < s.tokens.size(); ++i)
-          write(store.head(s.kv, layer, h).blocks[i / kB], static_cast<int64_t>(i), s.tokens[i], layer, h);
+          write(store.head(s.kv, layer, h).blocks[i / kB], static_cast<int64_t>(i), s.tokens[i],
+                layer, h);
     store.renew_digests(s.kv);
   }
   void end(size_t i) {
@@ -189,7 +202,8 @@ struct World {
     live.erase(live.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
-  // Reads full blocks of these sequences at once, as a step of all of them would, or gives them up in the middle.
+  // Reads full blocks of these sequences at once, as a step of all of them would, or gives them up
+  // in the middle.
   bool read(const std::vector<Live*>& some, int layer, bool give_up) {
     struct Group {
       Live* s;
@@ -209,9 +223,11 @@ struct World {
       }
     bool good = true;
     for (Group& g : groups)
-      residency->acquire(g.s->kv, layer, g.head, g.blocks.data(), static_cast<int>(g.blocks.size()), g.held.data());
+      residency->acquire(g.s->kv, layer, g.head, g.blocks.data(), static_cast<int>(g.blocks.size()),
+                         g.held.data());
     if (give_up) {
-      for (const Group& g : groups) residency->abandon(g.held.data(), static_cast<int>(g.held.size()));
+      for (const Group& g : groups)
+        residency->abandon(g.held.data(), static_cast<int>(g.held.size()));
       return true;
     }
     for (const Group& g : groups) {
@@ -219,9 +235,11 @@ struct World {
       residency->load(g.held.data(), static_cast<int>(g.held.size()));
     }
     for (const Group& g : groups)
-      for (size_t i = 0; i < g.held.size(); ++i) good &= reads(g.held[i].data, *g.s, g.blocks[i], layer, g.head);
+      for (size_t i = 0; i < g.held.size(); ++i)
+        good &= reads(g.held[i].data, *g.s, g.blocks[i], layer, g.head);
     std::shuffle(groups.begin(), groups.end(), random);
-    for (const Group& g : groups) residency->release(g.held.data(), static_cast<int>(g.held.size()));
+    for (const Group& g : groups)
+      residency->release(g.held.data(), static_cast<int>(g.held.size()));
     return good;
   }
   bool whole(const Live& s) {
@@ -234,15 +252,18 @@ struct World {
         good &= head.bound_factor.size() == static_cast<size_t>(s.kv.n_tokens / kB);
         for (int64_t b = 0; good && b < s.kv.n_tokens / kB; ++b) {
           good &= reads(head.blocks[b], s, b, layer, h);
-          const float r = kernels->attention.digest_build(head.blocks[b], layout.type, kB, kD, s.kv.spec.kind,
-                                                          s.kv.spec.with_mean, digest.data());
+          const float r =
+              kernels->attention.digest_build(head.blocks[b], layout.type, kB, kD, s.kv.spec.kind,
+                                              s.kv.spec.with_mean, digest.data());
           good &= r == head.bound_factor[b] &&
-                  std::equal(digest.begin(), digest.end(), head.digests.begin() + b * static_cast<int64_t>(digest.size()));
+                  std::equal(digest.begin(), digest.end(),
+                             head.digests.begin() + b * static_cast<int64_t>(digest.size()));
         }
         if (good && s.kv.n_tokens % kB != 0) {
           const int64_t last = s.kv.n_tokens / kB;
           const bool parked = residency->in_place() || s.kv.tail_slots.empty();
-          const std::byte* tail = parked ? head.blocks[last] : residency->tail(const_cast<SequenceKv&>(s.kv), layer, h);
+          const std::byte* tail =
+              parked ? head.blocks[last] : residency->tail(const_cast<SequenceKv&>(s.kv), layer, h);
           good &= reads(tail, s, last, layer, h);
         }
       }
@@ -256,7 +277,8 @@ struct World {
       for (const HeadKv& h : s->kv.heads) places.insert(h.blocks.begin(), h.blocks.end());
       names.insert(s->names.begin(), s->names.end());
     }
-    return store.host_bytes() == places.size() * layout.bytes() && places.size() == names.size() * kLayers * kHeads;
+    return store.host_bytes() == places.size() * layout.bytes() &&
+           places.size() == names.size() * kLayers * kHeads;
   }
   std::vector<Live*> some(size_t most) {
     std::vector<Live*> out;
@@ -280,8 +302,9 @@ int play(const Guise& guise, uint32_t seed, int n_ops) {
   INFO(guise.name << ", seed " << seed);
   World w;
   w.random.seed(seed);
-  w.residency = guise.slots == 0 ? make_in_place(&w.store)
-                                 : make_pooled(&w.store, &w.threads, guise.slots, guise.policy, guise.per_layer);
+  w.residency = guise.slots == 0
+                    ? make_in_place(&w.store)
+                    : make_pooled(&w.store, &w.threads, guise.slots, guise.policy, guise.per_layer);
   bool good = true;
   int forks = 0;
   for (int op = 0; op < n_ops && good; ++op) {
@@ -300,13 +323,17 @@ int play(const Guise& guise, uint32_t seed, int n_ops) {
       std::erase_if(some, [](const Live* s) { return s->tokens.size() >= kCtx; });
       if (!some.empty()) w.step(some);
     } else if (what <= 5 && length < kCtx) {
-      w.prefill(one, 1 + w.below(std::min<uint64_t>(50, kCtx - length)), w.below(4) == 0 ? w.below(kLayers) : kLayers);
+      w.prefill(one, 1 + w.below(std::min<uint64_t>(50, kCtx - length)),
+                w.below(4) == 0 ? w.below(kLayers) : kLayers);
     } else if (what <= 7 && w.live.size() < 6) {
       const uint32_t where = w.below(3);
-      w.fork(one, where == 0 ? length : where == 1 ? w.below(length + 1) / kB * kB : w.below(length + 1));
+      w.fork(one, where == 0   ? length
+                  : where == 1 ? w.below(length + 1) / kB * kB
+                               : w.below(length + 1));
       ++forks;
     } else if (what == 8) {
-      w.truncate(one, w.below(2) ? w.below(length + 1) : length - w.below(std::min<uint64_t>(length + 1, 20)));
+      w.truncate(one, w.below(2) ? w.below(length + 1)
+                                 : length - w.below(std::min<uint64_t>(length + 1, 20)));
     } else if (what == 9 && w.live.size() > 1) {
       w.end(w.below(w.live.size()));
     } else if (what == 10 && w.below(4) == 0) {
@@ -329,7 +356,8 @@ int play(const Guise& guise, uint32_t seed, int n_ops) {
 
 }  // namespace
 
-TEST_CASE("forked sequences hold what sequences of their own would, in as many blocks as differ", "[kv][fork]") {
+TEST_CASE("forked sequences hold what sequences of their own would, in as many blocks as differ",
+          "[kv][fork]") {
   const Guise guises[] = {{"in place", 0, EvictPolicy::Lru, false, 4},
                           {"5 slots", 5, EvictPolicy::Lru, false, 1},
                           {"13 slots", 13, EvictPolicy::Lru, false, 3},
@@ -353,7 +381,8 @@ TEST_CASE("a pool holds a shared block once, and loads it once", "[kv][fork]") {
   w.fork(*w.live[1], 3 * kB + 1);  // a fork of a fork
   const int32_t blocks[5] = {0, 1, 2, 3, 4};
   Held held[3][5];
-  for (int i = 0; i < 3; ++i) w.residency->acquire(w.live[i]->kv, 0, 0, blocks, i < 2 ? 5 : 3, held[i]);
+  for (int i = 0; i < 3; ++i)
+    w.residency->acquire(w.live[i]->kv, 0, 0, blocks, i < 2 ? 5 : 3, held[i]);
   for (int b = 0; b < 5; ++b) {
     CHECK((held[0][b].miss && !held[0][b].wait));
     CHECK((!held[1][b].miss && held[1][b].wait));
@@ -372,7 +401,8 @@ TEST_CASE("a pool holds a shared block once, and loads it once", "[kv][fork]") {
   CHECK(w.residency->used_slots() == 3);
   Held again[3];
   w.residency->acquire(w.live[0]->kv, 0, 0, blocks, 3, again);
-  for (const Held& h : again) CHECK((!h.miss && !h.wait && w.reads(h.data, *w.live[0], &h - again, 0, 0)));
+  for (const Held& h : again)
+    CHECK((!h.miss && !h.wait && w.reads(h.data, *w.live[0], &h - again, 0, 0)));
   w.residency->release(again, 3);
   w.end(0);
   CHECK(w.residency->used_slots() == 0);

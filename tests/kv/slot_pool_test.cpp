@@ -1,12 +1,12 @@
 // The slot pool against a plain model of it: properties of algorithms.md 8.10.
-#include <catch2/catch.hpp>
+#include "kv/slot_pool.h"
+
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <list>
 #include <map>
 #include <random>
 #include <set>
-
-#include "kv/slot_pool.h"
 
 using riffle::EvictPolicy;
 using riffle::SlotPool;

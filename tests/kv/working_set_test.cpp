@@ -1,12 +1,12 @@
 // WorkingSet against the union of the last selections, taken anew after every step.
+#include "kv/working_set.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <random>
 #include <set>
 #include <vector>
-
-#include "kv/working_set.h"
 
 using riffle::WorkingSet;
 
@@ -23,7 +23,8 @@ class Brute {
   int32_t size(size_t row) const {
     std::set<int32_t> all;
     const size_t first = steps_.size() > size_t(window_) ? steps_.size() - window_ : 0;
-    for (size_t i = first; i < steps_.size(); ++i) all.insert(steps_[i][row].begin(), steps_[i][row].end());
+    for (size_t i = first; i < steps_.size(); ++i)
+      all.insert(steps_[i][row].begin(), steps_[i][row].end());
     return static_cast<int32_t>(all.size());
   }
   int64_t size() const {
@@ -46,7 +47,10 @@ Selection random_selection(std::mt19937& random, size_t n_rows, int blocks) {
     std::shuffle(row.begin(), row.end(), random);
     // None, one, all, some; blocks that many steps share, or not.
     const unsigned kind = random() % 8;
-    const size_t n = kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? size_t(blocks) : random() % (size_t(blocks) + 1);
+    const size_t n = kind == 0   ? 0
+                     : kind == 1 ? 1
+                     : kind == 2 ? size_t(blocks)
+                                 : random() % (size_t(blocks) + 1);
     row.resize(n);
   }
   return out;
@@ -110,7 +114,8 @@ TEST_CASE("a working set of one step is what it selected", "[kv][working_set]") 
   CHECK(set.size(1) == 2);
 }
 
-TEST_CASE("the same block in every step counts once and leaves a window after its last", "[kv][working_set]") {
+TEST_CASE("the same block in every step counts once and leaves a window after its last",
+          "[kv][working_set]") {
   const int window = 4;
   WorkingSet set(1, 3, window);
   const int32_t block = 2;
@@ -126,7 +131,8 @@ TEST_CASE("the same block in every step counts once and leaves a window after it
   }
 }
 
-TEST_CASE("a step that failed and is tried again is one step, with what both attempts selected", "[kv][working_set]") {
+TEST_CASE("a step that failed and is tried again is one step, with what both attempts selected",
+          "[kv][working_set]") {
   std::mt19937 random(5);
   const size_t n_rows = 4;
   const int blocks = 30;

@@ -1,4 +1,5 @@
-// generation_config.json beside a folder's config.json: which tokens end answers, and that a bad file is refused by name.
+// generation_config.json beside a folder's config.json: which tokens end answers, and that a bad
+// file is refused by name.
 #include "model/config.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
@@ -8,7 +9,8 @@ using namespace riffle::test;
 
 namespace {
 
-// A folder whose config.json says that token 2 ends answers, and what its model has with this file beside it.
+// A folder whose config.json says that token 2 ends answers, and what its model has with this file
+// beside it.
 struct Folder {
   TempDir dir;
   std::string path = dir / "hf", file = path + "/generation_config.json";
@@ -19,7 +21,8 @@ struct Folder {
     CHECK(model->config.eos_id == 2);
     return model->config.eos_ids;
   }
-  void refused(riffle_status status, const std::string& text, const std::vector<std::string>& words) const {
+  void refused(riffle_status status, const std::string& text,
+               const std::vector<std::string>& words) const {
     INFO(text.substr(0, 100));
     write_file(file, text);
     expect_error(status, words, [&] { load_model(path, {}); });
@@ -46,16 +49,21 @@ TEST_CASE("generation_config.json: its end tokens are added to config.json's", "
   CHECK(folder.with("{\"eos_token_id\": 0}") == std::vector<int>{2, 0});
   CHECK(folder.with("{\"eos_token_id\": [7, 2, 7, -1, 319]}") == std::vector<int>{2, 7, 319});
   // What else such files say is how to sample, which is the user's affair here.
-  CHECK(folder.with("{\"bos_token_id\": 1, \"do_sample\": true, \"eos_token_id\": [9], \"pad_token_id\": 99999, "
-                    "\"temperature\": 0.6, \"top_p\": \"high\", \"transformers_version\": \"4.43.0\"}") == std::vector<int>{2, 9});
+  CHECK(folder.with(
+            "{\"bos_token_id\": 1, \"do_sample\": true, \"eos_token_id\": [9], \"pad_token_id\": "
+            "99999, "
+            "\"temperature\": 0.6, \"top_p\": \"high\", \"transformers_version\": \"4.43.0\"}") ==
+        std::vector<int>{2, 9});
   CHECK(folder.with(numbers(0, 256)).size() == 256);
 }
 
-TEST_CASE("generation_config.json: the end token of a model whose config.json has none", "[hf][model]") {
+TEST_CASE("generation_config.json: the end token of a model whose config.json has none",
+          "[hf][model]") {
   Config c;
   c.vocab_size = 10;
   const std::string text = "{\"eos_token_id\": [9, 4]}";
-  add_generation_config({reinterpret_cast<const uint8_t*>(text.data()), text.size(), "generation_config.json"}, &c);
+  add_generation_config(
+      {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "generation_config.json"}, &c);
   CHECK(c.eos_id == 9);
   CHECK(c.eos_ids == std::vector<int>{9, 4});
 }
@@ -81,11 +89,14 @@ TEST_CASE("generation_config.json: a bad file is refused by name", "[hf][model]"
   bad_id("18446744073709551615", "18446744073709551615");
   bad_id("4294967298", "4294967298");  // 2 in 32 bits
   bad_id("1e22", "1e+22");
-  folder.refused(RIFFLE_BAD_MODEL, numbers(0, 257), {"generation_config.json: eos_token_id", "257 ids", "at most 256"});
-  for (const char* text : {"", "nonsense", "[2]", "2", "null", "{\"eos_token_id\": 2", "{\"eos_token_id\": [2}", "{\"\xff\": 1}"})
+  folder.refused(RIFFLE_BAD_MODEL, numbers(0, 257),
+                 {"generation_config.json: eos_token_id", "257 ids", "at most 256"});
+  for (const char* text : {"", "nonsense", "[2]", "2", "null", "{\"eos_token_id\": 2",
+                           "{\"eos_token_id\": [2}", "{\"\xff\": 1}"})
     folder.refused(RIFFLE_BAD_MODEL, text, {"generation_config.json"});
   // Deep nesting must not reach the end of the stack.
-  folder.refused(RIFFLE_BAD_MODEL, "{\"eos_token_id\": " + std::string(1 << 20, '['), {"generation_config.json"});
+  folder.refused(RIFFLE_BAD_MODEL, "{\"eos_token_id\": " + std::string(1 << 20, '['),
+                 {"generation_config.json"});
   std::filesystem::remove(folder.file);
   std::filesystem::create_directory(folder.file);
   try {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "model/formats/hf_folder.h"
-#include "model/load_model.h"
 #include "model/formats/mapped_file.h"
+#include "model/load_model.h"
 #include "tests/model/expect_error.h"
 #include "tests/model/test_files.h"
 
@@ -46,7 +46,8 @@ void check_matrix(const Tensor& t, const TinyModel::Matrix& want, DType type) {
   REQUIRE(t.rows * t.cols == static_cast<int64_t>(want.values.size()));
   int64_t wrong = 0;
   for (int64_t r = 0; r < t.rows; ++r) {
-    for (int64_t c = 0; c < t.cols; ++c) wrong += !(value_at(t, r, c) == want.values[r * t.cols + c]);
+    for (int64_t c = 0; c < t.cols; ++c)
+      wrong += !(value_at(t, r, c) == want.values[r * t.cols + c]);
   }
   CHECK(wrong == 0);
 }
@@ -76,7 +77,8 @@ void check_model(const Model& model, const TinyModel& tiny, DType type) {
   };
   check_matrix(model.weights.embedding, tensor("model.embed_tokens.weight"), type);
   check_matrix(model.weights.final_norm, tensor("model.norm.weight"), DType::F32);
-  check_matrix(model.weights.output, tensor(want.tied_output ? "model.embed_tokens.weight" : "lm_head.weight"), type);
+  check_matrix(model.weights.output,
+               tensor(want.tied_output ? "model.embed_tokens.weight" : "lm_head.weight"), type);
   REQUIRE(model.weights.layers.size() == static_cast<size_t>(want.n_layers));
   for (int l = 0; l < want.n_layers; ++l) {
     const LayerWeights& w = model.weights.layers[l];
@@ -119,7 +121,9 @@ int touch(const Model& model) {
   ends(model.weights.embedding);
   ends(model.weights.output);
   for (const LayerWeights& w : model.weights.layers) {
-    for (const Tensor* t : {&w.attn_norm, &w.wq, &w.wk, &w.wv, &w.wo, &w.ffn_norm, &w.w1, &w.w3, &w.w2}) ends(*t);
+    for (const Tensor* t :
+         {&w.attn_norm, &w.wq, &w.wk, &w.wv, &w.wo, &w.ffn_norm, &w.w1, &w.w3, &w.w2})
+      ends(*t);
   }
   return sum;
 }
@@ -156,7 +160,8 @@ TEST_CASE("model: Hugging Face folders of every type, whole and in shards", "[mo
     for (const int n_shards : {0, 1, 3}) {
       INFO(dtype_info(type).name << " shards " << n_shards);
       const TinyModel tiny = tiny_model(8, n_shards == 1);
-      const std::string folder = dir / (std::string(dtype_info(type).name) + std::to_string(n_shards));
+      const std::string folder =
+          dir / (std::string(dtype_info(type).name) + std::to_string(n_shards));
       write_tiny_folder(folder, tiny, type, n_shards);
       const auto model = load_model(folder + "/", {});
       CHECK(model->format == "safetensors");
@@ -173,7 +178,8 @@ TEST_CASE("model: both formats give the same tokens", "[model]") {
   write_file(dir / "m.gguf", tiny_gguf(tiny, DType::F32));
   write_tiny_folder(dir / "hf", tiny, DType::F32);
   const auto a = load_model(dir / "m.gguf", {}), b = load_model(dir / "hf", {});
-  for (const char* text : {"", "the", " the  and\n", "[INST] hi [/INST]", "\xf0\x9f\x8c\x8a wave"}) {
+  for (const char* text :
+       {"", "the", " the  and\n", "[INST] hi [/INST]", "\xf0\x9f\x8c\x8a wave"}) {
     CHECK(a->tokenizer->encode(text, true, true) == b->tokenizer->encode(text, true, true));
   }
 }
@@ -187,7 +193,8 @@ TEST_CASE("model: padded embeddings are fine in a folder, missing rows are not",
   CHECK(model->config.vocab_size == tiny.config.vocab_size);
   CHECK(model->tokenizer->vocab_size() == tiny.config.vocab_size - 5);
 
-  for (int i = 0; i < 6; ++i) tiny.pieces.push_back({"more" + std::to_string(i), -100, VocabPiece::NORMAL});
+  for (int i = 0; i < 6; ++i)
+    tiny.pieces.push_back({"more" + std::to_string(i), -100, VocabPiece::NORMAL});
   write_file(dir / "hf/tokenizer.model", tiny_sentencepiece(tiny.pieces));
   expect_error(RIFFLE_BAD_MODEL, {"vocab_size", "320", "321"}, [&] { load_model(dir / "hf", {}); });
 }
@@ -207,8 +214,9 @@ TEST_CASE("model: progress counts bytes and can stop", "[model]") {
   CHECK(calls > 10);
   CHECK(last == total);
   CHECK(total == static_cast<double>(model->weight_bytes));
-  expect_error(RIFFLE_ABORTED, {"m.gguf"},
-               [&] { load_model(dir / "m.gguf", [](double done, double all) { return done < all / 2; }); });
+  expect_error(RIFFLE_ABORTED, {"m.gguf"}, [&] {
+    load_model(dir / "m.gguf", [](double done, double all) { return done < all / 2; });
+  });
 }
 
 TEST_CASE("model: files that are not there or not files", "[model]") {
@@ -220,9 +228,11 @@ TEST_CASE("model: files that are not there or not files", "[model]") {
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
   expect_error(RIFFLE_IO, {"pipe", "regular file"}, [&] { load_model(dir / "pipe", {}); });
   write_file(dir / "empty.gguf", "");
-  expect_error(RIFFLE_BAD_MODEL, {"empty.gguf", "0 bytes"}, [&] { load_model(dir / "empty.gguf", {}); });
+  expect_error(RIFFLE_BAD_MODEL, {"empty.gguf", "0 bytes"},
+               [&] { load_model(dir / "empty.gguf", {}); });
   write_file(dir / "bad\nname.gguf", "GGML");
-  expect_error(RIFFLE_BAD_MODEL, {"bad?name.gguf", "magic"}, [&] { load_model(dir / "bad\nname.gguf", {}); });
+  expect_error(RIFFLE_BAD_MODEL, {"bad?name.gguf", "magic"},
+               [&] { load_model(dir / "bad\nname.gguf", {}); });
 }
 
 TEST_CASE("model: folders with parts missing or at odds", "[model]") {
@@ -273,7 +283,8 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
   std::filesystem::rename(folder + "/x", folder + "/shard-1.safetensors");
   fails(RIFFLE_BAD_MODEL, {"index.json", "weight_map", "it in shard-"});
 
-  const auto with_tensor = [&](const std::string& name, const std::string& dtype, size_t bytes_each) {
+  const auto with_tensor = [&](const std::string& name, const std::string& dtype,
+                               size_t bytes_each) {
     fresh(0);
     SafetensorsWriter w;
     for (const auto& [n, m] : tiny.tensors) {
@@ -288,7 +299,8 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
   fails(RIFFLE_UNSUPPORTED, {"self_attn.q_proj.weight type", "F8_E4M3"});
   with_tensor("model.layers.0.self_attn.k_proj.weight", "F16", 2);
   fails(RIFFLE_BAD_MODEL, {"self_attn.k_proj.weight shape", "[64][64]", "[32][64]"});
-  with_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 4);  // old checkpoints; follows from rope_theta
+  with_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", "F32",
+              4);  // old checkpoints; follows from rope_theta
   CHECK_NOTHROW(load_model(folder, {}));
 }
 
@@ -329,8 +341,11 @@ TEST_CASE("model: the shipped model with flipped bits loads or is refused", "[mo
   std::mt19937_64 random(2);
   int loaded = 0, refused = 0, sum = 0;
   for (int i = 0; i < 3000; ++i) {
-    // Most of the header is vocabulary: two of three flips go to the settings before it and the tensor list after it.
-    const uint64_t where = i % 3 == 0 ? random() % header : i % 3 == 1 ? random() % 1600 : header - 1 - random() % 5500;
+    // Most of the header is vocabulary: two of three flips go to the settings before it and the
+    // tensor list after it.
+    const uint64_t where = i % 3 == 0   ? random() % header
+                           : i % 3 == 1 ? random() % 1600
+                                        : header - 1 - random() % 5500;
     const int n_bits = 1 + i % 4 / 3;
     std::vector<std::pair<uint64_t, char>> undo;
     for (int b = 0; b < n_bits; ++b) {
@@ -367,8 +382,9 @@ TEST_CASE("model: a folder with flipped bits loads or is refused", "[model]") {
   std::mt19937_64 random(3);
   int loaded = 0, refused = 0, sum = 0;
   for (int i = 0; i < 1000; ++i) {
-    static const char* const kNames[] = {"config.json", "model.safetensors.index.json", "shard-0.safetensors",
-                                         "tokenizer.model", "tokenizer_config.json"};
+    static const char* const kNames[] = {"config.json", "model.safetensors.index.json",
+                                         "shard-0.safetensors", "tokenizer.model",
+                                         "tokenizer_config.json"};
     const std::string path = (dir / "hf/") + kNames[i % 5];
     const std::string good = read_file(path);
     std::string bad = good;

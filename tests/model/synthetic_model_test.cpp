@@ -1,5 +1,5 @@
-// Models that are made up: their sizes are the published ones, their bytes what the definition says, and they have no
-// tokenizer.
+// Models that are made up: their sizes are the published ones, their bytes what the definition
+// says, and they have no tokenizer.
 #include "model/synthetic_model.h"
 
 #include <catch2/catch.hpp>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/common/synthetic.h"
+#include "kernels/cpu/kernels.h"
 #include "model/text/tokenizer.h"
 #include "riffle.h"
 #include "util/error.h"
@@ -34,13 +34,15 @@ TEST_CASE("synthetic models have the published sizes") {
     CHECK(!model->tokenizer);
   }
   CHECK(synthetic_model("llama-3-70b-layer", DType::Q8_0)->config.n_layers == 1);
-  CHECK_THROWS_WITH(synthetic_model("llama-9", DType::F32), Catch::Contains("llama-3.2-1b") && Catch::Contains("tiny"));
+  CHECK_THROWS_WITH(synthetic_model("llama-9", DType::F32),
+                    Catch::Contains("llama-3.2-1b") && Catch::Contains("tiny"));
   CHECK_THROWS_WITH(weight_type_of("q3_k"), Catch::Contains("q8_0"));
 }
 
 TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
   const auto& linear = cpu::kernels(cpu::Isa::Scalar)->linear;
-  for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+  for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q4_K,
+                           DType::Q5_K, DType::Q6_K}) {
     const auto model = synthetic_model("tiny", type);
     materialize(*model);
     INFO(dtype_info(type).name);
@@ -62,14 +64,16 @@ TEST_CASE("synthetic weights of 4 to 6 bits are those of their definition") {
         double unit = t.scale / offset;
         if (six) unit *= synthetic::sub_scale(t.seed, i / 16) / 127.0;
         else if (k) unit *= synthetic::sub_scale(t.seed, i / 32) / 2 / 63.5;
-        const double want = unit * (static_cast<double>(synthetic::few_bits(t.seed, i, bits)) - offset);
+        const double want =
+            unit * (static_cast<double>(synthetic::few_bits(t.seed, i, bits)) - offset);
         wrong += !(std::fabs(row[c] - want) <= tolerance);
         sum += row[c];
       }
     }
     CHECK(wrong == 0);
     // A range of quants without an offset of a half has its middle half a quant below zero.
-    const double n = static_cast<double>(t.rows * t.cols), below = from_zero ? t.scale / offset / 2 : 0;
+    const double n = static_cast<double>(t.rows * t.cols),
+                 below = from_zero ? t.scale / offset / 2 : 0;
     CHECK(std::fabs(sum / n + below * (six ? 0.75 : 1)) < 0.02 * t.scale);
   }
 }
@@ -86,8 +90,8 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
     const LayerWeights& l = model->weights.layers[1];
     CHECK(l.wq.seed != l.wk.seed);
     CHECK(l.wq.seed != model->weights.layers[0].wq.seed);
-    for (const Tensor* t :
-         {&std::as_const(model->weights).embedding, &l.wk, &l.w2, &std::as_const(model->weights).output}) {
+    for (const Tensor* t : {&std::as_const(model->weights).embedding, &l.wk, &l.w2,
+                            &std::as_const(model->weights).output}) {
       REQUIRE(t->data);
       std::vector<float> row(t->cols);
       double sum = 0, squares = 0;
@@ -96,9 +100,11 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
         linear.dequant_row(t->type, t->data, t->cols, r, row.data());
         for (int64_t c = 0; c < t->cols; ++c) {
           const auto i = static_cast<uint64_t>(r * t->cols + c);
-          const double want = type == DType::Q8_0 ? synthetic::quant(t->seed, i) / 127.0 * t->scale
-                                                  : static_cast<double>(synthetic::value(t->seed, i)) * t->scale;
-          // Rounding: bf16 keeps 8 bits, f16 11 (and the scale of Q8_0 is one), subnormals 2^-25 of themselves.
+          const double want = type == DType::Q8_0
+                                  ? synthetic::quant(t->seed, i) / 127.0 * t->scale
+                                  : static_cast<double>(synthetic::value(t->seed, i)) * t->scale;
+          // Rounding: bf16 keeps 8 bits, f16 11 (and the scale of Q8_0 is one), subnormals 2^-25 of
+          // themselves.
           const double tolerance = std::fabs(want) * (type == DType::BF16  ? 0x1p-8
                                                       : type == DType::F32 ? 0x1p-22
                                                                            : 0x1p-10) +
@@ -111,7 +117,8 @@ TEST_CASE("synthetic weights get the bytes of their definition") {
       const double n = static_cast<double>(t->rows * t->cols);
       CHECK(wrong == 0);
       CHECK(std::fabs(sum / n) < 0.01 * t->scale);
-      CHECK(std::fabs(squares / n * t->cols - 1.0 / 3) < 0.02);  // uniform in (-1, 1), scaled by 1/sqrt(cols)
+      CHECK(std::fabs(squares / n * t->cols - 1.0 / 3) <
+            0.02);  // uniform in (-1, 1), scaled by 1/sqrt(cols)
     }
   }
 }

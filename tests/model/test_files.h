@@ -1,6 +1,6 @@
-// Makes tiny model files of both formats while tests run, and writes files to a folder that goes away again.
-// Weights are k/128 with |k| <= 127, which F32, F16, BF16 and Q8_0 (scale 1/128) all hold exactly, so that a test may
-// compare formats for equality.
+// Makes tiny model files of both formats while tests run, and writes files to a folder that goes
+// away again. Weights are k/128 with |k| <= 127, which F32, F16, BF16 and Q8_0 (scale 1/128) all
+// hold exactly, so that a test may compare formats for equality.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -100,13 +100,16 @@ class GgufWriter {
     put(bytes, count);
     return bytes;
   }
-  // dims: row length first, as GGUF writes them. Data is placed where the tensor before ended, aligned.
-  void tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, const std::string& data) {
+  // dims: row length first, as GGUF writes them. Data is placed where the tensor before ended,
+  // aligned.
+  void tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
+              const std::string& data) {
     data_.resize((data_.size() + 31) / 32 * 32);
     tensor_info(name, dims, type, data_.size());
     data_ += data;
   }
-  void tensor_info(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+  void tensor_info(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
+                   uint64_t offset) {
     string(infos_, name);
     put<uint32_t>(infos_, static_cast<uint32_t>(dims.size()));
     for (const uint64_t n : dims) put(infos_, n);
@@ -141,7 +144,8 @@ class SafetensorsWriter {
               const std::string& data) {
     std::string dims;
     for (const uint64_t n : shape) dims += (dims.empty() ? "" : ",") + std::to_string(n);
-    header_ += (header_.empty() ? "" : ",") + ("\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + dims) +
+    header_ += (header_.empty() ? "" : ",") +
+               ("\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + dims) +
                "],\"data_offsets\":[" + std::to_string(data_.size()) + "," +
                std::to_string(data_.size() + data.size()) + "]}";
     data_ += data;
@@ -169,7 +173,8 @@ inline std::string encode(DType type, const std::vector<float>& values) {
       case DType::BF16: put<uint16_t>(out, static_cast<uint16_t>(bits >> 16)); break;
       case DType::F16:
         put<uint16_t>(out, x == 0 ? 0
-                                  : static_cast<uint16_t>((bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) |
+                                  : static_cast<uint16_t>((bits >> 16 & 0x8000) |
+                                                          (((bits >> 23 & 255) - 112) << 10) |
                                                           (bits >> 13 & 1023)));
         break;
       case DType::Q8_0:
@@ -210,11 +215,13 @@ inline std::vector<VocabPiece> tiny_vocab() {
     pieces.push_back({text, 0, VocabPiece::BYTE});
   }
   float score = 0;
-  for (const char* merge : {"th", "he", "\xe2\x96\x81t", "the", "\xe2\x96\x81the", "an", "and", "in", "er", "re"}) {
+  for (const char* merge :
+       {"th", "he", "\xe2\x96\x81t", "the", "\xe2\x96\x81the", "an", "and", "in", "er", "re"}) {
     pieces.push_back({merge, score--, VocabPiece::NORMAL});
   }
   pieces.push_back({"\xe2\x96\x81", score--, VocabPiece::NORMAL});
-  for (char c = 'a'; c <= 'z'; ++c) pieces.push_back({std::string(1, c), score--, VocabPiece::NORMAL});
+  for (char c = 'a'; c <= 'z'; ++c)
+    pieces.push_back({std::string(1, c), score--, VocabPiece::NORMAL});
   while (pieces.size() % 32) {
     pieces.push_back({"[unused" + std::to_string(pieces.size()) + "]", 0, VocabPiece::UNUSED});
   }
@@ -278,16 +285,19 @@ inline std::string gguf_name(const std::string& hf) {
   if (hf == "model.norm.weight") return "output_norm.weight";
   if (hf == "lm_head.weight") return "output.weight";
   static const std::map<std::string, std::string> rest = {
-      {"input_layernorm", "attn_norm"}, {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
-      {"self_attn.v_proj", "attn_v"},   {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},    {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"}};
+      {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"
   return "blk." + tail.substr(0, dot) + "." + rest.at(module) + ".weight";
 }
 
-// Row of a Hugging Face wq or wk that GGUF keeps at row r: pairs (i, i + head_dim/2) become neighbours.
+// Row of a Hugging Face wq or wk that GGUF keeps at row r: pairs (i, i + head_dim/2) become
+// neighbours.
 inline uint64_t unpermuted_row(uint64_t r, uint64_t head_dim) {
   const uint64_t head = r / head_dim, in_head = r % head_dim;
   return head * head_dim + in_head % 2 * (head_dim / 2) + in_head / 2;
@@ -340,11 +350,13 @@ inline void add_tiny_keys(GgufWriter& w, const TinyModel& tiny, const std::strin
   u32("tokenizer.ggml.bos_token_id", c.bos_id);
   u32("tokenizer.ggml.eos_token_id", c.eos_id);
   u32("tokenizer.ggml.unknown_token_id", 0);
-  if (leave_out != "tokenizer.ggml.add_space_prefix") w.boolean("tokenizer.ggml.add_space_prefix", true);
+  if (leave_out != "tokenizer.ggml.add_space_prefix")
+    w.boolean("tokenizer.ggml.add_space_prefix", true);
   w.text("tokenizer.chat_template", tiny.chat_template);
 }
 
-inline void add_tiny_tensors(GgufWriter& w, const TinyModel& tiny, DType type, const std::string& leave_out = "") {
+inline void add_tiny_tensors(GgufWriter& w, const TinyModel& tiny, DType type,
+                             const std::string& leave_out = "") {
   for (const auto& [hf, matrix] : tiny.tensors) {
     const std::string name = gguf_name(hf);
     if (name == leave_out) continue;
@@ -362,7 +374,8 @@ inline std::string tiny_gguf(const TinyModel& tiny, DType type) {
   return w.bytes();
 }
 
-// A sentencepiece ModelProto with these pieces (fields of sentencepiece_model.proto, BPE with byte fallback).
+// A sentencepiece ModelProto with these pieces (fields of sentencepiece_model.proto, BPE with byte
+// fallback).
 inline std::string tiny_sentencepiece(const std::vector<VocabPiece>& pieces) {
   const auto varint = [](std::string& out, uint64_t value) {
     for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);
@@ -402,7 +415,8 @@ inline std::string tiny_sentencepiece(const std::vector<VocabPiece>& pieces) {
 inline std::string tiny_config_json(const TinyModel& tiny, const std::string& more = "") {
   const Config& c = tiny.config;
   std::ostringstream out;
-  out << "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": \"silu\", "
+  out << "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": "
+         "\"silu\", "
       << "\"hidden_size\": " << c.dim << ", \"intermediate_size\": " << c.hidden_dim
       << ", \"num_hidden_layers\": " << c.n_layers << ", \"num_attention_heads\": " << c.n_heads
       << ", \"num_key_value_heads\": " << c.n_kv_heads << ", \"head_dim\": " << c.head_dim
@@ -413,18 +427,22 @@ inline std::string tiny_config_json(const TinyModel& tiny, const std::string& mo
 }
 
 // n_shards 0: one model.safetensors.
-inline void write_tiny_folder(const std::string& folder, const TinyModel& tiny, DType type, int n_shards = 0) {
+inline void write_tiny_folder(const std::string& folder, const TinyModel& tiny, DType type,
+                              int n_shards = 0) {
   std::filesystem::create_directories(folder);
-  write_file(folder + "/config.json", tiny_config_json(tiny, ", \"rope_theta\": 10000.0, \"rope_scaling\": null"));
+  write_file(folder + "/config.json",
+             tiny_config_json(tiny, ", \"rope_theta\": 10000.0, \"rope_scaling\": null"));
   write_file(folder + "/tokenizer.model", tiny_sentencepiece(tiny.pieces));
-  write_file(folder + "/tokenizer_config.json", "{\"chat_template\": \"" + tiny.chat_template + "\"}");
+  write_file(folder + "/tokenizer_config.json",
+             "{\"chat_template\": \"" + tiny.chat_template + "\"}");
   std::vector<SafetensorsWriter> shards(n_shards ? n_shards : 1);
   std::string map;
   size_t i = 0;
   for (const auto& [name, m] : tiny.tensors) {
     const size_t s = i++ % shards.size();
     shards[s].tensor(name, dtype_info(type).name, m.shape, encode(type, m.values));
-    map += (map.empty() ? "\"" : ", \"") + name + "\": \"shard-" + std::to_string(s) + ".safetensors\"";
+    map += (map.empty() ? "\"" : ", \"") + name + "\": \"shard-" + std::to_string(s) +
+           ".safetensors\"";
   }
   if (n_shards == 0) return write_file(folder + "/model.safetensors", shards[0].bytes());
   for (size_t s = 0; s < shards.size(); ++s) {
@@ -434,7 +452,8 @@ inline void write_tiny_folder(const std::string& folder, const TinyModel& tiny, 
              "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
 }
 
-// Where the files that are too large for the repository lie; tests that use them skip when there are none.
+// Where the files that are too large for the repository lie; tests that use them skip when there
+// are none.
 inline std::string shared_folder() {
   const char* set = std::getenv("RIFFLE_SHARED");
   return set ? set : "../shared";

@@ -1,5 +1,5 @@
-// What attention loses by the tokens that a plan does not read: property 3 of algorithms.md 8, in float64 from the
-// row's keys and values alone.
+// What attention loses by the tokens that a plan does not read: property 3 of algorithms.md 8, in
+// float64 from the row's keys and values alone.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -29,15 +29,17 @@ inline std::vector<float> attention_of_plan(const Row& row, RowPlan& plan) {
   for (int i = 0; i < plan.size(); ++i) {
     const int b = plan.at(i);
     row.kernels->attention.attend_block(row.q, row.g, row.d, row.block(b), row.type, row.block_size,
-                                        plan.mask(i) & first_tokens(row.tokens_in(b)), &state, l.data(), nullptr);
+                                        plan.mask(i) & first_tokens(row.tokens_in(b)), &state,
+                                        l.data(), nullptr);
   }
   for (int h = 0; h < row.g; ++h)
     for (int j = 0; j < row.d; ++j) o[h * row.d + j] /= sum[h];
   return o;
 }
 
-// With P the weight of the tokens read, A what they add to the exact o and B what the others do: o - got = B - A (1 -
-// P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that. Some weight must have been dropped.
+// With P the weight of the tokens read, A what they add to the exact o and B what the others do: o
+// - got = B - A (1 - P) / P, |B| <= (1 - P) max|v|, and |o - got| is no more than twice that. Some
+// weight must have been dropped.
 inline void check_dropped(const Row& row, RowPlan& plan) {
   const int g = row.g, d = row.d, n = static_cast<int>(row.n_tokens);
   const std::set<int> kept = tokens_of_plan(row, plan);

@@ -1,4 +1,5 @@
-// The INT4 keys of a sequence: what truncation and growth leave, and scores of runs of blocks (algorithms.md 8.7).
+// The INT4 keys of a sequence: what truncation and growth leave, and scores of runs of blocks
+// (algorithms.md 8.7).
 #include "select/int4_keys.h"
 
 #include <catch2/catch.hpp>
@@ -35,9 +36,11 @@ struct Blocks {
 };
 
 bool same(const Int4Keys& a, const Int4Keys& b, int layer, int head) {
-  if (a.blocks(layer, head) != b.blocks(layer, head) || a.block_bytes() != b.block_bytes()) return false;
+  if (a.blocks(layer, head) != b.blocks(layer, head) || a.block_bytes() != b.block_bytes())
+    return false;
   for (int i = 0; i < a.blocks(layer, head); ++i)
-    if (std::memcmp(a.block(layer, head, i), b.block(layer, head, i), a.block_bytes()) != 0) return false;
+    if (std::memcmp(a.block(layer, head, i), b.block(layer, head, i), a.block_bytes()) != 0)
+      return false;
   return true;
 }
 
@@ -92,7 +95,8 @@ TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones
     keys.prepare_query(q.data(), g, query.data());
     const int64_t ldo = int64_t(n) * block_size;
     keys.scores(0, 1, 0, n, query.data(), g, all.data(), ldo);
-    for (int b = 0; b < n; ++b) keys.scores(0, 1, b, 1, query.data(), g, some.data() + b * block_size, ldo, n - 1 - b);
+    for (int b = 0; b < n; ++b)
+      keys.scores(0, 1, b, 1, query.data(), g, some.data() + b * block_size, ldo, n - 1 - b);
     CHECK(std::memcmp(all.data(), some.data(), all.size() * sizeof(float)) == 0);
     keys.scores(0, 1, 60, 70, query.data(), g, some.data(), ldo);  // over the ends of allocations
     for (int h = 0; h < g; ++h)
@@ -101,11 +105,12 @@ TEST_CASE("INT4 scores of a run are those of its blocks, and near the exact ones
     // |error| <= scale/2 |q|_1 with scale about (max - min) / 15: here at most 10 / 15.
     std::vector<float> key(d);
     for (int t = 0; t < n * block_size; ++t) {
-      blocks.shape.kernels->attention.kv_load(blocks.data[t / block_size] + t % block_size * d * 2, d, KvType::F16,
-                                              key.data());
+      blocks.shape.kernels->attention.kv_load(blocks.data[t / block_size] + t % block_size * d * 2,
+                                              d, KvType::F16, key.data());
       for (int h = 0; h < g; ++h) {
         double dot = 0, norm = 0;
-        for (int j = 0; j < d; ++j) dot += double(key[j]) * q[h * d + j], norm += std::fabs(double(q[h * d + j]));
+        for (int j = 0; j < d; ++j)
+          dot += double(key[j]) * q[h * d + j], norm += std::fabs(double(q[h * d + j]));
         REQUIRE(std::fabs(all[h * ldo + t] - dot) <= norm * 10 / 15 / 2);
       }
     }

@@ -1,4 +1,5 @@
-// What tests of LFPS share: its tables as the paper has them, eager and in float64, and a KV head that grows.
+// What tests of LFPS share: its tables as the paper has them, eager and in float64, and a KV head
+// that grows.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -13,7 +14,8 @@ namespace riffle::test::lfps {
 
 inline constexpr int kSinks = LfpsTables::kSinks, kRecent = LfpsTables::kRecent;
 
-// The tables as the paper has them: every entry decays in every active step, everything is looked at.
+// The tables as the paper has them: every entry decays in every active step, everything is looked
+// at.
 struct Eager {
   std::vector<double> v, s;
 
@@ -27,8 +29,10 @@ struct Eager {
     for (double& x : s) x *= decay;
     for (size_t i = 0; i < ids.size(); ++i) v[ids[i]] += w[i] / 2, s[t - ids[i]] += w[i] / 2;
   }
-  static void moments(const std::vector<double>& x, int n, double* mean, double* sd, double* kurtosis) {
-    // n entries: x without those that never hold anything (the sinks, the last distances), or with zeros to come.
+  static void moments(const std::vector<double>& x, int n, double* mean, double* sd,
+                      double* kurtosis) {
+    // n entries: x without those that never hold anything (the sinks, the last distances), or with
+    // zeros to come.
     double m = 0, m2 = 0, m4 = 0;
     for (double y : x) m += y;
     m /= n;
@@ -42,11 +46,13 @@ struct Eager {
     double mv, sv, kv, ms, ss, ks;
     moments(v, t + 1 - kSinks, &mv, &sv, &kv);
     moments(s, t + 1 - kSinks, &ms, &ss, &ks);
-    return {mv + 2 * alpha * sv * 2 * ks / (kv + ks), ms + 2 * alpha * ss * 2 * kv / (kv + ks), mv, ms};
+    return {mv + 2 * alpha * sv * 2 * ks / (kv + ks), ms + 2 * alpha * ss * 2 * kv / (kv + ks), mv,
+            ms};
   }
   double at_v(int i) const { return i < static_cast<int>(v.size()) ? v[i] : 0; }
   double at_s(int d) const { return d < static_cast<int>(s.size()) ? s[d] : 0; }
-  // I_init and I_cand within kSinks..t - kRecent. near: positions whose scores are too near a threshold to tell.
+  // I_init and I_cand within kSinks..t - kRecent. near: positions whose scores are too near a
+  // threshold to tell.
   std::set<int> candidates(int t, double alpha, std::set<int>* init, std::set<int>* near) const {
     const LfpsTables::Thresholds th = thresholds(t, alpha);
     const auto close = [](double x, double y) { return std::fabs(x - y) <= 1e-4 * y; };
@@ -64,7 +70,9 @@ struct Eager {
         if (j < 0 || j > t) continue;
         if (o == 0 || at_v(j) > th.v_mean || at_s(t - j) > th.s_mean) all.insert(j);
       }
-    const auto clip = [&](std::set<int>& x) { std::erase_if(x, [&](int i) { return i < kSinks || i > t - kRecent; }); };
+    const auto clip = [&](std::set<int>& x) {
+      std::erase_if(x, [&](int i) { return i < kSinks || i > t - kRecent; });
+    };
     clip(*init), clip(all);
     return all;
   }
@@ -151,8 +159,10 @@ inline std::vector<int32_t> tokens_of(const Row& row, RowPlan& plan) {
   return out;
 }
 
-// Prompts a state with the scene's next `n` tokens; the last `last` queries are handed over. Their weights go to eager.
-inline void prompt(Scene& scene, SelectorState& state, int n, int last, Eager* eager, double decay) {
+// Prompts a state with the scene's next `n` tokens; the last `last` queries are handed over. Their
+// weights go to eager.
+inline void prompt(Scene& scene, SelectorState& state, int n, int last, Eager* eager,
+                   double decay) {
   std::vector<float> queries;
   std::vector<std::vector<double>> weights;
   const int used = std::min(last, 32);
@@ -166,13 +176,15 @@ inline void prompt(Scene& scene, SelectorState& state, int n, int last, Eager* e
     for (int h = 0; h < Scene::kG; ++h) {
       double sum = 0;
       for (int k = kSinks; k < scene.n; ++k) sum += std::exp(scene.score(h, k));
-      for (int k = kSinks; k < scene.n; ++k) mean[k - kSinks] += std::exp(scene.score(h, k)) / sum / Scene::kG;
+      for (int k = kSinks; k < scene.n; ++k)
+        mean[k - kSinks] += std::exp(scene.score(h, k)) / sum / Scene::kG;
     }
     weights.push_back(mean);
   }
   if (eager) {
     *eager = Eager(scene.n);
-    for (int r = 0; r < used; ++r) eager->add(weights[r], scene.n - used + r, 1 / (2 * (1 - decay) * used));
+    for (int r = 0; r < used; ++r)
+      eager->add(weights[r], scene.n - used + r, 1 / (2 * (1 - decay) * used));
   }
   PromptEnd end;
   end.q = queries.data();

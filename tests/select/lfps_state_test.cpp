@@ -15,7 +15,8 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
     riffle_selection s = settings(0.05, 0.2, 1);
     s.decay = static_cast<float>(decay);
     const std::unique_ptr<Selector> lfps = make_lfps(s);
-    const std::unique_ptr<SelectorState> one = lfps->make_state(scene.shape()), other = lfps->make_state(scene.shape());
+    const std::unique_ptr<SelectorState> one = lfps->make_state(scene.shape()),
+                                         other = lfps->make_state(scene.shape());
     prompt(scene, *one, 400, 32, nullptr, decay);
     Scene twin;  // the same tokens again
     prompt(twin, *other, 400, 32, nullptr, decay);
@@ -28,7 +29,9 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
         for (float& x : scene.q) x = -3 * x;
         lfps->begin(scene.view(one.get()), plan);
         if (step % 2) one->truncate(scene.n - 1);
-        else lfps->begin(scene.view(other.get()), plan_other), other->truncate(scene.n - 1), one->truncate(scene.n - 1);
+        else
+          lfps->begin(scene.view(other.get()), plan_other), other->truncate(scene.n - 1),
+              one->truncate(scene.n - 1);
         scene.q = wanted;
       }
       lfps->begin(scene.view(one.get()), plan);
@@ -40,7 +43,8 @@ TEST_CASE("lfps: a step that failed leaves nothing behind", "[select][lfps]") {
 }
 
 TEST_CASE("lfps: candidates made ahead are not used with other settings", "[select][lfps]") {
-  // Two states see the same steps; one is asked with other settings from the middle on, after its candidates are made.
+  // Two states see the same steps; one is asked with other settings from the middle on, after its
+  // candidates are made.
   for (const auto& [alpha, rate] : {std::pair{0.8, 0.0}, {0.2, 0.3}, {0.0, 0.0}}) {
     INFO("alpha " << alpha << " rate " << rate);
     Scene scene;
@@ -71,18 +75,24 @@ TEST_CASE("lfps: candidates made ahead are not used with other settings", "[sele
     then->begin(scene.view(state.get()), plan);
     CHECK(plan.index_bytes == plan_same.index_bytes);
     CHECK(tokens_of(scene.row, plan) == tokens_of(again.row, plan_same));
-    const auto scored = plan.index_bytes / key + static_cast<int64_t>(tokens_of(scene.row, plan).size());
-    if (rate > 0) CHECK(scored == static_cast<int64_t>(std::ceil(rate * (scene.n - kSinks))) + kSinks + kRecent);
+    const auto scored =
+        plan.index_bytes / key + static_cast<int64_t>(tokens_of(scene.row, plan).size());
+    if (rate > 0)
+      CHECK(scored ==
+            static_cast<int64_t>(std::ceil(rate * (scene.n - kSinks))) + kSinks + kRecent);
   }
 }
 
-TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails changes nothing", "[select][lfps]") {
+TEST_CASE("lfps: a short follow-up prompt keeps what was learnt; one that fails changes nothing",
+          "[select][lfps]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;
   scene.steady = 1;
-  // One state sees the follow-up as a prompt, one as steps, one (`fresh`) nothing of what was before it.
+  // One state sees the follow-up as a prompt, one as steps, one (`fresh`) nothing of what was
+  // before it.
   const auto make = [&] { return lfps->make_state(scene.shape()); };
-  const std::unique_ptr<SelectorState> state = make(), steps = make(), fresh = make(), twin = make();
+  const std::unique_ptr<SelectorState> state = make(), steps = make(), fresh = make(),
+                                       twin = make();
   prompt(scene, *state, 600, 32, nullptr, 0.95);
   PromptEnd end;
   end.stride = Scene::kG * Scene::kD;
@@ -137,7 +147,8 @@ static void fail_in_layer_1(void*, const riffle_trace* trace) {
   if (trace->layer == 1) throw std::runtime_error("made to fail");
 }
 
-TEST_CASE("lfps through the engine: a step that fails can be made again", "[select][lfps][engine]") {
+TEST_CASE("lfps through the engine: a step that fails can be made again",
+          "[select][lfps][engine]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(30, 6);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -192,7 +203,8 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection.selector = RIFFLE_SELECTOR_DENSE;
-  // Back to the first of the prompt, its end read again, and other steps under another setting: as riffle eval does it.
+  // Back to the first of the prompt, its end read again, and other steps under another setting: as
+  // riffle eval does it.
   const auto answer = [&](const std::vector<riffle_selection>& before, size_t reread) {
     test::Runtime r(o);
     riffle_session* s = r.session();
@@ -218,12 +230,15 @@ TEST_CASE("lfps through the engine: an answer does not depend on what was answer
     INFO(reread << " tokens read again");
     const auto alone = answer({}, reread);
     CHECK(test::same_bits(alone, answer({settings(0.1, 0.05, 0.85)}, reread)));
-    CHECK(test::same_bits(alone, answer({settings(0.02, 0.6, 1), settings(0.2, 0.2, 1, 0.3)}, reread)));
+    CHECK(test::same_bits(alone,
+                          answer({settings(0.02, 0.6, 1), settings(0.2, 0.2, 1, 0.3)}, reread)));
   }
 }
 
-TEST_CASE("lfps through the engine: a follow-up prompt is taken back whole, also after a step that failed",
-          "[select][lfps][engine]") {
+TEST_CASE(
+    "lfps through the engine: a follow-up prompt is taken back whole, also after a step that "
+    "failed",
+    "[select][lfps][engine]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), more = test::some_tokens(40, 8),
                              steps = test::some_tokens(30, 6);
   riffle_context_options o = test::options();

@@ -1,4 +1,5 @@
-// The tables of LFPS against brute force in float64 (algorithms.md 8, property 13), and the kernels they run on.
+// The tables of LFPS against brute force in float64 (algorithms.md 8, property 13), and the kernels
+// they run on.
 #include <bit>
 #include <numeric>
 #include <string>
@@ -48,7 +49,8 @@ struct Pair {
     if (!active) return;
     std::set<int32_t> set;
     for (int i = 0; i < 24; ++i) set.insert(kSinks + static_cast<int32_t>(random() % (n - kSinks)));
-    for (int i = 0; i < 8; ++i) set.insert(std::max(kSinks, n - 1 - static_cast<int>(random() % 12)));
+    for (int i = 0; i < 8; ++i)
+      set.insert(std::max(kSinks, n - 1 - static_cast<int>(random() % 12)));
     for (int i = 40; i < 44; ++i) set.insert(i);
     const std::vector<int32_t> ids(set.begin(), set.end());
     std::vector<double> w = weights(static_cast<int>(ids.size()));
@@ -64,7 +66,8 @@ struct Pair {
       worst = std::max(worst, std::fabs(tables.slash(i) - eager.s[i]) / (eager.s[i] + 1e-12));
     }
     CHECK(worst <= 1e-4);
-    const LfpsTables::Thresholds got = tables.thresholds(n - 1, alpha), want = eager.thresholds(n - 1, alpha);
+    const LfpsTables::Thresholds got = tables.thresholds(n - 1, alpha),
+                                 want = eager.thresholds(n - 1, alpha);
     CHECK(std::fabs(got.v - want.v) <= 1e-4 * want.v);
     CHECK(std::fabs(got.s - want.s) <= 1e-4 * want.s);
     CHECK(std::fabs(got.v_mean - want.v_mean) <= 1e-5 * want.v_mean);
@@ -76,7 +79,8 @@ struct Pair {
     std::vector<int32_t> got;
     tables.prepare(t, alpha, 0, scratch, got);
     CHECK(std::is_sorted(got.begin(), got.end()));
-    std::set<int> init, near, want = eager.candidates(t, alpha, &init, &near), have(got.begin(), got.end());
+    std::set<int> init, near, want = eager.candidates(t, alpha, &init, &near),
+                              have(got.begin(), got.end());
     CHECK(have.size() == got.size());
     int wrong = 0;
     for (int i : want) wrong += !have.count(i) && !near.count(i);
@@ -90,16 +94,19 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("lfps tables: what is kept up step by step is what a full pass would find", "[select][lfps]") {
+TEST_CASE("lfps tables: what is kept up step by step is what a full pass would find",
+          "[select][lfps]") {
   for (const double decay : {0.95, 0.6, 0.0}) {
     INFO("decay " << decay);
     Pair pair(300, 7, decay);
     pair.compare(0.2);
     double sum_v = pair.tables.sum_vertical(), sum_s = pair.tables.sum_slash();
     for (int i = 0; i < 400; ++i) {
-      const bool active = i % 5 != 3 && !(i > 100 && i < 160);  // a long bypass, in which the means fall
+      const bool active =
+          i % 5 != 3 && !(i > 100 && i < 160);  // a long bypass, in which the means fall
       pair.step(decay, active);
-      const double want_v = active ? decay * sum_v + 0.5 : sum_v, want_s = active ? decay * sum_s + 0.5 : sum_s;
+      const double want_v = active ? decay * sum_v + 0.5 : sum_v,
+                   want_s = active ? decay * sum_s + 0.5 : sum_s;
       sum_v = pair.tables.sum_vertical(), sum_s = pair.tables.sum_slash();
       CHECK(std::fabs(sum_v - want_v) <= 1e-5 * want_v);
       CHECK(std::fabs(sum_s - want_s) <= 1e-5 * want_s);
@@ -154,7 +161,8 @@ TEST_CASE("lfps tables: they take the memory they say, and what undoes a step", 
   CHECK(tables.bytes() == one + entries);
 }
 
-TEST_CASE("lfps tables: the start's sum is the fixed point, 10 at a decay of 0.95", "[select][lfps]") {
+TEST_CASE("lfps tables: the start's sum is the fixed point, 10 at a decay of 0.95",
+          "[select][lfps]") {
   Pair pair(500, 3, 0.95);
   CHECK(std::fabs(pair.tables.sum_vertical() - 10) <= 1e-4);
   CHECK(std::fabs(pair.tables.sum_slash() - 10) <= 1e-4);
@@ -163,7 +171,8 @@ TEST_CASE("lfps tables: the start's sum is the fixed point, 10 at a decay of 0.9
   CHECK(std::fabs(pair.tables.sum_slash() - 10) <= 1e-4);
 }
 
-TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rate says", "[select][lfps]") {
+TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rate says",
+          "[select][lfps]") {
   Pair pair(1000, 5, 0.95);
   for (int i = 0; i < 60; ++i) pair.step(0.95, true);
   const int t = pair.n;
@@ -182,15 +191,18 @@ TEST_CASE("lfps tables: fewer candidates with a larger alpha, as many as the rat
   std::sort(ranked.begin(), ranked.end());
   for (const double rate : {0.001, 0.02, 0.1, 0.3, 0.9, 1.0}) {
     pair.tables.prepare(t, 0.2, rate, pair.scratch, got);
-    const auto want = std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(rate * (t + 1 - kSinks))));
+    const auto want =
+        std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(rate * (t + 1 - kSinks))));
     REQUIRE(got.size() == want);
     CHECK(std::is_sorted(got.begin(), got.end()));
     const double last = -ranked[want - 1].first;
-    for (int32_t i : got) CHECK(std::max(pair.eager.at_v(i), pair.eager.at_s(t - i)) >= last * (1 - 1e-4));
+    for (int32_t i : got)
+      CHECK(std::max(pair.eager.at_v(i), pair.eager.at_s(t - i)) >= last * (1 - 1e-4));
   }
 }
 
-TEST_CASE("lfps tables: the sinks' share lies in [0, 1] and rises with their mass", "[select][lfps]") {
+TEST_CASE("lfps tables: the sinks' share lies in [0, 1] and rises with their mass",
+          "[select][lfps]") {
   float before = 0;
   for (float sinks = -200; sinks <= 200; sinks += 5) {
     const float r = LfpsTables::sink_share(sinks, 3, -2);
@@ -202,7 +214,8 @@ TEST_CASE("lfps tables: the sinks' share lies in [0, 1] and rises with their mas
   CHECK(std::fabs(LfpsTables::sink_share(1, -50, 1) - 0.5f) <= 1e-6f);
 }
 
-TEST_CASE("lfps tables: a prompt that follows adds to them, the more the longer it is", "[select][lfps]") {
+TEST_CASE("lfps tables: a prompt that follows adds to them, the more the longer it is",
+          "[select][lfps]") {
   for (const int tokens : {1, 5, 32, 200}) {
     INFO(tokens << " tokens");
     constexpr double kDecay = 0.95;
@@ -229,14 +242,16 @@ TEST_CASE("lfps tables: a prompt that follows adds to them, the more the longer 
     CHECK(std::fabs(pair.tables.sum_vertical() - 10) <= 1e-4);
     CHECK(std::fabs(pair.tables.sum_slash() - 10) <= 1e-4);
     double held = 0;  // of what there was
-    for (int i = kSinks; i < pair.n - tokens; ++i) held += std::min(before.v[i], pair.tables.vertical(i));
+    for (int i = kSinks; i < pair.n - tokens; ++i)
+      held += std::min(before.v[i], pair.tables.vertical(i));
     if (tokens == 5) CHECK(held >= 7);
     for (int i = 0; i < 20; ++i) pair.step(kDecay, true);
     pair.compare(0.2);
   }
 }
 
-TEST_CASE("score tables and choosing: every instruction set gives what plain C++ gives", "[select][lfps][kernels]") {
+TEST_CASE("score tables and choosing: every instruction set gives what plain C++ gives",
+          "[select][lfps][kernels]") {
   std::mt19937 random(9);
   const auto uniform = [&] { return static_cast<float>(random() % 1000003) / 1000003.0f; };
   for (const cpu::Isa isa : {cpu::Isa::Avx2, cpu::Isa::Avx512, cpu::Isa::Amx}) {
@@ -247,7 +262,8 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
       const int64_t t = 4 * n + 70, words = t / 64 + 2;
       for (const bool by_distance : {false, true}) {
         std::vector<int32_t> ids;
-        for (int64_t i = 0; i < t && static_cast<int>(ids.size()) < n; i += 1 + random() % 5) ids.push_back(i);
+        for (int64_t i = 0; i < t && static_cast<int>(ids.size()) < n; i += 1 + random() % 5)
+          ids.push_back(i);
         const auto count = static_cast<int64_t>(ids.size());
         std::vector<float> w(count), table(t + 1), twin, before(count), before_twin(count);
         for (float& x : w) x = uniform();
@@ -257,13 +273,15 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
         std::vector<float> value(count + 16), value_twin(value);
         double power[4] = {}, power_twin[4] = {};
         const cpu::TableAt at{by_distance, t};
-        const int64_t live = a.lift(table.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f, before.data(),
-                                    index.data(), value.data(), power);
-        REQUIRE(live == b.lift(twin.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f, before_twin.data(),
-                               index_twin.data(), value_twin.data(), power_twin));
+        const int64_t live = a.lift(table.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f,
+                                    before.data(), index.data(), value.data(), power);
+        REQUIRE(live == b.lift(twin.data(), at, ids.data(), w.data(), 0.7f, count, 0.6f,
+                               before_twin.data(), index_twin.data(), value_twin.data(),
+                               power_twin));
         CHECK(table == twin);
         CHECK(before == before_twin);
-        for (int k = 0; k < 4; ++k) CHECK(std::fabs(power[k] - power_twin[k]) <= 1e-9 * std::fabs(power_twin[k]));
+        for (int k = 0; k < 4; ++k)
+          CHECK(std::fabs(power[k] - power_twin[k]) <= 1e-9 * std::fabs(power_twin[k]));
         index.resize(live), index_twin.resize(live), value.resize(live), value_twin.resize(live);
         CHECK(index == index_twin);
         CHECK(value == value_twin);
@@ -271,8 +289,8 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
           std::vector<uint64_t> touched(words), bits[4];
           for (uint64_t& x : touched) x = uint64_t(random()) << 32 | random();
           for (auto& x : bits) x.assign(words + 2, 0);
-          const auto sift = [&](const cpu::ScoreTableKernels& k, std::vector<int32_t> i, std::vector<float> v,
-                                int which) {
+          const auto sift = [&](const cpu::ScoreTableKernels& k, std::vector<int32_t> i,
+                                std::vector<float> v, int which) {
             cpu::Sift s{0.7f,
                         0.8f,
                         1.1f,
@@ -318,7 +336,8 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
       CHECK(ids == ids_twin);
       CHECK(rows == rows_twin);
       std::vector<float> twin = x;
-      const float sum = g.pack_sum(marks.data(), n, x.data()), want = h.pack_sum(marks.data(), n, twin.data());
+      const float sum = g.pack_sum(marks.data(), n, x.data()),
+                  want = h.pack_sum(marks.data(), n, twin.data());
       CHECK(std::fabs(sum - want) <= 1e-5f * want);
       x.resize(kept), twin.resize(kept);
       CHECK(x == twin);
@@ -326,7 +345,8 @@ TEST_CASE("score tables and choosing: every instruction set gives what plain C++
   }
 }
 
-TEST_CASE("gathered keys and values: every instruction set agrees with float64", "[select][lfps][kernels]") {
+TEST_CASE("gathered keys and values: every instruction set agrees with float64",
+          "[select][lfps][kernels]") {
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
   for (const cpu::Isa isa : {cpu::Isa::Scalar, cpu::Isa::Avx2, cpu::Isa::Avx512, cpu::Isa::Amx}) {
@@ -336,14 +356,17 @@ TEST_CASE("gathered keys and values: every instruction set agrees with float64",
       for (const int g : {1, 3, 4, 7, 16, 21})
         for (const int n : {1, 5, 37}) {
           const cpu::KvType type = (d + g + n) % 2 ? cpu::KvType::F16 : cpu::KvType::F32;
-          std::vector<float> q(size_t(g) * d), rows(size_t(n) * d), scores(size_t(g) * (n + 3)), out(size_t(g) * d);
+          std::vector<float> q(size_t(g) * d), rows(size_t(n) * d), scores(size_t(g) * (n + 3)),
+              out(size_t(g) * d);
           for (float& x : q) x = normal(random);
           for (float& x : rows) x = normal(random);
           std::vector<std::byte> stored(rows.size() * 4);
           cpu::kernels(isa)->attention.kv_store(rows.data(), rows.size(), type, stored.data());
-          cpu::kernels(isa)->attention.kv_load(stored.data(), rows.size(), type, rows.data());  // as rounded
+          cpu::kernels(isa)->attention.kv_load(stored.data(), rows.size(), type,
+                                               rows.data());  // as rounded
           std::vector<const void*> at;
-          for (int i = 0; i < n; ++i) at.push_back(stored.data() + size_t(i) * d * (type == cpu::KvType::F16 ? 2 : 4));
+          for (int i = 0; i < n; ++i)
+            at.push_back(stored.data() + size_t(i) * d * (type == cpu::KvType::F16 ? 2 : 4));
           k.dot(q.data(), g, d, at.data(), n, type, 0, scores.data(), n + 3);
           k.values(scores.data(), n + 3, g, d, at.data(), n, type, out.data());
           double worst = 0;
@@ -353,7 +376,8 @@ TEST_CASE("gathered keys and values: every instruction set agrees with float64",
               double dot = 0;
               for (int j = 0; j < d; ++j) dot += double(q[h * d + j]) * rows[i * d + j];
               worst = std::max(worst, std::fabs(dot - scores[h * (n + 3) + i]));
-              for (int j = 0; j < d; ++j) sum[j] += double(scores[h * (n + 3) + i]) * rows[i * d + j];
+              for (int j = 0; j < d; ++j)
+                sum[j] += double(scores[h * (n + 3) + i]) * rows[i * d + j];
             }
             for (int j = 0; j < d; ++j) worst = std::max(worst, std::fabs(sum[j] - out[h * d + j]));
           }

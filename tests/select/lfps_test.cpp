@@ -1,4 +1,5 @@
-// LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of algorithms.md 8.
+// LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of
+// algorithms.md 8.
 #include "tests/engine/steps.h"
 #include "tests/select/dropped.h"
 #include "tests/select/lfps_scene.h"
@@ -6,7 +7,8 @@
 using namespace riffle;
 using namespace riffle::test::lfps;
 
-TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses", "[select][lfps]") {
+TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses",
+          "[select][lfps]") {
   for (const int last : {40, 5}) {  // queries at the prompt's end: more and fewer than are used
     Scene scene;
     const riffle_selection s = settings(0.05, 0.2, 1);
@@ -34,7 +36,8 @@ TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses"
         ranked.push_back({-c, i});
       }
       std::sort(ranked.begin(), ranked.end());
-      const auto keep = std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(double(s.top_tokens) * n)));
+      const auto keep =
+          std::min<size_t>(ranked.size(), static_cast<size_t>(std::ceil(double(s.top_tokens) * n)));
       shrunk += keep < ranked.size();
       std::vector<int32_t> kept;
       for (size_t i = 0; i < ranked.size(); ++i)
@@ -44,7 +47,8 @@ TEST_CASE("lfps: hundreds of steps choose what an eager LFPS in float64 chooses"
       for (int h = 0; h < Scene::kG; ++h) {
         double sum = 0;
         for (int32_t i : kept) sum += std::exp(scene.score(h, i));
-        for (size_t i = 0; i < kept.size(); ++i) w[i] += std::exp(scene.score(h, kept[i])) / sum / Scene::kG;
+        for (size_t i = 0; i < kept.size(); ++i)
+          w[i] += std::exp(scene.score(h, kept[i])) / sum / Scene::kG;
       }
       eager.update(double(s.decay), t, kept, w);
       std::set<int32_t> want(kept.begin(), kept.end());
@@ -90,10 +94,12 @@ TEST_CASE("lfps: everything a candidate and everything kept is dense", "[select]
   }
 }
 
-TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the tables alone", "[select][lfps]") {
+TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the tables alone",
+          "[select][lfps]") {
   Scene scene, twin;
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 0.85));
-  const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()), other = lfps->make_state(scene.shape());
+  const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape()),
+                                       other = lfps->make_state(scene.shape());
   prompt(scene, *state, 300, 32, nullptr, 0.95);
   prompt(twin, *other, 300, 32, nullptr, 0.95);
   RowPlan plan;
@@ -111,10 +117,12 @@ TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the ta
     for (int j = 0; j < Scene::kD; ++j) {
       double mean = 0;
       for (int k = kSinks; k < 300; ++k) mean += scene.value(k)[j] / double(300 - kSinks);
-      for (int h = 0; h < Scene::kG; ++h) CHECK(std::fabs(plan.stand_in[h * Scene::kD + j] - mean) <= 1e-5);
+      for (int h = 0; h < Scene::kG; ++h)
+        CHECK(std::fabs(plan.stand_in[h * Scene::kD + j] - mean) <= 1e-5);
     }
     for (int h = 0; h < Scene::kG; ++h) {
-      // The log-normal estimate of what is left out lies near its mass where queries are like the prompt's.
+      // The log-normal estimate of what is left out lies near its mass where queries are like the
+      // prompt's.
       double mass = 0;
       for (int k = kSinks; k < scene.n - kRecent; ++k) mass += std::exp(scene.score(h, k));
       CHECK(std::fabs(plan.stand_in_l[h] - std::log(mass)) <= 3);
@@ -134,7 +142,8 @@ TEST_CASE("lfps: a bypassed step reads sinks and recent tokens and leaves the ta
   CHECK(make_lfps(settings(0.05, 0.2, 1))->rule().host_only);
 }
 
-TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so does a cut one", "[select][lfps]") {
+TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so does a cut one",
+          "[select][lfps]") {
   Scene scene;
   const std::unique_ptr<Selector> lfps = make_lfps(settings(20, 0.2, 1));
   std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
@@ -186,7 +195,8 @@ TEST_CASE("lfps: a sequence without a prompt starts from exact top tokens; so do
   }
 }
 
-TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everything is dense", "[select][lfps][engine]") {
+TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everything is dense",
+          "[select][lfps][engine]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 5), steps = test::some_tokens(24, 6);
   const auto logits = [&](const riffle_selection& s, riffle_device device, int threads) {
     riffle_context_options o = test::options();
@@ -200,14 +210,16 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
   riffle_selection dense;
   riffle_selection_defaults(&dense);
   dense.selector = RIFFLE_SELECTOR_DENSE;
-  const auto all = logits(dense, RIFFLE_DEVICE_CPU, 2), some = logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 1);
+  const auto all = logits(dense, RIFFLE_DEVICE_CPU, 2),
+             some = logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 1);
   CHECK(test::same_bits(all, logits(settings(1, 0.2, 1, 1), RIFFLE_DEVICE_CPU, 2)));
   CHECK(!test::same_bits(all, some));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_CPU, 3)));
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_EMU, 2)));
 }
 
-TEST_CASE("what lfps drops errs by the identity and within the bounds of algorithms.md 4", "[select][lfps]") {
+TEST_CASE("what lfps drops errs by the identity and within the bounds of algorithms.md 4",
+          "[select][lfps]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;
   const std::unique_ptr<SelectorState> state = lfps->make_state(scene.shape());
@@ -227,7 +239,8 @@ TEST_CASE("lfps over a group whose heads look alike is that over one head", "[se
   scene.alike = twin.alike = true;
   StateShape one = scene.shape();
   one.g = 1;
-  const std::unique_ptr<SelectorState> group = lfps->make_state(scene.shape()), single = lfps->make_state(one);
+  const std::unique_ptr<SelectorState> group = lfps->make_state(scene.shape()),
+                                       single = lfps->make_state(one);
   prompt(scene, *group, 500, 32, nullptr, 0.95);
   prompt(twin, *single, 500, 32, nullptr, 0.95);
   RowPlan plan, plan_one;

@@ -1,14 +1,14 @@
-// Attention of one layer at list positions (riffle.h, riffle_positions) against its definition in float64, and keys that go from
-// one convention to the other.
-#include <catch2/catch.hpp>
+// Attention of one layer at list positions (riffle.h, riffle_positions) against its definition in
+// float64, and keys that go from one convention to the other.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 #include <set>
 
-#include "tests/engine/steps.h"
 #include "backend/backend.h"
 #include "select/tokenselect.h"
+#include "tests/engine/steps.h"
 #include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
@@ -18,7 +18,8 @@ namespace {
 
 // One layer of attention on a CPU backend, driven as the engine does.
 struct ListScene {
-  static constexpr int kHeads = 2, kG = 2, kD = 32, kB = 16, kWidth = kHeads * kG * kD, kKvWidth = kHeads * kD;
+  static constexpr int kHeads = 2, kG = 2, kD = 32, kB = 16, kWidth = kHeads * kG * kD,
+                       kKvWidth = kHeads * kD;
   Model model;
   ThreadPool threads;
   riffle_selection selection;
@@ -28,10 +29,15 @@ struct ListScene {
   int64_t n;                   // tokens of the prompt; steps follow
   std::vector<float> q, k, v;  // before RoPE, as the model's products give them
 
-  ListScene(const riffle_selection& s, int64_t tokens, int64_t steps, bool interleaved, bool emu, cpu::Isa isa, int n_threads,
-            KvType type = KvType::F32)
-      : threads(n_threads), selection(s), selector(make_selector(s)), n(tokens), q((tokens + steps) * kWidth),
-        k((tokens + steps) * kKvWidth), v(k.size()) {
+  ListScene(const riffle_selection& s, int64_t tokens, int64_t steps, bool interleaved, bool emu,
+            cpu::Isa isa, int n_threads, KvType type = KvType::F32)
+      : threads(n_threads),
+        selection(s),
+        selector(make_selector(s)),
+        n(tokens),
+        q((tokens + steps) * kWidth),
+        k((tokens + steps) * kKvWidth),
+        v(k.size()) {
     Config& c = model.config;
     c.n_layers = 1;
     c.n_heads = kHeads * kG;
@@ -64,7 +70,9 @@ struct ListScene {
   }
   ~ListScene() { backend->residency().destroy(sequence); }
 
-  const TokenSelection& state() const { return static_cast<TokenSelectState*>(sequence.selection.get())->layers[0]; }
+  const TokenSelection& state() const {
+    return static_cast<TokenSelectState*>(sequence.selection.get())->layers[0];
+  }
   std::vector<int32_t> list(int64_t n_tokens) const {
     if (!state().everything) return state().list;
     std::vector<int32_t> all(n_tokens);
@@ -86,8 +94,10 @@ struct ListScene {
     return out;
   }
 
-  // The definition: out[h] of the query of token i, which is the last of list[0, end), over those tokens.
-  double error(const std::vector<int32_t>& list, int64_t end, int64_t token, const float* out) const {
+  // The definition: out[h] of the query of token i, which is the last of list[0, end), over those
+  // tokens.
+  double error(const std::vector<int32_t>& list, int64_t end, int64_t token,
+               const float* out) const {
     double worst = 0;
     for (int h = 0; h < kHeads * kG; ++h) {
       const auto query = rotated(&q[token * kWidth + h * kD], end - 1);
@@ -106,9 +116,11 @@ struct ListScene {
     return worst;
   }
 
-  // Whether the selection is what queries [first, first + m) (their mean) vote for, keys where they are at position 0.
+  // Whether the selection is what queries [first, first + m) (their mean) vote for, keys where they
+  // are at position 0.
   void check_vote(int64_t first, int64_t m) const {
-    const int64_t n_tokens = first + m, begin = selection.init_tokens, end = n_tokens - selection.local_tokens;
+    const int64_t n_tokens = first + m, begin = selection.init_tokens,
+                  end = n_tokens - selection.local_tokens;
     std::vector<double> votes(end - begin);
     for (int h = 0; h < kHeads * kG; ++h) {
       std::vector<double> mean(kD), w(end - begin);
@@ -162,7 +174,8 @@ struct ListScene {
       if (!state().everything) check_vote(first, m);
       double worst = 0;
       for (int64_t i = 0; i < m; i += 5)
-        worst = std::max(worst, error(seen, int64_t(seen.size()) - m + i + 1, first + i, &out[(first + i) * kWidth]));
+        worst = std::max(worst, error(seen, int64_t(seen.size()) - m + i + 1, first + i,
+                                      &out[(first + i) * kWidth]));
       CHECK(worst <= tolerance);
     }
     backend->residency().finish_layer(sequence, 0, n);
@@ -181,7 +194,8 @@ struct ListScene {
     step.dense = dense.get();
     step.vote_position = selection.local_tokens;
     backend->begin_step(step);
-    std::vector<float> query(&q[t * kWidth], &q[t * kWidth] + kWidth), key(&k[t * kKvWidth], &k[t * kKvWidth] + kKvWidth);
+    std::vector<float> query(&q[t * kWidth], &q[t * kWidth] + kWidth),
+        key(&k[t * kKvWidth], &k[t * kKvWidth] + kKvWidth);
     std::vector<float> out(kWidth);
     backend->append_step(0, query.data(), key.data(), &v[t * kKvWidth]);
     backend->attend_step(0, query.data(), out.data());
@@ -208,11 +222,13 @@ TEST_CASE("attention at list positions is rotation by list index, then softmax",
     }
 }
 
-TEST_CASE("list positions: the same bits for any threads, behind a pool or in place", "[tokenselect]") {
+TEST_CASE("list positions: the same bits for any threads, behind a pool or in place",
+          "[tokenselect]") {
   std::vector<std::vector<float>> first;
   for (const bool emu : {false, true})
     for (const int threads : {1, 3}) {
-      ListScene scene(tokenselect_settings(60, 10, 40), 300, 40, true, emu, cpu::best_isa(), threads, KvType::F16);
+      ListScene scene(tokenselect_settings(60, 10, 40), 300, 40, true, emu, cpu::best_isa(),
+                      threads, KvType::F16);
       std::vector<std::vector<float>> all{scene.prefill(32, 0)};
       for (int i = 0; i < 40; ++i) all.push_back(scene.step(0));
       if (first.empty()) first = all;
@@ -220,7 +236,8 @@ TEST_CASE("list positions: the same bits for any threads, behind a pool or in pl
     }
 }
 
-TEST_CASE("list positions: while the list holds everything, chunks do not matter", "[tokenselect]") {
+TEST_CASE("list positions: while the list holds everything, chunks do not matter",
+          "[tokenselect]") {
   std::vector<std::vector<float>> first;
   for (const int chunk : {7, 32, 64, 200}) {
     ListScene scene(tokenselect_settings(100, 10, 200), 200, 8, false, false, cpu::best_isa(), 2);
@@ -234,18 +251,21 @@ TEST_CASE("list positions: while the list holds everything, chunks do not matter
 TEST_CASE("keys go from one convention to the other and back", "[tokenselect]") {
   for (const KvType type : {KvType::F32, KvType::F16})
     for (const bool emu : {false, true}) {
-      ListScene scene(tokenselect_settings(60, 10, 40), 101, 40, true, emu, cpu::best_isa(), 2, type);
+      ListScene scene(tokenselect_settings(60, 10, 40), 101, 40, true, emu, cpu::best_isa(), 2,
+                      type);
       scene.prefill(32, 0);
       for (int i = 0; i < 20; ++i) scene.step(0);
       const BlockLayout layout{ListScene::kB, ListScene::kD, type};
       const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
       const auto key = [&](int h, int64_t t) {
         std::vector<float> x(ListScene::kD);
-        kernels->attention.kv_load(scene.sequence.heads[h].blocks[t / ListScene::kB] + t % ListScene::kB * layout.row_bytes(),
+        kernels->attention.kv_load(scene.sequence.heads[h].blocks[t / ListScene::kB] +
+                                       t % ListScene::kB * layout.row_bytes(),
                                    ListScene::kD, type, x.data());
         return x;
       };
-      const double tolerance = type == KvType::F32 ? 1e-5 : 4e-3;  // |x| up to 4 of 11 bits, rounded twice
+      const double tolerance =
+          type == KvType::F32 ? 1e-5 : 4e-3;  // |x| up to 4 of 11 bits, rounded twice
       for (const bool unrotated : {false, true, true, false}) {
         scene.backend->change_positions(scene.sequence, unrotated);
         CHECK(scene.sequence.unrotated == unrotated);
@@ -253,18 +273,23 @@ TEST_CASE("keys go from one convention to the other and back", "[tokenselect]") 
         double worst = 0;
         for (int h = 0; h < ListScene::kHeads; ++h)
           for (int64_t t = 0; t < scene.sequence.n_tokens; ++t) {
-            const auto want = scene.rotated(&scene.k[t * ListScene::kKvWidth + h * ListScene::kD], unrotated ? 0 : t);
+            const auto want = scene.rotated(&scene.k[t * ListScene::kKvWidth + h * ListScene::kD],
+                                            unrotated ? 0 : t);
             const auto have = key(h, t);
-            for (int j = 0; j < ListScene::kD; ++j) worst = std::max(worst, std::abs(want[j] - have[j]));
+            for (int j = 0; j < ListScene::kD; ++j)
+              worst = std::max(worst, std::abs(want[j] - have[j]));
           }
         CHECK(worst <= tolerance);
-        for (const HeadKv& head : scene.sequence.heads) {  // digests are of the keys as they are now
+        for (const HeadKv& head :
+             scene.sequence.heads) {  // digests are of the keys as they are now
           REQUIRE(head.bound_factor.size() == 121 / ListScene::kB);
           for (size_t b = 0; b < head.bound_factor.size(); ++b) {
             std::vector<uint16_t> digest(2 * ListScene::kD);
-            cpu::kernels(cpu::best_isa())->attention.digest_build(head.blocks[b], type, ListScene::kB, ListScene::kD,
-                                                                 cpu::DigestKind::CuboidMean, false, digest.data());
-            CHECK(std::equal(digest.begin(), digest.end(), head.digests.begin() + b * digest.size()));
+            cpu::kernels(cpu::best_isa())
+                ->attention.digest_build(head.blocks[b], type, ListScene::kB, ListScene::kD,
+                                         cpu::DigestKind::CuboidMean, false, digest.data());
+            CHECK(
+                std::equal(digest.begin(), digest.end(), head.digests.begin() + b * digest.size()));
           }
         }
       }

@@ -4,8 +4,10 @@
 
 namespace riffle::test {
 
-// backwards: the parts that threads would share are done in the opposite order, each with memory that nobody used before.
-inline void plan_row(const Selector& selector, const Row& row, RowPlan& plan, bool backwards = false) {
+// backwards: the parts that threads would share are done in the opposite order, each with memory
+// that nobody used before.
+inline void plan_row(const Selector& selector, const Row& row, RowPlan& plan,
+                     bool backwards = false) {
   const int n = selector.prepare(row, plan);
   Buffer scratch;
   for (int i = 0; i < n; ++i) {

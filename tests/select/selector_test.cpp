@@ -1,6 +1,9 @@
-// Selectors against brute force in float64, on synthetic keys: properties of algorithms.md 8.3 to 8.5 and 8.8.
-#include <catch2/catch.hpp>
+// Selectors against brute force in float64, on synthetic keys: properties of algorithms.md 8.3
+// to 8.5 and 8.8.
+#include "select/selector.h"
+
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -9,7 +12,6 @@
 #include <set>
 
 #include "select/selection_fields.h"
-#include "select/selector.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -37,7 +39,8 @@ struct Scene {
     for (float& v : keys) v = normal(random);
     for (int i = 0; i < 4; ++i) {  // needles: tokens that point along one head's query
       const int t = static_cast<int>(random() % tokens), h = static_cast<int>(random() % g);
-      for (int j = 0; j < kD; ++j) keys[size_t(t) * kD + j] += q[h * kD + j] * std::sqrt(float(kD)) * 2 / sharpness;
+      for (int j = 0; j < kD; ++j)
+        keys[size_t(t) * kD + j] += q[h * kD + j] * std::sqrt(float(kD)) * 2 / sharpness;
     }
     const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
     const int full = n_blocks - 1;
@@ -45,8 +48,8 @@ struct Scene {
     digests.resize(full * stride);
     factor.resize(full);
     for (int b = 0; b < full; ++b)
-      factor[b] = k->attention.digest_build(&keys[size_t(b) * kB * kD], KvType::F32, kB, kD, spec.kind, spec.with_mean,
-                                            &digests[b * stride]);
+      factor[b] = k->attention.digest_build(&keys[size_t(b) * kB * kD], KvType::F32, kB, kD,
+                                            spec.kind, spec.with_mean, &digests[b * stride]);
     row = {q.data(), g, kD, kB, n_tokens, n_blocks, full, digests.data(), stride, factor.data(), k};
   }
 
@@ -106,7 +109,8 @@ std::vector<int> read_blocks(const Selector& selector, const Scene& scene) {
       for (int h = 0; h < scene.g; ++h) l_blocks.push_back(static_cast<float>(scene.mass(h, b)));
     }
     for (int h = 0; h < scene.g; ++h) l.push_back(static_cast<float>(scene.mass(h, read)));
-    if (selector.done(scene.row, plan, static_cast<int>(read.size()), l.data(), l_blocks.data(), n)) break;
+    if (selector.done(scene.row, plan, static_cast<int>(read.size()), l.data(), l_blocks.data(), n))
+      break;
   }
   return read;
 }
@@ -125,7 +129,8 @@ TEST_CASE("dense reads every block in order", "[select]") {
   CHECK(read_blocks(*make_selector(s), scene) == scene.all());
 }
 
-TEST_CASE("every selector reads the forced blocks, each block once, within its budget", "[select]") {
+TEST_CASE("every selector reads the forced blocks, each block once, within its budget",
+          "[select]") {
   for (int tokens : {1, 31, 32, 33, 64, 100, 129, 2000})
     for (riffle_selector kind : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
       INFO("tokens " << tokens << " selector " << kind);
@@ -137,7 +142,8 @@ TEST_CASE("every selector reads the forced blocks, each block once, within its b
       for (int b = std::max(0, scene.n_blocks - 3); b < scene.n_blocks; ++b) CHECK(set.count(b));
       CHECK(*set.rbegin() < scene.n_blocks);
       if (kind == RIFFLE_SELECTOR_TOPK) {
-        const int budget = std::min(scene.n_blocks, static_cast<int>(std::ceil(0.25 * tokens / kB)));
+        const int budget =
+            std::min(scene.n_blocks, static_cast<int>(std::ceil(0.25 * tokens / kB)));
         CHECK(static_cast<int>(read.size()) == std::max(budget, std::min(scene.n_blocks, 4)));
       }
     }
@@ -157,11 +163,12 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
         std::vector<std::vector<double>> score(g, std::vector<double>(n));
         std::vector<float> v(2 * kD);
         for (int i = 0; i < n; ++i) {
-          scene.row.kernels->attention.kv_load(&scene.digests[(first + i) * scene.row.digest_stride], 2 * kD,
-                                               KvType::F16, v.data());
+          scene.row.kernels->attention.kv_load(
+              &scene.digests[(first + i) * scene.row.digest_stride], 2 * kD, KvType::F16, v.data());
           for (int h = 0; h < g; ++h)
             for (int j = 0; j < kD; ++j)
-              score[h][i] += double(scene.q[h * kD + j]) * v[j] + std::fabs(double(scene.q[h * kD + j])) * v[kD + j];
+              score[h][i] += double(scene.q[h * kD + j]) * v[j] +
+                             std::fabs(double(scene.q[h * kD + j])) * v[kD + j];
         }
         std::vector<double> combined(n, gqa == RIFFLE_GQA_UNION ? -1e300 : 0.0);
         for (int h = 0; h < g; ++h) {
@@ -175,7 +182,8 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
           if (gqa == RIFFLE_GQA_UNION)
             for (int i = 0; i < n; ++i) {
               int rank = 0;
-              for (int o = 0; o < n; ++o) rank += score[h][o] > score[h][i] || (score[h][o] == score[h][i] && o < i);
+              for (int o = 0; o < n; ++o)
+                rank += score[h][o] > score[h][i] || (score[h][o] == score[h][i] && o < i);
               combined[i] = std::max(combined[i], -double(rank));
             }
         }
@@ -190,7 +198,8 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
 }
 
 TEST_CASE("psa reads no fewer blocks for a larger epsilon, in every stop mode", "[select]") {
-  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
+  for (riffle_stop stop :
+       {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
     for (unsigned seed = 0; seed < 5; ++seed) {
       size_t last = 0;
       for (float epsilon : {0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 0.95f, 0.99f, 0.999f, 1.0f}) {
@@ -264,7 +273,8 @@ TEST_CASE("VETO never stops where Jensen's bound says that too little is covered
     auto paper = settings(RIFFLE_SELECTOR_PSA), veto = paper;
     veto.stop = RIFFLE_STOP_VETO;
     const Scene scene(4, 3000, seed, digest_spec(veto), 5.0f);
-    const auto a = read_blocks(*make_selector(paper), scene), b = read_blocks(*make_selector(veto), scene);
+    const auto a = read_blocks(*make_selector(paper), scene),
+               b = read_blocks(*make_selector(veto), scene);
     CHECK(b.size() >= a.size());
     if (b.size() == static_cast<size_t>(scene.n_blocks)) continue;
     // Left blocks' lower bound: log n_b + q.mean.
@@ -275,7 +285,8 @@ TEST_CASE("VETO never stops where Jensen's bound says that too little is covered
         if (read.count(blk)) continue;
         double dot = 0;
         for (int t = blk * kB; t < (blk + 1) * kB; ++t)
-          for (int j = 0; j < kD; ++j) dot += double(scene.q[h * kD + j]) * scene.keys[size_t(t) * kD + j] / kB;
+          for (int j = 0; j < kD; ++j)
+            dot += double(scene.q[h * kD + j]) * scene.keys[size_t(t) * kD + j] / kB;
         left += kB * std::exp(dot);
       }
       const double covered = std::exp(scene.mass(h, b));
@@ -332,8 +343,12 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
 }
 
-// What is refused and what is not lies on either side of the ends that the table names, for the library as for the C interface.
-TEST_CASE("each setting is taken up to the ends of its range, and refused beyond by name, value and range", "[select]") {
+// What is refused and what is not lies on either side of the ends that the table names, for the
+// library as for the C interface.
+TEST_CASE(
+    "each setting is taken up to the ends of its range, and refused beyond by name, value and "
+    "range",
+    "[select]") {
   riffle_selection_field f{};
   f.struct_size = sizeof f;
   int fields = 0;
@@ -390,7 +405,8 @@ TEST_CASE("each setting is taken up to the ends of its range, and refused beyond
 
 TEST_CASE("settings that the table keeps from a selector change nothing of its plan", "[select]") {
   const Scene scene(4, 900, 3, {});
-  for (const riffle_selector kind : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+  for (const riffle_selector kind :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
     riffle_selection s = settings(kind);
     const std::vector<int> want = read_blocks(*make_selector(s), scene);
     for (const SelectionField& f : selection_fields()) {

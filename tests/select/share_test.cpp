@@ -1,14 +1,15 @@
-// The share selector against float64: it reads the blocks that hold a share of some head's weight, and no others.
+// The share selector against float64: it reads the blocks that hold a share of some head's weight,
+// and no others.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 #include <set>
 
+#include "select/int4_keys.h"
+#include "select/selector.h"
 #include "tests/engine/steps.h"
 #include "tests/select/dropped.h"
 #include "tests/select/plan_row.h"
-#include "select/int4_keys.h"
-#include "select/selector.h"
 
 using namespace riffle;
 using riffle::test::plan_row;
@@ -26,7 +27,8 @@ struct Scene {
   std::unique_ptr<Int4Keys> codes;
   Row row;
 
-  Scene(int group, int tokens, unsigned seed) : g(group), n_tokens(tokens), n_blocks((tokens + kB - 1) / kB) {
+  Scene(int group, int tokens, unsigned seed)
+      : g(group), n_tokens(tokens), n_blocks((tokens + kB - 1) / kB) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     q.resize(size_t(g) * kD);
@@ -37,7 +39,8 @@ struct Scene {
       const int t = static_cast<int>(random() % tokens), h = static_cast<int>(random() % g);
       for (int j = 0; j < kD; ++j) key(t)[j] += q[h * kD + j] * std::sqrt(float(kD)) * float(i) / 5;
     }
-    for (int b = 0; b < n_blocks; ++b) blocks.push_back(reinterpret_cast<std::byte*>(&keys[size_t(b) * 2 * kB * kD]));
+    for (int b = 0; b < n_blocks; ++b)
+      blocks.push_back(reinterpret_cast<std::byte*>(&keys[size_t(b) * 2 * kB * kD]));
     StateShape shape;
     shape.n_layers = 1;
     shape.n_kv_heads = 1;
@@ -115,7 +118,8 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight", "[se
         const std::set<int> set(read.begin(), read.end());
         CHECK(set.size() == read.size());
         const std::vector<double> shares = scene.shares();
-        const int full = scene.n_blocks - 1, sinks = std::min(1, full), window = std::min(2, full - sinks);
+        const int full = scene.n_blocks - 1, sinks = std::min(1, full),
+                  window = std::min(2, full - sinks);
         for (int b = 0; b < scene.n_blocks; ++b) {
           INFO("block " << b << " holds " << shares[b]);
           if (b < sinks || b >= full - window) CHECK(set.count(b) == 1);
@@ -123,7 +127,8 @@ TEST_CASE("share reads the blocks that hold a share of some head's weight", "[se
           else if (shares[b] < share / 1.3) CHECK(set.count(b) == 0);
         }
         // The most critical first.
-        for (size_t i = sinks + window + 2; i < read.size(); ++i) CHECK(shares[read[i - 1]] > shares[read[i]] / 3);
+        for (size_t i = sinks + window + 2; i < read.size(); ++i)
+          CHECK(shares[read[i - 1]] > shares[read[i]] / 3);
       }
 }
 
@@ -132,10 +137,12 @@ TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share]") 
   const std::vector<double> shares = scene.shares();
   std::vector<double> sorted(shares.begin() + 1, shares.end() - 3);
   std::sort(sorted.rbegin(), sorted.rend());
-  const auto share = static_cast<float>(sorted[4] / 0.75);  // so the fifth block holds three quarters of it
+  const auto share =
+      static_cast<float>(sorted[4] / 0.75);  // so the fifth block holds three quarters of it
   const std::vector<int> read = read_blocks(settings(share), scene);
   const std::set<int> set(read.begin(), read.end());
-  int between = 0;  // blocks that hold the half of the share that 2,048 blocks ask for, and not the whole
+  int between =
+      0;  // blocks that hold the half of the share that 2,048 blocks ask for, and not the whole
   for (int b = 1; b < scene.n_blocks - 3; ++b) {
     INFO("block " << b << " holds " << shares[b]);
     if (shares[b] > 1.3 * share / 2) CHECK(set.count(b) == 1);
@@ -145,7 +152,8 @@ TEST_CASE("the share falls in contexts beyond 1,024 blocks", "[select][share]") 
   CHECK(between > 0);
 }
 
-TEST_CASE("share knows what it leaves unread, and the mean value that stands for it", "[select][share]") {
+TEST_CASE("share knows what it leaves unread, and the mean value that stands for it",
+          "[select][share]") {
   for (int g : {1, 4})
     for (int tokens : {150, 1000, 20000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(tokens + g));
@@ -163,7 +171,8 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
         double all = 0, unread = 0;
         for (int t = 0; t < tokens; ++t) {
           double dot = 0;
-          for (int j = 0; j < kD; ++j) dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
+          for (int j = 0; j < kD; ++j)
+            dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
           all += std::exp(dot);
           if (!read[t / kB]) unread += std::exp(dot);
         }
@@ -175,7 +184,8 @@ TEST_CASE("share knows what it leaves unread, and the mean value that stands for
       int n = 0;
       for (int b = stride - 1; b < n_full; b += stride, ++n)
         for (int t = 0; t < kB; ++t)
-          for (int j = 0; j < kD; ++j) mean[j] += scene.keys[(size_t(b) * 2 * kB + kB + t) * kD + j] / kB;
+          for (int j = 0; j < kD; ++j)
+            mean[j] += scene.keys[(size_t(b) * 2 * kB + kB + t) * kD + j] / kB;
       REQUIRE(plan.mean_value.size() == size_t(kD));
       for (int j = 0; j < kD; ++j) CHECK(plan.mean_value[j] == Approx(mean[j] / n).margin(1e-3));
     }
@@ -190,17 +200,20 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
       for (int h = 0; h < g; ++h)
         for (int t = 0; t < scene.n_tokens; ++t) {
           double dot = 0;
-          for (int j = 0; j < kD; ++j) dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
+          for (int j = 0; j < kD; ++j)
+            dot += double(scene.q[h * kD + j]) * const_cast<Scene&>(scene).key(t)[j];
           masses[h][t / kB] += std::exp(dot);
         }
       // Each block's score in float64, as the setting combines heads.
-      const int first = 1, last = scene.n_blocks - 3;  // candidates lie between the sink and the window of two
+      const int first = 1,
+                last = scene.n_blocks - 3;  // candidates lie between the sink and the window of two
       std::vector<double> score(scene.n_blocks, gqa == RIFFLE_GQA_UNION ? -1e9 : 0);
       for (int h = 0; h < g; ++h) {
         std::vector<int> order;
         double all = 0;
         for (int b = first; b < last; ++b) order.push_back(b), all += masses[h][b];
-        std::sort(order.begin(), order.end(), [&](int a, int b) { return masses[h][a] > masses[h][b]; });
+        std::sort(order.begin(), order.end(),
+                  [&](int a, int b) { return masses[h][a] > masses[h][b]; });
         for (size_t r = 0; r < order.size(); ++r) {
           const int b = order[r];
           if (gqa == RIFFLE_GQA_MEAN) score[b] += std::log(masses[h][b]);
@@ -220,8 +233,8 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
         s.budget = 0.2f;
         RowPlan plan;
         plan_row(*make_selector(s), scene.row, plan);
-        // Codes move a score by some tenths, so the order is right but for neighbours: of the ten first all are among the
-        // twenty truly best.
+        // Codes move a score by some tenths, so the order is right but for neighbours: of the ten
+        // first all are among the twenty truly best.
         const std::set<int> twenty(best.begin(), best.begin() + 20);
         for (int i = 0; i < 10; ++i) CHECK(twenty.count(plan.at(plan.n_forced() + i)) == 1);
         CHECK(plan.index_bytes > 0);
@@ -229,7 +242,8 @@ TEST_CASE("psa and topk rank by codes as by the blocks' true masses", "[select][
     }
 }
 
-TEST_CASE("plans by codes do not depend on the order of parts", "[select][share][rank][invariance]") {
+TEST_CASE("plans by codes do not depend on the order of parts",
+          "[select][share][rank][invariance]") {
   for (const int g : {1, 4})
     for (const int tokens : {2048 + 52, 4096 + 33, 4096 + 64, 9000}) {
       const Scene scene(g, tokens, static_cast<unsigned>(3 * tokens + g));
@@ -282,7 +296,8 @@ TEST_CASE("share reads more for a smaller share, and everything for none", "[sel
   CHECK(static_cast<int>(before.size()) == scene.n_blocks);
 }
 
-TEST_CASE("what share drops errs by the identity and within the bounds of algorithms.md 4", "[select][share]") {
+TEST_CASE("what share drops errs by the identity and within the bounds of algorithms.md 4",
+          "[select][share]") {
   for (const float share : {0.02f, 0.05f, 0.1f}) {
     INFO("share " << share);
     const Scene scene(2, 1500, 6);
@@ -293,7 +308,8 @@ TEST_CASE("what share drops errs by the identity and within the bounds of algori
   }
 }
 
-TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention", "[select][share]") {
+TEST_CASE("share reads the union of what its heads keep; one head is as multi-head attention",
+          "[select][share]") {
   const Scene group(4, 1800, 4);
   const riffle_selection s = settings(0.05f);
   const auto read = [&](const Scene& scene) {
@@ -324,7 +340,8 @@ TEST_CASE("share reads the union of what its heads keep; one head is as multi-he
   CHECK(together.size() > most);
 }
 
-TEST_CASE("share: the same bits for any pool and threads; dense for a share of none", "[select][share][invariance]") {
+TEST_CASE("share: the same bits for any pool and threads; dense for a share of none",
+          "[select][share][invariance]") {
   const auto prompt = riffle::test::some_tokens(900, 3), steps = riffle::test::some_tokens(30, 4);
   std::vector<std::vector<float>> reference;
   for (int variant = 0; variant < 4; ++variant) {
@@ -343,7 +360,8 @@ TEST_CASE("share: the same bits for any pool and threads; dense for a share of n
   riffle::test::Runtime all(o);
   o.selection.selector = RIFFLE_SELECTOR_DENSE;
   riffle::test::Runtime dense(o);
-  const auto a = run(all, all.session(), prompt, steps), b = run(dense, dense.session(), prompt, steps);
+  const auto a = run(all, all.session(), prompt, steps),
+             b = run(dense, dense.session(), prompt, steps);
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i)
     for (size_t j = 0; j < a[i].size(); ++j) {

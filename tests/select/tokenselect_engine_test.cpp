@@ -1,7 +1,7 @@
-// TokenSelect through the engine, on the shipped model: dense where all is read, the same bits whatever runs it, and sessions
-// that change between the two kinds of positions.
-#include <catch2/catch.hpp>
+// TokenSelect through the engine, on the shipped model: dense where all is read, the same bits
+// whatever runs it, and sessions that change between the two kinds of positions.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <stdexcept>
 
@@ -15,15 +15,18 @@ namespace {
 
 using test::Runtime;
 
-double difference(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+double difference(const std::vector<std::vector<float>>& a,
+                  const std::vector<std::vector<float>>& b) {
   REQUIRE(a.size() == b.size());
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i)
-    for (size_t j = 0; j < a[i].size(); ++j) worst = std::max(worst, std::abs(double(a[i][j]) - b[i][j]));
+    for (size_t j = 0; j < a[i].size(); ++j)
+      worst = std::max(worst, std::abs(double(a[i][j]) - b[i][j]));
   return worst;
 }
 
-std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_selection& s, int n_threads = 2) {
+std::vector<std::vector<float>> run_with(riffle_context_options o, const riffle_selection& s,
+                                         int n_threads = 2) {
   o.selection = s;
   o.n_threads = n_threads;
   Runtime r(o);
@@ -60,12 +63,14 @@ TEST_CASE("tokenselect: threads and a pool change no bit", "[tokenselect][model]
     CHECK(test::same_bits(want, run_with(o, s)));
     o.device = RIFFLE_DEVICE_CPU;
     o.slots = 0;
-    o.prefill_chunk = positions == RIFFLE_POSITIONS_TRUE ? 100 : 500;  // LIST: chunks are the window's 64 anyway
+    o.prefill_chunk =
+        positions == RIFFLE_POSITIONS_TRUE ? 100 : 500;  // LIST: chunks are the window's 64 anyway
     CHECK(test::same_bits(want, run_with(o, s)));
   }
 }
 
-TEST_CASE("list positions: sessions that step together, dense layers and coverage", "[tokenselect][model]") {
+TEST_CASE("list positions: sessions that step together, dense layers and coverage",
+          "[tokenselect][model]") {
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
   o.selection = tokenselect_settings(100, 20, 64);
@@ -129,13 +134,15 @@ TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokense
   CHECK(r.logits(a) == r.logits(b));
 }
 
-TEST_CASE("a session follows the selection from one convention to the other", "[tokenselect][model]") {
+TEST_CASE("a session follows the selection from one convention to the other",
+          "[tokenselect][model]") {
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
     riffle_context_options o = test::options();
     o.n_ctx = 1024;
     o.device = device;
     if (device == RIFFLE_DEVICE_EMU) o.slots = 40;
-    riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300), psa = o.selection;
+    riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300),
+                     psa = o.selection;
     dense.selector = RIFFLE_SELECTOR_DENSE;
     psa.epsilon = 1;
     list.positions = RIFFLE_POSITIONS_LIST;
@@ -144,7 +151,8 @@ TEST_CASE("a session follows the selection from one convention to the other", "[
     riffle_session *s = r.session(), *t = plain.session();
     const auto prompt = test::some_tokens(500, 6), tail = test::some_tokens(150, 9);
     std::vector<std::vector<float>> have, want;
-    const auto both = [&](const riffle_selection& selection, const std::vector<int32_t>& tokens, bool steps) {
+    const auto both = [&](const riffle_selection& selection, const std::vector<int32_t>& tokens,
+                          bool steps) {
       r.check(riffle_set_selection(r.context, &selection));
       for (size_t i = 0; i < (steps ? tokens.size() : 1); ++i) {
         if (steps) {
@@ -185,7 +193,8 @@ TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]
     REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
     CHECK(stats.selections == 12 * 8);
     CHECK(stats.cached_selections == (threshold > 1 ? 0 : 11 * 8));
-    CHECK(stats.kv_tokens_read == (threshold > 1 ? uint64_t(184) * 12 * 16 : (uint64_t(184) * 12 + 66) * 16));
+    CHECK(stats.kv_tokens_read ==
+          (threshold > 1 ? uint64_t(184) * 12 * 16 : (uint64_t(184) * 12 + 66) * 16));
     CHECK(stats.kv_bytes_read == stats.kv_tokens_read * 2 * 128);
   }
 }
@@ -194,8 +203,10 @@ static void fail_in_layer_3(void*, const riffle_trace* trace) {
   if (trace->layer == 3) throw std::runtime_error("made to fail");
 }
 
-TEST_CASE("tokenselect: a step that fails and is made again uses earlier selections as if it had not failed",
-          "[tokenselect][model]") {
+TEST_CASE(
+    "tokenselect: a step that fails and is made again uses earlier selections as if it had not "
+    "failed",
+    "[tokenselect][model]") {
   const std::vector<int32_t> prompt = test::some_tokens(700, 4), steps = test::some_tokens(12, 8);
   riffle_context_options o = test::options();
   o.n_ctx = 1024;
@@ -224,7 +235,8 @@ TEST_CASE("tokenselect: a step that fails and is made again uses earlier selecti
   }
 }
 
-TEST_CASE("a context beyond the trained length says so, but for list positions", "[tokenselect][model]") {
+TEST_CASE("a context beyond the trained length says so, but for list positions",
+          "[tokenselect][model]") {
   riffle_context_options o = test::options();
   o.n_ctx = 40000;  // trained with 32768
   o.selection = tokenselect_settings(32, 16, 64);
@@ -264,8 +276,10 @@ TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
   CHECK(text.find("positions list is selector tokenselect's") != std::string::npos);
 }
 
-// The factor multiplies cosines and sines of both, so a key that is stored without its rotation would lack it.
-TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later", "[tokenselect][model]") {
+// The factor multiplies cosines and sines of both, so a key that is stored without its rotation
+// would lack it.
+TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later",
+          "[tokenselect][model]") {
   const test::TempDir temp;
   test::TinyCheckpoint c = test::checkpoint("llama_yarn");
   const std::string with = test::tiny_folder(c, temp);
@@ -283,7 +297,8 @@ TEST_CASE("list positions are refused where RoPE has an attention factor, at onc
     char err[512] = "";
     REQUIRE(riffle_context_create(r.model, &listed, &none, err, sizeof err) == RIFFLE_UNSUPPORTED);
     CHECK(none == nullptr);
-    CHECK_THAT(err, Catch::Contains("selection.positions list") && Catch::Contains("attention factor") && Catch::Contains("yarn"));
+    CHECK_THAT(err, Catch::Contains("selection.positions list") &&
+                        Catch::Contains("attention factor") && Catch::Contains("yarn"));
     // Refused later, it leaves the selection in force, and the session, as they were.
     riffle_session* s = r.session();
     const auto want = test::run(quiet, quiet.session(), prompt, steps);

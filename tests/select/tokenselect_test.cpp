@@ -1,9 +1,10 @@
-// TokenSelect: votes and lists against brute force in float64 (algorithms.md 8, properties 1 and 9). Attention at list
-// positions: list_positions_test.cpp; the engine around them: tokenselect_engine_test.cpp.
+// TokenSelect: votes and lists against brute force in float64 (algorithms.md 8, properties 1 and
+// 9). Attention at list positions: list_positions_test.cpp; the engine around them:
+// tokenselect_engine_test.cpp.
 #include "select/tokenselect.h"
 
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -31,7 +32,12 @@ struct Scene {
   TokenSelectState state;
 
   Scene(int kv_heads, int group, int64_t tokens, KvType kv, unsigned seed)
-      : heads(kv_heads), g(group), n(tokens), type(kv), keys(kv_heads * tokens * kD), q(kv_heads * group * kD) {
+      : heads(kv_heads),
+        g(group),
+        n(tokens),
+        type(kv),
+        keys(kv_heads * tokens * kD),
+        q(kv_heads * group * kD) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (float& v : keys) v = cpu_half(normal(random));
@@ -39,7 +45,9 @@ struct Scene {
     state.layers.resize(1);
     build();
   }
-  static float cpu_half(float v) { return std::ldexp(std::nearbyint(std::ldexp(v, 6)), -6); }  // exact in f16
+  static float cpu_half(float v) {
+    return std::ldexp(std::nearbyint(std::ldexp(v, 6)), -6);
+  }  // exact in f16
 
   void build() {
     const cpu::Kernels* k = cpu::kernels(cpu::best_isa());
@@ -49,10 +57,12 @@ struct Scene {
     rows.assign(heads, {});
     for (int h = 0; h < heads; ++h) {
       memory[h].resize(n_blocks * kB * 2 * row + 64);
-      std::byte* base = memory[h].data() + (64 - reinterpret_cast<uintptr_t>(memory[h].data()) % 64) % 64;
+      std::byte* base =
+          memory[h].data() + (64 - reinterpret_cast<uintptr_t>(memory[h].data()) % 64) % 64;
       for (int64_t b = 0; b < n_blocks; ++b) blocks[h].push_back(base + b * kB * 2 * row);
       for (int64_t t = 0; t < n; ++t)
-        k->attention.kv_store(&keys[(h * n + t) * kD], kD, type, base + t / kB * kB * 2 * row + t % kB * row);
+        k->attention.kv_store(&keys[(h * n + t) * kD], kD, type,
+                              base + t / kB * kB * 2 * row + t % kB * row);
       Row& r = rows[h];
       r.q = &q[h * g * kD];
       r.g = g;
@@ -79,7 +89,8 @@ struct Scene {
   }
   double logit(int head, int64_t token, double scale = 1) const {
     double dot = 0;
-    for (int j = 0; j < kD; ++j) dot += double(q[head * kD + j]) * keys[(head / g * n + token) * kD + j];
+    for (int j = 0; j < kD; ++j)
+      dot += double(q[head * kD + j]) * keys[(head / g * n + token) * kD + j];
     return dot * std::sqrt(double(kD)) * scale;
   }
   std::vector<double> softmax(int head, int64_t first, int64_t count, double scale = 1) const {
@@ -108,7 +119,8 @@ Lists lists_of(const Selector& selector, Scene& scene, ThreadPool& threads) {
     for (int i = 0; i < plan.size(); ++i)
       for (int t = 0; t < row.block_size; ++t) {
         const int64_t token = int64_t(plan.at(i)) * row.block_size + t;
-        if (plan.mask(i) >> t & 1 && token < row.n_tokens) out.tokens.back().push_back(static_cast<int32_t>(token));
+        if (plan.mask(i) >> t & 1 && token < row.n_tokens)
+          out.tokens.back().push_back(static_cast<int32_t>(token));
       }
     CHECK(plan.tokens_read(row, plan.size()) == static_cast<int64_t>(out.tokens.back().size()));
     out.cached = plan.cached;
@@ -142,11 +154,13 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect]") {
       CHECK(std::abs(sum - 6) <= 1e-4);
 
       other.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, scale, 64, three);
-      CHECK(std::equal(ballot.votes().begin(), ballot.votes().end(), other.votes().begin(), other.votes().end()));
+      CHECK(std::equal(ballot.votes().begin(), ballot.votes().end(), other.votes().begin(),
+                       other.votes().end()));
     }
 }
 
-TEST_CASE("the soft vote follows permutations of heads and tokens, and no constant", "[tokenselect]") {
+TEST_CASE("the soft vote follows permutations of heads and tokens, and no constant",
+          "[tokenselect]") {
   ThreadPool threads(2);
   Scene scene(2, 2, 3000, KvType::F32, 11);
   const auto votes = [&](Scene& s) {
@@ -163,10 +177,12 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
 
   Scene swapped = scene;
   for (int h : {0, 2})  // within each group
-    for (int j = 0; j < Scene::kD; ++j) std::swap(swapped.q[h * Scene::kD + j], swapped.q[(h + 1) * Scene::kD + j]);
+    for (int j = 0; j < Scene::kD; ++j)
+      std::swap(swapped.q[h * Scene::kD + j], swapped.q[(h + 1) * Scene::kD + j]);
   const int64_t half = scene.n * Scene::kD;
   std::swap_ranges(swapped.keys.begin(), swapped.keys.begin() + half, swapped.keys.begin() + half);
-  std::swap_ranges(swapped.q.begin(), swapped.q.begin() + 2 * Scene::kD, swapped.q.begin() + 2 * Scene::kD);  // and groups
+  std::swap_ranges(swapped.q.begin(), swapped.q.begin() + 2 * Scene::kD,
+                   swapped.q.begin() + 2 * Scene::kD);  // and groups
   swapped.build();
   CHECK(far_apart(votes(swapped), plain) <= 1e-5);
 
@@ -192,7 +208,8 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
   const auto base = votes(shifted);
   shifted.q[2 * Scene::kD] = 5;
   shifted.build();
-  CHECK(far_apart(votes(shifted), base) <= 1e-4);  // logits of 30 instead of 5: rounded more coarsely
+  CHECK(far_apart(votes(shifted), base) <=
+        1e-4);  // logits of 30 instead of 5: rounded more coarsely
 }
 
 TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
@@ -213,7 +230,8 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
   for (int h = 0; h < 4; ++h) {
     std::vector<int> order(2000);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int a, int b) { return scene.logit(h, 100 + a) > scene.logit(h, 100 + b); });
+    std::sort(order.begin(), order.end(),
+              [&](int a, int b) { return scene.logit(h, 100 + a) > scene.logit(h, 100 + b); });
     for (int i = 0; i < 50; ++i) ++want[order[i]];
   }
   int differ = 0;
@@ -233,7 +251,8 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
   }
 }
 
-TEST_CASE("a list is the first tokens, the selected and the last, the same for all heads", "[tokenselect]") {
+TEST_CASE("a list is the first tokens, the selected and the last, the same for all heads",
+          "[tokenselect]") {
   ThreadPool threads(2);
   for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
     Scene scene(2, 2, 1511, KvType::F16, 23);
@@ -272,7 +291,8 @@ TEST_CASE("the selection cache", "[tokenselect]") {
     const std::vector<float> q = scene.q;
     for (int i = 0; i < n; ++i) {
       scene.see(1000 + i);
-      for (size_t j = 0; j < q.size(); j += 2) {  // all queries turn by the same angle at every step
+      for (size_t j = 0; j < q.size();
+           j += 2) {  // all queries turn by the same angle at every step
         scene.q[j] = q[j] * std::cos(turn * i) - q[j + 1] * std::sin(turn * i);
         scene.q[j + 1] = q[j + 1] * std::cos(turn * i) + q[j] * std::sin(turn * i);
       }
@@ -285,10 +305,11 @@ TEST_CASE("the selection cache", "[tokenselect]") {
     return std::count_if(l.begin(), l.end(), [](auto& x) { return !x.cached; });
   };
 
-  CHECK(misses(steps(1.5f, 40, 0)) == 40);   // the very same query each time
-  CHECK(misses(steps(-1, 40, 2.0f)) == 1);   // the opposite query as well
+  CHECK(misses(steps(1.5f, 40, 0)) == 40);  // the very same query each time
+  CHECK(misses(steps(-1, 40, 2.0f)) == 1);  // the opposite query as well
   CHECK(misses(steps(-1, 2 * kMaxReuse + 2, 0)) == 2);
-  // cos(3 * 0.1) = 0.955, cos(4 * 0.1) = 0.921: measured from the last selection, not from the last query.
+  // cos(3 * 0.1) = 0.955, cos(4 * 0.1) = 0.921: measured from the last selection, not from the last
+  // query.
   const auto some = steps(0.94f, 21, 0.1f);
   for (int i = 0; i < 21; ++i) CHECK(some[i].cached == (i % 4 != 0));
   for (int i = 0; i < 21; ++i) {
@@ -314,13 +335,15 @@ TEST_CASE("the selection cache", "[tokenselect]") {
   const Lists other = lists_of(*make_selector(tokenselect_settings(64, 200, 32)), scene, threads);
   CHECK(!other.cached);
   CHECK(other.tokens[0].size() == 296);
-  // A query that can be compared with nothing selects anew, whatever the threshold, and so does the one after it.
+  // A query that can be compared with nothing selects anew, whatever the threshold, and so does the
+  // one after it.
   riffle_selection always = tokenselect_settings(64, 16, 32);
   always.cache_threshold = -1;
   const auto any = make_selector(always);
   scene.state.truncate(0);
   const float was = scene.q[3];
-  for (const float x : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 0.f}) {
+  for (const float x :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 0.f}) {
     const std::vector<float> q = scene.q;
     scene.see(1001);
     lists_of(*any, scene, threads);
@@ -339,7 +362,8 @@ TEST_CASE("the selection cache", "[tokenselect]") {
   CHECK(scene.q[3] == was);
 }
 
-TEST_CASE("what tokenselect drops errs by the identity and within the bounds of algorithms.md 4", "[tokenselect]") {
+TEST_CASE("what tokenselect drops errs by the identity and within the bounds of algorithms.md 4",
+          "[tokenselect]") {
   ThreadPool threads(1);
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -350,7 +374,8 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
         for (int64_t t = 0; t < scene.n; ++t) {
           std::vector<float> v(Scene::kD);
           for (float& x : v) x = normal(random);
-          row.kernels->attention.kv_store(v.data(), Scene::kD, type, const_cast<std::byte*>(row.value(t)));
+          row.kernels->attention.kv_store(v.data(), Scene::kD, type,
+                                          const_cast<std::byte*>(row.value(t)));
         }
       riffle_selection s = tokenselect_settings(100, 8, 30);
       s.vote = vote;
@@ -364,14 +389,16 @@ TEST_CASE("what tokenselect drops errs by the identity and within the bounds of 
     }
 }
 
-TEST_CASE("tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
-          "[tokenselect]") {
+TEST_CASE(
+    "tokenselect over a KV head of four query heads is that over four KV heads with the same keys",
+    "[tokenselect]") {
   ThreadPool threads(2);
   for (const riffle_vote vote : {RIFFLE_VOTE_SOFT, RIFFLE_VOTE_LOGITS, RIFFLE_VOTE_HARD}) {
     INFO("vote " << vote);
     Scene group(1, 4, 1300, KvType::F16, 23), each(4, 1, 1300, KvType::F16, 24);
     each.keys.clear();
-    for (int h = 0; h < 4; ++h) each.keys.insert(each.keys.end(), group.keys.begin(), group.keys.end());
+    for (int h = 0; h < 4; ++h)
+      each.keys.insert(each.keys.end(), group.keys.begin(), group.keys.end());
     each.q = group.q;
     each.build();
     riffle_selection s = tokenselect_settings(90, 8, 30);
@@ -379,6 +406,7 @@ TEST_CASE("tokenselect over a KV head of four query heads is that over four KV h
     const auto selector = make_selector(s);
     const std::vector<int32_t> want = lists_of(*selector, group, threads).tokens[0];
     CHECK(want.size() == 128);
-    for (const std::vector<int32_t>& list : lists_of(*selector, each, threads).tokens) CHECK(list == want);
+    for (const std::vector<int32_t>& list : lists_of(*selector, each, threads).tokens)
+      CHECK(list == want);
   }
 }

@@ -20,7 +20,8 @@ float by_sorting(std::vector<float> w, double p) {
   uint64_t all = 0, sum = 0;
   for (const float x : w) all += fixed(x);
   std::sort(w.begin(), w.end(), std::greater<>());
-  const auto target = std::min<uint64_t>(all, std::max<uint64_t>(1, uint64_t(std::ceil(p * double(all)))));
+  const auto target =
+      std::min<uint64_t>(all, std::max<uint64_t>(1, uint64_t(std::ceil(p * double(all)))));
   for (const float x : w)
     if ((sum += fixed(x)) >= target) return x;
   return 0;
@@ -66,7 +67,9 @@ void for_each_isa(F test) {
 
 }  // namespace
 
-TEST_CASE("Top-p: the sum reaches p, dropping the smallest kept does not, and sorting finds the same set") {
+TEST_CASE(
+    "Top-p: the sum reaches p, dropping the smallest kept does not, and sorting finds the same "
+    "set") {
   for_each_isa([&](const cpu::SelectKernels& k) {
     for (const char* shape : {"flat", "peaked", "spike", "equal", "few values"})
       for (const int n : {1, 2, 3, 16, 17, 500, 5000}) {
@@ -109,7 +112,9 @@ TEST_CASE("Top-p does not depend on the order of the weights") {
 }
 
 TEST_CASE("Top-p keeps everything where nothing weighs anything") {
-  for_each_isa([&](const cpu::SelectKernels& k) { CHECK(threshold(k, std::vector<float>(100, 0.f), 0.9) == 0); });
+  for_each_isa([&](const cpu::SelectKernels& k) {
+    CHECK(threshold(k, std::vector<float>(100, 0.f), 0.9) == 0);
+  });
 }
 
 TEST_CASE("The k-th largest is what sorting finds") {
@@ -119,7 +124,10 @@ TEST_CASE("The k-th largest is what sorting finds") {
         std::mt19937 random(n);
         std::normal_distribution<float> normal;
         std::vector<float> x(n), scratch(top_scratch(n));
-        for (float& v : x) v = kind == 0 ? normal(random) : kind == 1 ? -float(random() % 5) : 1e30f * normal(random);
+        for (float& v : x)
+          v = kind == 0   ? normal(random)
+              : kind == 1 ? -float(random() % 5)
+                          : 1e30f * normal(random);
         if (n > 2 && kind == 2) x[1] = INFINITY, x[2] = -INFINITY;
         std::vector<float> sorted(x);
         std::sort(sorted.begin(), sorted.end(), std::greater<>());

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/steps.h"
-#include "tests/select/dropped.h"
 #include "kernels/common/half.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
+#include "tests/engine/steps.h"
+#include "tests/select/dropped.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -37,9 +37,13 @@ struct Scene {
   std::unique_ptr<Int4Keys> keys;
   Row row;
 
-  Scene(int group, int tokens, unsigned seed, int dims = 64, int size = 32, KvType type = KvType::F16,
-        bool mean = false)
-      : g(group), d(dims), block_size(size), n_tokens(tokens), n_blocks((tokens + size - 1) / size) {
+  Scene(int group, int tokens, unsigned seed, int dims = 64, int size = 32,
+        KvType type = KvType::F16, bool mean = false)
+      : g(group),
+        d(dims),
+        block_size(size),
+        n_tokens(tokens),
+        n_blocks((tokens + size - 1) / size) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     k.resize(size_t(n_tokens) * d);
@@ -63,7 +67,8 @@ struct Scene {
     for (int b = 0; b < n_blocks; ++b) {
       memory.emplace_back(shape.layout.bytes());
       std::byte* data = memory.back().as<std::byte>();
-      std::fill_n(reinterpret_cast<uint16_t*>(data), shape.layout.bytes() / 2, uint16_t(0x7e00));  // NaN beyond the end
+      std::fill_n(reinterpret_cast<uint16_t*>(data), shape.layout.bytes() / 2,
+                  uint16_t(0x7e00));  // NaN beyond the end
       const int n = std::min(block_size, n_tokens - b * block_size);
       const size_t at = size_t(b) * block_size * d, count = size_t(n) * d;
       attention.kv_store(&k[at], count, type, data);
@@ -72,12 +77,22 @@ struct Scene {
       attention.kv_load(data + shape.layout.value_offset(), count, type, &v[at]);
       blocks.push_back(data);
       if (b < full)
-        factor.push_back(
-            attention.digest_build(data, type, block_size, d, cpu::DigestKind::CuboidMean, mean, &digests[b * stride]));
+        factor.push_back(attention.digest_build(
+            data, type, block_size, d, cpu::DigestKind::CuboidMean, mean, &digests[b * stride]));
     }
     keys = std::make_unique<Int4Keys>(shape);
     keys->add_blocks(0, 0, full, blocks.data());
-    row = {q.data(), g, d, block_size, n_tokens, n_blocks, full, digests.data(), stride, factor.data(), shape.kernels};
+    row = {q.data(),
+           g,
+           d,
+           block_size,
+           n_tokens,
+           n_blocks,
+           full,
+           digests.data(),
+           stride,
+           factor.data(),
+           shape.kernels};
     row.blocks = blocks.data();
     row.tail = blocks.back();
     row.type = type;
@@ -95,7 +110,8 @@ struct Scene {
     const auto* group = reinterpret_cast<const uint8_t*>(keys->block(0, 0, t / block_size)) +
                         t % block_size / 16 * cpu::int4_group_bytes(d);
     const auto* numbers = reinterpret_cast<const uint16_t*>(group + (d + 7) / 8 * 64);
-    const double zero = double(cpu::f16_to_f32(numbers[t % 16])), scale = double(cpu::f16_to_f32(numbers[16 + t % 16]));
+    const double zero = double(cpu::f16_to_f32(numbers[t % 16])),
+                 scale = double(cpu::f16_to_f32(numbers[16 + t % 16]));
     double dot = 0;
     for (int j = 0; j < d; ++j) {
       const int byte = group[j / 8 * 64 + t % 16 * 4 + j % 4];
@@ -104,7 +120,8 @@ struct Scene {
     return dot;
   }
   // Softmax over tokens.
-  std::vector<double> weights(const std::vector<int>& tokens, const std::function<double(int)>& s) const {
+  std::vector<double> weights(const std::vector<int>& tokens,
+                              const std::function<double(int)>& s) const {
     std::vector<double> w;
     double top = -1e300, sum = 0;
     for (const int t : tokens) top = std::max(top, s(t));
@@ -152,7 +169,8 @@ Tokens kept(const RowPlan& const_plan, const Scene& scene) {
     CHECK(b > last);
     last = b;
     for (int t = 0; t < scene.block_size; ++t)
-      if (plan.mask(i) >> t & 1 && b * scene.block_size + t < scene.n_tokens) out.insert(b * scene.block_size + t);
+      if (plan.mask(i) >> t & 1 && b * scene.block_size + t < scene.n_tokens)
+        out.insert(b * scene.block_size + t);
   }
   CHECK(plan.tokens_read(scene.row, plan.size()) == int64_t(out.size()));
   return out;
@@ -171,7 +189,8 @@ bool contains(const Tokens& big, const Tokens& small) {
 
 }  // namespace
 
-TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the forced ones", "[twilight]") {
+TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the forced ones",
+          "[twilight]") {
   for (const int g : {1, 4})
     for (const int d : {30, 64})
       for (const int block : {16, 32, 64})
@@ -182,9 +201,11 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
             const riffle_selection s = settings(RIFFLE_BASE_ALL, p);
             const Tokens got = select(s, scene), forced = scene.forced(s);
             CHECK(contains(got, forced));
-            std::vector<double> largest(scene.n_tokens, 0);  // over heads: weight / that head's threshold
+            std::vector<double> largest(scene.n_tokens,
+                                        0);  // over heads: weight / that head's threshold
             for (int h = 0; h < g; ++h) {
-              const auto w = scene.weights(scene.all(), [&](int t) { return scene.estimated(h, t); });
+              const auto w =
+                  scene.weights(scene.all(), [&](int t) { return scene.estimated(h, t); });
               std::vector<double> sorted(w);
               std::sort(sorted.begin(), sorted.end(), std::greater<>());
               double sum = 0, threshold = 0;
@@ -192,7 +213,8 @@ TEST_CASE("Twilight keeps each head's top-p tokens by estimated weight, and the 
                 threshold = x;
                 if ((sum += x) >= double(p)) break;
               }
-              for (int t = 0; t < scene.n_tokens; ++t) largest[t] = std::max(largest[t], w[t] / threshold);
+              for (int t = 0; t < scene.n_tokens; ++t)
+                largest[t] = std::max(largest[t], w[t] / threshold);
             }
             size_t wanted = 0;
             for (int t = 0; t < scene.n_tokens; ++t) {
@@ -241,7 +263,8 @@ TEST_CASE("Twilight with top_p 1 keeps all that the base proposes", "[twilight]"
 }
 
 TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilight]") {
-  for (const riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
+  for (const riffle_stop stop :
+       {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
     size_t last = 0;
     bool early = false;
     const Scene scene(2, 3000, 3, 64, 32, KvType::F16, stop == RIFFLE_STOP_VETO);
@@ -293,7 +316,8 @@ TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilig
   }
 }
 
-TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi-head attention", "[twilight]") {
+TEST_CASE("Twilight reads the union of what its heads keep; one head is as multi-head attention",
+          "[twilight]") {
   const Scene group(4, 1800, 4);
   const riffle_selection s = settings(RIFFLE_BASE_ALL, 0.8f);
   Tokens together = group.forced(s), smallest;
@@ -322,7 +346,8 @@ TEST_CASE("Twilight's sets are nested in top_p", "[twilight]") {
   }
 }
 
-TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of algorithms.md 4", "[twilight]") {
+TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of algorithms.md 4",
+          "[twilight]") {
   for (const float p : {0.3f, 0.7f, 0.95f}) {
     const Scene scene(2, 1500, 6);
     RowPlan plan;
@@ -331,7 +356,8 @@ TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of a
   }
 }
 
-TEST_CASE("Twilight works on the shortest sequences and refuses keys it has no codes of", "[twilight]") {
+TEST_CASE("Twilight works on the shortest sequences and refuses keys it has no codes of",
+          "[twilight]") {
   for (const int n : {1, 2, 31, 32, 33, 64, 65, 97})
     for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
       CAPTURE(n, int(base));
@@ -376,14 +402,17 @@ TEST_CASE("Twilight that keeps everything is dense attention", "[twilight][engin
   }
 }
 
-TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and chunks", "[twilight][engine]") {
+TEST_CASE("Twilight gives the same bits wherever the KV is, for any threads and chunks",
+          "[twilight][engine]") {
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
   for (const riffle_base base : {RIFFLE_BASE_ALL, RIFFLE_BASE_TOPK, RIFFLE_BASE_PSA}) {
     CAPTURE(int(base));
     Runtime reference(engine_options(base, 0.8f));
     const auto expected = run(reference, reference.session(), prompt, steps);
     std::map<std::string, riffle_context_options> variants;
-    const auto add = [&](const char* name, auto&& change) { change(variants[name] = engine_options(base, 0.8f)); };
+    const auto add = [&](const char* name, auto&& change) {
+      change(variants[name] = engine_options(base, 0.8f));
+    };
     add("three threads", [](auto& o) { o.n_threads = 3; });
     add("prefill in chunks of 100", [](auto& o) { o.prefill_chunk = 100; });
     add("emu, all slots", [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });

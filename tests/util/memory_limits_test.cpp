@@ -20,14 +20,18 @@ void put(const std::string& file, const std::string& text) {
 
 // A machine of 64 GiB, 40 of them available.
 void put_machine(const TempDir& root, const std::string& cgroup) {
-  put(root / "proc/meminfo", "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   41943040 kB\n");
+  put(root / "proc/meminfo",
+      "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   41943040 kB\n");
   put(root / "proc/self/cgroup", cgroup);
 }
 
-void put_group(const std::string& folder, const std::string& limit, uint64_t used, uint64_t cache, bool second) {
+void put_group(const std::string& folder, const std::string& limit, uint64_t used, uint64_t cache,
+               bool second) {
   put(folder + (second ? "/memory.max" : "/memory.limit_in_bytes"), limit + "\n");
-  put(folder + (second ? "/memory.current" : "/memory.usage_in_bytes"), std::to_string(used) + "\n");
-  put(folder + "/memory.stat", "cache 5\ninactive_file_other 7\n" + std::string(second ? "" : "inactive_file 9\ntotal_") +
+  put(folder + (second ? "/memory.current" : "/memory.usage_in_bytes"),
+      std::to_string(used) + "\n");
+  put(folder + "/memory.stat", "cache 5\ninactive_file_other 7\n" +
+                                   std::string(second ? "" : "inactive_file 9\ntotal_") +
                                    "inactive_file " + std::to_string(cache) + "\nactive_file 77\n");
 }
 
@@ -57,7 +61,8 @@ TEST_CASE("the limit of a control group, and of those above it", "[limits]") {
   const TempDir root;
   const std::string mount = root / (second ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
   const std::string none = second ? "max" : "9223372036854771712";
-  put_machine(root, second ? "0::/job/step/task\n" : "5:cpu,cpuacct:/other\n4:hugetlb,memory:/job/step/task\n0::/\n");
+  put_machine(root, second ? "0::/job/step/task\n"
+                           : "5:cpu,cpuacct:/other\n4:hugetlb,memory:/job/step/task\n0::/\n");
   put_group(mount, none, 50 * kGiB, 0, second);
   put_group(mount + "/job", text(16 * kGiB), 13 * kGiB, kGiB, second);
   put_group(mount + "/job/step", none, 9 * kGiB, 0, second);
@@ -71,7 +76,8 @@ TEST_CASE("the limit of a control group, and of those above it", "[limits]") {
     CHECK(limits.available() == 7 * kGiB);
     put_group(mount + "/job/step/task", text(8 * kGiB), 9 * kGiB, 0, second);
     CHECK(limits.available() == 0);
-    put_group(mount + "/job/step/task", text(8 * kGiB), kGiB, 4 * kGiB, second);  // cannot be; is none used
+    put_group(mount + "/job/step/task", text(8 * kGiB), kGiB, 4 * kGiB,
+              second);  // cannot be; is none used
     CHECK(limits.available() == 8 * kGiB);
   }
   put_group(mount + "/job/step/task", text(128 * kGiB), 0, 0, second);  // more than there is

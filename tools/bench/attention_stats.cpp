@@ -1,10 +1,12 @@
-// Records what a model's decode attention looks like (attention_stats.h), one line a KV head: for selector_bench.cpp.
+// Records what a model's decode attention looks like (attention_stats.h), one line a KV head: for
+// selector_bench.cpp.
 //
 //   make attention_stats && build/attention_stats MODEL TEXT [tokens [steps]]
 //
-// Prefills the text's first tokens and goes on through the text. The program brings its own dense selector, which reads
-// all blocks as that of the library does (whose object the linker then leaves in its archive) and looks at the weights
-// as well; what it sees it keeps as its state of the sequence.
+// Prefills the text's first tokens and goes on through the text. The program brings its own dense
+// selector, which reads all blocks as that of the library does (whose object the linker then leaves
+// in its archive) and looks at the weights as well; what it sees it keeps as its state of the
+// sequence.
 #include "tools/bench/attention_stats.h"
 
 #include <cstdlib>
@@ -45,14 +47,17 @@ class Recorder : public Selector {
     state->n_kv_heads = shape.n_kv_heads;
     return state;
   }
-  bool fits(const SelectorState* state) const override { return dynamic_cast<const Recorded*>(state) != nullptr; }
+  bool fits(const SelectorState* state) const override {
+    return dynamic_cast<const Recorded*>(state) != nullptr;
+  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.everything(row);
     std::vector<const void*> keys(row.n_tokens);
     for (int64_t i = 0; i < row.n_tokens; ++i) keys[i] = row.key(i);
     std::vector<float> scores(size_t(row.g) * row.n_tokens);
     const cpu::GatherKernels& gather = *cpu::gather_kernels(row.kernels->isa);
-    gather.dot(row.q, row.g, row.d, keys.data(), row.n_tokens, row.type, 0, scores.data(), row.n_tokens);
+    gather.dot(row.q, row.g, row.d, keys.data(), row.n_tokens, row.type, 0, scores.data(),
+               row.n_tokens);
     std::vector<std::vector<float>> weights;
     for (int h = 0; h < row.g; ++h) {
       float sum, *s = scores.data() + h * row.n_tokens;
@@ -95,7 +100,8 @@ static int run(const char* model_path, const char* text_path, int n_tokens, int 
   for (int layer = 0; layer < model->config.n_layers; ++layer)
     for (int h = 0; h < model->config.n_kv_heads; ++h) {
       all.push_back(recorded.at(layer, h).mean());
-      bench::print(("layer " + std::to_string(layer) + " head " + std::to_string(h)).c_str(), all.back());
+      bench::print(("layer " + std::to_string(layer) + " head " + std::to_string(h)).c_str(),
+                   all.back());
     }
   bench::print("mean", bench::mean_of(all));
   engine.destroy(*one);
@@ -103,9 +109,11 @@ static int run(const char* model_path, const char* text_path, int n_tokens, int 
 }
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: attention_stats MODEL TEXT [tokens [steps]]\n"), 2;
+  if (argc < 3)
+    return std::fprintf(stderr, "usage: attention_stats MODEL TEXT [tokens [steps]]\n"), 2;
   try {
-    return run(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 30000, argc > 4 ? std::atoi(argv[4]) : 64);
+    return run(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 30000,
+               argc > 4 ? std::atoi(argv[4]) : 64);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -1,6 +1,6 @@
-// What attention weights look like, in the few numbers that tell how much a selector can leave out and how much of its
-// work the next step can use again. For attention_stats.cpp, which records them, and selector_bench.cpp, which imitates
-// them.
+// What attention weights look like, in the few numbers that tell how much a selector can leave out
+// and how much of its work the next step can use again. For attention_stats.cpp, which records
+// them, and selector_bench.cpp, which imitates them.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -19,11 +19,11 @@ constexpr std::array<double, 6> kShares = {0.001, 0.005, 0.01, 0.02, 0.05, 0.1};
 struct AttentionStats {
   double sinks = 0, recent = 0;  // weight of the first 4 and of the last 16 tokens; query heads
   std::array<double, kShares.size()>
-      top{};  // weight in the top share of the other tokens, of their weight; query heads
-  double overlap =
-      0;            // of the group's top 2% (by mean weight; sinks and the last 16 left out) from one step to the next
-  double seen = 0;  // share of the group's top 2% that was in it in any of the 20 steps before
-  double near = 0;  // share of the group's top 2% with another one at most 2 tokens away
+      top{};           // weight in the top share of the other tokens, of their weight; query heads
+  double overlap = 0;  // of the group's top 2% (by mean weight; sinks and the last 16 left out)
+                       // from one step to the next
+  double seen = 0;     // share of the group's top 2% that was in it in any of the 20 steps before
+  double near = 0;     // share of the group's top 2% with another one at most 2 tokens away
 };
 
 // Collects the steps of one KV head.
@@ -47,7 +47,8 @@ class StatsOf {
       double so_far = 0;
       size_t at = 0;
       for (size_t k = 0; k < kShares.size(); ++k) {
-        for (const auto end = static_cast<size_t>(kShares[k] * double(sorted.size())); at < end; ++at)
+        for (const auto end = static_cast<size_t>(kShares[k] * double(sorted.size())); at < end;
+             ++at)
           so_far += sorted[at];
         sum_.top[k] += so_far / std::max(rest, 1e-30) / double(weights.size());
       }
@@ -55,7 +56,8 @@ class StatsOf {
     const int64_t k = std::max<int64_t>(1, static_cast<int64_t>(0.02 * double(last - first)));
     std::vector<int32_t> ids(mean.size());
     std::iota(ids.begin(), ids.end(), 0);
-    std::nth_element(ids.begin(), ids.begin() + k, ids.end(), [&](int32_t a, int32_t b) { return mean[a] > mean[b]; });
+    std::nth_element(ids.begin(), ids.begin() + k, ids.end(),
+                     [&](int32_t a, int32_t b) { return mean[a] > mean[b]; });
     ids.resize(k);
     std::sort(ids.begin(), ids.end());
     if (seen_at_.size() < mean.size()) seen_at_.resize(mean.size() + 4096, -1000000);
@@ -64,7 +66,8 @@ class StatsOf {
       for (size_t i = 0; i < ids.size(); ++i) {
         before += seen_at_[ids[i]] == steps_ - 1;
         seen += seen_at_[ids[i]] >= steps_ - 20;
-        near += (i > 0 && ids[i] - ids[i - 1] <= 2) || (i + 1 < ids.size() && ids[i + 1] - ids[i] <= 2);
+        near +=
+            (i > 0 && ids[i] - ids[i - 1] <= 2) || (i + 1 < ids.size() && ids[i + 1] - ids[i] <= 2);
       }
       sum_.overlap += before / double(k);
       sum_.seen += seen / double(k);

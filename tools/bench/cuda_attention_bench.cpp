@@ -1,9 +1,10 @@
-// Times decode attention on the device: one layer of 32 heads on 8 KV heads of 128, blocks of 32 tokens, f16, rotating over as
-// many layers as memory holds (32 at most), so that caches do not help more than they would in a model. Medians of graph
-// replays; a step's share of select_victims (or, where blocks are missing, of making them missing again) is subtracted.
-// No arguments.
+// Times decode attention on the device: one layer of 32 heads on 8 KV heads of 128, blocks of 32
+// tokens, f16, rotating over as many layers as memory holds (32 at most), so that caches do not
+// help more than they would in a model. Medians of graph replays; a step's share of select_victims
+// (or, where blocks are missing, of making them missing again) is subtracted. No arguments.
 //
-// Keys: a few blocks in a hundred lie along the queries' direction, the rest is noise; psa (PAPER) reads those and stops.
+// Keys: a few blocks in a hundred lie along the queries' direction, the rest is noise; psa (PAPER)
+// reads those and stops.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,15 +15,16 @@
 
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/attend/decode_parts.h"
+#include "kernels/cuda/cuda.h"
 
 using namespace riffle;
 using cuda::KvLayout;
 
 namespace {
 
-constexpr int kD = 128, kB = 32, kHeads = 32, kKvHeads = 8, kMaxLayers = 32, kPattern = 4096, kTemplates = 64;
+constexpr int kD = 128, kB = 32, kHeads = 32, kKvHeads = 8, kMaxLayers = 32, kPattern = 4096,
+              kTemplates = 64;
 constexpr int64_t kBlockBytes = 4 * kB * kD, kDigestValues = 2 * kD;
 constexpr double kHot = 0.044, kPeak = 4.05e12;
 
@@ -97,11 +99,13 @@ struct Bench {
     limits.n_sm = get(cudaDevAttrMultiProcessorCount);
     limits.smem_per_block = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     limits.smem_per_sm = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    limits.compute = 10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
+    limits.compute =
+        10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
     check(cudaStreamCreate(&stream), "stream");
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "memory");
-    n_slots = std::min<int64_t>(int64_t(kMaxLayers) * 4 * kKvHeads * 4100, int64_t(free_bytes * 0.8) / (kBlockBytes + 600));
+    n_slots = std::min<int64_t>(int64_t(kMaxLayers) * 4 * kKvHeads * 4100,
+                                int64_t(free_bytes * 0.8) / (kBlockBytes + 600));
     make_pattern();
     std::vector<unsigned long long> words(n_slots, cuda::kFreeWord);
     pool.slots = slots;
@@ -114,43 +118,57 @@ struct Bench {
     check(cudaMalloc(&victims_scratch, cuda::victims_scratch_bytes()), "cudaMalloc");
   }
 
-  // kPattern blocks and their digests, again and again over the whole arena: slot s holds block s % kPattern.
+  // kPattern blocks and their digests, again and again over the whole arena: slot s holds block s %
+  // kPattern.
   void make_pattern() {
     std::normal_distribution<float> normal;
     for (float& x : direction) x = normal(random);
-    std::vector<std::vector<uint16_t>> blocks(kTemplates, std::vector<uint16_t>(kBlockBytes / 2)), digest(kTemplates);
+    std::vector<std::vector<uint16_t>> blocks(kTemplates, std::vector<uint16_t>(kBlockBytes / 2)),
+        digest(kTemplates);
     const auto& kernels = cpu::kernels(cpu::Isa::Scalar)->attention;
     for (int i = 0; i < kTemplates; ++i) {
       const float pull = i < kTemplates / 4 ? 0.6f : 0;  // the first quarter is hot
       for (int j = 0; j < kBlockBytes / 2; ++j)
-        blocks[i][j] = cpu::f32_to_f16(normal(random) + (j < kB * kD ? pull * direction[j % kD] : 0));
+        blocks[i][j] =
+            cpu::f32_to_f16(normal(random) + (j < kB * kD ? pull * direction[j % kD] : 0));
       digest[i].resize(kDigestValues);
-      kernels.digest_build(blocks[i].data(), cpu::KvType::F16, kB, kD, cpu::DigestKind::CuboidMean, false, digest[i].data());
+      kernels.digest_build(blocks[i].data(), cpu::KvType::F16, kB, kD, cpu::DigestKind::CuboidMean,
+                           false, digest[i].data());
     }
-    check(cudaHostAlloc(reinterpret_cast<void**>(&host), kPattern * kBlockBytes, cudaHostAllocMapped), "cudaHostAlloc");
+    check(
+        cudaHostAlloc(reinterpret_cast<void**>(&host), kPattern * kBlockBytes, cudaHostAllocMapped),
+        "cudaHostAlloc");
     std::vector<uint16_t> all(kPattern * kDigestValues);
     for (int b = 0; b < kPattern; ++b) {
       const bool hot = double(random() % 100000) < 100000 * kHot;
-      const int t = hot ? int(random() % (kTemplates / 4)) : int(kTemplates / 4 + random() % (kTemplates * 3 / 4));
-      std::copy(blocks[t].begin(), blocks[t].end(), reinterpret_cast<uint16_t*>(host + b * kBlockBytes));
+      const int t = hot ? int(random() % (kTemplates / 4))
+                        : int(kTemplates / 4 + random() % (kTemplates * 3 / 4));
+      std::copy(blocks[t].begin(), blocks[t].end(),
+                reinterpret_cast<uint16_t*>(host + b * kBlockBytes));
       std::copy(digest[t].begin(), digest[t].end(), all.begin() + b * kDigestValues);
     }
     slots = allocate<std::byte>(n_slots * kBlockBytes);
     digests = allocate<uint16_t>(n_slots * kDigestValues);
     for (int64_t s = 0; s < n_slots; s += kPattern) {
       const int64_t n = std::min<int64_t>(kPattern, n_slots - s);
-      check(cudaMemcpyAsync(slots + s * kBlockBytes, s ? slots : host, n * kBlockBytes, cudaMemcpyDefault, stream), "fill");
+      check(cudaMemcpyAsync(slots + s * kBlockBytes, s ? slots : host, n * kBlockBytes,
+                            cudaMemcpyDefault, stream),
+            "fill");
       const uint16_t* from = s ? digests : all.data();
-      check(cudaMemcpyAsync(digests + s * kDigestValues, from, n * kDigestValues * 2, cudaMemcpyDefault, stream), "fill");
+      check(cudaMemcpyAsync(digests + s * kDigestValues, from, n * kDigestValues * 2,
+                            cudaMemcpyDefault, stream),
+            "fill");
       if (s == 0) check(cudaStreamSynchronize(stream), "fill");
     }
     tails = allocate<std::byte>(4 * kMaxLayers * kKvHeads * kBlockBytes);
-    check(cudaMemcpyAsync(tails, slots, 4 * kMaxLayers * kKvHeads * kBlockBytes, cudaMemcpyDefault, stream), "fill");
+    check(cudaMemcpyAsync(tails, slots, 4 * kMaxLayers * kKvHeads * kBlockBytes, cudaMemcpyDefault,
+                          stream),
+          "fill");
     check(cudaStreamSynchronize(stream), "fill");
   }
 
-  // microbatch 0: everything. missing: share of blocks that are in host memory only, again at the beginning of every step;
-  // there are as many free slots.
+  // microbatch 0: everything. missing: share of blocks that are in host memory only, again at the
+  // beginning of every step; there are as many free slots.
   void run(int batch, int tokens, int microbatch, double missing) {
     const int64_t n_blocks = (tokens + kB - 1) / kB, per_layer = kKvHeads * n_blocks;
     const int n_layers = int(std::min<int64_t>(kMaxLayers, n_slots / (per_layer * batch)));
@@ -193,7 +211,9 @@ struct Bench {
     unsigned long long* pristine_words = upload(words);
     const int32_t n_absent = int32_t(absent_slots.size());
     check(cudaMemcpy(pool.n_victims, &n_absent, 4, cudaMemcpyHostToDevice), "victims");
-    check(cudaMemcpy(pool.victims, absent_slots.data(), absent_slots.size() * 4, cudaMemcpyHostToDevice), "victims");
+    check(cudaMemcpy(pool.victims, absent_slots.data(), absent_slots.size() * 4,
+                     cudaMemcpyHostToDevice),
+          "victims");
     std::normal_distribution<float> normal;
     std::vector<float> q(size_t(batch) * kHeads * kD);
     for (size_t j = 0; j < q.size(); ++j) q[j] = 0.8f * direction[j % kD] + 0.4f * normal(random);
@@ -231,9 +251,13 @@ struct Bench {
         check(cuda::select_victims(used, victims_scratch, stream), "select_victims");
         return;
       }
-      check(cudaMemcpyAsync(pool.words, pristine_words, words.size() * 8, cudaMemcpyDeviceToDevice, stream), "words");
+      check(cudaMemcpyAsync(pool.words, pristine_words, words.size() * 8, cudaMemcpyDeviceToDevice,
+                            stream),
+            "words");
       for (int i = 0; i < batch; ++i)
-        check(cudaMemcpyAsync(tables[i], pristine_tables[i], entries * 4, cudaMemcpyDeviceToDevice, stream), "page table");
+        check(cudaMemcpyAsync(tables[i], pristine_tables[i], entries * 4, cudaMemcpyDeviceToDevice,
+                              stream),
+              "page table");
       check(cudaMemsetAsync(pool.next_victim, 0, 4, stream), "victims");
     };
     const auto layers = [&](int parts) {
@@ -247,7 +271,8 @@ struct Bench {
           continue;
         }
         check(cuda::score_rows(step, scratch, limits.n_sm, stream), "score");
-        if (parts == 2) check(cuda::rank_orders(step, scratch, scratch.order, nullptr, 0, stream), "rank");
+        if (parts == 2)
+          check(cuda::rank_orders(step, scratch, scratch.order, nullptr, 0, stream), "rank");
       }
     };
     const double before = replay(stream, begin);
@@ -258,17 +283,21 @@ struct Bench {
       rank = (replay(stream, [&] { layers(2); }) - before) / n_layers * 1e3 - score;
     }
     std::vector<cuda::RowResult> rows(batch * kKvHeads * n_layers);
-    check(cudaMemcpy(rows.data(), results, rows.size() * sizeof rows[0], cudaMemcpyDeviceToHost), "results");
+    check(cudaMemcpy(rows.data(), results, rows.size() * sizeof rows[0], cudaMemcpyDeviceToHost),
+          "results");
     int64_t read = 0, misses = 0;
     for (const cuda::RowResult& r : rows) read += r.n_read, misses += r.misses;
-    const double kv = double(read) / n_layers * kBlockBytes, host_bytes = double(misses) / n_layers * kBlockBytes;
+    const double kv = double(read) / n_layers * kBlockBytes,
+                 host_bytes = double(misses) / n_layers * kBlockBytes;
     const double digest = microbatch ? double(batch) * per_layer * kDigestValues * 2 : 0;
-    std::printf("%7d %5d %6s%-4d %6.2f%% | %7.1f %7.1f %7.1f %8.1f us | %7.1f MB %5.1f%%", tokens, batch,
-                microbatch ? "psa" : "all", microbatch, 100.0 * double(read) / double(rows.size()) / double(n_blocks), score,
-                rank, total - score - rank, total, (kv - host_bytes + digest) / 1e6,
+    std::printf("%7d %5d %6s%-4d %6.2f%% | %7.1f %7.1f %7.1f %8.1f us | %7.1f MB %5.1f%%", tokens,
+                batch, microbatch ? "psa" : "all", microbatch,
+                100.0 * double(read) / double(rows.size()) / double(n_blocks), score, rank,
+                total - score - rank, total, (kv - host_bytes + digest) / 1e6,
                 100 * (kv - host_bytes + digest) / (total * 1e-6) / kPeak);
     if (misses)
-      std::printf(" | host %6.2f MB, attend at %5.1f GB/s", host_bytes / 1e6, host_bytes / ((total - score - rank) * 1e3));
+      std::printf(" | host %6.2f MB, attend at %5.1f GB/s", host_bytes / 1e6,
+                  host_bytes / ((total - score - rank) * 1e3));
     std::printf(" | %d layers, step's beginning %.0f us\n", n_layers, before * 1e3);
     std::fflush(stdout);
 
@@ -278,10 +307,10 @@ struct Bench {
       check(cudaFree(pristine_tables[i]), "free");
       check(cudaFree(expected[i]), "free");
     }
-    for (void* p : {static_cast<void*>(const_cast<cuda::StepSequence*>(step.sequences)), static_cast<void*>(device_q),
-                    static_cast<void*>(step.out), static_cast<void*>(results), step.scratch,
-                    static_cast<void*>(pristine_words), static_cast<void*>(step.arrivals),
-                    static_cast<void*>(step.pool.page_tables)})
+    for (void* p : {static_cast<void*>(const_cast<cuda::StepSequence*>(step.sequences)),
+                    static_cast<void*>(device_q), static_cast<void*>(step.out),
+                    static_cast<void*>(results), step.scratch, static_cast<void*>(pristine_words),
+                    static_cast<void*>(step.arrivals), static_cast<void*>(step.pool.page_tables)})
       check(cudaFree(p), "free");
   }
 };
@@ -290,9 +319,11 @@ struct Bench {
 
 int main() {
   Bench bench;
-  std::printf("one layer, %d heads on %d KV heads of %d, blocks of %d, f16; share of %.2f TB/s\n", kHeads, kKvHeads, kD, kB,
-              kPeak / 1e12);
-  std::printf(" tokens batch   mode   read     |   score    rank  attend    total    |  device bytes and share\n");
+  std::printf("one layer, %d heads on %d KV heads of %d, blocks of %d, f16; share of %.2f TB/s\n",
+              kHeads, kKvHeads, kD, kB, kPeak / 1e12);
+  std::printf(
+      " tokens batch   mode   read     |   score    rank  attend    total    |  device bytes and "
+      "share\n");
   for (int batch : {1, 4})
     for (int tokens : {1024, 8192, 32768, 131072})
       for (int microbatch : {0, 16, 64, 128}) bench.run(batch, tokens, microbatch, 0);

@@ -1,10 +1,11 @@
-// Speed of decode's linear algebra on the GPU at the shapes of Llama-3.1-8B: GEMV of each weight type for 1 to 16 rows,
-// as GB/s of weights read and as a share of the bandwidth of a device-to-device copy, and the sampler. Times are
-// medians over replays of a CUDA graph whose launches go through at least 500 MB of weights, so that L2 holds none of
-// them. "plain": each kernel waits for the one before; "overlap": programmatic dependent launch.
-// Build: make cuda-bench. cuda_linear_bench [TYPE...]: these weight types alone, such as q4_k; default: bf16 f16 q8_0 q4_k q6_k.
+// Speed of decode's linear algebra on the GPU at the shapes of Llama-3.1-8B: GEMV of each weight
+// type for 1 to 16 rows, as GB/s of weights read and as a share of the bandwidth of a
+// device-to-device copy, and the sampler. Times are medians over replays of a CUDA graph whose
+// launches go through at least 500 MB of weights, so that L2 holds none of them. "plain": each
+// kernel waits for the one before; "overlap": programmatic dependent launch. Build: make
+// cuda-bench. cuda_linear_bench [TYPE...]: these weight types alone, such as q4_k; default: bf16
+// f16 q8_0 q4_k q6_k.
 #include <cuda_runtime_api.h>
-
 #include <strings.h>
 
 #include <algorithm>
@@ -66,7 +67,8 @@ struct Stream {
     call();
     check(cudaStreamEndCapture(stream, &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-    const double seconds = median(times, [&] { check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch"); });
+    const double seconds =
+        median(times, [&] { check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch"); });
     check(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     return seconds;
@@ -107,23 +109,31 @@ int64_t elements(const Shape& s) {
 }
 
 struct Buffers {
-  Device data{kArenaRows * kDim * 2}, scales{kArenaRows * kDim / 8}, high{kArenaRows * kDim / 4}, blocks{kArenaRows * kDim / 128};
+  Device data{kArenaRows * kDim * 2}, scales{kArenaRows * kDim / 8}, high{kArenaRows * kDim / 4},
+      blocks{kArenaRows * kDim / 128};
   Device x{kGemvMaxRows * kHidden * 4}, y{kGemvMaxRows * kVocab * 4}, norm{kHidden * 4};
 
-  // At element `at`, where a row of kDim begins; the sizes here need no padding, so that wider rows lie just as well.
+  // At element `at`, where a row of kDim begins; the sizes here need no padding, so that wider rows
+  // lie just as well.
   Matrix matrix(WType type, int64_t rows, int64_t cols, int64_t at) const {
     const RowParts row = row_parts(type, kDim);
     const int64_t r = at / kDim;
-    return {type, rows, cols, data.bytes() + r * row.data, scales.bytes() + r * row.scales, high.bytes() + r * row.high,
+    return {type,
+            rows,
+            cols,
+            data.bytes() + r * row.data,
+            scales.bytes() + r * row.scales,
+            high.bytes() + r * row.high,
             blocks.bytes() + r * row.blocks};
   }
 };
 
 // A gemv of this shape whose weights begin at element `at` of the arena.
-void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, bool overlap, Cores cores,
-            cudaStream_t stream) {
+void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, bool overlap,
+            Cores cores, cudaStream_t stream) {
   Gemv a;
-  a.x = b.x.floats(), a.ldx = s.cols, a.n = n, a.norm = s.norm ? b.norm.floats() : nullptr, a.eps = 1e-5f;
+  a.x = b.x.floats(), a.ldx = s.cols, a.n = n, a.norm = s.norm ? b.norm.floats() : nullptr,
+  a.eps = 1e-5f;
   a.n_outs = s.n_outs, a.then = s.then, a.overlap = overlap, a.cores = cores;
   int64_t y_at = 0;
   for (int o = 0; o < s.n_outs; o++) {
@@ -135,12 +145,14 @@ void launch(const Buffers& b, const Shape& s, WType type, int n, int64_t at, boo
 }
 
 // Seconds of one launch of each of shapes [first, last) in turn.
-double time_of(Stream& stream, const Buffers& b, int first, int last, WType type, int n, bool overlap,
-               Cores cores) {
+double time_of(Stream& stream, const Buffers& b, int first, int last, WType type, int n,
+               bool overlap, Cores cores) {
   int64_t each = 0;
   for (int i = first; i < last; i++) each += elements(kShapes[i]);
-  const auto wanted = static_cast<int64_t>(kRotation / (static_cast<double>(each) * bytes_per_weight(type))) + 1;
-  const int64_t sets = std::min(wanted, kArenaRows * kDim / each), rounds = std::max<int64_t>(1, 24 / sets);
+  const auto wanted =
+      static_cast<int64_t>(kRotation / (static_cast<double>(each) * bytes_per_weight(type))) + 1;
+  const int64_t sets = std::min(wanted, kArenaRows * kDim / each),
+                rounds = std::max<int64_t>(1, 24 / sets);
   const double seconds = stream.median_of_graph(7, [&] {
     for (int64_t r = 0; r < rounds * sets; r++) {
       int64_t at = r % sets * each;
@@ -153,15 +165,14 @@ double time_of(Stream& stream, const Buffers& b, int first, int last, WType type
   return seconds / static_cast<double>(rounds * sets);
 }
 
-
 double time_sampler(Stream& stream, const Buffers& b, const SampleParams& params) {
   Device p(sizeof(SampleParams)), out(4), scratch(sample_scratch_bytes(1, kVocab));
   check(cudaMemcpy(p.p, &params, sizeof params, cudaMemcpyHostToDevice), "cudaMemcpy");
   const int rounds = 10;
   return stream.median_of_graph(7, [&] {
     for (int i = 0; i < rounds; i++)
-      check(sample(b.y.floats(), 1, kVocab, kVocab, static_cast<SampleParams*>(p.p), static_cast<int32_t*>(out.p),
-                   scratch.p, stream.stream),
+      check(sample(b.y.floats(), 1, kVocab, kVocab, static_cast<SampleParams*>(p.p),
+                   static_cast<int32_t*>(out.p), scratch.p, stream.stream),
             "sample");
   }) / rounds;
 }
@@ -189,39 +200,47 @@ int main(int argc, char** argv) {
     const Device from(bytes), to(bytes);
     check(cudaMemset(from.p, 1, bytes), "cudaMemset");
     const double seconds = stream.median(5, [&] {
-      check(cudaMemcpyAsync(to.p, from.p, bytes, cudaMemcpyDeviceToDevice, stream.stream), "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(to.p, from.p, bytes, cudaMemcpyDeviceToDevice, stream.stream),
+            "cudaMemcpyAsync");
     });
     copy = 2 * static_cast<double>(bytes) / seconds;
     std::printf("copy of 2 GiB, bytes read and written: %.0f GB/s\n", copy * 1e-9);
   }
   const Buffers b;
   const auto fill = [&](const Device& d, int64_t rows, int64_t cols, uint64_t seed, float scale) {
-    check(fill_synthetic({WType::F32, rows, cols, d.p, nullptr}, seed, scale, stream.stream), "fill_synthetic");
+    check(fill_synthetic({WType::F32, rows, cols, d.p, nullptr}, seed, scale, stream.stream),
+          "fill_synthetic");
   };
   fill(b.x, kGemvMaxRows, kHidden, 1, 1);
   fill(b.norm, 1, kHidden, 2, 1);
   fill(b.y, kGemvMaxRows, kVocab, 3, 8);
 
   std::printf("\n%-8s %9s %9s %9s\n", "sampler", "greedy", "top_k 40", "top_p");
-  std::printf("%-8s %6.1f us %6.1f us %6.1f us  (128256 logits; top_k 40 with top_p 0.9; top_p 0.95 alone)\n", "",
-              time_sampler(stream, b, {0, 1, 0, 0, 0.5}) * 1e6, time_sampler(stream, b, {0.8f, 0.9f, 0, 40, 0.5}) * 1e6,
-              time_sampler(stream, b, {1, 0.95f, 0, 0, 0.5}) * 1e6);
+  std::printf(
+      "%-8s %6.1f us %6.1f us %6.1f us  (128256 logits; top_k 40 with top_p 0.9; top_p 0.95 "
+      "alone)\n",
+      "", time_sampler(stream, b, {0, 1, 0, 0, 0.5}) * 1e6,
+      time_sampler(stream, b, {0.8f, 0.9f, 0, 40, 0.5}) * 1e6,
+      time_sampler(stream, b, {1, 0.95f, 0, 0, 0.5}) * 1e6);
 
-  std::printf("\n%-8s %-5s %2s %10s %9s %6s %12s %9s %6s\n", "gemv", "type", "n", "plain us", "GB/s", "copy",
-              "overlap us", "GB/s", "copy");
+  std::printf("\n%-8s %-5s %2s %10s %9s %6s %12s %9s %6s\n", "gemv", "type", "n", "plain us",
+              "GB/s", "copy", "overlap us", "GB/s", "copy");
   for (WType type : types) {
     const char* type_name = dtype_info(type).name;
-    check(fill_synthetic(b.matrix(type, kArenaRows, kDim, 0), 4, 0.02f, stream.stream), "fill_synthetic");
+    check(fill_synthetic(b.matrix(type, kArenaRows, kDim, 0), 4, 0.02f, stream.stream),
+          "fill_synthetic");
     for (int i = 0; i <= static_cast<int>(std::size(kShapes)); i++) {
       const bool layer = i == static_cast<int>(std::size(kShapes));
       const int first = layer ? 0 : i, last = layer ? kLayerShapes : i + 1;
       double weights = 0;
-      for (int j = first; j < last; j++) weights += static_cast<double>(elements(kShapes[j])) * bytes_per_weight(type);
+      for (int j = first; j < last; j++)
+        weights += static_cast<double>(elements(kShapes[j])) * bytes_per_weight(type);
       for (int n : {1, 2, 3, 4, 8, 16}) {
         const double plain = time_of(stream, b, first, last, type, n, false, cores);
         const double overlap = time_of(stream, b, first, last, type, n, true, cores);
-        std::printf("%-8s %-5s %2d %10.2f %9.0f %5.0f%% %12.2f %9.0f %5.0f%%\n", layer ? "layer" : kShapes[i].name,
-                    type_name, n, plain * 1e6, weights / plain * 1e-9, weights / plain / copy * 100, overlap * 1e6,
+        std::printf("%-8s %-5s %2d %10.2f %9.0f %5.0f%% %12.2f %9.0f %5.0f%%\n",
+                    layer ? "layer" : kShapes[i].name, type_name, n, plain * 1e6,
+                    weights / plain * 1e-9, weights / plain / copy * 100, overlap * 1e6,
                     weights / overlap * 1e-9, weights / overlap / copy * 100);
       }
     }

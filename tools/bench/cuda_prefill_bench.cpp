@@ -1,4 +1,5 @@
-// Speed of prefill attention and of block gather on the GPU. Times are medians; a line each. Build: make cuda-bench.
+// Speed of prefill attention and of block gather on the GPU. Times are medians; a line each. Build:
+// make cuda-bench.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -29,7 +30,9 @@ struct Device {
 };
 
 struct Pinned {
-  explicit Pinned(size_t bytes) { check(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), "cudaHostAlloc"); }
+  explicit Pinned(size_t bytes) {
+    check(cudaHostAlloc(&p, bytes, cudaHostAllocMapped), "cudaHostAlloc");
+  }
   ~Pinned() { (void)cudaFreeHost(p); }
   Pinned(const Pinned&) = delete;
   void* p = nullptr;
@@ -67,12 +70,14 @@ struct Timer {
 // ---- prefill ----
 
 // n tokens in chunks (0: whole). FLOPs: 4 d for each visible (query, key) of each head.
-void bench_prefill(Timer& timer, const DeviceLimits& limits, KvType type, int d, int block_size, int64_t n,
-                   int64_t chunk, int n_heads, int n_kv_heads) {
+void bench_prefill(Timer& timer, const DeviceLimits& limits, KvType type, int d, int block_size,
+                   int64_t n, int64_t chunk, int n_heads, int n_kv_heads) {
   const int64_t element = type == KvType::F16 ? 2 : 4, block_bytes = 2 * block_size * d * element;
-  const int64_t n_blocks = (n + block_size - 1) / block_size, width = static_cast<int64_t>(n_heads) * d;
+  const int64_t n_blocks = (n + block_size - 1) / block_size,
+                width = static_cast<int64_t>(n_heads) * d;
   const size_t kv_bytes = static_cast<size_t>(n_kv_heads * n_blocks * block_bytes);
-  Device q(static_cast<size_t>(n * width) * 4), out(static_cast<size_t>(n * width) * 2), blocks(kv_bytes);
+  Device q(static_cast<size_t>(n * width) * 4), out(static_cast<size_t>(n * width) * 2),
+      blocks(kv_bytes);
   // Random numbers in [-2, 2), repeated: zeros would flatter (less power drawn, higher clocks).
   std::mt19937 random(1);
   std::vector<float> floats(1 << 22);
@@ -81,7 +86,8 @@ void bench_prefill(Timer& timer, const DeviceLimits& limits, KvType type, int d,
   for (uint16_t& h : halves) h = static_cast<uint16_t>((random() & 0x87ff) + 0x3800);
   const auto fill = [](void* to, size_t bytes, const void* from, size_t from_bytes) {
     for (size_t at = 0; at < bytes; at += from_bytes) {
-      check(cudaMemcpy(static_cast<char*>(to) + at, from, std::min(from_bytes, bytes - at), cudaMemcpyHostToDevice),
+      check(cudaMemcpy(static_cast<char*>(to) + at, from, std::min(from_bytes, bytes - at),
+                       cudaMemcpyHostToDevice),
             "fill");
     }
   };
@@ -93,24 +99,28 @@ void bench_prefill(Timer& timer, const DeviceLimits& limits, KvType type, int d,
   const double seconds = timer.median(type == KvType::F16 ? 7 : 1, [&] {
     for (int64_t pos = 0; pos < n; pos += step) {
       FlashPrefill args;
-      args.q = static_cast<const float*>(q.p) + pos * width, args.n = std::min(step, n - pos), args.ldq = width;
+      args.q = static_cast<const float*>(q.p) + pos * width, args.n = std::min(step, n - pos),
+      args.ldq = width;
       args.pos0 = pos, args.n_heads = n_heads, args.n_kv_heads = n_kv_heads;
       args.blocks = static_cast<const std::byte*>(blocks.p), args.n_blocks = n_blocks;
       args.layout = {type, block_size, d, block_bytes, block_bytes / 2};
-      args.out = static_cast<uint16_t*>(out.p) + pos * width, args.ldo = width, args.out_type = WType::BF16;
+      args.out = static_cast<uint16_t*>(out.p) + pos * width, args.ldo = width,
+      args.out_type = WType::BF16;
       check(flash_prefill(args, limits, nullptr), "flash_prefill");
     }
   });
-  const double pairs = 0.5 * static_cast<double>(n) * static_cast<double>(n + 1), flops = 4 * pairs * d * n_heads;
+  const double pairs = 0.5 * static_cast<double>(n) * static_cast<double>(n + 1),
+               flops = 4 * pairs * d * n_heads;
   std::printf("prefill  %s  d %3d  %d/%d heads  B %d  n %6lld in %5lld  %8.3f ms  %6.1f TFLOP/s\n",
-              type == KvType::F16 ? "f16" : "f32", d, n_heads, n_kv_heads, block_size, static_cast<long long>(n),
-              static_cast<long long>(step), seconds * 1e3, flops / seconds / 1e12);
+              type == KvType::F16 ? "f16" : "f32", d, n_heads, n_kv_heads, block_size,
+              static_cast<long long>(n), static_cast<long long>(step), seconds * 1e3,
+              flops / seconds / 1e12);
 }
 
 // ---- gather ----
 
-void bench_gather(Timer& timer, const DeviceLimits& limits, const Pinned& host, size_t host_bytes, const Device& device,
-                  bool to_host, size_t block_bytes, int64_t n) {
+void bench_gather(Timer& timer, const DeviceLimits& limits, const Pinned& host, size_t host_bytes,
+                  const Device& device, bool to_host, size_t block_bytes, int64_t n) {
   const size_t places = host_bytes / block_bytes, bytes = static_cast<size_t>(n) * block_bytes;
   std::vector<uint32_t> place(places);
   std::iota(place.begin(), place.end(), 0u);
@@ -123,17 +133,22 @@ void bench_gather(Timer& timer, const DeviceLimits& limits, const Pinned& host, 
     copies[i] = to_host ? Copy{near, far} : Copy{far, near};
   }
   Device list(copies.size() * sizeof(Copy));
-  check(cudaMemcpy(list.p, copies.data(), copies.size() * sizeof(Copy), cudaMemcpyHostToDevice), "copies");
+  check(cudaMemcpy(list.p, copies.data(), copies.size() * sizeof(Copy), cudaMemcpyHostToDevice),
+        "copies");
   const double gathered = timer.median(15, [&] {
-    check(gather(static_cast<const Copy*>(list.p), n, static_cast<int64_t>(block_bytes), limits.n_sm, nullptr),
+    check(gather(static_cast<const Copy*>(list.p), n, static_cast<int64_t>(block_bytes),
+                 limits.n_sm, nullptr),
           "gather");
   });
   const cudaMemcpyKind kind = to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
   const double one = timer.median(15, [&] {
-    check(cudaMemcpyAsync(to_host ? host.p : device.p, to_host ? device.p : host.p, bytes, kind, nullptr), "copy");
+    check(cudaMemcpyAsync(to_host ? host.p : device.p, to_host ? device.p : host.p, bytes, kind,
+                          nullptr),
+          "copy");
   });
   const double each = timer.median(n > 4096 ? 3 : 7, [&] {
-    for (const Copy& c : copies) check(cudaMemcpyAsync(c.dst, c.src, block_bytes, kind, nullptr), "copy");
+    for (const Copy& c : copies)
+      check(cudaMemcpyAsync(c.dst, c.src, block_bytes, kind, nullptr), "copy");
   });
   std::printf("gather   %s  %5zu B x %5lld  %6.1f GB/s   one big copy %6.1f   a copy each %6.1f\n",
               to_host ? "D2H" : "H2D", block_bytes, static_cast<long long>(n),
@@ -145,8 +160,10 @@ DeviceLimits device_limits() {
   DeviceLimits limits;
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&limits.n_sm, cudaDevAttrMultiProcessorCount, 0), "device");
-  check(cudaDeviceGetAttribute(&limits.smem_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "device");
-  check(cudaDeviceGetAttribute(&limits.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0), "device");
+  check(cudaDeviceGetAttribute(&limits.smem_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+        "device");
+  check(cudaDeviceGetAttribute(&limits.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0),
+        "device");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "device");
   limits.compute = 10 * major + minor;
@@ -166,7 +183,8 @@ int main() {
   }
   bench_prefill(timer, limits, KvType::F16, 128, 16, 8192, 0, 32, 8);
   bench_prefill(timer, limits, KvType::F16, 128, 64, 8192, 0, 32, 8);
-  for (const int d : {80, 96, 256}) bench_prefill(timer, limits, KvType::F16, d, 32, 8192, 0, 32, 8);
+  for (const int d : {80, 96, 256})
+    bench_prefill(timer, limits, KvType::F16, d, 32, 8192, 0, 32, 8);
   bench_prefill(timer, limits, KvType::F32, 128, 32, 8192, 0, 32, 8);
 
   constexpr size_t kHostBytes = size_t{2} << 30, kMost = 16384;

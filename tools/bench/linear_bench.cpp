@@ -1,9 +1,11 @@
-// Speed of the linear CPU kernels: GB/s of weights for decode (gemv), GFLOP/s for prefill (gemm), beside this machine's
-// own read bandwidth and FMA rate measured in the same run. Not built by default:
-//   make build/libriffle.a && g++ -std=c++20 -O2 -I. tools/bench/linear_bench.cpp build/libriffle.a -lpthread -o
-//   linear_bench
+// Speed of the linear CPU kernels: GB/s of weights for decode (gemv), GFLOP/s for prefill (gemm),
+// beside this machine's own read bandwidth and FMA rate measured in the same run. Not built by
+// default:
+//   make build/libriffle.a && g++ -std=c++20 -O2 -I. tools/bench/linear_bench.cpp build/libriffle.a
+//   -lpthread -o linear_bench
 //   ./linear_bench [ISA|all] [threads] [gemv|gemm|rows|all]
-// Each figure is the best of many short runs: on a shared machine the best one is the least disturbed.
+// Each figure is the best of many short runs: on a shared machine the best one is the least
+// disturbed.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -22,7 +24,9 @@ using riffle::row_bytes;
 
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Seconds of the fastest run of job(thread) on all threads at once; the threads start together.
 double best_time(int threads, int runs, const std::function<void(int)>& job) {
@@ -41,13 +45,15 @@ double best_time(int threads, int runs, const std::function<void(int)>& job) {
     for (int t = 1; t < threads; ++t) others.emplace_back(one, t);
     one(0);
     for (std::thread& t : others) t.join();
-    best = std::min(best, *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end()));
+    best = std::min(best, *std::max_element(end.begin(), end.end()) -
+                              *std::min_element(begin.begin(), begin.end()));
   }
   return best;
 }
 
 struct Buffer {
-  explicit Buffer(size_t n) : p(static_cast<uint8_t*>(std::aligned_alloc(64, (n + 63) / 64 * 64 + 64))) {
+  explicit Buffer(size_t n)
+      : p(static_cast<uint8_t*>(std::aligned_alloc(64, (n + 63) / 64 * 64 + 64))) {
     if (!p) std::exit(1);
     std::memset(p, 0, n);
   }
@@ -57,8 +63,9 @@ struct Buffer {
   uint8_t* p;
 };
 
-constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1, WType::Q4_K,
-                          WType::Q5_K, WType::Q6_K, WType::F16,  WType::BF16, WType::F32};
+constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
+                          WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K,
+                          WType::F16,  WType::BF16, WType::F32};
 const char* name_of(WType type) { return riffle::dtype_info(type).name; }
 
 void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
@@ -67,7 +74,8 @@ void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
   for (int64_t i = 0; i < n; ++i) p[i] = static_cast<uint8_t>(g() >> 8);
   if (riffle::is_quantised(type)) {  // small scales and minima, f16
     const riffle::DTypeInfo& info = riffle::dtype_info(type);
-    const bool min = type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
+    const bool min =
+        type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
     for (int64_t i = 0; i < n; i += info.block_bytes) {
       p[i + (type == WType::Q6_K ? 209 : 1)] = 0x14;
       if (min) p[i + 3] = 0x14;
@@ -95,36 +103,43 @@ double read_bandwidth(int threads, size_t bytes) {
   Buffer b(bytes);
   volatile uint64_t sink = 0;
   const size_t part = bytes / threads / 64 * 64;
-  return bytes / best_time(threads, 60, [&](int t) { sink = sink + read_all(b.p + t * part, part); });
+  return bytes /
+         best_time(threads, 60, [&](int t) { sink = sink + read_all(b.p + t * part, part); });
 }
 
 void bench_gemv(const Kernels& k, int threads) {
   const size_t total = size_t{28} << 20;  // the weights of one token of a 27M model
   const double bandwidth = read_bandwidth(threads, total);
-  std::printf("%s: plain reading of %zu MB by %d threads: %.1f GB/s\n", k.name, total >> 20, threads, bandwidth / 1e9);
+  std::printf("%s: plain reading of %zu MB by %d threads: %.1f GB/s\n", k.name, total >> 20,
+              threads, bandwidth / 1e9);
   for (WType type : kAll)
     for (int64_t cols : {512, 1408, 4096})
       for (int64_t n : {1, 2, 4, 8, 16, 64}) {
         if (cols % riffle::dtype_info(type).block_values != 0) continue;
-        if (n > 1 && (cols != 512 || (type != WType::Q8_0 && type != WType::Q4_K && type != WType::Q6_K))) continue;
+        if (n > 1 &&
+            (cols != 512 || (type != WType::Q8_0 && type != WType::Q4_K && type != WType::Q6_K)))
+          continue;
         const int64_t rb = row_bytes(type, cols), rows = static_cast<int64_t>(total) / rb / 64 * 64;
         Buffer w(rb * rows + 8192), acts(k.linear.act_bytes(type, cols) * n);
         fill_weights(type, cols, rows, w.p);
         std::vector<float> x(cols, 0.5f), y(n * rows);
         const size_t each = k.linear.act_bytes(type, cols);
-        for (int64_t i = 0; i < n; ++i) k.linear.act_prepare(type, x.data(), cols, acts.p + i * each);
+        for (int64_t i = 0; i < n; ++i)
+          k.linear.act_prepare(type, x.data(), cols, acts.p + i * each);
         const int64_t part = rows / threads;
         const double t = best_time(threads, n == 1 ? 60 : 8, [&](int th) {
           k.linear.gemv(type, w.p, cols, th * part, (th + 1) * part, acts.p, n, y.data(), rows);
         });
-        const double gbs = rb * rows / t / 1e9, prepare = best_time(1, 200, [&](int) {
-                                                  for (int i = 0; i < 20; ++i)
-                                                    k.linear.act_prepare(type, x.data(), cols, acts.p);
-                                                });
+        const double gbs = rb * rows / t / 1e9,
+                     prepare = best_time(1, 200, [&](int) {
+                       for (int i = 0; i < 20; ++i)
+                         k.linear.act_prepare(type, x.data(), cols, acts.p);
+                     });
         std::printf(
-            "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; act_prepare %.0f ns\n",
-            name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs, 100 * gbs * 1e9 / bandwidth,
-            2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
+            "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; "
+            "act_prepare %.0f ns\n",
+            name_of(type), static_cast<long>(cols), static_cast<long>(n), gbs,
+            100 * gbs * 1e9 / bandwidth, 2e-9 * rows * cols * n / t, prepare / 20 * 1e9);
         std::fflush(stdout);
       }
 }
@@ -152,46 +167,53 @@ void bench_gemm(const Kernels& k, int threads) {
     std::vector<float> a(s.m * s.k), c(s.m * s.n);
     std::minstd_rand g(2);
     for (float& v : a) v = static_cast<float>(g() % 1000) / 500 - 1;
-    const double pack = best_time(1, 10, [&](int) { k.linear.gemm_pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p); });
+    const double pack = best_time(
+        1, 10, [&](int) { k.linear.gemm_pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p); });
     const size_t each = (k.linear.gemm_scratch_bytes(s.k) + 4095) / 4096 * 4096;
     Buffer scratch(each * threads);
     const int64_t tile = k.linear.gemm_col_tile, part = (s.n / threads + tile - 1) / tile * tile;
     const double t = best_time(threads, k.isa == Isa::Scalar ? 1 : 15, [&](int th) {
-      k.linear.gemm(s.type, w.p, s.k, th * part, std::min(s.n, (th + 1) * part), packed.p, s.m, c.data(), s.n,
-                    scratch.p + th * each);
+      k.linear.gemm(s.type, w.p, s.k, th * part, std::min(s.n, (th + 1) * part), packed.p, s.m,
+                    c.data(), s.n, scratch.p + th * each);
     });
     const double flops = 2.0 * s.m * s.n * s.k;
-    std::printf("  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n", name_of(s.type),
-                static_cast<long>(s.m), static_cast<long>(s.n), static_cast<long>(s.k), flops / t / 1e9,
-                flops / (t + pack / threads) / 1e9, s.m * s.k * 4 / pack / 1e9);
+    std::printf(
+        "  gemm %-4s m %4ld n %4ld k %4ld: %8.1f GFLOP/s, %8.1f with packing a (%.1f GB/s)\n",
+        name_of(s.type), static_cast<long>(s.m), static_cast<long>(s.n), static_cast<long>(s.k),
+        flops / t / 1e9, flops / (t + pack / threads) / 1e9, s.m * s.k * 4 / pack / 1e9);
     std::fflush(stdout);
   }
   // A product of nothing: what the call itself costs (AMX: tile configuration and release).
   std::vector<float> c(16);
-  Buffer w(4096), packed(k.linear.gemm_pack_bytes(16, 32)), scratch(k.linear.gemm_scratch_bytes(32));
+  Buffer w(4096), packed(k.linear.gemm_pack_bytes(16, 32)),
+      scratch(k.linear.gemm_scratch_bytes(32));
   const double t = best_time(1, 200, [&](int) {
-    for (int i = 0; i < 100; ++i) k.linear.gemm(WType::Q8_0, w.p, 32, 0, 0, packed.p, 0, c.data(), 1, scratch.p);
+    for (int i = 0; i < 100; ++i)
+      k.linear.gemm(WType::Q8_0, w.p, 32, 0, 0, packed.p, 0, c.data(), 1, scratch.p);
   });
   std::printf("  gemm of nothing: %.0f ns\n", t / 100 * 1e9);
 }
 
 void bench_rows(const Kernels& k) {
   const int64_t n = 64, dim = 512, hidden = 1408;
-  std::vector<float> x(n * hidden, 0.3f), y(n * hidden, -0.2f), weight(dim, 1), out(n * hidden), table(32 * 32, 0.7f);
+  std::vector<float> x(n * hidden, 0.3f), y(n * hidden, -0.2f), weight(dim, 1), out(n * hidden),
+      table(32 * 32, 0.7f);
   std::vector<int32_t> pos(n, 7);
-  const double norm =
-      best_time(1, 200, [&](int) { k.linear.rmsnorm(x.data(), weight.data(), n, dim, 1e-5f, out.data()); });
+  const double norm = best_time(
+      1, 200, [&](int) { k.linear.rmsnorm(x.data(), weight.data(), n, dim, 1e-5f, out.data()); });
   const double glu = best_time(1, 200, [&](int) {
     std::memcpy(out.data(), x.data(), n * hidden * 4);
     k.linear.swiglu(out.data(), y.data(), n * hidden);
   });
   for (bool interleaved : {false, true}) {
-    const double rope = best_time(
-        1, 200, [&](int) { k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), interleaved); });
-    std::printf("  rope %s: %.2f ns a value\n", interleaved ? "interleaved" : "split", rope / (n * dim) * 1e9);
+    const double rope = best_time(1, 200, [&](int) {
+      k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), interleaved);
+    });
+    std::printf("  rope %s: %.2f ns a value\n", interleaved ? "interleaved" : "split",
+                rope / (n * dim) * 1e9);
   }
-  std::printf("  rmsnorm: %.2f ns a value; swiglu with a copy: %.2f ns a value\n", norm / (n * dim) * 1e9,
-              glu / (n * hidden) * 1e9);
+  std::printf("  rmsnorm: %.2f ns a value; swiglu with a copy: %.2f ns a value\n",
+              norm / (n * dim) * 1e9, glu / (n * hidden) * 1e9);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Prefill and decode speed by depth of llama.cpp on the same file, for the comparison in shipped-model.md. Not part of the build:
-// link it against a libllama of your own, e.g.
-//   g++ -O2 -std=c++17 -I$LLAMA/include -I$LLAMA/ggml/include tools/bench/peer_llama.cpp -L$LLAMA/build/bin -lllama -lggml -lggml-base
+// Prefill and decode speed by depth of llama.cpp on the same file, for the comparison in
+// shipped-model.md. Not part of the build: link it against a libllama of your own, e.g.
+//   g++ -O2 -std=c++17 -I$LLAMA/include -I$LLAMA/ggml/include tools/bench/peer_llama.cpp
+//   -L$LLAMA/build/bin -lllama -lggml -lggml-base
 // usage: peer_llama MODEL THREADS FLASH(0|1) PREFILL,... DEPTH,... STEPS
 // Seen with the interface of February 2025 (c392e50). The same random tokens as `riffle bench`.
 #include <llama.h>
@@ -14,7 +15,9 @@
 #include <vector>
 
 using Clock = std::chrono::steady_clock;
-static double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+static double since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 static std::vector<int> list(const char* text) {
   std::vector<int> out;
@@ -25,12 +28,16 @@ static std::vector<int> list(const char* text) {
 
 static void read_to(llama_context* ctx, std::vector<llama_token>& tokens, int from, int to) {
   for (int at = from; at < to; at += 2048) {
-    if (llama_decode(ctx, llama_batch_get_one(tokens.data() + at, std::min(2048, to - at))) != 0) std::exit(1);
+    if (llama_decode(ctx, llama_batch_get_one(tokens.data() + at, std::min(2048, to - at))) != 0)
+      std::exit(1);
   }
 }
 
 int main(int argc, char** argv) {
-  if (argc != 7) return std::fprintf(stderr, "usage: peer_llama MODEL THREADS FLASH PREFILL,... DEPTH,... STEPS\n"), 2;
+  if (argc != 7)
+    return std::fprintf(stderr,
+                        "usage: peer_llama MODEL THREADS FLASH PREFILL,... DEPTH,... STEPS\n"),
+           2;
   const std::vector<int> lengths = list(argv[4]), depths = list(argv[5]);
   const int steps = std::atoi(argv[6]);
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
@@ -62,8 +69,8 @@ int main(int argc, char** argv) {
     }
     held = n;
     std::sort(seconds.begin(), seconds.end());
-    std::printf("flash %s prefill %d: %.1f tokens/s (%.2f s)\n", argv[3], n, n / seconds[seconds.size() / 2],
-                seconds[seconds.size() / 2]);
+    std::printf("flash %s prefill %d: %.1f tokens/s (%.2f s)\n", argv[3], n,
+                n / seconds[seconds.size() / 2], seconds[seconds.size() / 2]);
     std::fflush(stdout);
   }
   for (int depth : depths) {  // deepest first
@@ -73,12 +80,14 @@ int main(int argc, char** argv) {
       llama_kv_cache_seq_rm(ctx, 0, std::max(depth, 1), -1);
       const auto start = Clock::now();
       for (int i = 0; i < steps; ++i)
-        if (llama_decode(ctx, llama_batch_get_one(&tokens[std::max(depth, 1) + i], 1)) != 0) return 1;
+        if (llama_decode(ctx, llama_batch_get_one(&tokens[std::max(depth, 1) + i], 1)) != 0)
+          return 1;
       seconds.push_back(since(start) / steps);
     }
     held = depth + steps;
     std::sort(seconds.begin(), seconds.end());
-    std::printf("flash %s decode at %d: %.1f tokens/s (%.2f ms)\n", argv[3], depth, 1 / seconds[1], seconds[1] * 1e3);
+    std::printf("flash %s decode at %d: %.1f tokens/s (%.2f ms)\n", argv[3], depth, 1 / seconds[1],
+                seconds[1] * 1e3);
     std::fflush(stdout);
   }
   llama_free(ctx);

@@ -1,9 +1,12 @@
-// Draws the table "Selectors against each other" of shipped-model.md as `riffle eval --report FILE.svg` draws a run of its own.
+// Draws the table "Selectors against each other" of shipped-model.md as `riffle eval --report
+// FILE.svg` draws a run of its own.
 //
-//   make results_chart && build/results_chart tools/bench/results/shipped-model.md "psa,topk,share" > tools/bench/results/kept.svg
+//   make results_chart && build/results_chart tools/bench/results/shipped-model.md "psa,topk,share"
+//   > tools/bench/results/kept.svg
 //
-// The second argument: the series to draw, as their settings begin ("topk digest=quest"). Counts are those of the table: what
-// is kept, of the 96, 98 and 94 of 102 questions that are right when dense.
+// The second argument: the series to draw, as their settings begin ("topk digest=quest"). Counts
+// are those of the table: what is kept, of the 96, 98 and 94 of 102 questions that are right when
+// dense.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -56,7 +59,8 @@ void draw(const char* path, const std::vector<std::string>& series) {
   std::vector<eval::Row> rows;
   bool inside = false;
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("| setting |")) inside = line.find("8K: kept, KV read") != std::string::npos;
+    if (line.starts_with("| setting |"))
+      inside = line.find("8K: kept, KV read") != std::string::npos;
     if (!inside || !line.starts_with("| ") || line.find('=') == std::string::npos) continue;
     const std::vector<std::string> cells = split(line, '|');
     const eval::Setting setting = setting_of(cells.at(1));
@@ -80,14 +84,16 @@ void draw(const char* path, const std::vector<std::string>& series) {
     }
   }
   if (rows.empty()) throw std::runtime_error("no such series in the table");
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.length < b.length; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.length < b.length; });
   std::fputs(eval::report_svg(rows).c_str(), stdout);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "usage: results_chart shipped-model.md SERIES,...\n"), 2;
+  if (argc != 3)
+    return std::fprintf(stderr, "usage: results_chart shipped-model.md SERIES,...\n"), 2;
   try {
     draw(argv[1], split(argv[2], ','));
     return 0;

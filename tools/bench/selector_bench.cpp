@@ -1,21 +1,26 @@
-// What the selectors are worth on one CPU core: an 8B-shaped layer (32 query heads, 8 KV heads, head_dim 128, f16 KV)
-// through the CPU backend's own decode attention, on keys and queries made to resemble the shipped model's.
+// What the selectors are worth on one CPU core: an 8B-shaped layer (32 query heads, 8 KV heads,
+// head_dim 128, f16 KV) through the CPU backend's own decode attention, on keys and queries made to
+// resemble the shipped model's.
 //
-//   make selector_bench && build/selector_bench [--contexts 4096,...] [--steps N] [--only NAME,...] [--warm]
+//   make selector_bench && build/selector_bench [--contexts 4096,...] [--steps N] [--only NAME,...]
+//   [--warm]
 //   [--no-stats] [--alpha-table]
 //
-// Recorded: build/attention_stats on riffle-27m-32k-q8_0 (8 layers, 2 KV heads of 4 query heads, head_dim 64) and the
-// book persuasion.txt, 30,000 tokens prefilled, then 64 steps along the text: the table kRecorded below is its head 0
-// of even and head 1 of odd layers. Scaled: a synthetic head for each (trace_like.h) was fitted to four of its numbers
-// at 30,000 tokens with head_dim 128 (--fit prints the parameters that kFitted holds); longer contexts keep the
-// parameters, and with them the shares; the same statistics of what was generated are printed beside the recorded ones
-// for every length. What is generated is harder on history than what was recorded (`seen`, the share of the top 2% that
-// was there in one of the 20 steps before, is 0.81 instead of 0.91), and it does not grow sparser with length, as the
-// paper's model does: LFPS's coverage and candidates are worse here than they need be.
+// Recorded: build/attention_stats on riffle-27m-32k-q8_0 (8 layers, 2 KV heads of 4 query heads,
+// head_dim 64) and the book persuasion.txt, 30,000 tokens prefilled, then 64 steps along the text:
+// the table kRecorded below is its head 0 of even and head 1 of odd layers. Scaled: a synthetic
+// head for each (trace_like.h) was fitted to four of its numbers at 30,000 tokens with head_dim 128
+// (--fit prints the parameters that kFitted holds); longer contexts keep the parameters, and with
+// them the shares; the same statistics of what was generated are printed beside the recorded ones
+// for every length. What is generated is harder on history than what was recorded (`seen`, the
+// share of the top 2% that was there in one of the 20 steps before, is 0.81 instead of 0.91), and
+// it does not grow sparser with length, as the paper's model does: LFPS's coverage and candidates
+// are worse here than they need be.
 //
-// Between two steps the caches are flushed (--warm: not), as the other layers of a model would. A step's time is this
-// thread's CPU time, attention and the taking in of the new token's block; median of the steps. Selectors that keep
-// something of a sequence take 64 steps first: LFPS's tables forget what the prompt put there with a half-life of 14.
+// Between two steps the caches are flushed (--warm: not), as the other layers of a model would. A
+// step's time is this thread's CPU time, attention and the taking in of the new token's block;
+// median of the steps. Selectors that keep something of a sequence take 64 steps first: LFPS's
+// tables forget what the prompt put there with a half-life of 14.
 #include <atomic>
 #include <bit>
 #include <cstdlib>
@@ -25,9 +30,9 @@
 #include <numeric>
 #include <string>
 
-#include "tools/bench/attention_stats.h"
 #include "backend/backend.h"
 #include "kernels/cpu/attention/gather.h"
+#include "tools/bench/attention_stats.h"
 #include "tools/bench/trace_like.h"
 #include "util/error.h"
 
@@ -48,10 +53,11 @@ constexpr AttentionStats kRecorded[kHeads] = {
     {0.000, 0.723, {0.537, 0.788, 0.864, 0.920, 0.966, 0.986}, 0.604, 0.872, 0.849},
     {0.000, 0.425, {0.485, 0.722, 0.805, 0.871, 0.935, 0.967}, 0.582, 0.882, 0.786},
     {0.000, 0.065, {0.491, 0.686, 0.765, 0.835, 0.911, 0.952}, 0.569, 0.908, 0.705}};
-constexpr TraceParameters kFitted[kHeads] = {{0.988, 10.653, 0.2317, 0.0940}, {1.626, 11.670, 0.8666, 0.9616},
-                                             {1.718, 15.721, 0.8531, 0.9465}, {1.317, 19.137, 0.7387, 0.7640},
-                                             {1.410, 17.492, 0.6293, 0.7588}, {1.190, 21.642, 0.4514, 0.1625},
-                                             {1.440, 18.153, 0.4624, 0.4908}, {2.415, 9.710, 0.7293, 0.8037}};
+constexpr TraceParameters kFitted[kHeads] = {
+    {0.988, 10.653, 0.2317, 0.0940}, {1.626, 11.670, 0.8666, 0.9616},
+    {1.718, 15.721, 0.8531, 0.9465}, {1.317, 19.137, 0.7387, 0.7640},
+    {1.410, 17.492, 0.6293, 0.7588}, {1.190, 21.642, 0.4514, 0.1625},
+    {1.440, 18.153, 0.4624, 0.4908}, {2.415, 9.710, 0.7293, 0.8037}};
 
 double now() {
   timespec t;
@@ -120,7 +126,8 @@ class Exact : public Selector {
       const auto count = static_cast<int>(std::min<int64_t>(kChunk, n - first));
       for (int i = 0; i < count; i += row.block_size) {
         const std::byte* key = row.key(first + i);
-        for (int j = i; j < std::min(count, i + row.block_size); ++j) keys[j] = key + (j - i) * block_bytes;
+        for (int j = i; j < std::min(count, i + row.block_size); ++j)
+          keys[j] = key + (j - i) * block_bytes;
       }
       gather.dot(row.q, row.g, row.d, keys, count, row.type, 0, plan.scores.data() + first, n);
     }
@@ -179,7 +186,8 @@ struct Measured {
          memory = 0;  // a layer-step, its planning; share of tokens; bytes; share; bytes
 };
 
-// A layer's keys and values for n tokens and `more` to come, and the queries of the last kPrompt and of those to come.
+// A layer's keys and values for n tokens and `more` to come, and the queries of the last kPrompt
+// and of those to come.
 struct Trace {
   int64_t n;
   int more;
@@ -198,13 +206,15 @@ struct Trace {
         kernels.attention.kv_store(k.data(), kDim, KvType::F16, &kv[h][i * 2 * kDim]);
         kernels.attention.kv_store(v.data(), kDim, KvType::F16, &kv[h][(i * 2 + 1) * kDim]);
       }
-      for (int i = 0; i < kPrompt + more; ++i) like.query(n - kPrompt + i, q[i].data() + size_t(h) * kGroup * kDim);
+      for (int i = 0; i < kPrompt + more; ++i)
+        like.query(n - kPrompt + i, q[i].data() + size_t(h) * kGroup * kDim);
     }
   }
   const uint16_t* key(int h, int64_t i) const { return &kv[h][i * 2 * kDim]; }
 };
 
-std::vector<std::vector<float>> weights_of(const float* q, int g, const std::vector<const void*>& keys,
+std::vector<std::vector<float>> weights_of(const float* q, int g,
+                                           const std::vector<const void*>& keys,
                                            const cpu::GatherKernels& gather) {
   const auto n = static_cast<int64_t>(keys.size());
   std::vector<float> scores(size_t(g) * n), scaled(q, q + g * kDim);
@@ -226,14 +236,16 @@ AttentionStats stats_of(const Trace& trace, int h, int steps, const cpu::GatherK
   for (int64_t i = 0; i < trace.n; ++i) keys.push_back(trace.key(h, i));
   for (int i = 0; i < steps; ++i) {
     keys.push_back(trace.key(h, trace.n + i));
-    stats.step(weights_of(trace.q[kPrompt + i].data() + size_t(h) * kGroup * kDim, kGroup, keys, gather));
+    stats.step(
+        weights_of(trace.q[kPrompt + i].data() + size_t(h) * kGroup * kDim, kGroup, keys, gather));
   }
   return stats.mean();
 }
 
 class Bench {
  public:
-  Bench(const Trace& trace, bool warm) : trace_(trace), warm_(warm), model_(layer_model(trace.n + trace.more + 64)) {
+  Bench(const Trace& trace, bool warm)
+      : trace_(trace), warm_(warm), model_(layer_model(trace.n + trace.more + 64)) {
     CpuBackendOptions options;
     options.isa = cpu::best_isa();
     options.layout = layout_;
@@ -298,11 +310,13 @@ class Bench {
         for (int h = 0; h < kHeads; ++h) {
           if (i >= kWarmUp) {
             const int64_t all = int64_t(rows[h].n_read) * kBlock;
-            m.tokens += double(std::min(rows[h].tokens_read < 0 ? all : rows[h].tokens_read, s.n_tokens + 1)) /
+            m.tokens += double(std::min(rows[h].tokens_read < 0 ? all : rows[h].tokens_read,
+                                        s.n_tokens + 1)) /
                         double(s.n_tokens + 1) / kHeads;
             m.index_bytes += double(rows[h].index_bytes);
           }
-          for (int k = 0; k < kGroup && rows[h].coverage; ++k) m.coverage += rows[h].coverage[k] / (kHeads * kGroup);
+          for (int k = 0; k < kGroup && rows[h].coverage; ++k)
+            m.coverage += rows[h].coverage[k] / (kHeads * kGroup);
         }
       };
       backend_->begin_step(step);
@@ -400,9 +414,11 @@ riffle_selection settings(riffle_selector selector) {
 
 void alpha_table(const std::vector<int64_t>& contexts, int steps, const cpu::Kernels& kernels) {
   std::printf(
-      "lfps: candidates, %% of the tokens (coverage of the attention weight); paper (Llama-3.1-8B): .1 8.0 6.2 5.0 4.3 "
+      "lfps: candidates, %% of the tokens (coverage of the attention weight); paper "
+      "(Llama-3.1-8B): .1 8.0 6.2 5.0 4.3 "
       "2.6 2.0"
-      " | .2 6.0 4.6 4.1 3.4 2.0 1.7 | .3 4.8 4.1 3.7 3.0 1.7 1.4 | .4 4.2 3.6 3.2 2.5 1.5 1.2 for 4k to 128k\n alpha");
+      " | .2 6.0 4.6 4.1 3.4 2.0 1.7 | .3 4.8 4.1 3.7 3.0 1.7 1.4 | .4 4.2 3.6 3.2 2.5 1.5 1.2 for "
+      "4k to 128k\n alpha");
   for (int64_t n : contexts) std::printf("  %15lldk", static_cast<long long>(n / 1024));
   std::printf("\n");
   std::vector<std::vector<Measured>> rows(4);
@@ -444,19 +460,24 @@ int main(int argc, char** argv) {
     else if (arg == "--steps") steps = std::atoi(value), ++i;
     else if (arg == "--contexts") {
       contexts.clear();
-      for (const char* p = value; *p; p += std::strcspn(p, ","), p += *p == ',') contexts.push_back(std::atoll(p));
+      for (const char* p = value; *p; p += std::strcspn(p, ","), p += *p == ',')
+        contexts.push_back(std::atoll(p));
       ++i;
     } else return std::fprintf(stderr, "selector_bench: unknown option %s\n", argv[i]), 2;
   }
-  if (steps < kWarmUp + 8) return std::fprintf(stderr, "selector_bench: at least %d steps\n", kWarmUp + 8), 2;
+  if (steps < kWarmUp + 8)
+    return std::fprintf(stderr, "selector_bench: at least %d steps\n", kWarmUp + 8), 2;
   for (int64_t n : contexts)
-    if (n < 1024) return std::fprintf(stderr, "selector_bench: contexts of 1024 tokens and more\n"), 2;
+    if (n < 1024)
+      return std::fprintf(stderr, "selector_bench: contexts of 1024 tokens and more\n"), 2;
   const cpu::Kernels& kernels = *cpu::kernels(cpu::best_isa());
   if (fitting) return fit(kernels), 0;
   if (table) return alpha_table(contexts, steps, kernels), 0;
 
-  std::printf("%d query heads, %d KV heads, head_dim %d, f16, blocks of %d; one core, %s, caches %s\n", kHeads * kGroup,
-              kHeads, kDim, kBlock, kernels.name, warm ? "warm" : "flushed before each step");
+  std::printf(
+      "%d query heads, %d KV heads, head_dim %d, f16, blocks of %d; one core, %s, caches %s\n",
+      kHeads * kGroup, kHeads, kDim, kBlock, kernels.name,
+      warm ? "warm" : "flushed before each step");
   for (int64_t n : contexts) {
     const Trace trace(n, steps, kernels);
     std::printf("\n%lld tokens\n", static_cast<long long>(n));
@@ -468,8 +489,8 @@ int main(int argc, char** argv) {
       print("recorded", mean_of({kRecorded, kRecorded + kHeads}));
       print("generated", mean_of(made));
     }
-    std::printf("%-12s %10s %10s %9s %9s %9s %12s %9s %12s\n", "selector", "us/step", "planning", "x dense", "x exact",
-                "KV read", "index bytes", "coverage", "memory B/tok");
+    std::printf("%-12s %10s %10s %9s %9s %9s %12s %9s %12s\n", "selector", "us/step", "planning",
+                "x dense", "x exact", "KV read", "index bytes", "coverage", "memory B/tok");
     Bench bench(trace, warm);
     double dense = 0, exact = 0;
     const auto report = [&](const char* name, const Selector& selector, const DigestSpec& digests) {
@@ -477,8 +498,9 @@ int main(int argc, char** argv) {
       const Measured m = bench.run(selector, digests);
       if (std::strcmp(name, "dense") == 0) dense = m.us;
       if (std::strcmp(name, "exact top-k") == 0) exact = m.us;
-      std::printf("%-12s %10.0f %10.0f %9.2f %9.2f %8.2f%% %12.0f %9.3f %12.1f\n", name, m.us, m.plan_us, dense / m.us,
-                  exact / m.us, 100 * m.tokens, m.index_bytes, m.coverage, m.memory / double(n) / kHeads);
+      std::printf("%-12s %10.0f %10.0f %9.2f %9.2f %8.2f%% %12.0f %9.3f %12.1f\n", name, m.us,
+                  m.plan_us, dense / m.us, exact / m.us, 100 * m.tokens, m.index_bytes, m.coverage,
+                  m.memory / double(n) / kHeads);
       std::fflush(stdout);
     };
     report("dense", *make_dense(), {});

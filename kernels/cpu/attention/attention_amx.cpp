@@ -1,12 +1,14 @@
 // Prefill attention on AMX tiles (bf16 products, f32 sums); everything else is AVX-512's.
 //
-// One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi + lo of bf16 values
-// (an f16 key or value is one exactly; queries and weights to 2^-17) and every product three: lo*hi + hi*lo + hi*hi.
+// One bf16 product is too coarse for attention over long contexts, so every operand is a pair hi +
+// lo of bf16 values (an f16 key or value is one exactly; queries and weights to 2^-17) and every
+// product three: lo*hi + hi*lo + hi*hi.
 //
-// All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T - m), O^T += V^T P^T.
-// Then keys need no transposing, a softmax sum runs down the rows of a tile instead of across a vector, P^T comes out
-// in the pair order that the tile product wants, and rescaling an output is a product of whole vectors. Each row's
-// arithmetic is the same in every lane, tile and call; keys come in tiles of kKeyTile by absolute position.
+// All is kept transposed, 16 query rows in the 16 columns of a tile: S^T = K Q^T, P^T = exp2(S^T -
+// m), O^T += V^T P^T. Then keys need no transposing, a softmax sum runs down the rows of a tile
+// instead of across a vector, P^T comes out in the pair order that the tile product wants, and
+// rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
+// lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include <immintrin.h>
 
 #include "kernels/cpu/kernels.h"
@@ -23,20 +25,24 @@ constexpr int kKeyTile = 64;  // keys treated together
 constexpr int kKeySteps = kKeyTile / 32;
 constexpr int kTileValues = 512;  // bf16 values of a tile
 constexpr float kNegInf = -__builtin_inff();
-// The exponent's reference follows the largest score only when that has grown by this much (in powers of two): weights
-// up to 2^8 harm nothing, and most rescaling of outputs falls away.
+// The exponent's reference follows the largest score only when that has grown by this much (in
+// powers of two): weights up to 2^8 harm nothing, and most rescaling of outputs falls away.
 constexpr float kSlack = 8;
 
-// Scratch of one call. Tiles are contiguous, 1 KiB each; d is padded with zeros to a multiple of 32.
+// Scratch of one call. Tiles are contiguous, 1 KiB each; d is padded with zeros to a multiple
+// of 32.
 struct Scratch {
-  int rows, d_padded, d_steps;  // rows: (position, head) pairs, rounded up to kGroup; d_steps = d_padded / 32
-  uint16_t *k_hi, *k_lo;        // [kKeyTile/16][d_steps][16 keys][32 dims]
-  uint16_t *v_hi, *v_lo;        // [d_padded/16][kKeyTile/32][16 dims][32 keys]
-  uint16_t *q_hi, *q_lo;        // [rows/16][d_steps][16 dim pairs][16 rows][2], scaled by log2(e) / sqrt(d)
-  float* o;                     // [rows/16][d_padded][16 rows]
-  float *m, *s;                 // [rows] exponent reference, sum of weights
-  int32_t* last;                // [rows] last position that the row sees, less pos0
-  // Twice: while one group's weights are made, the next one's scores come in and the last one's weights are used.
+  int rows, d_padded,
+      d_steps;  // rows: (position, head) pairs, rounded up to kGroup; d_steps = d_padded / 32
+  uint16_t *k_hi, *k_lo;  // [kKeyTile/16][d_steps][16 keys][32 dims]
+  uint16_t *v_hi, *v_lo;  // [d_padded/16][kKeyTile/32][16 dims][32 keys]
+  uint16_t *q_hi,
+      *q_lo;      // [rows/16][d_steps][16 dim pairs][16 rows][2], scaled by log2(e) / sqrt(d)
+  float* o;       // [rows/16][d_padded][16 rows]
+  float *m, *s;   // [rows] exponent reference, sum of weights
+  int32_t* last;  // [rows] last position that the row sees, less pos0
+  // Twice: while one group's weights are made, the next one's scores come in and the last one's
+  // weights are used.
   float* score;           // [2][2][kKeyTile][16 rows]
   uint16_t *p_hi, *p_lo;  // [2][2][kKeyTile/32][16 key pairs][16 rows][2]
   size_t bytes;
@@ -56,7 +62,8 @@ struct Scratch {
     };
     const auto halves = [&](size_t size) { return reinterpret_cast<uint16_t*>(take(size)); };
     const auto floats = [&](size_t size) { return reinterpret_cast<float*>(take(size)); };
-    k_hi = halves(key_tile), k_lo = halves(key_tile), v_hi = halves(key_tile), v_lo = halves(key_tile);
+    k_hi = halves(key_tile), k_lo = halves(key_tile), v_hi = halves(key_tile),
+    v_lo = halves(key_tile);
     score = floats(2 * kKeyTile * kGroup * sizeof(float));
     p_hi = halves(2 * kKeyTile * kGroup * 2), p_lo = halves(2 * kKeyTile * kGroup * 2);
     q_hi = halves(queries * 2), q_lo = halves(queries * 2), o = floats(queries * 4);
@@ -69,18 +76,22 @@ struct Scratch {
 // 32 values in order as bf16 pairs: hi rounded to nearest, lo the rounded rest.
 inline void split_row(Vec a, Vec b, __m512i* hi, __m512i* lo) {
   *hi = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-  const auto widen = [](__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); };
-  const Vec rest_a = a - widen(_mm512_castsi512_si256(*hi)), rest_b = b - widen(_mm512_extracti64x4_epi64(*hi, 1));
+  const auto widen = [](__m256i x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  };
+  const Vec rest_a = a - widen(_mm512_castsi512_si256(*hi)),
+            rest_b = b - widen(_mm512_extracti64x4_epi64(*hi, 1));
   *lo = (__m512i)_mm512_cvtne2ps_pbh(rest_b, rest_a);
 }
 
 // Lane j: the bf16 pair (a[j], b[j]), hi and lo.
 inline void split_pairs(Vec a, Vec b, __m512i* hi, __m512i* lo) {
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   *hi = _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   const Vec rest_a = a - _mm512_castsi512_ps(_mm512_slli_epi32(*hi, 16));
-  const Vec rest_b = b - _mm512_castsi512_ps(_mm512_and_si512(*hi, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+  const Vec rest_b = b - _mm512_castsi512_ps(_mm512_and_si512(
+                             *hi, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
   *lo = _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(rest_b, rest_a));
 }
 
@@ -140,18 +151,23 @@ void pack_queries(const float* q, int64_t ldq, int n_q, int g, int d, const Scra
 // n values as f32, n <= 16 (none if n <= 0).
 inline Vec load_part(const char* p, KvType type, int64_t index, int n) {
   if (type == KvType::F16)
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes_below(n), reinterpret_cast<const uint16_t*>(p) + index));
+    return _mm512_cvtph_ps(
+        _mm256_maskz_loadu_epi16(lanes_below(n), reinterpret_cast<const uint16_t*>(p) + index));
   return _mm512_maskz_loadu_ps(lanes_below(n), reinterpret_cast<const float*>(p) + index);
 }
 
-// key[n], value[n]: rows of this tile; n <= kKeyTile. Tokens at and after n become zeros: their memory may hold NaN.
+// key[n], value[n]: rows of this tile; n <= kKeyTile. Tokens at and after n become zeros: their
+// memory may hold NaN.
 void pack_keys(const char* const* key, int n, KvType type, int d, const Scratch& a) {
   for (int t = 0; t < kKeyTile; t++) {
     for (int step = 0; step < a.d_steps; step++) {
       __m512i hi = _mm512_setzero_si512(), lo = hi;
       const int j = step * 32;
-      if (t < n) split_row(load_part(key[t], type, j, d - j), load_part(key[t], type, j + 16, d - j - 16), &hi, &lo);
-      const int64_t at = static_cast<int64_t>(t / kTile * a.d_steps + step) * kTileValues + t % kTile * 32;
+      if (t < n)
+        split_row(load_part(key[t], type, j, d - j), load_part(key[t], type, j + 16, d - j - 16),
+                  &hi, &lo);
+      const int64_t at =
+          static_cast<int64_t>(t / kTile * a.d_steps + step) * kTileValues + t % kTile * 32;
       _mm512_store_si512(a.k_hi + at, hi);
       _mm512_store_si512(a.k_lo + at, lo);
     }
@@ -182,10 +198,10 @@ void pack_values(const char* const* value, int n, KvType type, int d, const Scra
 // The compiler does not know that tile loads read memory.
 inline void stores_before_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
-// C[2][2] += A[2] B[2] over 32 values; tiles 0-3 hold C (row tile, column tile). a_stride, b_stride: values from one
-// row (column) tile to the other.
-inline void multiply_tiles(const uint16_t* a_hi, const uint16_t* a_lo, int64_t a_stride, const uint16_t* b_hi,
-                           const uint16_t* b_lo, int64_t b_stride) {
+// C[2][2] += A[2] B[2] over 32 values; tiles 0-3 hold C (row tile, column tile). a_stride,
+// b_stride: values from one row (column) tile to the other.
+inline void multiply_tiles(const uint16_t* a_hi, const uint16_t* a_lo, int64_t a_stride,
+                           const uint16_t* b_hi, const uint16_t* b_lo, int64_t b_stride) {
   _tile_loadd(4, a_hi, 64);
   _tile_loadd(6, b_lo, 64);
   _tile_dpbf16ps(0, 4, 6);
@@ -212,7 +228,8 @@ inline void multiply_tiles(const uint16_t* a_hi, const uint16_t* a_lo, int64_t a
 inline void score_step(const Scratch& a, int row, float* score, int i) {
   const int half = i / a.d_steps, step = i % a.d_steps;
   const int64_t tile = static_cast<int64_t>(a.d_steps) * kTileValues;
-  const int64_t k_at = half * 2 * tile + step * kTileValues, q_at = row / kTile * tile + step * kTileValues;
+  const int64_t k_at = half * 2 * tile + step * kTileValues,
+                q_at = row / kTile * tile + step * kTileValues;
   if (step == 0) {
     _tile_zero(0);
     _tile_zero(1);
@@ -229,9 +246,11 @@ inline void score_step(const Scratch& a, int row, float* score, int i) {
 }
 
 // Step i of d_steps * kKeySteps that add V^T P^T to the outputs of the rows at row.
-inline void value_step(const Scratch& a, int row, const uint16_t* p_hi, const uint16_t* p_lo, int i) {
+inline void value_step(const Scratch& a, int row, const uint16_t* p_hi, const uint16_t* p_lo,
+                       int i) {
   const int j = i / kKeySteps * 32, step = i % kKeySteps;
-  const int64_t o_tile = static_cast<int64_t>(a.d_padded) * kTile, key_tile = kKeySteps * kTileValues;
+  const int64_t o_tile = static_cast<int64_t>(a.d_padded) * kTile,
+                key_tile = kKeySteps * kTileValues;
   float *o0 = a.o + row / kTile * o_tile + j * kTile, *o1 = o0 + kTile * kTile;
   if (step == 0) {
     _tile_loadd(0, o0, 64);
@@ -262,17 +281,21 @@ inline Vec exp2_fast(Vec x) {
 // As split_pairs for weights in [0, 2^9), in fewer steps: hi is cut off, lo rounded half up.
 inline void split_weights(Vec even, Vec odd, uint16_t* hi, uint16_t* lo) {
   const __mmask32 odd_words = 0xaaaaaaaa;
-  const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000)), half = _mm512_set1_epi32(0x8000);
+  const __m512i top = _mm512_set1_epi32(static_cast<int>(0xffff0000)),
+                half = _mm512_set1_epi32(0x8000);
   const __m512i even_bits = _mm512_castps_si512(even), odd_bits = _mm512_castps_si512(odd);
   const Vec even_rest = even - _mm512_castsi512_ps(_mm512_and_si512(even_bits, top));
   const Vec odd_rest = odd - _mm512_castsi512_ps(_mm512_and_si512(odd_bits, top));
   const __m512i even_lo = _mm512_add_epi32(_mm512_castps_si512(even_rest), half);
   const __m512i odd_lo = _mm512_add_epi32(_mm512_castps_si512(odd_rest), half);
-  _mm512_store_si512(hi, _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_bits, 16), odd_bits));
-  _mm512_store_si512(lo, _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_lo, 16), odd_lo));
+  _mm512_store_si512(
+      hi, _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_bits, 16), odd_bits));
+  _mm512_store_si512(lo,
+                     _mm512_mask_blend_epi16(odd_words, _mm512_srli_epi32(even_lo, 16), odd_lo));
 }
 
-// Where a tile of keys lies: key 0, less pos0; and so that key t is in the window of rows whose last[] <= edge + t.
+// Where a tile of keys lies: key 0, less pos0; and so that key t is in the window of rows whose
+// last[] <= edge + t.
 struct KeyTile {
   int first, edge;
 };
@@ -290,10 +313,11 @@ inline __mmask16 sees(const Softmax& x, int t) {
   return _mm512_mask_cmpge_epi32_mask(_mm512_cmpge_epi32_mask(x.to, key), key, x.from);
 }
 
-// Raises the exponent reference where the scores ask for it, and rescales what was summed up against the old one.
+// Raises the exponent reference where the scores ask for it, and rescales what was summed up
+// against the old one.
 template <bool kMasked>
-inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int32_t* last, float* m, float* s, float* o,
-                             int d_padded) {
+inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int32_t* last, float* m,
+                             float* s, float* o, int d_padded) {
   Softmax x;
   x.to = _mm512_sub_epi32(_mm512_load_si512(last), _mm512_set1_epi32(keys.first));
   x.from = _mm512_sub_epi32(_mm512_load_si512(last), _mm512_set1_epi32(keys.edge));
@@ -304,7 +328,8 @@ inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int3
     for (int i = 0; i < 4; i++)
       largest[i] = _mm512_mask_max_ps(largest[i], sees<kMasked>(x, t + i), largest[i],
                                       _mm512_load_ps(score + (t + i) * kTile));
-  const Vec top = _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
+  const Vec top =
+      _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
 
   const Vec old = _mm512_load_ps(m);
   const __mmask16 grown = _mm512_cmp_ps_mask(top, old + _mm512_set1_ps(kSlack), _CMP_GT_OQ);
@@ -313,13 +338,15 @@ inline Softmax softmax_begin(const float* score, const KeyTile& keys, const int3
   const Vec weight = _mm512_mask_mov_ps(_mm512_set1_ps(1), grown, exp2_fast(old - top));
   _mm512_store_ps(m, x.reference);
   _mm512_store_ps(s, _mm512_load_ps(s) * weight);
-  for (int j = 0; j < d_padded; j++) _mm512_store_ps(o + j * kTile, _mm512_load_ps(o + j * kTile) * weight);
+  for (int j = 0; j < d_padded; j++)
+    _mm512_store_ps(o + j * kTile, _mm512_load_ps(o + j * kTile) * weight);
   return x;
 }
 
 // Weights of the keys [t, t + n).
 template <bool kMasked>
-inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t* p_hi, uint16_t* p_lo) {
+inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t* p_hi,
+                         uint16_t* p_lo) {
   for (const int end = t + n; t < end; t += 2) {
     Vec even = exp2_fast(_mm512_load_ps(score + t * kTile) - x.reference);
     Vec odd = exp2_fast(_mm512_load_ps(score + (t + 1) * kTile) - x.reference);
@@ -333,9 +360,9 @@ inline void softmax_keys(Softmax& x, const float* score, int t, int n, uint16_t*
   }
 }
 
-// The weights of one group, while the tile unit multiplies for its neighbours: scores of the group at next, values of
-// the group at previous (negative: none). Their instructions are dealt out between slices of the softmax,
-// near enough for the processor to run both at once.
+// The weights of one group, while the tile unit multiplies for its neighbours: scores of the group
+// at next, values of the group at previous (negative: none). Their instructions are dealt out
+// between slices of the softmax, near enough for the processor to run both at once.
 template <bool kMasked>
 inline void group_step(const Scratch& a, int row, const KeyTile& keys, int previous, int next) {
   constexpr int kSlice = 16, kSlices = 2 * kKeyTile / kSlice;
@@ -343,7 +370,8 @@ inline void group_step(const Scratch& a, int row, const KeyTile& keys, int previ
   const float* score = a.score + parity * kKeyTile * kGroup;
   float* score_next = a.score + (1 - parity) * kKeyTile * kGroup;
   const int64_t p_at = parity * kKeyTile * kGroup, p_previous = (1 - parity) * kKeyTile * kGroup;
-  const int n_scores = next >= 0 ? kKeySteps * a.d_steps : 0, n_values = previous >= 0 ? kKeySteps * a.d_steps : 0;
+  const int n_scores = next >= 0 ? kKeySteps * a.d_steps : 0,
+            n_values = previous >= 0 ? kKeySteps * a.d_steps : 0;
   const int n_steps = n_values + n_scores;
   int done = 0;
   Softmax x[2];
@@ -357,9 +385,10 @@ inline void group_step(const Scratch& a, int row, const KeyTile& keys, int previ
     const int64_t p_u = p_at + u * kKeyTile * kTile;
     if (t == 0)
       x[u] = softmax_begin<kMasked>(score_u, keys, a.last + r, a.m + r, a.s + r,
-                                      a.o + static_cast<int64_t>(r) * a.d_padded, a.d_padded);
+                                    a.o + static_cast<int64_t>(r) * a.d_padded, a.d_padded);
     softmax_keys<kMasked>(x[u], score_u, t, kSlice, a.p_hi + p_u, a.p_lo + p_u);
-    if (t + kSlice == kKeyTile) _mm512_store_ps(a.s + r, _mm512_load_ps(a.s + r) + (x[u].sum_even + x[u].sum_odd));
+    if (t + kSlice == kKeyTile)
+      _mm512_store_ps(a.s + r, _mm512_load_ps(a.s + r) + (x[u].sum_even + x[u].sum_odd));
   }
   stores_before_tile_loads();
 }
@@ -369,10 +398,12 @@ void write_outputs(const Scratch& a, int n_rows, int g, int d, float* out, int64
   for (int r0 = 0; r0 < n_rows; r0 += kTile) {
     for (int j = 0; j < d; j += kTile) {
       for (int i = 0; i < 16; i++) {
-        const Vec o = _mm512_load_ps(a.o + (static_cast<int64_t>(r0 / kTile) * a.d_padded + j + i) * kTile);
-        // The tile unit treats subnormal sums as zero and may turn -0 into +0 in tiles that a row does not see: the
-        // same here, for all rows alike.
-        const __mmask16 normal = _mm512_cmp_ps_mask(_mm512_abs_ps(o), _mm512_set1_ps(0x1p-126f), _CMP_NLT_UQ);
+        const Vec o =
+            _mm512_load_ps(a.o + (static_cast<int64_t>(r0 / kTile) * a.d_padded + j + i) * kTile);
+        // The tile unit treats subnormal sums as zero and may turn -0 into +0 in tiles that a row
+        // does not see: the same here, for all rows alike.
+        const __mmask16 normal =
+            _mm512_cmp_ps_mask(_mm512_abs_ps(o), _mm512_set1_ps(0x1p-126f), _CMP_NLT_UQ);
         x[i] = _mm512_castps_si512(_mm512_maskz_div_ps(normal, o, _mm512_load_ps(a.s + r0)));
       }
       transpose(x);
@@ -384,13 +415,16 @@ void write_outputs(const Scratch& a, int n_rows, int g, int d, float* out, int64
   }
 }
 
-// Packing a key tile pays off over many rows; their queries and outputs (8 * d bytes each) are to stay in the L2 cache.
+// Packing a key tile pays off over many rows; their queries and outputs (8 * d bytes each) are to
+// stay in the L2 cache.
 int prefill_tile(int g, int d) {
   const int rows = d <= 128 ? 512 : 256;
   return g < rows ? rows / g : 1;
 }
 
-size_t prefill_scratch_bytes(int n_q, int g, int d, int) { return Scratch(n_q, g, d, nullptr).bytes; }
+size_t prefill_scratch_bytes(int n_q, int g, int d, int) {
+  return Scratch(n_q, g, d, nullptr).bytes;
+}
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -398,24 +432,29 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
-                    const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
+                    int64_t window, const void* const* blocks, int block_size, KvType type,
+                    float* out, int64_t ldo, void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   const TileConfig config;
   _tile_loadconfig(&config);
-  // Subnormals are zeros to the tile unit; here too, as making one would also cost a hundred cycles.
+  // Subnormals are zeros to the tile unit; here too, as making one would also cost a hundred
+  // cycles.
   const unsigned control = _mm_getcsr();
   _mm_setcsr(control | 0x8040);
   pack_queries(q, ldq, n_q, g, d, a);
   for (int row = 0; row < a.rows; row++) {
     a.m[row] = kNegInf, a.s[row] = 0;
-    a.last[row] = row < n_rows ? row / g : n_q - 1;  // rows that only fill up the last group see what its last row sees
+    a.last[row] =
+        row < n_rows ? row / g
+                     : n_q - 1;  // rows that only fill up the last group see what its last row sees
   }
   __builtin_memset(a.o, 0, sizeof(float) * static_cast<size_t>(a.rows) * a.d_padded);
 
   const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
-  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  const int64_t seen_from =
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const char *key[kKeyTile], *value[kKeyTile];
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
@@ -428,18 +467,23 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     pack_values(value, n, type, d, a);
     int begin = 0;  // the first group with a row that sees this tile
     while (t0 > pos0 + a.last[begin + kGroup - 1]) begin += kGroup;
-    // Wherever the window ends, it is small enough for 32 bits there; without one, nothing is before it.
+    // Wherever the window ends, it is small enough for 32 bits there; without one, nothing is
+    // before it.
     const int64_t edge = window > 0 ? t0 - pos0 + window - 1 : INT32_MAX / 2;
-    const KeyTile keys{static_cast<int>(t0 - pos0), static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};
+    const KeyTile keys{static_cast<int>(t0 - pos0),
+                       static_cast<int>(edge < INT32_MAX / 2 ? edge : INT32_MAX / 2)};
     int end = begin + kGroup;  // and behind the last one
     while (end < a.rows && a.last[end] <= edge + kKeyTile - 1) end += kGroup;
     stores_before_tile_loads();
     const int64_t begin_p = begin / kGroup & 1, end_p = (end / kGroup - 1) & 1;
     const int n_steps = kKeySteps * a.d_steps;
-    for (int i = 0; i < n_steps; i++) score_step(a, begin, a.score + begin_p * kKeyTile * kGroup, i);
+    for (int i = 0; i < n_steps; i++)
+      score_step(a, begin, a.score + begin_p * kKeyTile * kGroup, i);
     for (int row = begin; row < end; row += kGroup) {
-      const int previous = row == begin ? -1 : row - kGroup, next = row + kGroup < end ? row + kGroup : -1;
-      if (t0 + kKeyTile - 1 > pos0 + a.last[row] || a.last[row + kGroup - 1] > edge) group_step<true>(a, row, keys, previous, next);
+      const int previous = row == begin ? -1 : row - kGroup,
+                next = row + kGroup < end ? row + kGroup : -1;
+      if (t0 + kKeyTile - 1 > pos0 + a.last[row] || a.last[row + kGroup - 1] > edge)
+        group_step<true>(a, row, keys, previous, next);
       else group_step<false>(a, row, keys, previous, next);
     }
     const int64_t p_at = end_p * kKeyTile * kGroup;

@@ -6,8 +6,14 @@
 namespace riffle::cpu {
 
 void attention_avx2(AttentionKernels* k) {
-  *k = {attend_block<Avx2>,        merge<Avx2>,    prefill_tile_simd, prefill_scratch_bytes_simd<Avx2>,
-        attend_prefill_simd<Avx2>, kv_store<Avx2>, kv_load<Avx2>,     digest_build<Avx2>,
+  *k = {attend_block<Avx2>,
+        merge<Avx2>,
+        prefill_tile_simd,
+        prefill_scratch_bytes_simd<Avx2>,
+        attend_prefill_simd<Avx2>,
+        kv_store<Avx2>,
+        kv_load<Avx2>,
+        digest_build<Avx2>,
         digest_score<Avx2>};
 }
 

@@ -6,8 +6,14 @@
 namespace riffle::cpu {
 
 void attention_avx512(AttentionKernels* k) {
-  *k = {attend_block<Avx512>,        merge<Avx512>,    prefill_tile_simd, prefill_scratch_bytes_simd<Avx512>,
-        attend_prefill_simd<Avx512>, kv_store<Avx512>, kv_load<Avx512>,   digest_build<Avx512>,
+  *k = {attend_block<Avx512>,
+        merge<Avx512>,
+        prefill_tile_simd,
+        prefill_scratch_bytes_simd<Avx512>,
+        attend_prefill_simd<Avx512>,
+        kv_store<Avx512>,
+        kv_load<Avx512>,
+        digest_build<Avx512>,
         digest_score<Avx512>};
 }
 

@@ -1,11 +1,12 @@
-// Attention in plain C++: the reading copy of every kernel, and what the others are tested against. Sums run in index
-// order in f32. Online softmax as in Milakov and Gimelshein, arXiv 1805.02867; merging as in FlashDecoding.
+// Attention in plain C++: the reading copy of every kernel, and what the others are tested against.
+// Sums run in index order in f32. Online softmax as in Milakov and Gimelshein, arXiv 1805.02867;
+// merging as in FlashDecoding.
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/select/digest_build.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/select/digest_build.h"
 
 namespace riffle::cpu {
 namespace {
@@ -26,15 +27,16 @@ void merge_head(float* o1, float* m1, float* s1, const float* o2, float m2, floa
   *m1 = m;
 }
 
-void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
-                  AttendState* state, float* l_block, const void* /*next*/) {
+void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
+                  uint64_t mask, AttendState* state, float* l_block, const void* /*next*/) {
   const int64_t values = static_cast<int64_t>(block_size) * d;  // V begins after K[block_size][d]
   for (int h = 0; h < g; h++) {
     float score[64], largest = -INFINITY, sum = 0;
     for (int t = 0; t < block_size; t++) {
       if (!(mask >> t & 1)) continue;  // not even read: memory of unfilled tokens holds anything
       score[t] = 0;
-      for (int j = 0; j < d; j++) score[t] += q[h * d + j] * kv_at(block, type, static_cast<int64_t>(t) * d + j);
+      for (int j = 0; j < d; j++)
+        score[t] += q[h * d + j] * kv_at(block, type, static_cast<int64_t>(t) * d + j);
       largest = std::fmax(largest, score[t]);
     }
     if (mask == 0) {
@@ -45,11 +47,13 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
       if (mask >> t & 1) sum += score[t] = weight(score[t], largest);
     l_block[h] = largest + std::log(sum);
 
-    const float m = std::fmax(state->m[h], largest), w1 = weight(state->m[h], m), w2 = weight(largest, m);
+    const float m = std::fmax(state->m[h], largest), w1 = weight(state->m[h], m),
+                w2 = weight(largest, m);
     for (int j = 0; j < d; j++) {
       float o = 0;
       for (int t = 0; t < block_size; t++)
-        if (mask >> t & 1) o += score[t] * kv_at(block, type, values + static_cast<int64_t>(t) * d + j);
+        if (mask >> t & 1)
+          o += score[t] * kv_at(block, type, values + static_cast<int64_t>(t) * d + j);
       state->o[h * d + j] = state->o[h * d + j] * w1 + o * w2;
     }
     state->s[h] = state->s[h] * w1 + sum * w2;
@@ -58,27 +62,32 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
 }
 
 void merge(AttendState* a, const AttendState* b, int g, int d) {
-  for (int h = 0; h < g; h++) merge_head(a->o + h * d, a->m + h, a->s + h, b->o + h * d, b->m[h], b->s[h], d);
+  for (int h = 0; h < g; h++)
+    merge_head(a->o + h * d, a->m + h, a->s + h, b->o + h * d, b->m[h], b->s[h], d);
 }
 
 int prefill_tile(int g, int) { return g < 64 ? 64 / g : 1; }
 
 // K[block_size][d], V[block_size][d] of one block in f32, and m, s of each row.
 size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
-  return sizeof(float) * (2 * static_cast<size_t>(block_size) * d + 2 * static_cast<size_t>(n_q) * g);
+  return sizeof(float) *
+         (2 * static_cast<size_t>(block_size) * d + 2 * static_cast<size_t>(n_q) * g);
 }
 
-void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
-                    const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
+                    int64_t window, const void* const* blocks, int block_size, KvType type,
+                    float* out, int64_t ldo, void* scratch) {
   const int64_t n_keys = pos0 + n_q;
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
-  float *v = k + static_cast<int64_t>(block_size) * d, *m = v + static_cast<int64_t>(block_size) * d, *s = m + n_q * g;
+  float *v = k + static_cast<int64_t>(block_size) * d,
+        *m = v + static_cast<int64_t>(block_size) * d, *s = m + n_q * g;
   for (int i = 0; i < n_q; i++) {
     std::memset(out + i * ldo, 0, sizeof(float) * g * d);
     for (int h = 0; h < g; h++) m[i * g + h] = -INFINITY, s[i * g + h] = 0;
   }
-  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  const int64_t seen_from =
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / block_size * block_size; t0 < n_keys; t0 += block_size) {
     for (int64_t j = 0; j < static_cast<int64_t>(block_size) * d; j++) {
       k[j] = kv_at(blocks[t0 / block_size], type, j);
@@ -126,12 +135,13 @@ void kv_load(const void* src, int64_t count, KvType type, float* dst) {
   for (int64_t i = 0; i < count; i++) dst[i] = kv_at(src, type, i);
 }
 
-float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind, bool with_mean, uint16_t* out) {
+float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind,
+                   bool with_mean, uint16_t* out) {
   return digest_build_impl(kv_load, k, type, block_size, d, kind, with_mean, out);
 }
 
-void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q, const float* q_abs,
-                  float* scores) {
+void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q,
+                  const float* q_abs, float* scores) {
   for (int64_t b = 0; b < n; b++) {
     const uint16_t* digest = digests + b * stride;
     float score = 0;

@@ -1,15 +1,16 @@
-// Decode attention, merging and digest scores for any vector instruction set. An instruction set S gives
-//   Vec, kLanes, kDimVectors(heads)   vector of kLanes floats; vectors of one dimension range that value sums keep
-//   load/store/load_n/store_n         f32; _n: the first n lanes only, the others zero or untouched
-//   load_kv, load_kv_n                f16 (uint16_t) or f32 to f32
-//   store_half, store_half_n          to f16, nearest even
-//   set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x :
-//   y transpose_sum(Vec[kLanes])        lane i: the sum of vector i, every sum by the same tree swap_lanes<N> lane i
-//   gets lane i^N
-// and a + - * / b work on Vec. Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
+// Decode attention, merging and digest scores for any vector instruction set. An instruction set S
+// gives
+//   Vec, kLanes, kDimVectors(heads)   vector of kLanes floats; vectors of one dimension range that
+//   value sums keep load/store/load_n/store_n         f32; _n: the first n lanes only, the others
+//   zero or untouched load_kv, load_kv_n                f16 (uint16_t) or f32 to f32 store_half,
+//   store_half_n          to f16, nearest even set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at
+//   -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x : y transpose_sum(Vec[kLanes])
+//   lane i: the sum of vector i, every sum by the same tree swap_lanes<N> lane i gets lane i^N
+// and a + - * / b work on Vec. Everything is in an unnamed namespace: each instruction set compiles
+// a copy of its own.
 #pragma once
-#include "kernels/cpu/select/digest_build.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/select/digest_build.h"
 
 namespace riffle::cpu {
 namespace {
@@ -36,11 +37,12 @@ inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
   return S::exp(x - S::max(lowest, m));
 }
 
-// o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at j (the last of
-// n_tail values if that is not 0).
+// o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at
+// j (the last of n_tail values if that is not 0).
 template <class S, class KvT, int H, int N, bool kTail>
-inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j, int n_tail,
-                       const float* w_old, const float* w_new, float* o, const KvT* next) {
+inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j,
+                       int n_tail, const float* w_old, const float* w_new, float* o,
+                       const KvT* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   Vec sum[H][N];
@@ -49,9 +51,11 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
   for (int t = 0; t < n; t++) {
     const KvT* row = v + tokens[t] * d + j;
     if (next)
-      for (int64_t i = 0; i < d; i += 64 / static_cast<int>(sizeof(KvT))) __builtin_prefetch(next + t * d + i);
+      for (int64_t i = 0; i < d; i += 64 / static_cast<int>(sizeof(KvT)))
+        __builtin_prefetch(next + t * d + i);
     Vec value[N];
-    for (int i = 0; i < N; i++) value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
+    for (int i = 0; i < N; i++)
+      value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
     for (int h = 0; h < H; h++) {
       const Vec weight = S::set1(p[t * H + h]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(weight, value[i], sum[h][i]);
@@ -67,11 +71,11 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
   }
 }
 
-// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that kLanes/H tokens
-// fill one vector and the softmax runs over all heads at once.
+// H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that
+// kLanes/H tokens fill one vector and the softmax runs over all heads at once.
 template <class S, class KvT, int H>
-void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens, int n, float* o,
-                  float* m, float* s, float* l_block, const KvT* next) {
+void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens,
+                  int n, float* o, float* m, float* s, float* l_block, const KvT* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   alignas(64) float p[kMaxTokens * H + L];
@@ -85,7 +89,8 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     for (int i = 0; i < T; i++) {
       const int token = tokens[t0 + i < n ? t0 + i : n - 1];
       row[i] = k + token * d;
-      for (int64_t j = 0; j < d; j += 64 / static_cast<int>(sizeof(KvT))) __builtin_prefetch(v + token * d + j);
+      for (int64_t j = 0; j < d; j += 64 / static_cast<int>(sizeof(KvT)))
+        __builtin_prefetch(v + token * d + j);
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
@@ -98,7 +103,8 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
         const Vec key = S::load_kv_n(row[i] + d_full, tail);
-        for (int h = 0; h < H; h++) sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
+        for (int h = 0; h < H; h++)
+          sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
     }
     S::store(p + t0 * H, S::transpose_sum(sum));
@@ -131,47 +137,55 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
     next = nullptr;  // once is enough
   }
-  for (; j + L <= d; j += L) add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
+  for (; j + L <= d; j += L)
+    add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
   if (j < d) add_values<S, KvT, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
 }
 
 template <class S, class KvT>
-void attend_tokens(const float* q, int g, int d, const KvT* block, int block_size, const uint8_t* tokens, int n,
-                   AttendState* state, float* l_block, const KvT* next) {
+void attend_tokens(const float* q, int g, int d, const KvT* block, int block_size,
+                   const uint8_t* tokens, int n, AttendState* state, float* l_block,
+                   const KvT* next) {
   const KvT* v = block + static_cast<int64_t>(block_size) * d;
   for (int h = 0; h < g;) {
     const float* q_h = q + h * d;
     float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
     if (S::kLanes >= 16 && g - h >= 16)
-      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += S::kLanes;
-    else if (g - h >= 8) attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 8;
-    else if (g - h >= 4) attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 4;
-    else if (g - h >= 2) attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 2;
+      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l, next),
+          h += S::kLanes;
+    else if (g - h >= 8)
+      attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 8;
+    else if (g - h >= 4)
+      attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 4;
+    else if (g - h >= 2)
+      attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 2;
     else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 1;
   }
 }
 
 template <class S>
-void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size, uint64_t mask,
-                  AttendState* state, float* l_block, const void* next) {
+void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
+                  uint64_t mask, AttendState* state, float* l_block, const void* next) {
   uint8_t tokens[kMaxTokens];
   int n = 0;
-  for (uint64_t rest = mask; rest != 0; rest &= rest - 1) tokens[n++] = static_cast<uint8_t>(__builtin_ctzll(rest));
+  for (uint64_t rest = mask; rest != 0; rest &= rest - 1)
+    tokens[n++] = static_cast<uint8_t>(__builtin_ctzll(rest));
   if (n == 0) {
     for (int h = 0; h < g; h++) l_block[h] = kNegInf;
   } else if (type == KvType::F16) {
-    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state, l_block,
-                     static_cast<const uint16_t*>(next));
+    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state,
+                     l_block, static_cast<const uint16_t*>(next));
   } else {
-    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state, l_block,
-                     static_cast<const float*>(next));
+    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state,
+                     l_block, static_cast<const float*>(next));
   }
 }
 
 template <class S>
 void kv_store(const float* src, int64_t count, KvType type, void* dst) {
   if (type == KvType::F32) {
-    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
+    if (count > 0)
+      __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
     return;
   }
   auto* half = static_cast<uint16_t*>(dst);
@@ -184,7 +198,8 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
 template <class S>
 void kv_load(const void* src, int64_t count, KvType type, float* dst) {
   if (type == KvType::F32) {
-    if (count > 0) __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
+    if (count > 0)
+      __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
     return;
   }
   const auto* half = static_cast<const uint16_t*>(src);
@@ -195,7 +210,8 @@ void kv_load(const void* src, int64_t count, KvType type, float* dst) {
 }
 
 template <class S>
-float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind, bool with_mean, uint16_t* out) {
+float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind,
+                   bool with_mean, uint16_t* out) {
   return digest_build_impl(kv_load<S>, k, type, block_size, d, kind, with_mean, out);
 }
 
@@ -209,8 +225,11 @@ void merge(AttendState* a, const AttendState* b, int g, int d) {
     float* o_a = a->o + static_cast<int64_t>(h) * d;
     const float* o_b = b->o + static_cast<int64_t>(h) * d;
     int j = 0;
-    for (; j + L <= d; j += L) S::store(o_a + j, S::fma(S::load(o_b + j), w_b, S::load(o_a + j) * w_a));
-    if (j < d) S::store_n(o_a + j, S::fma(S::load_n(o_b + j, d - j), w_b, S::load_n(o_a + j, d - j) * w_a), d - j);
+    for (; j + L <= d; j += L)
+      S::store(o_a + j, S::fma(S::load(o_b + j), w_b, S::load(o_a + j) * w_a));
+    if (j < d)
+      S::store_n(o_a + j, S::fma(S::load_n(o_b + j, d - j), w_b, S::load_n(o_a + j, d - j) * w_a),
+                 d - j);
     S::store_n(a->s + h, S::fma(S::set1(b->s[h]), w_b, S::set1(a->s[h]) * w_a), 1);
     S::store_n(a->m + h, m, 1);
   }
@@ -218,7 +237,8 @@ void merge(AttendState* a, const AttendState* b, int g, int d) {
 
 // sum[i] += digest_i . q for kLanes digests.
 template <class S>
-inline void score_vectors(const uint16_t* const* digest, int d, const float* q, typename S::Vec* sum) {
+inline void score_vectors(const uint16_t* const* digest, int d, const float* q,
+                          typename S::Vec* sum) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   int j = 0;
@@ -232,8 +252,8 @@ inline void score_vectors(const uint16_t* const* digest, int d, const float* q, 
 }
 
 template <class S>
-void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q, const float* q_abs,
-                  float* scores) {
+void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q,
+                  const float* q_abs, float* scores) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   for (int64_t b = 0; b < n; b += L) {

@@ -1,30 +1,34 @@
-// Micro-kernels for selectors that look at single keys, scattered over blocks. As kernels.h: raw pointers and sizes,
-// nothing allocated or thrown, one table per instruction set, a scalar twin for each entry.
+// Micro-kernels for selectors that look at single keys, scattered over blocks. As kernels.h: raw
+// pointers and sizes, nothing allocated or thrown, one table per instruction set, a scalar twin for
+// each entry.
 #pragma once
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
 
 struct GatherKernels {
-  // scores[h * stride + i] = q_h . key_i for n keys of d values each, anywhere in memory; q is [g][d]. An entry's bits
-  // depend on its key and query alone. also: bytes from a key to something else of the same length that is wanted soon
-  // (its value) and is fetched into the cache along the way; 0: nothing.
-  void (*dot)(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type, int64_t also,
-              float* scores, int64_t stride);
-  // x[i] becomes exp(x[i] - top) with top the largest of x; returns top and adds up the new x in *sum. n >= 1.
+  // scores[h * stride + i] = q_h . key_i for n keys of d values each, anywhere in memory; q is
+  // [g][d]. An entry's bits depend on its key and query alone. also: bytes from a key to something
+  // else of the same length that is wanted soon (its value) and is fetched into the cache along the
+  // way; 0: nothing.
+  void (*dot)(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
+              int64_t also, float* scores, int64_t stride);
+  // x[i] becomes exp(x[i] - top) with top the largest of x; returns top and adds up the new x in
+  // *sum. n >= 1.
   float (*softmax)(float* x, int64_t n, float* sum);
   // out[i] = sum over h of weight[h] * x[h * stride + i]. out may be row 0 of x.
-  void (*combine)(const float* x, int64_t stride, const float* weight, int g, int64_t n, float* out);
-  // out[h][d] = sum over i of weight[h * stride + i] * value_i, for n values of d each, anywhere in memory, in their
-  // order.
-  void (*values)(const float* weight, int64_t stride, int g, int d, const void* const* values, int64_t n, KvType type,
-                 float* out);
+  void (*combine)(const float* x, int64_t stride, const float* weight, int g, int64_t n,
+                  float* out);
+  // out[h][d] = sum over i of weight[h * stride + i] * value_i, for n values of d each, anywhere in
+  // memory, in their order.
+  void (*values)(const float* weight, int64_t stride, int g, int d, const void* const* values,
+                 int64_t n, KvType type, float* out);
 
-  // Choosing the largest. How many of x[i] >= 0 have at least these bits (which order such floats; a NaN is beyond
-  // all).
+  // Choosing the largest. How many of x[i] >= 0 have at least these bits (which order such floats;
+  // a NaN is beyond all).
   int64_t (*count)(const float* x, int64_t n, uint32_t least);
-  // Those entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set move to the front, in order.
-  // Returns how many.
+  // Those entries of two lists whose bit in marks (bit i % 64 of marks[i / 64]) is set move to the
+  // front, in order. Returns how many.
   int64_t (*pack)(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows);
   // The same for x; returns the sum of these.
   float (*pack_sum)(const uint64_t* marks, int64_t n, float* x);

@@ -3,6 +3,7 @@
 #include "kernels/cpu/simd/simd_avx2.h"
 
 namespace riffle::cpu {
-const GatherKernels kGatherAvx2 = {gather_dot<Avx2>, softmax<Avx2>, combine<Avx2>,  gather_values<Avx2>,
-                                   count_scalar,     pack_scalar,   pack_sum_scalar};
+const GatherKernels kGatherAvx2 = {gather_dot<Avx2>,    softmax<Avx2>, combine<Avx2>,
+                                   gather_values<Avx2>, count_scalar,  pack_scalar,
+                                   pack_sum_scalar};
 }  // namespace riffle::cpu

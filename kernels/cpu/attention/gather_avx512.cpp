@@ -24,10 +24,12 @@ int64_t count(const float* x, int64_t n, uint32_t least) {
     }
   for (; i < n; i += 16) {
     const __mmask16 lanes = lanes_of(i, n);
-    const __mmask16 above = _mm512_mask_cmpge_epu32_mask(lanes, _mm512_maskz_loadu_epi32(lanes, x + i), limit);
+    const __mmask16 above =
+        _mm512_mask_cmpge_epu32_mask(lanes, _mm512_maskz_loadu_epi32(lanes, x + i), limit);
     sum[0] = _mm512_mask_add_epi32(sum[0], above, sum[0], one);
   }
-  return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3])));
+  return _mm512_reduce_add_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3])));
 }
 
 int64_t pack(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows) {
@@ -36,9 +38,11 @@ int64_t pack(const uint64_t* marks, int64_t n, int32_t* ids, const void** rows) 
     const __mmask16 stay = marked(marks, i, n);
     const int count = __builtin_popcount(stay), low = __builtin_popcount(stay & 0xff);
     const __mmask8 all = static_cast<__mmask8>(0xff);
-    const __m512i id = _mm512_maskz_compress_epi32(stay, _mm512_maskz_loadu_epi32(lanes_of(i, n), ids + i));
+    const __m512i id =
+        _mm512_maskz_compress_epi32(stay, _mm512_maskz_loadu_epi32(lanes_of(i, n), ids + i));
     const __m512i first = _mm512_maskz_loadu_epi64(all & lanes_of(i, n), rows + i);
-    const __m512i second = _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes_of(i, n) >> 8), rows + i + 8);
+    const __m512i second =
+        _mm512_maskz_loadu_epi64(static_cast<__mmask8>(lanes_of(i, n) >> 8), rows + i + 8);
     _mm512_mask_storeu_epi32(ids + kept, Avx512::first(count), id);
     _mm512_mask_storeu_epi64(rows + kept, static_cast<__mmask8>((1u << low) - 1),
                              _mm512_maskz_compress_epi64(static_cast<__mmask8>(stay), first));
@@ -65,6 +69,11 @@ float pack_sum(const uint64_t* marks, int64_t n, float* x) {
 
 }  // namespace
 
-const GatherKernels kGatherAvx512 = {
-    gather_dot<Avx512>, softmax<Avx512>, combine<Avx512>, gather_values<Avx512>, count, pack, pack_sum};
+const GatherKernels kGatherAvx512 = {gather_dot<Avx512>,
+                                     softmax<Avx512>,
+                                     combine<Avx512>,
+                                     gather_values<Avx512>,
+                                     count,
+                                     pack,
+                                     pack_sum};
 }  // namespace riffle::cpu

@@ -1,18 +1,19 @@
 // Gathered keys in plain C++, and the choice among the instruction sets.
 #include <cmath>
 
-#include "kernels/cpu/attention/gather.h"
 #include "kernels/common/half.h"
+#include "kernels/cpu/attention/gather.h"
 
 namespace riffle::cpu {
 namespace {
 
 float kv_at(const void* src, KvType type, int64_t i) {
-  return type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i]) : static_cast<const float*>(src)[i];
+  return type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i])
+                             : static_cast<const float*>(src)[i];
 }
 
-void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type, int64_t /*also*/,
-                float* scores, int64_t stride) {
+void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
+                int64_t /*also*/, float* scores, int64_t stride) {
   for (int h = 0; h < g; h++)
     for (int64_t i = 0; i < n; i++) {
       float sum = 0;
@@ -37,8 +38,8 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
   }
 }
 
-void gather_values(const float* weight, int64_t stride, int g, int d, const void* const* values, int64_t n, KvType type,
-                   float* out) {
+void gather_values(const float* weight, int64_t stride, int g, int d, const void* const* values,
+                   int64_t n, KvType type, float* out) {
   for (int h = 0; h < g; h++)
     for (int j = 0; j < d; j++) {
       float sum = 0;

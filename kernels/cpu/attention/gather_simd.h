@@ -1,18 +1,19 @@
-// The kernels of gather.h for any vector instruction set (see attention_simd.h for what a set gives). Everything is in
-// an unnamed namespace: each instruction set compiles a copy of its own.
+// The kernels of gather.h for any vector instruction set (see attention_simd.h for what a set
+// gives). Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
 #pragma once
 #include "kernels/cpu/attention/gather.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Keys are fetched this many rounds ahead: some microseconds of memory latency, and few enough for the L1 cache.
+// Keys are fetched this many rounds ahead: some microseconds of memory latency, and few enough for
+// the L1 cache.
 constexpr int kAhead = 8;
 
 // H heads of the group, kLanes / H keys at a time, so that one transposition ends kLanes sums.
 template <class S, class KvT, int H>
-void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, int64_t also, float* scores,
-               int64_t stride) {
+void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, int64_t also,
+               float* scores, int64_t stride) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   const int tail = static_cast<int>(d % L);
@@ -40,7 +41,8 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
         const Vec key = S::load_kv_n(row[i] + d_full, tail);
-        for (int h = 0; h < H; h++) sum[h * T + i] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[h * T + i]);
+        for (int h = 0; h < H; h++)
+          sum[h * T + i] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[h * T + i]);
       }
     }
     alignas(64) float out[L];
@@ -52,8 +54,8 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
 }
 
 template <class S, class KvT>
-void dot_typed(const float* q, int g, int d, const void* const* keys, int64_t n, int64_t also, float* scores,
-               int64_t stride) {
+void dot_typed(const float* q, int g, int d, const void* const* keys, int64_t n, int64_t also,
+               float* scores, int64_t stride) {
   for (int h = 0; h < g;) {
     const float* q_h = q + static_cast<int64_t>(h) * d;
     float* out = scores + h * stride;
@@ -68,8 +70,8 @@ void dot_typed(const float* q, int g, int d, const void* const* keys, int64_t n,
 }
 
 template <class S>
-void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type, int64_t also,
-                float* scores, int64_t stride) {
+void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
+                int64_t also, float* scores, int64_t stride) {
   if (type == KvType::F16) dot_typed<S, uint16_t>(q, g, d, keys, n, also, scores, stride);
   else dot_typed<S, float>(q, g, d, keys, n, also, scores, stride);
 }
@@ -114,16 +116,19 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
   for (int64_t i = 0; i < n; i += L) {
     const int count = n - i < L ? static_cast<int>(n - i) : L;
     Vec sum = S::set1(0);
-    for (int h = 0; h < g; h++) sum = S::fma(S::load_n(x + h * stride + i, count), S::set1(weight[h]), sum);
+    for (int h = 0; h < g; h++)
+      sum = S::fma(S::load_n(x + h * stride + i, count), S::set1(weight[h]), sum);
     S::store_n(out + i, sum, count);
   }
 }
 
-// Tokens [t0, t1) for H heads and the N vectors of dimensions at j (the last of n_tail values if that is not 0), added
-// to out. ahead: while at it, the tokens that come so many later are fetched whole; 0: nothing is.
+// Tokens [t0, t1) for H heads and the N vectors of dimensions at j (the last of n_tail values if
+// that is not 0), added to out. ahead: while at it, the tokens that come so many later are fetched
+// whole; 0: nothing is.
 template <class S, class KvT, int H, int N, bool kTail>
-void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values, int64_t n, int64_t t0,
-                int64_t t1, int64_t j, int n_tail, int64_t ahead, float* out) {
+void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values,
+                int64_t n, int64_t t0, int64_t t1, int64_t j, int n_tail, int64_t ahead,
+                float* out) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   Vec sum[H][N];
@@ -136,10 +141,12 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
     const KvT* row = static_cast<const KvT*>(values[t]) + j;
     if (ahead > 0) {
       const char* next = static_cast<const char*>(values[t + ahead < n ? t + ahead : n - 1]);
-      for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64) __builtin_prefetch(next + i);
+      for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64)
+        __builtin_prefetch(next + i);
     }
     Vec value[N];
-    for (int i = 0; i < N; i++) value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
+    for (int i = 0; i < N; i++)
+      value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
     for (int h = 0; h < H; h++) {
       const Vec w = S::set1(weight[h * stride + t]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(w, value[i], sum[h][i]);
@@ -154,7 +161,8 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
 
 // Some tokens at a time, so that all dimensions find a token's values in the L1 cache.
 template <class S, class KvT, int H>
-void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values, int64_t n, float* out) {
+void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values,
+                  int64_t n, float* out) {
   constexpr int L = S::kLanes, N = S::dim_vectors(H), kRun = 32;
   for (int64_t i = 0; i < H * d; i++) out[i] = 0;
   for (int64_t t = 0; t < n && t < kRun; t++)
@@ -168,13 +176,14 @@ void values_heads(const float* weight, int64_t stride, int64_t d, const void* co
     for (; j + L <= d; j += L, ahead = 0)
       sum_values<S, KvT, H, 1, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
     if (j < d)
-      sum_values<S, KvT, H, 1, true>(weight, stride, d, values, n, t0, t1, j, static_cast<int>(d - j), ahead, out);
+      sum_values<S, KvT, H, 1, true>(weight, stride, d, values, n, t0, t1, j,
+                                     static_cast<int>(d - j), ahead, out);
   }
 }
 
 template <class S, class KvT>
-void values_typed(const float* weight, int64_t stride, int g, int64_t d, const void* const* values, int64_t n,
-                  float* out) {
+void values_typed(const float* weight, int64_t stride, int g, int64_t d, const void* const* values,
+                  int64_t n, float* out) {
   for (int h = 0; h < g;) {
     const float* w = weight + h * stride;
     float* to = out + h * d;
@@ -186,8 +195,8 @@ void values_typed(const float* weight, int64_t stride, int g, int64_t d, const v
 }
 
 template <class S>
-void gather_values(const float* weight, int64_t stride, int g, int d, const void* const* values, int64_t n, KvType type,
-                   float* out) {
+void gather_values(const float* weight, int64_t stride, int g, int d, const void* const* values,
+                   int64_t n, KvType type, float* out) {
   if (type == KvType::F16) values_typed<S, uint16_t>(weight, stride, g, d, values, n, out);
   else values_typed<S, float>(weight, stride, g, d, values, n, out);
 }

@@ -1,6 +1,7 @@
-// Prefill attention in f32 for any vector instruction set (S as in attention_simd.h). Query rows lie in lanes: scores,
-// weights and outputs are kept transposed, so that the online softmax needs no sum across lanes and a row's arithmetic
-// is the same in every lane, tile and call. Keys come in tiles of kKeyTile by absolute position.
+// Prefill attention in f32 for any vector instruction set (S as in attention_simd.h). Query rows
+// lie in lanes: scores, weights and outputs are kept transposed, so that the online softmax needs
+// no sum across lanes and a row's arithmetic is the same in every lane, tile and call. Keys come in
+// tiles of kKeyTile by absolute position.
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"
 
@@ -23,21 +24,24 @@ struct PrefillScratch {
 
   PrefillScratch(int n_q, int g, int d, void* memory) {
     rows = (n_q * g + kGroup - 1) / kGroup * kGroup;
-    const int64_t tile = static_cast<int64_t>(kKeyTile) * d, queries = static_cast<int64_t>(rows) * d;
+    const int64_t tile = static_cast<int64_t>(kKeyTile) * d,
+                  queries = static_cast<int64_t>(rows) * d;
     k = static_cast<float*>(memory);
     int64_t at = 0;  // offsets, not pointers: memory is NULL when only the size is asked for
-    const int64_t v_at = at += tile, q_at = at += tile, o_at = at += queries, m_at = at += queries, s_at = at += rows,
-                  last_at = at += rows, p_at = at += rows;
+    const int64_t v_at = at += tile, q_at = at += tile, o_at = at += queries, m_at = at += queries,
+                  s_at = at += rows, last_at = at += rows, p_at = at += rows;
     bytes = sizeof(float) * static_cast<size_t>(at + kKeyTile * kGroup);
     if (memory == nullptr) return;
-    v = k + v_at, q = k + q_at, o = k + o_at, m = k + m_at, s = k + s_at, last = k + last_at, p = k + p_at;
+    v = k + v_at, q = k + q_at, o = k + o_at, m = k + m_at, s = k + s_at, last = k + last_at,
+    p = k + p_at;
   }
 };
 
-// out[i][0..kGroup) (+)= sum_j a[i*stride_i + j*stride_j] * b[j][0..kGroup) for i in [0,n), j in [0,n_j); N rows at a
-// time.
+// out[i][0..kGroup) (+)= sum_j a[i*stride_i + j*stride_j] * b[j][0..kGroup) for i in [0,n), j in
+// [0,n_j); N rows at a time.
 template <class S, int N, bool kAdd>
-inline void multiply_rows(const float* a, int64_t stride_i, int64_t stride_j, int n_j, const float* b, float* out) {
+inline void multiply_rows(const float* a, int64_t stride_i, int64_t stride_j, int n_j,
+                          const float* b, float* out) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   Vec sum[N][2];
@@ -56,24 +60,28 @@ inline void multiply_rows(const float* a, int64_t stride_i, int64_t stride_j, in
 }
 
 template <class S, bool kAdd>
-inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, int n_j, const float* b, float* out) {
+inline void multiply(const float* a, int64_t stride_i, int64_t stride_j, int n, int n_j,
+                     const float* b, float* out) {
   constexpr int N = S::kLanes / 2, kGroup = 2 * S::kLanes;
   int i = 0;
-  for (; i + N <= n; i += N) multiply_rows<S, N, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
-  for (; i < n; i++) multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
+  for (; i + N <= n; i += N)
+    multiply_rows<S, N, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
+  for (; i < n; i++)
+    multiply_rows<S, 1, kAdd>(a + i * stride_i, stride_i, stride_j, n_j, b, out + i * kGroup);
 }
 
-// Which keys of a tile a row sees: diagonal: key t only if last[row] >= first + t; edge: only if last[row] <= edge_first + t.
-// The numbers are small, thus exact, where they are looked at.
+// Which keys of a tile a row sees: diagonal: key t only if last[row] >= first + t; edge: only if
+// last[row] <= edge_first + t. The numbers are small, thus exact, where they are looked at.
 struct Seen {
   bool diagonal, edge;
   float first, edge_first;
 };
 
-// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. A row that has seen no key yet
-// stays empty.
+// Scores p[n][kGroup] to weights; m, s and o of these rows are brought to the new maximum. A row
+// that has seen no key yet stays empty.
 template <class S>
-inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, float* m, float* s, float* o, int d) {
+inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, float* m, float* s,
+                         float* o, int d) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, kGroup = 2 * L;
   for (int u = 0; u < kGroup; u += L) {
@@ -100,7 +108,8 @@ inline void softmax_tile(float* p, int n, const Seen& sees, const float* last, f
   }
 }
 
-// Converting a tile of keys and values pays off over this many rows; their queries and outputs still fit the L2 cache.
+// Converting a tile of keys and values pays off over this many rows; their queries and outputs
+// still fit the L2 cache.
 inline int prefill_tile_simd(int g, int) { return g < 256 ? 256 / g : 1; }
 
 template <class S>
@@ -109,39 +118,48 @@ size_t prefill_scratch_bytes_simd(int n_q, int g, int d, int) {
 }
 
 template <class S>
-void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0, int64_t window,
-                         const void* const* blocks, int block_size, KvType type, float* out, int64_t ldo, void* scratch) {
+void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
+                         int64_t window, const void* const* blocks, int block_size, KvType type,
+                         float* out, int64_t ldo, void* scratch) {
   constexpr int kGroup = PrefillScratch<S>::kGroup;
   const PrefillScratch<S> a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   const float scale = 1 / __builtin_sqrtf(static_cast<float>(d));
   for (int row = 0; row < a.rows; row++) {
-    const int i = row < n_rows ? row / g : n_q - 1;  // rows that only fill up the last group see what its last row sees
+    const int i =
+        row < n_rows ? row / g
+                     : n_q - 1;  // rows that only fill up the last group see what its last row sees
     float* to = a.q + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
-    for (int j = 0; j < d; j++) to[j * kGroup] = row < n_rows ? q[i * ldq + row % g * d + j] * scale : 0;
+    for (int j = 0; j < d; j++)
+      to[j * kGroup] = row < n_rows ? q[i * ldq + row % g * d + j] * scale : 0;
     a.m[row] = kNegInf, a.s[row] = 0, a.last[row] = static_cast<float>(i);
   }
   for (int64_t j = 0; j < static_cast<int64_t>(a.rows) * d; j++) a.o[j] = 0;
 
   const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
-  const int64_t seen_from = window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
+  const int64_t seen_from =
+      window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int64_t t = 0; t < n;) {  // a piece: the part of one block that lies in this tile
       const int64_t in_block = (t0 + t) % block_size;
       const int64_t piece = block_size - in_block < n - t ? block_size - in_block : n - t;
-      const char* key = static_cast<const char*>(blocks[(t0 + t) / block_size]) + in_block * d * element;
+      const char* key =
+          static_cast<const char*>(blocks[(t0 + t) / block_size]) + in_block * d * element;
       kv_load<S>(key, piece * d, type, a.k + t * d);
       kv_load<S>(key + block_size * d * element, piece * d, type, a.v + t * d);
       t += piece;
     }
     for (int row = 0; row < a.rows; row += kGroup) {
-      if (t0 - pos0 > static_cast<int64_t>(a.last[row + kGroup - 1])) continue;  // no row of the group sees this tile
-      const int64_t edge = t0 - pos0 + window - 1;  // key t is in the window of rows whose last[] <= edge + t
-      if (window > 0 && static_cast<int64_t>(a.last[row]) > edge + n - 1) break;  // nor does any later one
+      if (t0 - pos0 > static_cast<int64_t>(a.last[row + kGroup - 1]))
+        continue;  // no row of the group sees this tile
+      const int64_t edge =
+          t0 - pos0 + window - 1;  // key t is in the window of rows whose last[] <= edge + t
+      if (window > 0 && static_cast<int64_t>(a.last[row]) > edge + n - 1)
+        break;  // nor does any later one
       const Seen sees{t0 - pos0 + n - 1 > static_cast<int64_t>(a.last[row]),
-                      window > 0 && static_cast<int64_t>(a.last[row + kGroup - 1]) > edge, static_cast<float>(t0 - pos0),
-                      static_cast<float>(edge)};
+                      window > 0 && static_cast<int64_t>(a.last[row + kGroup - 1]) > edge,
+                      static_cast<float>(t0 - pos0), static_cast<float>(edge)};
       float* o = a.o + static_cast<int64_t>(row) * d;
       multiply<S, false>(a.k, d, 1, n, d, a.q + static_cast<int64_t>(row) * d, a.p);
       softmax_tile<S>(a.p, n, sees, a.last + row, a.m + row, a.s + row, o, d);

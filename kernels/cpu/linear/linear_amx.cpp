@@ -1,14 +1,15 @@
-// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest are AVX-512's: no gain from
-// tiles.)
+// Prefill product on the AMX bf16 tile unit, to f32-like accuracy. (Decode and the rest are
+// AVX-512's: no gain from tiles.)
 //
-// Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and three products are
-// summed in the f32 tiles: lo*hi + hi*hi + hi*lo. What is left out, lo*lo, is at most 2^-16 of |a||w|; typical errors,
-// random in sign, are ten times smaller. BF16 weights are their own hi and need two products. The unit flushes
-// subnormals to zero.
+// Both operands are split into two bf16 numbers, v = hi + lo with |v - hi - lo| <= 2^-17 |v|, and
+// three products are summed in the f32 tiles: lo*hi + hi*hi + hi*lo. What is left out, lo*lo, is at
+// most 2^-16 of |a||w|; typical errors, random in sign, are ten times smaller. BF16 weights are
+// their own hi and need two products. The unit flushes subnormals to zero.
 //
-// packed a: for each 16 rows, for each 32 columns (a step, k padded with zeros): hi tile, lo tile, each [16][32] bf16.
-// panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel, then the lo tiles, each [16 pairs of
-// k][16 columns][2] bf16 as TDPBF16PS wants its second operand.
+// packed a: for each 16 rows, for each 32 columns (a step, k padded with zeros): hi tile, lo tile,
+// each [16][32] bf16. panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel,
+// then the lo tiles, each [16 pairs of k][16 columns][2] bf16 as TDPBF16PS wants its second
+// operand.
 #include "kernels/cpu/linear/linear_avx512.h"
 #include "kernels/cpu/linear/linear_blocks.h"
 
@@ -20,7 +21,7 @@ constexpr int kStep = 32;  // values of k in a tile
 constexpr int kTileBytes = 1024;
 constexpr int kCols = 32;        // columns of a panel
 constexpr int kChunkSteps = 16;  // steps in a panel: 64 KB, as much as of 32 rows of a
-constexpr int kGroup = 8;        // panels filled together: each piece of a, once near, meets all of them
+constexpr int kGroup = 8;  // panels filled together: each piece of a, once near, meets all of them
 constexpr int64_t kPanelBytes = 4 * kTileBytes;  // of one step
 constexpr int64_t kRowsBytes = 2 * kTileBytes;   // of one step of 16 rows of a
 
@@ -30,13 +31,15 @@ size_t gemm_pack_bytes(int64_t m, int64_t k) {
   return static_cast<size_t>(round_up(m, kTile) / kTile * steps_of(k) * kRowsBytes);
 }
 size_t gemm_scratch_bytes(int64_t k) {
-  return static_cast<size_t>(kGroup * least(steps_of(k), kChunkSteps) * kPanelBytes + 4 * kTileBytes);
+  return static_cast<size_t>(kGroup * least(steps_of(k), kChunkSteps) * kPanelBytes +
+                             4 * kTileBytes);
 }
 
 inline __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 inline __m512 floats(__m512i v) { return _mm512_castsi512_ps(v); }
 
-void gemm_pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1, void* packed) {
+void gemm_pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+               void* packed) {
   const int64_t steps = steps_of(k);
   for (int64_t i = m0; i < round_up(m1, kTile); ++i) {
     uint8_t* dst = static_cast<uint8_t*>(packed) + i / kTile * steps * kRowsBytes + i % kTile * 64;
@@ -61,27 +64,32 @@ void gemm_pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, in
   }
 }
 
-// Values of two neighbouring k for 16 columns, split and interleaved into row pair of the hi and lo tiles. Rounds half
-// away from zero by integer arithmetic, so a NaN must not have all its payload bits set (see canonical).
+// Values of two neighbouring k for 16 columns, split and interleaved into row pair of the hi and lo
+// tiles. Rounds half away from zero by integer arithmetic, so a NaN must not have all its payload
+// bits set (see canonical).
 inline void put_pair(uint8_t* hi_tile, uint8_t* lo_tile, int pair, __m512 even, __m512 odd) {
-  const __m512i half = _mm512_set1_epi32(0x8000), top = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i half = _mm512_set1_epi32(0x8000),
+                top = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   const __m512i e = _mm512_add_epi32(bits(even), half), o = _mm512_add_epi32(bits(odd), half);
   const __m512 le = _mm512_sub_ps(even, floats(_mm512_and_si512(e, top)));
   const __m512 lo = _mm512_sub_ps(odd, floats(_mm512_and_si512(o, top)));
   const __m512i re = _mm512_add_epi32(bits(le), half), ro = _mm512_add_epi32(bits(lo), half);
   // (o & top) | (e >> 16) in one operation: f(a,b,c) = (a & b) | c
-  _mm512_store_si512(hi_tile + pair * 64, _mm512_ternarylogic_epi32(o, top, _mm512_srli_epi32(e, 16), 0xea));
-  _mm512_store_si512(lo_tile + pair * 64, _mm512_ternarylogic_epi32(ro, top, _mm512_srli_epi32(re, 16), 0xea));
+  _mm512_store_si512(hi_tile + pair * 64,
+                     _mm512_ternarylogic_epi32(o, top, _mm512_srli_epi32(e, 16), 0xea));
+  _mm512_store_si512(lo_tile + pair * 64,
+                     _mm512_ternarylogic_epi32(ro, top, _mm512_srli_epi32(re, 16), 0xea));
 }
 inline __m512 canonical(__m512 v) {
-  return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), V16::set1(__builtin_nanf("")));
+  return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q),
+                            V16::set1(__builtin_nanf("")));
 }
 
-// Fills the tiles of 16 columns (rows w, w + row_bytes, ... of W, the first n of which exist) for values k0..k0+32 of
-// k.
+// Fills the tiles of 16 columns (rows w, w + row_bytes, ... of W, the first n of which exist) for
+// values k0..k0+32 of k.
 template <WType T>
-inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k, uint8_t* hi,
-                       uint8_t* lo) {
+inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k,
+                       uint8_t* hi, uint8_t* lo) {
   __m512 r[16];
   for (int part = 0; part < 2; ++part) {
     const int64_t left = least(16, k - k0 - 16 * part);
@@ -99,8 +107,8 @@ inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k
 
 // BF16 pairs are moved as they are.
 template <>
-inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t k, uint8_t* hi,
-                                    uint8_t*) {
+inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0,
+                                    int64_t k, uint8_t* hi, uint8_t*) {
   const int64_t left = k - k0;
   const __mmask32 mask = left >= kStep ? ~0u : (1u << left) - 1;
   __m512 r[16];
@@ -110,12 +118,13 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < 16; ++i) V16::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
-// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist): they are transposed
-// in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of the 16 rows' scales, times 2^-24, as a
-// byte is left in the top byte of its lane; m is taken away (kMin).
+// Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist):
+// they are transposed in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of
+// the 16 rows' scales, times 2^-24, as a byte is left in the top byte of its lane; m is taken away
+// (kMin).
 template <bool kMin>
-inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d, __m512 m, uint8_t* hi,
-                            uint8_t* lo) {
+inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d,
+                            __m512 m, uint8_t* hi, uint8_t* lo) {
   const __m512i top = _mm512_set1_epi32(static_cast<int>(0xff000000u));
   for (int part = 0; part < 2; ++part) {
     __m512i r[4];  // r[j] lane l: 16 bytes of row 4l + j
@@ -124,16 +133,20 @@ inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, con
       __m512i v = _mm512_setzero_si512();
       if (j < n) v = _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
       if (j + 4 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * stride)));
+        v = _mm512_mask_broadcast_i32x4(
+            v, 0x00f0, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 4 * stride)));
       if (j + 8 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * stride)));
+        v = _mm512_mask_broadcast_i32x4(
+            v, 0x0f00, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * stride)));
       if (j + 12 < n)
-        v = _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * stride)));
+        v = _mm512_mask_broadcast_i32x4(
+            v, 0xf000, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 12 * stride)));
       r[j] = v;
     }
     const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
     const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), e = _mm512_unpackhi_epi32(r[2], r[3]);
-    const __m512i q[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, e),
+    const __m512i q[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c),
+                          _mm512_unpacklo_epi64(b, e),
                           _mm512_unpackhi_epi64(b, e)};  // q[i] lane r: values 4i..4i+3 of row r
     const auto value = [&](__m512i v) {
       const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(v), d[part]);
@@ -153,16 +166,18 @@ inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, con
 
 // A Q8_0 step is one block of 16 rows.
 template <>
-inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0, int64_t, uint8_t* hi,
-                                    uint8_t* lo) {
+inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k0,
+                                    int64_t, uint8_t* hi, uint8_t* lo) {
   const uint8_t* block = w + k0 / kQ8 * kQ8Bytes;
   alignas(64) uint16_t scale[16] = {};
   for (int i = 0; i < n; ++i) scale[i] = load_u16(block + i * row_bytes);
-  const __m512 one = canonical(_mm512_mul_ps(V16::load_f16(scale), V16::set1(0x1p-24f))), d[2] = {one, one};
+  const __m512 one = canonical(_mm512_mul_ps(V16::load_f16(scale), V16::set1(0x1p-24f))),
+               d[2] = {one, one};
   fill_from_bytes<false>(block + 2, row_bytes, n, d, V16::zero(), hi, lo);
 }
 
-// One block of 16 rows of a type with 4 to 6 bits: codes less their offset, and what goes with each 16 (Q6_K) or 32.
+// One block of 16 rows of a type with 4 to 6 bits: codes less their offset, and what goes with each
+// 16 (Q6_K) or 32.
 struct Codes {
   alignas(64) uint8_t q[16][kMaxBlockValues];
   alignas(64) float d[16][16], m[8][16];  // [group][row], d times 2^-24
@@ -203,8 +218,10 @@ inline void take_codes(const uint8_t* b, int row, Codes* c) {
     for (int pair = 0; pair < 4; ++pair)
       for (int l = 0; l < 32; ++l) {
         int low = from[32 * pair + l] & 15, up = from[32 * pair + l] >> 4;
-        if (T == WType::Q5_K) low |= (high[l] >> 2 * pair & 1) << 4, up |= (high[l] >> (2 * pair + 1) & 1) << 4;
-        q[64 * pair + l] = static_cast<uint8_t>(low), q[64 * pair + 32 + l] = static_cast<uint8_t>(up);
+        if (T == WType::Q5_K)
+          low |= (high[l] >> 2 * pair & 1) << 4, up |= (high[l] >> (2 * pair + 1) & 1) << 4;
+        q[64 * pair + l] = static_cast<uint8_t>(low),
+                      q[64 * pair + 32 + l] = static_cast<uint8_t>(up);
       }
     const float d = half(0), dmin = half(2);
     for (int g = 0; g < 8; ++g) {
@@ -216,16 +233,18 @@ inline void take_codes(const uint8_t* b, int row, Codes* c) {
   }
 }
 
-// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; those of a step lie kPanelBytes after
-// those of the one before.
+// Tiles of one block (kBlockSteps steps) of 16 rows, the first n of which exist; those of a step
+// lie kPanelBytes after those of the one before.
 template <WType T>
 inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* hi, uint8_t* lo) {
   Codes c;
   if (n < 16) memset(&c, 0, sizeof c);
   for (int i = 0; i < n; ++i) take_codes<T>(w + i * row_bytes, i, &c);
-  for (int s = 0; s < dtype_info(T).block_values / kStep; ++s, hi += kPanelBytes, lo += kPanelBytes) {
+  for (int s = 0; s < dtype_info(T).block_values / kStep;
+       ++s, hi += kPanelBytes, lo += kPanelBytes) {
     const int g = T == WType::Q6_K ? 2 * s : s;
-    const __m512 d[2] = {canonical(V16::load(c.d[g])), canonical(V16::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
+    const __m512 d[2] = {canonical(V16::load(c.d[g])),
+                         canonical(V16::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
     const __m512 m = has_min(T) ? canonical(V16::load(c.m[s])) : V16::zero();
     fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, kMaxBlockValues, n > 0 ? 16 : 0, d, m, hi, lo);
   }
@@ -244,11 +263,12 @@ struct Sums {
   int64_t stride;  // bytes
 };
 
-// Sums of one (Two: two) tiles of 16 rows by 32 columns over some steps. Tiles 0..3 sums, 4 and 5 of a, 6 and 7 of W.
-// The order of the three products is the same everywhere, so an element's bits do not depend on its tile.
+// Sums of one (Two: two) tiles of 16 rows by 32 columns over some steps. Tiles 0..3 sums, 4 and 5
+// of a, 6 and 7 of W. The order of the three products is the same everywhere, so an element's bits
+// do not depend on its tile.
 template <bool Two, bool WithLo>
-inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel, int64_t steps, const Sums& c,
-                     bool more) {
+inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel, int64_t steps,
+                     const Sums& c, bool more) {
   if (more) {
     _tile_loadd(0, c.at[0], c.stride);
     _tile_loadd(1, c.at[1], c.stride);
@@ -302,22 +322,25 @@ inline void multiply(const uint8_t* a0, const uint8_t* a1, const uint8_t* panel,
 }
 
 // [rows][cols] of c to or from the start of an edge buffer of [32][32].
-inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, int64_t rows, int64_t cols) {
+inline void copy_edge(float* dst, int64_t ldd, const float* src, int64_t lds, int64_t rows,
+                      int64_t cols) {
   for (int64_t i = 0; i < rows; ++i) memcpy(dst + i * ldd, src + i * lds, sizeof(float) * cols);
 }
 
 template <WType T>
-void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* packed, int64_t m, float* c, int64_t ldc,
-         uint8_t* panels) {
+void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* packed, int64_t m,
+         float* c, int64_t ldc, uint8_t* panels) {
   constexpr bool kWithLo = T != WType::BF16;
   constexpr int64_t kBlockSteps = has_256(T) ? kMaxBlockValues / kStep : 1;
   static_assert(kChunkSteps % kBlockSteps == 0);
-  const int64_t row_bytes = bytes_of_row(T, k), steps = steps_of(k), rows_bytes = steps * kRowsBytes;
+  const int64_t row_bytes = bytes_of_row(T, k), steps = steps_of(k),
+                rows_bytes = steps * kRowsBytes;
   const int64_t panel_bytes = least(steps, kChunkSteps) * kPanelBytes;
   float* edge = reinterpret_cast<float*>(panels + kGroup * panel_bytes);
   for (int64_t group = r0; group < r1; group += kGroup * kCols)
     for (int64_t s0 = 0; s0 < steps; s0 += kChunkSteps) {
-      const int64_t n = least(kChunkSteps, steps - s0), group_end = least(group + kGroup * kCols, r1);
+      const int64_t n = least(kChunkSteps, steps - s0),
+                    group_end = least(group + kGroup * kCols, r1);
       uint8_t* panel = panels;
       for (int64_t r = group; r < group_end; r += kCols, panel += panel_bytes)
         for (int64_t s = 0; s < n; s += kBlockSteps)
@@ -326,8 +349,8 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
             const int64_t valid = least(16, group_end - r - 16 * part), at = (s0 + s) * kStep;
             const uint8_t* rows = w + (r + 16 * part) * row_bytes;
             if constexpr (has_blocks(T))
-              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes, row_bytes, valid, hi,
-                            hi + 2 * kTileBytes);
+              fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes,
+                            row_bytes, valid, hi, hi + 2 * kTileBytes);
             else fill_tiles<T>(rows, row_bytes, valid, at, k, hi, hi + 2 * kTileBytes);
           }
       for (int64_t i = 0; i < m; i += 2 * kTile) {
@@ -342,7 +365,9 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
           const int64_t ld = whole ? ldc : kCols;
           const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
           if (!whole && more) copy_edge(edge, kCols, out, ldc, rows, cols);
-          __asm__ volatile("" ::: "memory");  // the tile intrinsics of GCC 12 do not say that they read memory
+          __asm__ volatile(
+              "" ::
+                  : "memory");  // the tile intrinsics of GCC 12 do not say that they read memory
           if (rows > kTile) multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, n, sums, more);
           else multiply<false, kWithLo>(a0, a0, panel, n, sums, more);
           if (!whole) copy_edge(out, ldc, edge, kCols, rows, cols);
@@ -351,8 +376,8 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
     }
 }
 
-void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m, float* c,
-          int64_t ldc, void* scratch) {
+void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+          int64_t m, float* c, int64_t ldc, void* scratch) {
   const uint8_t *wb = static_cast<const uint8_t*>(w), *a = static_cast<const uint8_t*>(packed);
   uint8_t* panel = static_cast<uint8_t*>(scratch);
   const TileConfig config;

@@ -17,16 +17,21 @@ struct V8 {
   static F set1(float v) { return _mm256_set1_ps(v); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, F v) { _mm256_storeu_ps(p, v); }
-  static __m256i first(int n) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLanes + 8 - n)); }
+  static __m256i first(int n) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLanes + 8 - n));
+  }
   static F load_part(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
   static void store_part(float* p, int n, F v) { _mm256_maskstore_ps(p, first(n), v); }
-  static F load_f16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+  static F load_f16(const void* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
   static F load_bf16(const void* p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
   static F load_i8(const void* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
   }
   static float scale_f16(const void* p) { return _cvtsh_ss(load_u16(p)); }
   static void load_pairs(const float* p, F* even, F* odd) {
@@ -45,7 +50,8 @@ struct V8 {
   static F select_negative(F sign, F yes, F no) { return _mm256_blendv_ps(no, yes, sign); }
   static F round(F v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F ldexp(F v, F n) {  // two steps, for a subnormal result
-    const __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1), bias = _mm256_set1_epi32(127);
+    const __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1),
+                  bias = _mm256_set1_epi32(127);
     const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
     return mul(mul(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
@@ -59,7 +65,8 @@ struct V8 {
     __m256d a = _mm256_setzero_pd(), b = a;
     int64_t j = 0;
     for (; j + 8 <= n; j += 8) {
-      const __m256d lo = _mm256_cvtps_pd(_mm_loadu_ps(x + j)), hi = _mm256_cvtps_pd(_mm_loadu_ps(x + j + 4));
+      const __m256d lo = _mm256_cvtps_pd(_mm_loadu_ps(x + j)),
+                    hi = _mm256_cvtps_pd(_mm_loadu_ps(x + j + 4));
       a = _mm256_fmadd_pd(lo, lo, a);
       b = _mm256_fmadd_pd(hi, hi, b);
     }
@@ -96,13 +103,15 @@ void act_prepare(WType type, const float* x, int64_t cols, void* act) {
   else f32_act_prepare(x, cols, act);
 }
 
-// A Q8_0 row: each block is summed with its bare int8 values, then scaled; even and odd blocks are two chains.
+// A Q8_0 row: each block is summed with its bare int8 values, then scaled; even and odd blocks are
+// two chains.
 template <int N>
 struct Q8Group {
-  static inline __attribute__((always_inline)) void block(const uint8_t* b, const float* x, int64_t stride, __m256* acc,
-                                                          int step) {
+  static inline __attribute__((always_inline)) void block(const uint8_t* b, const float* x,
+                                                          int64_t stride, __m256* acc, int step) {
     const __m256 d = V8::set1(V8::scale_f16(b));
-    const __m256 q0 = V8::load_i8(b + 2), q1 = V8::load_i8(b + 10), q2 = V8::load_i8(b + 18), q3 = V8::load_i8(b + 26);
+    const __m256 q0 = V8::load_i8(b + 2), q1 = V8::load_i8(b + 10), q2 = V8::load_i8(b + 18),
+                 q3 = V8::load_i8(b + 26);
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const float* p = x + i * stride;
@@ -113,7 +122,8 @@ struct Q8Group {
       acc[i * step] = V8::fma(t, d, acc[i * step]);
     }
   }
-  static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
+  static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
+                  int64_t ldy) {
     __m256 acc[2 * N];
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * N; ++i) acc[i] = V8::zero();
@@ -129,14 +139,15 @@ struct Q8Group {
   }
 };
 
-void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-          int64_t ldy) {
+void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+          int64_t n, float* y, int64_t ldy) {
   switch (type) {
     case WType::F32: return gemv_float<V8, WType::F32, 2>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::F16: return gemv_float<V8, WType::F16, 2>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::BF16: return gemv_float<V8, WType::BF16, 2>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q8_0:
-      return for_rows<Q8Group, 4>(w, bytes_of_row(type, cols), cols, r0, r1, static_cast<const float*>(acts),
+      return for_rows<Q8Group, 4>(w, bytes_of_row(type, cols), cols, r0, r1,
+                                  static_cast<const float*>(acts),
                                   static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
     default: return blocks_gemv_avx2(type, w, cols, r0, r1, acts, n, y, ldy);
   }

@@ -1,12 +1,13 @@
-// Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the decode products of quantised weights, which
-// are in exact integers (4 to 6 bits: linear_blocks_avx512.cpp). For Q8_0:
+// Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the decode products of
+// quantised weights, which are in exact integers (4 to 6 bits: linear_blocks_avx512.cpp). For Q8_0:
 //
-// A block of 32 activations becomes 22-bit integers x = s * (65536 hi + 256 mid + lo), s a power of two, so that the
-// rounding (2^-22 of the block's largest value) is no worse than that of f32 sums. vpdpbusd multiplies unsigned by
-// signed bytes: mid and lo are unsigned and take the int8 weights as they are; hi is signed and takes the weights plus
-// 128, which the starting value of the sum, -128 * (sum of 4 hi), undoes. The three partial sums share one register by
-// shifts (at most 4*128*2^21 < 2^31), so that only one conversion and one FMA remain for 64 weights. On one core this
-// reads weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does
+// A block of 32 activations becomes 22-bit integers x = s * (65536 hi + 256 mid + lo), s a power of
+// two, so that the rounding (2^-22 of the block's largest value) is no worse than that of f32 sums.
+// vpdpbusd multiplies unsigned by signed bytes: mid and lo are unsigned and take the int8 weights
+// as they are; hi is signed and takes the weights plus 128, which the starting value of the sum,
+// -128 * (sum of 4 hi), undoes. The three partial sums share one register by shifts (at most
+// 4*128*2^21 < 2^31), so that only one conversion and one FMA remain for 64 weights. On one core
+// this reads weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does
 // (tools/bench/linear_bench.cpp).
 #include "kernels/cpu/linear/linear_avx512.h"
 
@@ -36,8 +37,9 @@ inline __m512i load_one(const uint8_t* block) {
 constexpr int kScaleChunk = 64;  // blocks whose scales are held at a time (2,048 columns)
 static_assert(kScaleChunk % kScaleGroup == 0);
 
-// The f16 scales of one chunk of R rows. They are copied out of the blocks one step before they are needed: the copy
-// also fetches the rows ahead, and the wide load that converts them does not wait for the narrow stores.
+// The f16 scales of one chunk of R rows. They are copied out of the blocks one step before they are
+// needed: the copy also fetches the rows ahead, and the wide load that converts them does not wait
+// for the narrow stores.
 template <int R>
 struct Scales {
   alignas(64) uint16_t f16[R][kScaleChunk];
@@ -61,8 +63,8 @@ struct Q8Tile {
   int64_t ldy;
   int64_t ahead;  // prefetch distance
 
-  // At least two groups of R rows, as the scales of the next one are read while this one is worked on, and at least two
-  // pages, which the hardware does not cross by itself.
+  // At least two groups of R rows, as the scales of the next one are read while this one is worked
+  // on, and at least two pages, which the hardware does not cross by itself.
   Q8Tile(const void* w, int64_t cols, const void* act, float* y, int64_t ldy)
       : w(static_cast<const uint8_t*>(w)),
         row_bytes(bytes_of_row(WType::Q8_0, cols)),
@@ -101,14 +103,17 @@ struct Q8Tile {
       }
   }
 
-  inline __attribute__((always_inline)) void chunk(int64_t r, int64_t b0, int64_t n, const Scales<R>& scales,
+  inline __attribute__((always_inline)) void chunk(int64_t r, int64_t b0, int64_t n,
+                                                   const Scales<R>& scales,
                                                    __m512 (&sums)[R][N]) const {
     alignas(64) float d[R][N][kScaleChunk];  // weight scale times activation scale
     for (int i = 0; i < N; ++i) {
-      const float* s = reinterpret_cast<const float*>(act + i * act_stride + n_limbs * sizeof(Limbs)) + b0;
+      const float* s =
+          reinterpret_cast<const float*>(act + i * act_stride + n_limbs * sizeof(Limbs)) + b0;
       for (int j = 0; j < R; ++j)
         for (int64_t b = 0; b < n; b += kScaleGroup)
-          _mm512_store_ps(d[j][i] + b, _mm512_mul_ps(_mm512_load_ps(s + b), V16::load_f16(scales.f16[j] + b)));
+          _mm512_store_ps(d[j][i] + b,
+                          _mm512_mul_ps(_mm512_load_ps(s + b), V16::load_f16(scales.f16[j] + b)));
     }
     __m512 acc[R][N];
 #pragma GCC unroll 4
@@ -139,12 +144,15 @@ struct Q8Tile {
     }
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
-      const Limbs* l = reinterpret_cast<const Limbs*>(reinterpret_cast<const uint8_t*>(limbs) + i * act_stride);
-      const __m512i hi = _mm512_load_si512(l->hi), mid = _mm512_load_si512(l->mid), lo = _mm512_load_si512(l->lo);
+      const Limbs* l =
+          reinterpret_cast<const Limbs*>(reinterpret_cast<const uint8_t*>(limbs) + i * act_stride);
+      const __m512i hi = _mm512_load_si512(l->hi), mid = _mm512_load_si512(l->mid),
+                    lo = _mm512_load_si512(l->lo);
       const __m512i start = _mm512_load_si512(l->start);
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j) {
-        const __m512 scale = _mm512_mask_broadcastss_ps(V16::set1(d[j][i][b]), 0xff00, _mm_load_ss(&d[j][i][b + 1]));
+        const __m512 scale =
+            _mm512_mask_broadcastss_ps(V16::set1(d[j][i][b]), 0xff00, _mm_load_ss(&d[j][i][b + 1]));
         __m512i t = _mm512_dpbusd_epi32(start, _mm512_xor_si512(q[j], flip), hi);
         t = _mm512_dpbusd_epi32(_mm512_slli_epi32(t, 8), mid, q[j]);
         t = _mm512_dpbusd_epi32(_mm512_slli_epi32(t, 8), lo, q[j]);
@@ -154,13 +162,16 @@ struct Q8Tile {
   }
 };
 
-void gemv_q8(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
+void gemv_q8(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+             float* y, int64_t ldy) {
   const int64_t row_bytes = bytes_of_row(WType::Q8_0, cols);
   const int64_t stride = static_cast<int64_t>(act_bytes(WType::Q8_0, cols));
-  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
+  const int64_t fit = (int64_t{512} << 10) /
+                      (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
   const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 4 ? 4 : fit / 4 * 4;
   for (int64_t rc = r0; rc < r1; rc += chunk) {
-    const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2, fours = rc + (re - rc) / 4 * 4;
+    const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2,
+                  fours = rc + (re - rc) / 4 * 4;
     for (int64_t i = 0; i < n;) {
       const uint8_t* x = static_cast<const uint8_t*>(acts) + i * stride;
       float* out = y + i * ldy;
@@ -181,8 +192,8 @@ void gemv_q8(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* ac
   }
 }
 
-void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-          int64_t ldy) {
+void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+          int64_t n, float* y, int64_t ldy) {
   switch (type) {
     case WType::F32: return gemv_float<V16, WType::F32, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::F16: return gemv_float<V16, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);

@@ -1,7 +1,7 @@
-// Decode products of the weights of 4 to 6 bits for AVX2, see linear_blocks.h. An activation is s (2^14 hi + lo), hi a
-// signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at most 2 * 63 * 128), lo meets them as
-// 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4 * 63 * 2^21 < 2^31. What the type takes off its codes
-// goes with the sums of the activations.
+// Decode products of the weights of 4 to 6 bits for AVX2, see linear_blocks.h. An activation is s
+// (2^14 hi + lo), hi a signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at
+// most 2 * 63 * 128), lo meets them as 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4
+// * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
 #include <immintrin.h>
 
 #include "kernels/cpu/linear/linear_blocks.h"
@@ -9,8 +9,8 @@
 namespace riffle::cpu {
 namespace {
 
-// Prepared activations: a Words for each 32 columns, a scale for each, then the sums of each (Q6_K: each 16), times the
-// offset of the codes if there is one. Padded with zeros to steps.
+// Prepared activations: a Words for each 32 columns, a scale for each, then the sums of each (Q6_K:
+// each 16), times the offset of the codes if there is one. Padded with zeros to steps.
 struct alignas(32) Words {
   int8_t hi[32];
   int16_t lo_even[16], lo_odd[16];
@@ -19,7 +19,9 @@ struct alignas(32) Words {
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
 inline int64_t groups_of(WType type, int64_t cols) { return round_up(cols, step_cols(type)) / 32; }
 
-inline __m256i load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m256i load32(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
 inline __m256i splat(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
 inline __m256i low_half(__m256i v) { return _mm256_and_si256(v, splat(15)); }
 inline __m256i high_half(__m256i v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), splat(15)); }
@@ -27,8 +29,8 @@ inline float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
 
 // 16 where bit j of high is set, for byte j.
 inline __m256i bit4_of(uint32_t high) {
-  const __m256i byte =
-      _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+  const __m256i byte = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2,
+                                        2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
   const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(high)), byte);
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), splat(16));
@@ -48,17 +50,20 @@ inline __m256i codes(const uint8_t* b, int g) {
     return _mm256_or_si256(v, bit4_of(bits));
   } else if constexpr (T == WType::Q6_K) {
     const int part = g / 4, quarter = g % 4;
-    const __m256i low = load32(b + 64 * part + quarter % 2 * 32), pairs = load32(b + 128 + 32 * part);
+    const __m256i low = load32(b + 64 * part + quarter % 2 * 32),
+                  pairs = load32(b + 128 + 32 * part);
     const __m256i high = quarter == 0   ? _mm256_slli_epi16(pairs, 4)
                          : quarter == 1 ? _mm256_slli_epi16(pairs, 2)
                          : quarter == 2 ? pairs
                                         : _mm256_srli_epi16(pairs, 2);
-    return _mm256_or_si256(quarter < 2 ? low_half(low) : high_half(low), _mm256_and_si256(high, splat(0x30)));
+    return _mm256_or_si256(quarter < 2 ? low_half(low) : high_half(low),
+                           _mm256_and_si256(high, splat(0x30)));
   } else {
     const __m256i q = load32(b + (T == WType::Q5_K ? 48 : 16) + g / 2 * 32);
     const __m256i v = g % 2 ? high_half(q) : low_half(q);
     if constexpr (T == WType::Q4_K) return v;
-    const __m256i all = load32(b + 16), high = g < 4 ? _mm256_slli_epi16(all, 4 - g) : _mm256_srli_epi16(all, g - 4);
+    const __m256i all = load32(b + 16),
+                  high = g < 4 ? _mm256_slli_epi16(all, 4 - g) : _mm256_srli_epi16(all, g - 4);
     return _mm256_or_si256(v, _mm256_and_si256(high, splat(16)));
   }
 }
@@ -77,20 +82,28 @@ struct Row {
         scales_at(groups_of(T, cols) * static_cast<int64_t>(sizeof(Words))),
         sums_at(scales_at + round_up(groups_of(T, cols), 8) * 4) {}
 
-  const float* scales(int i) const { return reinterpret_cast<const float*>(act + i * stride + scales_at); }
-  const float* sums(int i) const { return reinterpret_cast<const float*>(act + i * stride + sums_at); }
+  const float* scales(int i) const {
+    return reinterpret_cast<const float*>(act + i * stride + scales_at);
+  }
+  const float* sums(int i) const {
+    return reinterpret_cast<const float*>(act + i * stride + sums_at);
+  }
 
   // acc[i] += d[i] (codes . activations of group g).
   inline __attribute__((always_inline)) void group(__m256i code, int64_t g, const __m256 (&d)[N],
                                                    __m256 (&acc)[N]) const {
-    const __m256i even = _mm256_and_si256(code, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(code, 8);
+    const __m256i even = _mm256_and_si256(code, _mm256_set1_epi16(255)),
+                  odd = _mm256_srli_epi16(code, 8);
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g;
-      const auto at = [](const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); };
-      const __m256i hi = _mm256_madd_epi16(_mm256_maddubs_epi16(code, at(x->hi)), _mm256_set1_epi16(1 << 14));
-      const __m256i lo =
-          _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)), _mm256_madd_epi16(odd, at(x->lo_odd)));
+      const auto at = [](const void* p) {
+        return _mm256_load_si256(static_cast<const __m256i*>(p));
+      };
+      const __m256i hi =
+          _mm256_madd_epi16(_mm256_maddubs_epi16(code, at(x->hi)), _mm256_set1_epi16(1 << 14));
+      const __m256i lo = _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)),
+                                          _mm256_madd_epi16(odd, at(x->lo_odd)));
       acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(hi, lo)), d[i], acc[i]);
     }
   }
@@ -98,20 +111,24 @@ struct Row {
   // Blocks from b on, their first group of 32 columns being the g-th of the row.
   inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g, __m256 (&acc)[N],
                                                   __m256 (&low)[N]) const {
-    alignas(32) float each[N][16];  // scales of the weights, times those of the activations but for Q6_K
+    alignas(32) float
+        each[N][16];  // scales of the weights, times those of the activations but for Q6_K
     __m256 d[N];
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
       const auto halves = [b](int at) {
-        const uint64_t first = load_u16(b + at) | static_cast<uint64_t>(load_u16(b + at + block)) << 16;
-        const uint64_t second = load_u16(b + at + 2 * block) | static_cast<uint64_t>(load_u16(b + at + 3 * block))
-                                                                   << 16;
+        const uint64_t first = load_u16(b + at) | static_cast<uint64_t>(load_u16(b + at + block))
+                                                      << 16;
+        const uint64_t second = load_u16(b + at + 2 * block) |
+                                static_cast<uint64_t>(load_u16(b + at + 3 * block)) << 16;
         return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(first | second << 32)));
       };
-      const __m128 scale = halves(0), taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
+      const __m128 scale = halves(0),
+                   taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
       for (int i = 0; i < N; ++i) {
         _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(scales(i) + g)));
-        low[i] = _mm256_add_ps(low[i], _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i) + g))));
+        low[i] = _mm256_add_ps(low[i],
+                               _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i) + g))));
       }
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
@@ -124,22 +141,23 @@ struct Row {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b + 192 + 8 * h));
         const __m256 scale = _mm256_mul_ps(all, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
         _mm256_store_ps(each[0] + 8 * h, scale);
-        for (int i = 0; i < N; ++i) low[i] = _mm256_fmadd_ps(scale, _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
+        for (int i = 0; i < N; ++i)
+          low[i] = _mm256_fmadd_ps(scale, _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
       }
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {
-        const __m256 s =
-            _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k), _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
+        const __m256 s = _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k),
+                                         _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
         for (int i = 0; i < N; ++i) d[i] = _mm256_mul_ps(s, _mm256_broadcast_ss(scales(i) + g + k));
         group(codes<T>(b, k), g + k, d, acc);
       }
     } else {
       const __m128i bytes = scales_mins_k(b + 4);
-      const __m128 both =
-          _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
+      const __m128 both = _mm_cvtph_ps(
+          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
       const __m256 scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
-      const __m256 min =
-          _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)), floats_of_bytes(_mm_srli_si128(bytes, 8)));
+      const __m256 min = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
+                                       floats_of_bytes(_mm_srli_si128(bytes, 8)));
       for (int i = 0; i < N; ++i) {
         _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
         low[i] = _mm256_fmadd_ps(min, _mm256_load_ps(sums(i) + g), low[i]);
@@ -178,22 +196,27 @@ struct Row {
 };
 
 template <WType T, int N>
-inline void rows(const uint8_t* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1, const uint8_t* act,
-                 float* y, int64_t ldy) {
+inline void rows(const uint8_t* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1,
+                 const uint8_t* act, float* y, int64_t ldy) {
   const Row<T, N> one(act, cols);
-  for (int64_t r = r0; r < r1; ++r) one.row(w + r * row_bytes, cols, fetch_ahead(row_bytes), y + r, ldy);
+  for (int64_t r = r0; r < r1; ++r)
+    one.row(w + r * row_bytes, cols, fetch_ahead(row_bytes), y + r, ldy);
 }
 
 template <WType T>
-void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(T, cols), stride = static_cast<int64_t>(blocks_act_bytes_avx2(T, cols));
-  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
+void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+          float* y, int64_t ldy) {
+  const int64_t row_bytes = bytes_of_row(T, cols),
+                stride = static_cast<int64_t>(blocks_act_bytes_avx2(T, cols));
+  const int64_t fit = (int64_t{512} << 10) /
+                      (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
   const int64_t chunk = n <= 2 ? r1 - r0 : fit < 1 ? 1 : fit;
   const uint8_t *wb = static_cast<const uint8_t*>(w), *act = static_cast<const uint8_t*>(acts);
   for (int64_t rc = r0; rc < r1; rc += chunk) {
     const int64_t re = least(rc + chunk, r1);
     int64_t i = 0;
-    for (; i + 2 <= n; i += 2) rows<T, 2>(wb, row_bytes, cols, rc, re, act + i * stride, y + i * ldy, ldy);
+    for (; i + 2 <= n; i += 2)
+      rows<T, 2>(wb, row_bytes, cols, rc, re, act + i * stride, y + i * ldy, ldy);
     if (i < n) rows<T, 1>(wb, row_bytes, cols, rc, re, act + i * stride, y + i * ldy, ldy);
   }
 }
@@ -209,7 +232,8 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
   Words* words = static_cast<Words*>(act);
   const int64_t groups = groups_of(type, cols);
   float *scale = reinterpret_cast<float*>(words + groups), *sums = scale + round_up(groups, 8);
-  memset(words + cols / 32, 0, blocks_act_bytes_avx2(type, cols) - static_cast<size_t>(cols / 32) * sizeof(Words));
+  memset(words + cols / 32, 0,
+         blocks_act_bytes_avx2(type, cols) - static_cast<size_t>(cols / 32) * sizeof(Words));
   const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
   for (int64_t g = 0; g < cols / 32; ++g, x += 32) {
     uint32_t largest = 0;  // magnitudes are in the order of their bits
@@ -226,7 +250,8 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
     alignas(32) int32_t v[32];
     for (int j = 0; j < 32; j += 8) {  // 2^21 itself, by rounding, would not fit
       const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + j), up));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(v + j), _mm256_min_epi32(q, _mm256_set1_epi32((1 << 21) - 1)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(v + j),
+                         _mm256_min_epi32(q, _mm256_set1_epi32((1 << 21) - 1)));
     }
     for (int j = 0; j < 32; ++j) words[g].hi[j] = static_cast<int8_t>(v[j] >> 14);
     for (int j = 0; j < 16; ++j) {
@@ -237,13 +262,14 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
     // An infinity or NaN spoils the group's integers: let it be seen.
     scale[g] = finite ? power_of_two(e) : __builtin_nanf("");
     if (type == WType::Q6_K)
-      for (int half = 0; half < 2; ++half) sums[2 * g + half] = static_cast<float>(sum[half]) * scale[g] * taken;
+      for (int half = 0; half < 2; ++half)
+        sums[2 * g + half] = static_cast<float>(sum[half]) * scale[g] * taken;
     else sums[g] = static_cast<float>(sum[0] + sum[1]) * scale[g] * taken;
   }
 }
 
-void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
-                      float* y, int64_t ldy) {
+void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
+                      const void* acts, int64_t n, float* y, int64_t ldy) {
   switch (type) {
     case WType::Q4_0: return gemv<WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);

@@ -1,6 +1,7 @@
-// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes are unpacked to
-// unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid and lo as the signed operand. A sum of
-// 8 products stays below 8 * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
+// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes
+// are unpacked to unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid
+// and lo as the signed operand. A sum of 8 products stays below 8 * 63 * 2^21 < 2^31. What the type
+// takes off its codes goes with the sums of the activations.
 #include "kernels/cpu/linear/linear_avx512.h"
 #include "kernels/cpu/linear/linear_limbs.h"
 
@@ -10,7 +11,9 @@ namespace {
 inline __m512i splat(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
 inline __m512i low_half(__m512i v) { return _mm512_and_si512(v, splat(15)); }
 inline __m512i high_half(__m512i v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), splat(15)); }
-inline __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline __m128i load16(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 
 // 16 bytes at each of four places.
 inline __m512i load_four(const uint8_t* p, int stride) {
@@ -20,14 +23,16 @@ inline __m512i load_four(const uint8_t* p, int stride) {
   return _mm512_mask_broadcast_i32x4(v, 0xf000, load16(p + 3 * stride));
 }
 // Bit 4 of those codes whose bit of `high` is set.
-inline __m512i with_bit4(__m512i code, __mmask64 high) { return _mm512_mask_add_epi8(code, high, code, splat(16)); }
+inline __m512i with_bit4(__m512i code, __mmask64 high) {
+  return _mm512_mask_add_epi8(code, high, code, splat(16));
+}
 
 // A form F of blocks has:
 //   codes(p, u): the codes of a step, one vector for each limb
 //   Header, header(p): scales and minima of a step
-//   apply(h, x, low): scales times those of the activations x; what is to be taken away is added to low
-//   expand(d, k): of those, the scale of each lane of the k-th pair of limbs
-//   finish(acc, low): acc less low
+//   apply(h, x, low): scales times those of the activations x; what is to be taken away is added to
+//   low expand(d, k): of those, the scale of each lane of the k-th pair of limbs finish(acc, low):
+//   acc less low
 
 // Types of 32 values: four blocks at a time, as vectors of their first and of their second halves.
 template <WType T>
@@ -42,7 +47,8 @@ struct Small {
 
   static __m128 halves(const uint8_t* p) {
     const uint64_t low = load_u16(p) | static_cast<uint64_t>(load_u16(p + kBlock)) << 16;
-    const uint64_t high = load_u16(p + 2 * kBlock) | static_cast<uint64_t>(load_u16(p + 3 * kBlock)) << 16;
+    const uint64_t high = load_u16(p + 2 * kBlock) | static_cast<uint64_t>(load_u16(p + 3 * kBlock))
+                                                         << 16;
     return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(low | high << 32)));
   }
   static Header header(const uint8_t* p) {
@@ -57,22 +63,28 @@ struct Small {
       uint32_t h[4];
       for (int i = 0; i < 4; ++i) memcpy(&h[i], p + header + i * kBlock, 4);
       const uint64_t first = (h[0] & 0xffff) | h[1] << 16, first2 = (h[2] & 0xffff) | h[3] << 16;
-      const uint64_t second = h[0] >> 16 | (h[1] & 0xffff0000), second2 = h[2] >> 16 | (h[3] & 0xffff0000);
+      const uint64_t second = h[0] >> 16 | (h[1] & 0xffff0000),
+                     second2 = h[2] >> 16 | (h[3] & 0xffff0000);
       u[0] = with_bit4(u[0], _cvtu64_mask64(first | first2 << 32));
       u[1] = with_bit4(u[1], _cvtu64_mask64(second | second2 << 32));
     }
   }
   static __m512 apply(const Header& h, const float* x, Low* low) {
-    *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low) : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
+    *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low)
+                      : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
     return _mm512_castps128_ps512(_mm_mul_ps(h.scale, _mm_load_ps(x)));
   }
   static __m512 expand(__m512 d, int) {
-    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), d);
+    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                 d);
   }
-  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, _mm512_zextps128_ps512(low)); }
+  static __m512 finish(__m512 acc, Low low) {
+    return _mm512_sub_ps(acc, _mm512_zextps128_ps512(low));
+  }
 };
 
-// Q4_K and Q5_K: the first halves of groups 0, 2, 4, 6, their second halves, then those of groups 1, 3, 5, 7.
+// Q4_K and Q5_K: the first halves of groups 0, 2, 4, 6, their second halves, then those of groups
+// 1, 3, 5, 7.
 template <WType T>
 struct Large {
   static constexpr WType kType = T;
@@ -82,23 +94,30 @@ struct Large {
 
   static Header header(const uint8_t* p) {
     const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m128 d = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));  // d, dmin and what follows
+    const __m128 d = _mm_cvtph_ps(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));  // d, dmin and what follows
     return _mm512_mul_ps(_mm512_permutexvar_ps(lane, _mm512_castps128_ps512(d)),
                          _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_mins_k(p + 4))));
   }
   static void codes(const uint8_t* p, __m512i* u) {
     const uint8_t* q = p + (T == WType::Q5_K ? 48 : 16);
     const __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 64);
-    const __m512i first = _mm512_shuffle_i32x4(a, b, 0x88), second = _mm512_shuffle_i32x4(a, b, 0xdd);
-    u[0] = low_half(first), u[1] = low_half(second), u[2] = high_half(first), u[3] = high_half(second);
+    const __m512i first = _mm512_shuffle_i32x4(a, b, 0x88),
+                  second = _mm512_shuffle_i32x4(a, b, 0xdd);
+    u[0] = low_half(first), u[1] = low_half(second), u[2] = high_half(first),
+    u[3] = high_half(second);
     if constexpr (T == WType::Q5_K) {
-      const __m512i h0 = _mm512_broadcast_i32x4(load16(p + 16)), h1 = _mm512_broadcast_i32x4(load16(p + 32));
-      const __m512i even = _mm512_set_epi32(0x40404040, 0x40404040, 0x40404040, 0x40404040, 0x10101010, 0x10101010,
-                                            0x10101010, 0x10101010, 0x04040404, 0x04040404, 0x04040404, 0x04040404,
-                                            0x01010101, 0x01010101, 0x01010101, 0x01010101);
+      const __m512i h0 = _mm512_broadcast_i32x4(load16(p + 16)),
+                    h1 = _mm512_broadcast_i32x4(load16(p + 32));
+      const __m512i even =
+          _mm512_set_epi32(0x40404040, 0x40404040, 0x40404040, 0x40404040, 0x10101010, 0x10101010,
+                           0x10101010, 0x10101010, 0x04040404, 0x04040404, 0x04040404, 0x04040404,
+                           0x01010101, 0x01010101, 0x01010101, 0x01010101);
       const __m512i odd = _mm512_add_epi8(even, even);
-      u[0] = with_bit4(u[0], _mm512_test_epi8_mask(h0, even)), u[1] = with_bit4(u[1], _mm512_test_epi8_mask(h1, even));
-      u[2] = with_bit4(u[2], _mm512_test_epi8_mask(h0, odd)), u[3] = with_bit4(u[3], _mm512_test_epi8_mask(h1, odd));
+      u[0] = with_bit4(u[0], _mm512_test_epi8_mask(h0, even)),
+      u[1] = with_bit4(u[1], _mm512_test_epi8_mask(h1, even));
+      u[2] = with_bit4(u[2], _mm512_test_epi8_mask(h0, odd)),
+      u[3] = with_bit4(u[3], _mm512_test_epi8_mask(h1, odd));
     }
   }
   static __m512 apply(Header h, const float* x, Low* low) {
@@ -113,8 +132,8 @@ struct Large {
   static __m512 finish(__m512 acc, Low low) { return _mm512_mask_sub_ps(acc, 0xff00, acc, low); }
 };
 
-// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last eight: a pair of
-// limbs for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
+// Q6_K: of each 16 bytes of low halves of the two parts of a block the first eight, then the last
+// eight: a pair of limbs for the groups 0 to 3 and 8 to 11, another for 4 to 7 and 12 to 15.
 struct Six {
   static constexpr WType kType = WType::Q6_K;
   static constexpr int kBytes = dtype_info(kType).block_bytes;
@@ -127,14 +146,18 @@ struct Six {
   static void codes(const uint8_t* p, __m512i* u) {
     const __m512i pair = splat(0x30), shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
     const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
-    const __m512i ha = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 128)));
-    const __m512i hb = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 160)));
+    const __m512i ha =
+        _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 128)));
+    const __m512i hb =
+        _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 160)));
     for (int eight = 0; eight < 2; ++eight) {
       const __m512i low = eight ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
-      // Quarters 0 and 1 have their pairs at bits 0 and 2, quarters 2 and 3 at bits 4 and 6; all go to bit 4.
-      const __m512i high =
-          _mm512_srlv_epi64(eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
-      u[eight] = _mm512_ternarylogic_epi32(_mm512_slli_epi64(high, 4), pair, low_half(low), 0xea);  // (a & b) | c
+      // Quarters 0 and 1 have their pairs at bits 0 and 2, quarters 2 and 3 at bits 4 and 6; all go
+      // to bit 4.
+      const __m512i high = _mm512_srlv_epi64(
+          eight ? _mm512_unpackhi_epi64(ha, hb) : _mm512_unpacklo_epi64(ha, hb), shift);
+      u[eight] = _mm512_ternarylogic_epi32(_mm512_slli_epi64(high, 4), pair, low_half(low),
+                                           0xea);  // (a & b) | c
       u[2 + eight] = _mm512_ternarylogic_epi32(high, pair, high_half(low), 0xea);
     }
   }
@@ -206,14 +229,16 @@ struct Tile {
     }
   }
 
-  inline __attribute__((always_inline)) void step(const uint8_t* const (&p)[R], int64_t s, __m512 (&acc)[R][N],
+  inline __attribute__((always_inline)) void step(const uint8_t* const (&p)[R], int64_t s,
+                                                  __m512 (&acc)[R][N],
                                                   typename F::Low (&low)[R][N]) const {
     __m512i u[R][kLimbs];
     typename F::Header header[R];
 #pragma GCC unroll 4
     for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 4
-      for (int line = 0; line < F::kBytes; line += 64) _mm_prefetch(p[j] + ahead + line, _MM_HINT_T0);
+      for (int line = 0; line < F::kBytes; line += 64)
+        _mm_prefetch(p[j] + ahead + line, _MM_HINT_T0);
       F::codes(p[j], u[j]);
       header[j] = F::header(p[j]);
     }
@@ -243,10 +268,12 @@ struct Tile {
 };
 
 template <class F>
-void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y, int64_t ldy) {
+void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
+          float* y, int64_t ldy) {
   const int64_t row_bytes = bytes_of_row(F::kType, cols);
   const int64_t stride = static_cast<int64_t>(blocks_act_bytes_avx512(F::kType, cols));
-  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
+  const int64_t fit = (int64_t{512} << 10) /
+                      (row_bytes > 0 ? row_bytes : 1);  // rows to keep in L2 between activations
   const int64_t chunk = n == 1 || n == 2 || n == 4 ? r1 - r0 : fit < 2 ? 2 : fit / 2 * 2;
   for (int64_t rc = r0; rc < r1; rc += chunk) {
     const int64_t re = least(rc + chunk, r1), twos = rc + (re - rc) / 2 * 2;
@@ -279,30 +306,35 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
   Limbs* limbs = static_cast<Limbs*>(act);
   float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
   const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
-  memset(limbs + whole, 0, blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
-  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times the offset of the
-  // codes.
+  memset(limbs + whole, 0,
+         blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
+  // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times
+  // the offset of the codes.
   const int64_t groups = step_cols(type) / group_values(type);
   const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
   for (int64_t g = 0; g < cols / 32; ++g) {
     const __m512 v[2] = {_mm512_loadu_ps(x + 32 * g), _mm512_loadu_ps(x + 32 * g + 16)};
-    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
-    const bool finite = _mm512_fpclass_ps_mask(v[0], 0x99) == 0 && _mm512_fpclass_ps_mask(v[1], 0x99) == 0;
+    const float largest =
+        _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
+    const bool finite =
+        _mm512_fpclass_ps_mask(v[0], 0x99) == 0 && _mm512_fpclass_ps_mask(v[1], 0x99) == 0;
     const int e = finite ? fixed_exponent(largest) : 0;
     // An infinity or NaN spoils the group's integers: let it be seen.
     const float scale = finite ? power_of_two(e) : __builtin_nanf("");
     int32_t sum[2];
     for (int half = 0; half < 2; ++half) {
-      const __m512i q =
-          _mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, _mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
+      const __m512i q = _mm512_maskz_cvtps_epi32(
+          finite ? 0xffff : 0, _mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
       const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)),
-                                _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)), _mm512_cvtepi32_epi8(q)};
+                                _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)),
+                                _mm512_cvtepi32_epi8(q)};
       for (int eight = 0; eight < 2; ++eight) {
         const Place at = place_of(type, 4 * g + 2 * half + eight);
         Limbs* l = limbs + at.limb;
         void* const to[3] = {l->hi + at.at, l->mid + at.at, l->lo + at.at};
         for (int i = 0; i < 3; ++i)
-          _mm_storel_epi64(static_cast<__m128i*>(to[i]), eight ? _mm_unpackhi_epi64(bytes[i], bytes[i]) : bytes[i]);
+          _mm_storel_epi64(static_cast<__m128i*>(to[i]),
+                           eight ? _mm_unpackhi_epi64(bytes[i], bytes[i]) : bytes[i]);
       }
       if (type == WType::Q8_0) {
         const __m128i start = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
@@ -325,8 +357,8 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
   }
 }
 
-void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n,
-                        float* y, int64_t ldy) {
+void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
+                        const void* acts, int64_t n, float* y, int64_t ldy) {
   switch (type) {
     case WType::Q4_0: return gemv<Small<WType::Q4_0>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<Small<WType::Q4_1>>(w, cols, r0, r1, acts, n, y, ldy);

@@ -1,5 +1,5 @@
-// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for its own instruction
-// set.
+// Parts the linear_*.cpp files share. Everything has internal linkage: each file is compiled for
+// its own instruction set.
 #pragma once
 #include <cstring>
 
@@ -51,7 +51,8 @@ inline float weight_at(WType type, const uint8_t* row, int64_t j) {
     case WType::BF16: return f32_of_bf16(load_u16(row + j * 2));
     case WType::Q8_0: {
       const uint8_t* block = row + j / kQ8 * kQ8Bytes;
-      return f32_of_f16(load_u16(block)) * static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
+      return f32_of_f16(load_u16(block)) *
+             static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
     }
     default: return __builtin_nanf("");
   }
@@ -59,7 +60,8 @@ inline float weight_at(WType type, const uint8_t* row, int64_t j) {
 
 constexpr int kRopeMaxHalf = 512;  // half heads up to this size are unshuffled through the stack
 
-// Rotates one head of 2*half values; cs is [half][2] (cos, sin). Any size, no extra memory beyond the stack buffer.
+// Rotates one head of 2*half values; cs is [half][2] (cos, sin). Any size, no extra memory beyond
+// the stack buffer.
 inline void rope_head(float* x, int half, const float* cs, bool interleaved) {
   const int a = interleaved ? 2 : 1, b = interleaved ? 1 : half;  // pair j is x[a*j], x[a*j + b]
   for (int j = 0; j < half; ++j) {

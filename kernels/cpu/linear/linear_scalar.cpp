@@ -1,16 +1,20 @@
-// Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU. Sums are in double:
-// one chain of f32 sums would be the least accurate of all the kernels, and no faster.
+// Linear kernels in plain C++: the reference for the other files, and what runs on any other CPU.
+// Sums are in double: one chain of f32 sums would be the least accurate of all the kernels, and no
+// faster.
 #include "kernels/cpu/linear/quants.h"
 
 namespace riffle::cpu {
 namespace {
 
 size_t act_bytes(WType, int64_t cols) { return static_cast<size_t>(round_up(cols * 4, 64)); }
-void act_prepare(WType, const float* x, int64_t cols, void* act) { memcpy(act, x, sizeof(float) * cols); }
+void act_prepare(WType, const float* x, int64_t cols, void* act) {
+  memcpy(act, x, sizeof(float) * cols);
+}
 
-void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-          int64_t ldy) {
-  const int64_t row_bytes = bytes_of_row(type, cols), stride = static_cast<int64_t>(act_bytes(type, cols)) / 4;
+void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+          int64_t n, float* y, int64_t ldy) {
+  const int64_t row_bytes = bytes_of_row(type, cols),
+                stride = static_cast<int64_t>(act_bytes(type, cols)) / 4;
   for (int64_t r = r0; r < r1; ++r) {
     const uint8_t* row = static_cast<const uint8_t*>(w) + r * row_bytes;
     for (int64_t i = 0; i < n; ++i) {
@@ -20,16 +24,21 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
       float w_block[kMaxBlockValues];
       for (int64_t j = 0; j < cols; j += info.block_values) {
         dequant_block(type, row + j / info.block_values * info.block_bytes, w_block);
-        for (int b = 0; b < info.block_values; ++b) sum += static_cast<double>(w_block[b]) * x[j + b];
+        for (int b = 0; b < info.block_values; ++b)
+          sum += static_cast<double>(w_block[b]) * x[j + b];
       }
       y[i * ldy + r] = static_cast<float>(sum);
     }
   }
 }
 
-size_t gemm_pack_bytes(int64_t m, int64_t k) { return static_cast<size_t>(round_up(m * k * 4, 64)); }
-void gemm_pack(const float* a, int64_t lda, int64_t, int64_t k, int64_t m0, int64_t m1, void* packed) {
-  for (int64_t i = m0; i < m1; ++i) memcpy(static_cast<float*>(packed) + i * k, a + i * lda, sizeof(float) * k);
+size_t gemm_pack_bytes(int64_t m, int64_t k) {
+  return static_cast<size_t>(round_up(m * k * 4, 64));
+}
+void gemm_pack(const float* a, int64_t lda, int64_t, int64_t k, int64_t m0, int64_t m1,
+               void* packed) {
+  for (int64_t i = m0; i < m1; ++i)
+    memcpy(static_cast<float*>(packed) + i * k, a + i * lda, sizeof(float) * k);
 }
 size_t gemm_scratch_bytes(int64_t k) { return static_cast<size_t>(round_up(k * 4, 64)); }
 
@@ -38,8 +47,8 @@ void dequant_row(WType type, const void* w, int64_t cols, int64_t r, float* dst)
   dequant_blocks(type, row, cols, dst);
 }
 
-void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m, float* c,
-          int64_t ldc, void* scratch) {
+void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+          int64_t m, float* c, int64_t ldc, void* scratch) {
   float* row = static_cast<float*>(scratch);
   for (int64_t r = r0; r < r1; ++r) {
     dequant_row(type, w, k, r, row);
@@ -56,7 +65,8 @@ void rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float 
   for (int64_t i = 0; i < n; ++i, x += dim, out += dim) {
     double sum = 0;
     for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(x[j]) * x[j];
-    const float scale = static_cast<float>(1.0 / __builtin_sqrt(sum / static_cast<double>(dim) + eps));
+    const float scale =
+        static_cast<float>(1.0 / __builtin_sqrt(sum / static_cast<double>(dim) + eps));
     for (int64_t j = 0; j < dim; ++j) out[j] = x[j] * scale * weight[j];
   }
 }
@@ -74,8 +84,8 @@ void swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
-void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin, const int32_t* pos,
-          bool interleaved) {
+void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
+          const int32_t* pos, bool interleaved) {
   for (int64_t i = 0; i < n; ++i)
     for (int h = 0; h < n_heads; ++h)
       rope_head(x + i * ld + static_cast<int64_t>(h) * head_dim, head_dim / 2,

@@ -1,17 +1,19 @@
-// Linear kernels for any vector type V (linear_avx2.cpp: 8 floats, linear_avx512.h: 16). Internal linkage throughout.
+// Linear kernels for any vector type V (linear_avx2.cpp: 8 floats, linear_avx512.h: 16). Internal
+// linkage throughout.
 //
-// V provides: F (a vector of W floats), zero, set1, load, load_part (the first n lanes, others 0), store, store_part,
-// load_f16, load_bf16, load_i8 (W weights of that form as f32), load_pairs (2W values into evens and odds), add, mul,
-// div, fma(a,b,c) = a*b+c, fnma = c-a*b, min/max (the second operand where one is NaN), abs, is-negative select, round,
-// ldexp(v, n) = v*2^n with gradual underflow, sum (fixed order), sum_squares (in double), transpose (W vectors).
+// V provides: F (a vector of W floats), zero, set1, load, load_part (the first n lanes, others 0),
+// store, store_part, load_f16, load_bf16, load_i8 (W weights of that form as f32), load_pairs (2W
+// values into evens and odds), add, mul, div, fma(a,b,c) = a*b+c, fnma = c-a*b, min/max (the second
+// operand where one is NaN), abs, is-negative select, round, ldexp(v, n) = v*2^n with gradual
+// underflow, sum (fixed order), sum_squares (in double), transpose (W vectors).
 #pragma once
 #include "kernels/cpu/linear/quants.h"
 
 namespace riffle::cpu {
 namespace {
 
-// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple of W. part: only the
-// first n (1 <= n < W) exist.
+// W weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a multiple
+// of W. part: only the first n (1 <= n < W) exist.
 template <class V, WType T>
 inline typename V::F weights(const uint8_t* row, int64_t j) {
   if constexpr (T == WType::F32) return V::load(reinterpret_cast<const float*>(row) + j);
@@ -42,7 +44,8 @@ inline void f32_act_prepare(const float* x, int64_t cols, void* act) {
 
 // One row of F32, F16 or BF16 with N activation vectors. Four chains of sums, the same whatever N.
 template <class V, WType T, int N>
-inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
+inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
+                    int64_t ldy) {
   constexpr int W = V::W;
   typename V::F acc[N][4];
 #pragma GCC unroll 8
@@ -57,26 +60,31 @@ inline void dot_row(const uint8_t* row, int64_t cols, const float* x, int64_t st
     for (int u = 0; u < 4; ++u) {
       const typename V::F w = weights<V, T>(row, j + u * W);
 #pragma GCC unroll 8
-      for (int i = 0; i < N; ++i) acc[i][u] = V::fma(w, V::load(x + i * stride + j + u * W), acc[i][u]);
+      for (int i = 0; i < N; ++i)
+        acc[i][u] = V::fma(w, V::load(x + i * stride + j + u * W), acc[i][u]);
     }
   }
   for (; j < cols; j += W) {
-    const typename V::F w = j + W <= cols ? weights<V, T>(row, j) : weights_part<V, T>(row, j, cols - j);
+    const typename V::F w =
+        j + W <= cols ? weights<V, T>(row, j) : weights_part<V, T>(row, j, cols - j);
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) acc[i][0] = V::fma(w, V::load(x + i * stride + j), acc[i][0]);
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
+  for (int i = 0; i < N; ++i)
+    y[i * ldy] = V::sum(V::add(V::add(acc[i][0], acc[i][1]), V::add(acc[i][2], acc[i][3])));
 }
 
 // Walks rows in chunks that stay in the second-level cache, activations in groups of at most kMost.
-// Group<N>::row(row, cols, acts, act_stride, y, ldy) does one row for N activation vectors; y points at (act, r).
+// Group<N>::row(row, cols, acts, act_stride, y, ldy) does one row for N activation vectors; y
+// points at (act, r).
 template <template <int> class Group, int kMost, class Act>
-inline void for_rows(const void* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1, const Act* acts,
-                     int64_t stride, int64_t n, float* y, int64_t ldy) {
-  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1), chunk = n <= kMost ? r1 - r0
-                                                                                      : fit < 1  ? 1
-                                                                                                 : fit;
+inline void for_rows(const void* w, int64_t row_bytes, int64_t cols, int64_t r0, int64_t r1,
+                     const Act* acts, int64_t stride, int64_t n, float* y, int64_t ldy) {
+  const int64_t fit = (int64_t{512} << 10) / (row_bytes > 0 ? row_bytes : 1),
+                chunk = n <= kMost ? r1 - r0
+                        : fit < 1  ? 1
+                                   : fit;
   for (int64_t rc = r0; rc < r1; rc += chunk)
     for (int64_t i = 0; i < n;) {
       const int64_t left = n - i, step = left >= kMost ? kMost : left >= 2 ? 2 : 1;
@@ -96,17 +104,19 @@ template <class V, WType T>
 struct Dots {
   template <int N>
   struct Group {
-    static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y, int64_t ldy) {
+    static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
+                    int64_t ldy) {
       dot_row<V, T, N>(row, cols, x, stride, y, ldy);
     }
   };
 };
 
 template <class V, WType T, int kMost>
-inline void gemv_float(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts, int64_t n, float* y,
-                       int64_t ldy) {
-  for_rows<Dots<V, T>::template Group, kMost>(w, bytes_of_row(T, cols), cols, r0, r1, static_cast<const float*>(acts),
-                                              static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
+inline void gemv_float(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+                       int64_t n, float* y, int64_t ldy) {
+  for_rows<Dots<V, T>::template Group, kMost>(
+      w, bytes_of_row(T, cols), cols, r0, r1, static_cast<const float*>(acts),
+      static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
 }
 
 // ---- prefill in f32: each c is one chain of FMAs in the order of k ----
@@ -119,10 +129,15 @@ struct GemmF32 {
   using F = typename V::F;
   static constexpr int W = V::W, NR = NV * W;
 
-  static size_t pack_bytes(int64_t m, int64_t k) { return static_cast<size_t>(round_up(round_up(m, MR) * k * 4, 64)); }
-  static size_t scratch_bytes(int64_t k) { return static_cast<size_t>(least(round_up(k, W), kKChunk) * NR * 4); }
+  static size_t pack_bytes(int64_t m, int64_t k) {
+    return static_cast<size_t>(round_up(round_up(m, MR) * k * 4, 64));
+  }
+  static size_t scratch_bytes(int64_t k) {
+    return static_cast<size_t>(least(round_up(k, W), kKChunk) * NR * 4);
+  }
 
-  static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1, void* packed) {
+  static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+                   void* packed) {
     for (int64_t i0 = m0; i0 < m1; i0 += MR) {
       float* dst = static_cast<float*>(packed) + i0 * k;
       const int rows = static_cast<int>(least(MR, m - i0));
@@ -133,15 +148,16 @@ struct GemmF32 {
 
   // Types with 4 to 6 bits: whole blocks of W rows are decoded first.
   template <WType T>
-  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
-                                float* panel) {
+  static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0,
+                                int64_t k1, float* panel) {
     constexpr DTypeInfo info = dtype_info(T);
     alignas(64) float values[W][info.block_values];
     for (int v = 0; v < NV; ++v)
       for (int64_t p = k0; p < k1; p += info.block_values) {
         for (int r = 0; r < W; ++r) {
           if (v * W + r < rows)
-            dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes, values[r]);
+            dequant_block(T, w + (v * W + r) * row_bytes + p / info.block_values * info.block_bytes,
+                          values[r]);
           else memset(values[r], 0, sizeof values[r]);
         }
         for (int j = 0; j < info.block_values; j += W) {
@@ -154,8 +170,10 @@ struct GemmF32 {
   }
 
   template <WType T>
-  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1, float* panel) {
-    if constexpr (is_quantised(T) && T != WType::Q8_0) return fill_panel_blocks<T>(w, row_bytes, rows, k0, k1, panel);
+  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
+                         float* panel) {
+    if constexpr (is_quantised(T) && T != WType::Q8_0)
+      return fill_panel_blocks<T>(w, row_bytes, rows, k0, k1, panel);
     else
       for (int v = 0; v < NV; ++v)
         for (int64_t p = k0; p < k1; p += W) {
@@ -173,8 +191,8 @@ struct GemmF32 {
   }
 
   // c[0..rows)[0..cols) (+)= a . panel over kc values of k.
-  static void tile(int64_t kc, const float* a, const float* panel, float* c, int64_t ldc, int rows, int cols,
-                   bool more) {
+  static void tile(int64_t kc, const float* a, const float* panel, float* c, int64_t ldc, int rows,
+                   int cols, bool more) {
     F acc[MR][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
@@ -186,8 +204,8 @@ struct GemmF32 {
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v)
           if (i < rows && v * W < cols)
-            acc[i][v] =
-                cols - v * W >= W ? V::load(c + i * ldc + v * W) : V::load_part(c + i * ldc + v * W, cols - v * W);
+            acc[i][v] = cols - v * W >= W ? V::load(c + i * ldc + v * W)
+                                          : V::load_part(c + i * ldc + v * W, cols - v * W);
     for (int64_t p = 0; p < kc; ++p) {
       F b[NV];
 #pragma GCC unroll 4
@@ -210,21 +228,21 @@ struct GemmF32 {
   }
 
   template <WType T>
-  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const float* packed, int64_t m, float* c,
-                  int64_t ldc, float* panel) {
+  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const float* packed,
+                  int64_t m, float* c, int64_t ldc, float* panel) {
     const int64_t row_bytes = bytes_of_row(T, k);
     for (int64_t r = r0; r < r1; r += NR)
       for (int64_t k0 = 0; k0 < k; k0 += kKChunk) {
         const int64_t k1 = least(k0 + kKChunk, k), cols = least(NR, r1 - r);
         fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
         for (int64_t i = 0; i < m; i += MR)
-          tile(k1 - k0, packed + i * k + k0 * MR, panel, c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)),
-               static_cast<int>(cols), k0 > 0);
+          tile(k1 - k0, packed + i * k + k0 * MR, panel, c + i * ldc + r, ldc,
+               static_cast<int>(least(MR, m - i)), static_cast<int>(cols), k0 > 0);
       }
   }
 
-  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed, int64_t m,
-                   float* c, int64_t ldc, void* scratch) {
+  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+                   int64_t m, float* c, int64_t ldc, void* scratch) {
     const uint8_t* wb = static_cast<const uint8_t*>(w);
     const float* a = static_cast<const float*>(packed);
     float* panel = static_cast<float*>(scratch);
@@ -265,13 +283,15 @@ void simd_dequant_row(WType type, const void* w, int64_t cols, int64_t r, float*
 }
 
 template <class V>
-void simd_rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, float* out) {
+void simd_rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps,
+                  float* out) {
   for (int64_t i = 0; i < n; ++i, x += dim, out += dim) {
     const double mean = V::sum_squares(x, dim) / static_cast<double>(dim);
     const float scale = static_cast<float>(1.0 / __builtin_sqrt(mean + eps));
     const typename V::F s = V::set1(scale);
     int64_t j = 0;
-    for (; j + V::W <= dim; j += V::W) V::store(out + j, V::mul(V::mul(V::load(x + j), s), V::load(weight + j)));
+    for (; j + V::W <= dim; j += V::W)
+      V::store(out + j, V::mul(V::mul(V::load(x + j), s), V::load(weight + j)));
     for (; j < dim; ++j) out[j] = x[j] * scale * weight[j];
   }
 }
@@ -283,13 +303,15 @@ void simd_add(float* x, const float* y, int64_t count) {
   for (; j < count; ++j) x[j] += y[j];
 }
 
-// e^x for x <= 0 (NaN stays NaN): x = n ln2 + r, |r| <= ln2/2, Taylor to r^7 (truncation below 1e-8 of the result).
+// e^x for x <= 0 (NaN stays NaN): x = n ln2 + r, |r| <= ln2/2, Taylor to r^7 (truncation below 1e-8
+// of the result).
 template <class V>
 inline typename V::F exp_nonpositive(typename V::F x) {
   using F = typename V::F;
   x = V::max(V::set1(-104.0f), x);  // e^-104 rounds to 0
   const F n = V::round(V::mul(x, V::set1(1.44269504f)));
-  F r = V::fnma(n, V::set1(0.693145752f), x);  // ln2 in two parts; the first has 15 bits, so n times it is exact
+  F r = V::fnma(n, V::set1(0.693145752f),
+                x);  // ln2 in two parts; the first has 15 bits, so n times it is exact
   r = V::fnma(n, V::set1(1.42860677e-6f), r);
   F p = V::set1(1.0f / 5040);
   p = V::fma(p, r, V::set1(1.0f / 720));
@@ -302,7 +324,8 @@ inline typename V::F exp_nonpositive(typename V::F x) {
   return V::ldexp(p, n);
 }
 
-// silu(g) u with e = e^-|g|: g/(1+e) for g >= 0, g e/(1+e) below, so that nothing overflows; silu(-inf) = 0.
+// silu(g) u with e = e^-|g|: g/(1+e) for g >= 0, g e/(1+e) below, so that nothing overflows;
+// silu(-inf) = 0.
 template <class V>
 inline typename V::F silu_mul(typename V::F g, typename V::F u) {
   using F = typename V::F;
@@ -313,14 +336,15 @@ inline typename V::F silu_mul(typename V::F g, typename V::F u) {
 template <class V>
 void simd_swiglu(float* gate, const float* up, int64_t count) {
   int64_t j = 0;
-  for (; j + V::W <= count; j += V::W) V::store(gate + j, silu_mul<V>(V::load(gate + j), V::load(up + j)));
+  for (; j + V::W <= count; j += V::W)
+    V::store(gate + j, silu_mul<V>(V::load(gate + j), V::load(up + j)));
   if (const int n = static_cast<int>(count - j))
     V::store_part(gate + j, n, silu_mul<V>(V::load_part(gate + j, n), V::load_part(up + j, n)));
 }
 
 template <class V>
-void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin, const int32_t* pos,
-               bool interleaved) {
+void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
+               const int32_t* pos, bool interleaved) {
   using F = typename V::F;
   const int half = head_dim / 2;
   const bool vectors = half % V::W == 0 && half <= kRopeMaxHalf;

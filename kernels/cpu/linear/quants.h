@@ -1,5 +1,6 @@
-// GGUF's quantised weights, one block at a time and in plain C++: the reference for every faster reader. Values are
-// products and sums in f32 in the order given here, so that all readers agree to the bit (and with the gguf package).
+// GGUF's quantised weights, one block at a time and in plain C++: the reference for every faster
+// reader. Values are products and sums in f32 in the order given here, so that all readers agree to
+// the bit (and with the gguf package).
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
 
@@ -29,7 +30,8 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
       return;
     }
-    case WType::Q4_0:    // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high one: d (q - 8)
+    case WType::Q4_0:  // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high
+                       // one: d (q - 8)
     case WType::Q4_1: {  // f16 d, m: d q + m
       const bool one = type == WType::Q4_1;
       const float d = half_at(0), m = one ? half_at(2) : 0.0f;
@@ -49,15 +51,17 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       uint32_t bits;
       memcpy(&bits, high, 4);
       for (int j = 0; j < 16; ++j) {
-        const int v = (q[j] & 15) | (bits >> j & 1) << 4, w = q[j] >> 4 | (bits >> (j + 16) & 1) << 4;
+        const int v = (q[j] & 15) | (bits >> j & 1) << 4, w = q[j] >> 4 | (bits >> (j + 16) & 1)
+                                                                              << 4;
         out[j] = one ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 16);
         out[j + 16] = one ? d * static_cast<float>(w) + m : d * static_cast<float>(w - 16);
       }
       return;
     }
-    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q - dmin min, groups of
-                       // 32
-    case WType::Q5_K: {  // 32 bytes of high bits before the 128: bit g of byte l is for value l of group g
+    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q -
+                       // dmin min, groups of 32
+    case WType::Q5_K: {  // 32 bytes of high bits before the 128: bit g of byte l is for value l of
+                         // group g
       const bool five = type == WType::Q5_K;
       const float d = half_at(0), dmin = half_at(2);
       const uint8_t *high = b + 16, *q = b + (five ? 48 : 16);
@@ -76,12 +80,13 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
       }
       return;
     }
-    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d scale) (q - 32), groups
-                         // of 16
+    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d
+                         // scale) (q - 32), groups of 16
       const float d = half_at(208);
       for (int g = 0; g < 16; ++g) {
         const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;
-        const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at, *pairs = b + 128 + part * 32 + at;
+        const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at,
+                      *pairs = b + 128 + part * 32 + at;
         const int shift = quarter / 2 * 4, pair_shift = 2 * quarter;
         const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
         float* to = out + g * 16;
@@ -99,7 +104,8 @@ constexpr int kMaxBlockValues = 256;
 
 inline void dequant_blocks(WType type, const uint8_t* row, int64_t cols, float* dst) {
   const DTypeInfo& info = dtype_info(type);
-  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes) dequant_block(type, row, dst + j);
+  for (int64_t j = 0; j < cols; j += info.block_values, row += info.block_bytes)
+    dequant_block(type, row, dst + j);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Block digests (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean). Every instruction set compiles
-// these plain loops for itself, and all give the same bits: sums and differences of f16 keys are exact in double.
+// Block digests (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean). Every
+// instruction set compiles these plain loops for itself, and all give the same bits: sums and
+// differences of f16 keys are exact in double.
 #pragma once
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
@@ -7,8 +8,9 @@
 namespace riffle::cpu {
 
 // load(src, count, type, dst): this instruction set's kv_load.
-static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType, float*), const void* k, KvType type,
-                                      int block_size, int d, DigestKind kind, bool with_mean, uint16_t* out) {
+static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType, float*),
+                                      const void* k, KvType type, int block_size, int d,
+                                      DigestKind kind, bool with_mean, uint16_t* out) {
   constexpr int kWidth = 32;  // dimensions at a time
   const int64_t element = type == KvType::F16 ? 2 : 4;
   const auto* base = static_cast<const char*>(k);
@@ -28,10 +30,12 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType,
     }
     for (int j = 0; j < width; j++) {
       const double mean = sum[j] / block_size, high_j = high[j], low_j = low[j];
-      const uint16_t c = f32_to_f16(static_cast<float>(kind == DigestKind::Mean ? mean : (high_j + low_j) / 2));
+      const uint16_t c =
+          f32_to_f16(static_cast<float>(kind == DigestKind::Mean ? mean : (high_j + low_j) / 2));
       out[j0 + j] = c;
       centre[j] = static_cast<double>(f16_to_f32(c));
-      half_width[j] = high_j - centre[j] > centre[j] - low_j ? high_j - centre[j] : centre[j] - low_j;
+      half_width[j] =
+          high_j - centre[j] > centre[j] - low_j ? high_j - centre[j] : centre[j] - low_j;
       if (with_mean) out[2 * d + j0 + j] = f32_to_f16(static_cast<float>(mean));
       if (kind == DigestKind::Mean) out[d + j0 + j] = 0;
       if (kind == DigestKind::Quest) out[d + j0 + j] = f16_ceil(half_width[j]);
@@ -40,7 +44,8 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType,
     for (int j = width; j < kWidth; j++) centre[j] = 0;
     for (int t = 0; t < block_size; t++) {
       load(base + (static_cast<int64_t>(t) * d + j0) * element, width, type, key);
-      for (int j = 0; j < kWidth; j++) spread[j] += __builtin_fabs(static_cast<double>(key[j]) - centre[j]);
+      for (int j = 0; j < kWidth; j++)
+        spread[j] += __builtin_fabs(static_cast<double>(key[j]) - centre[j]);
     }
     for (int j = 0; j < width; j++) {
       const uint16_t r = f16_ceil(spread[j] / block_size);
@@ -52,7 +57,8 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType,
   }
   if (kind == DigestKind::Mean) return __builtin_inff();
   if (kind == DigestKind::Quest) return 1;
-  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next one.
+  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next
+  // one.
   auto factor = static_cast<float>(largest_ratio);
   if (static_cast<double>(factor) <= largest_ratio && largest_ratio != 1)
     factor = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, factor) + 1);

@@ -1,5 +1,6 @@
-// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2: asymmetric, one zero and scale a token and KV head) and the
-// fixed point form of queries. Every instruction set compiles these plain loops for itself, and all give the same bits.
+// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2: asymmetric, one zero and scale a token and
+// KV head) and the fixed point form of queries. Every instruction set compiles these plain loops
+// for itself, and all give the same bits.
 #pragma once
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
@@ -16,10 +17,12 @@ static inline uint16_t f16_floor_finite(float x) {
   return static_cast<uint16_t>(h & 0x8000 ? h + 1 : h - 1);
 }
 
-// The scale and zero are rounded before coding, so that both sides of the code agree; the range is measured from the
-// rounded zero, so that rounding it down does not cut the largest key off (our choices).
-static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, float*), const char* row, KvType type,
-                                     int d, int lane, uint8_t* group) {
+// The scale and zero are rounded before coding, so that both sides of the code agree; the range is
+// measured from the rounded zero, so that rounding it down does not cut the largest key off (our
+// choices).
+static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, float*),
+                                     const char* row, KvType type, int d, int lane,
+                                     uint8_t* group) {
   constexpr int kWidth = 64;  // dimensions at a time
   const int64_t element = type == KvType::F16 ? 2 : 4;
   float key[kWidth], low[16], high[16];
@@ -59,18 +62,20 @@ static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, 
     }
     for (int w = 0; w < (width + 7) / 8; w++)
       for (int i = 0; i < 4; i++)
-        group[(j0 / 8 + w) * 64 + lane * 4 + i] = static_cast<uint8_t>(code[8 * w + i] | code[8 * w + 4 + i] << 4);
+        group[(j0 / 8 + w) * 64 + lane * 4 + i] =
+            static_cast<uint8_t>(code[8 * w + i] | code[8 * w + 4 + i] << 4);
   }
   auto* numbers = reinterpret_cast<uint16_t*>(group + words * 64);
   numbers[lane] = zero_f16;
   numbers[kInt4Group + lane] = scale_f16;
 }
 
-static inline void int4_encode_impl(void (*load)(const void*, int64_t, KvType, float*), const void* k, KvType type,
-                                    int64_t n, int d, void* groups) {
+static inline void int4_encode_impl(void (*load)(const void*, int64_t, KvType, float*),
+                                    const void* k, KvType type, int64_t n, int d, void* groups) {
   const int64_t row_bytes = static_cast<int64_t>(d) * (type == KvType::F16 ? 2 : 4);
   for (int64_t t = 0; t < n; t++)
-    int4_encode_token(load, static_cast<const char*>(k) + t * row_bytes, type, d, static_cast<int>(t % kInt4Group),
+    int4_encode_token(load, static_cast<const char*>(k) + t * row_bytes, type, d,
+                      static_cast<int>(t % kInt4Group),
                       static_cast<uint8_t*>(groups) + t / kInt4Group * int4_group_bytes(d));
 }
 
@@ -93,7 +98,8 @@ static inline void int4_query_impl(const float* q, int g, int d, void* query) {
     const float inverse = step[h] > 0 ? kLargest / largest : 0;
     for (int j = 0; j < d; j++) {
       const float x = q[h * d + j] * inverse;
-      // A query that is not finite has no fixed point; its sum above is not finite either and so are its scores.
+      // A query that is not finite has no fixed point; its sum above is not finite either and so
+      // are its scores.
       const float inside = x > -kLargest ? (x < kLargest ? x : kLargest) : -kLargest;
       const auto value = static_cast<int32_t>(inside < 0 ? inside - 0.5f : inside + 0.5f);
       const auto lo = static_cast<int8_t>(value & 0xff);

@@ -1,13 +1,13 @@
-// Micro-kernels for LFPS's score tables (select/lfps_tables.h): a table's values, and the list of those that are large.
-// As kernels.h: raw pointers and sizes, nothing allocated or thrown. Every set gives the same bits but for the sums of
-// powers.
+// Micro-kernels for LFPS's score tables (select/lfps_tables.h): a table's values, and the list of
+// those that are large. As kernels.h: raw pointers and sizes, nothing allocated or thrown. Every
+// set gives the same bits but for the sums of powers.
 #pragma once
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
 
-// What a table is indexed by: positions, or distances from a step at position t. Either way a map that is its own
-// inverse.
+// What a table is indexed by: positions, or distances from a step at position t. Either way a map
+// that is its own inverse.
 struct TableAt {
   bool by_distance;
   int64_t t;
@@ -22,18 +22,21 @@ struct Sift {
 };
 
 struct ScoreTableKernels {
-  // Adds w[i] * by (rounded) to the entries of n different positions ids[i]; before[i]: what was there. Those
-  // that come to more than floor are appended to the list (index, value), which has room for n + 16; returns how many.
-  // power[k] grows by what the sum of all stored values to the power of k + 1 grows, k < 4.
-  int64_t (*lift)(float* stored, TableAt at, const int32_t* ids, const float* w, float by, int64_t n, float floor,
-                  float* before, int32_t* index, float* value, double* power);
-  // Of n entries those stay whose value is more than floor and whose position (by touched_at) has no bit in touched: in
-  // order, from (to_index, to_value) on, which may be where they were or before. Returns how many. Of these, the bits
-  // of their positions (by at) are set: in marked if the value is more than most, else in above if it is more than
-  // least.
-  int64_t (*sift)(const int32_t* index, const float* value, int64_t n, int32_t* to_index, float* to_value, const Sift&);
-  // above[k] becomes marked[k] and those bits of above[k] that are at -1, +1 or +2 from one in marked. words of each;
-  // marked[-1] and marked[words] are read. Returns how many bits that makes.
+  // Adds w[i] * by (rounded) to the entries of n different positions ids[i]; before[i]: what was
+  // there. Those that come to more than floor are appended to the list (index, value), which has
+  // room for n + 16; returns how many. power[k] grows by what the sum of all stored values to the
+  // power of k + 1 grows, k < 4.
+  int64_t (*lift)(float* stored, TableAt at, const int32_t* ids, const float* w, float by,
+                  int64_t n, float floor, float* before, int32_t* index, float* value,
+                  double* power);
+  // Of n entries those stay whose value is more than floor and whose position (by touched_at) has
+  // no bit in touched: in order, from (to_index, to_value) on, which may be where they were or
+  // before. Returns how many. Of these, the bits of their positions (by at) are set: in marked if
+  // the value is more than most, else in above if it is more than least.
+  int64_t (*sift)(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
+                  float* to_value, const Sift&);
+  // above[k] becomes marked[k] and those bits of above[k] that are at -1, +1 or +2 from one in
+  // marked. words of each; marked[-1] and marked[words] are read. Returns how many bits that makes.
   int64_t (*expand)(const uint64_t* marked, uint64_t* above, int64_t words);
   // The positions of the bits set, ascending; out has room for 16 more. Returns how many.
   int64_t (*positions)(const uint64_t* bits, int64_t words, int32_t* out);

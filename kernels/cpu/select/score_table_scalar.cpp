@@ -1,4 +1,5 @@
-// Score tables in plain C++, and the choice among the instruction sets (AVX2 has no compressing stores: it uses these).
+// Score tables in plain C++, and the choice among the instruction sets (AVX2 has no compressing
+// stores: it uses these).
 #include <bit>
 
 #include "kernels/cpu/select/score_table.h"
@@ -6,8 +7,8 @@
 namespace riffle::cpu {
 namespace {
 
-int64_t lift(float* stored, TableAt at, const int32_t* ids, const float* w, float by, int64_t n, float floor,
-             float* before, int32_t* index, float* value, double* power) {
+int64_t lift(float* stored, TableAt at, const int32_t* ids, const float* w, float by, int64_t n,
+             float floor, float* before, int32_t* index, float* value, double* power) {
   constexpr int kAhead = 24;  // entries are scattered over memory
   int64_t lifted = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -28,7 +29,8 @@ int64_t lift(float* stored, TableAt at, const int32_t* ids, const float* w, floa
   return lifted;
 }
 
-int64_t sift(const int32_t* index, const float* value, int64_t n, int32_t* to_index, float* to_value, const Sift& s) {
+int64_t sift(const int32_t* index, const float* value, int64_t n, int32_t* to_index,
+             float* to_value, const Sift& s) {
   int64_t kept = 0;
   for (int64_t i = 0; i < n; i++) {
     const int32_t at = index[i];
@@ -49,7 +51,8 @@ int64_t expand(const uint64_t* marked, uint64_t* above, int64_t words) {
   int64_t count = 0;
   for (int64_t k = 0; k < words; k++) {
     const uint64_t x = marked[k], before = marked[k - 1];
-    const uint64_t near = x << 1 | before >> 63 | x << 2 | before >> 62 | x >> 1 | marked[k + 1] << 63;
+    const uint64_t near =
+        x << 1 | before >> 63 | x << 2 | before >> 62 | x >> 1 | marked[k + 1] << 63;
     above[k] = x | (near & above[k]);
     count += std::popcount(above[k]);
   }
@@ -59,7 +62,8 @@ int64_t expand(const uint64_t* marked, uint64_t* above, int64_t words) {
 int64_t positions(const uint64_t* bits, int64_t words, int32_t* out) {
   const int32_t* const first = out;
   for (int64_t k = 0; k < words; k++)
-    for (uint64_t x = bits[k]; x != 0; x &= x - 1) *out++ = static_cast<int32_t>(k * 64 + std::countr_zero(x));
+    for (uint64_t x = bits[k]; x != 0; x &= x - 1)
+      *out++ = static_cast<int32_t>(k * 64 + std::countr_zero(x));
   return out - first;
 }
 

@@ -25,16 +25,23 @@ struct Select2 : Avx2 {
     return _mm256_add_epi64(sum, _mm256_srli_epi64(x, 32));
   }
   static uint64_t total_fixed(Fixed sum) {
-    const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    return static_cast<uint64_t>(_mm_cvtsi128_si64(two)) + static_cast<uint64_t>(_mm_extract_epi64(two, 1));
+    const __m128i two =
+        _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return static_cast<uint64_t>(_mm_cvtsi128_si64(two)) +
+           static_cast<uint64_t>(_mm_extract_epi64(two, 1));
   }
   using Whole = __m256i;  // 8 sums
   static Whole no_whole() { return _mm256_setzero_si256(); }
-  static Whole add_whole(Whole sum, Vec w) { return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne))); }
+  static Whole add_whole(Whole sum, Vec w) {
+    return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne)));
+  }
   static void total_whole(const Whole sums[8], float* totals) {
-    const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
-    const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
-    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    const __m256i a =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+    const __m256i b =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
+    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                         _mm256_permute2x128_si256(a, b, 0x31));
     _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
   }
   static unsigned greater_equal(Vec a, Vec b) {
@@ -52,8 +59,8 @@ struct Select2 : Avx2 {
 
   static constexpr int kScoreHeads = 2;
 
-  // 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits eight times over, so only every
-  // fourth word is carried into 32 bits.
+  // 8 tokens. Two products of a code (15 at most) and a digit (-128 to 127) fit 16 bits eight times
+  // over, so only every fourth word is carried into 32 bits.
   template <int H>
   static void score(const uint8_t* codes, int words, const int8_t* digits, int g, __m256i* dots) {
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
@@ -65,27 +72,29 @@ struct Select2 : Avx2 {
       const int end = w0 + 4 < words ? w0 + 4 : words;
       for (int w = w0; w < end; w++) {
         const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + w * 64));
-        const __m256i code[2] = {_mm256_and_si256(both, nibble), _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble)};
+        const __m256i code[2] = {_mm256_and_si256(both, nibble),
+                                 _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble)};
         const int8_t* q = digits + int64_t(w) * 16 * g;
         for (int half = 0; half < 2; half++)
           for (int digit = 0; digit < 2; digit++)
             for (int h = 0; h < H; h++) {
               int32_t four;
               __builtin_memcpy(&four, q + ((half * 2 + digit) * g + h) * 4, 4);
-              part[h][digit] =
-                  _mm256_add_epi16(part[h][digit], _mm256_maddubs_epi16(code[half], _mm256_set1_epi32(four)));
+              part[h][digit] = _mm256_add_epi16(
+                  part[h][digit], _mm256_maddubs_epi16(code[half], _mm256_set1_epi32(four)));
             }
       }
       for (int h = 0; h < H; h++)
         for (int digit = 0; digit < 2; digit++)
           sum[h][digit] = _mm256_add_epi32(sum[h][digit], _mm256_madd_epi16(part[h][digit], ones));
     }
-    for (int h = 0; h < H; h++) dots[h] = _mm256_add_epi32(_mm256_slli_epi32(sum[h][0], 8), sum[h][1]);
+    for (int h = 0; h < H; h++)
+      dots[h] = _mm256_add_epi32(_mm256_slli_epi32(sum[h][0], 8), sum[h][1]);
   }
 
   template <int H>
-  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g, int h0, float* out,
-                           int64_t ldo, const uint8_t* next) {
+  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g,
+                           int h0, float* out, int64_t ldo, const uint8_t* next) {
     const int words = (d + 7) / 8;
     const int64_t bytes = int4_group_bytes(d);
     const float* step = reinterpret_cast<const float*>(query) + h0;

@@ -13,29 +13,41 @@ struct Select512 : Avx512 {
     sum = _mm512_add_epi64(sum, _mm512_and_si512(x, _mm512_set1_epi64(0xffffffff)));
     return _mm512_add_epi64(sum, _mm512_srli_epi64(x, 32));
   }
-  static uint64_t total_fixed(Fixed sum) { return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum)); }
+  static uint64_t total_fixed(Fixed sum) {
+    return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum));
+  }
   using Whole = __m512i;  // 16 sums
   static Whole no_whole() { return _mm512_setzero_si512(); }
-  static Whole add_whole(Whole sum, Vec w) { return _mm512_add_epi32(sum, _mm512_cvtps_epi32(w * set1(kFixedBlockOne))); }
+  static Whole add_whole(Whole sum, Vec w) {
+    return _mm512_add_epi32(sum, _mm512_cvtps_epi32(w * set1(kFixedBlockOne)));
+  }
   static void total_whole(const Whole sums[8], float* totals) {
     __m256i half[8];
     for (int i = 0; i < 8; i++)
-      half[i] = _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
-    const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(half[0], half[1]), _mm256_hadd_epi32(half[2], half[3]));
-    const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(half[4], half[5]), _mm256_hadd_epi32(half[6], half[7]));
-    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+      half[i] =
+          _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
+    const __m256i a =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(half[0], half[1]), _mm256_hadd_epi32(half[2], half[3]));
+    const __m256i b =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(half[4], half[5]), _mm256_hadd_epi32(half[6], half[7]));
+    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                         _mm256_permute2x128_si256(a, b, 0x31));
     _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
   }
   static unsigned greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
-  static Vec keep(Vec x, unsigned bits) { return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x); }
-  static Vec compress(Vec x, unsigned bits) { return _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), x); }
+  static Vec keep(Vec x, unsigned bits) {
+    return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x);
+  }
+  static Vec compress(Vec x, unsigned bits) {
+    return _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), x);
+  }
 
   static constexpr int kScoreHeads = 8;
 
   // T groups at a time, so that enough sums are under way to hide the latency of the multiply-adds.
   template <int H, int T>
-  static void score(const uint8_t* groups, int d, const int8_t* digits, int g, const float* step, const float* q_sum,
-                    float* out, int64_t ldo) {
+  static void score(const uint8_t* groups, int d, const int8_t* digits, int g, const float* step,
+                    const float* q_sum, float* out, int64_t ldo) {
     const int words = (d + 7) / 8;
     const int64_t bytes = int4_group_bytes(d);
     const __m512i nibble = _mm512_set1_epi8(15);
@@ -56,7 +68,8 @@ struct Select512 : Avx512 {
             int32_t four;
             __builtin_memcpy(&four, q + ((half * 2 + digit) * g + h) * 4, 4);
             const __m512i query = _mm512_set1_epi32(four);
-            for (int t = 0; t < T; t++) sum[t][h][digit] = _mm512_dpbusd_epi32(sum[t][h][digit], code[t][half], query);
+            for (int t = 0; t < T; t++)
+              sum[t][h][digit] = _mm512_dpbusd_epi32(sum[t][h][digit], code[t][half], query);
           }
     }
     for (int t = 0; t < T; t++) {
@@ -71,8 +84,8 @@ struct Select512 : Avx512 {
   }
 
   template <int H>
-  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g, int h0, float* out,
-                           int64_t ldo, const uint8_t* next) {
+  static void score_groups(const uint8_t* groups, int64_t n, int d, const uint8_t* query, int g,
+                           int h0, float* out, int64_t ldo, const uint8_t* next) {
     constexpr int T = H >= 8 ? 1 : H >= 2 ? 8 / H : 4;
     const int64_t bytes = int4_group_bytes(d);
     const float* step = reinterpret_cast<const float*>(query) + h0;

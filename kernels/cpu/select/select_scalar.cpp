@@ -9,7 +9,8 @@ namespace {
 
 void kv_load(const void* src, int64_t count, KvType type, float* dst) {
   for (int64_t i = 0; i < count; i++)
-    dst[i] = type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i]) : static_cast<const float*>(src)[i];
+    dst[i] = type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i])
+                                 : static_cast<const float*>(src)[i];
 }
 
 void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
@@ -18,8 +19,8 @@ void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
 
 void int4_query(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }
 
-void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out, int64_t ldo,
-                const void* /*next*/) {
+void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out,
+                int64_t ldo, const void* /*next*/) {
   const auto* step = static_cast<const float*>(query);
   const auto* digits = static_cast<const int8_t*>(query) + int4_query_digits(g);
   const int words = (d + 7) / 8;
@@ -36,12 +37,15 @@ void int4_score(const void* groups, int64_t n_groups, int d, const void* query, 
           dot += code * (256 * q[0] + q[4 * g]);
         }
         out[h * ldo + group * kInt4Group + t] =
-            f16_to_f32(zero[kInt4Group + t]) * (step[h] * static_cast<float>(dot)) + f16_to_f32(zero[t]) * step[g + h];
+            f16_to_f32(zero[kInt4Group + t]) * (step[h] * static_cast<float>(dot)) +
+            f16_to_f32(zero[t]) * step[g + h];
       }
   }
 }
 
-uint32_t fixed(float w) { return w >= 0 && w <= 1 ? static_cast<uint32_t>(std::lrint(w * kFixedOne)) : 0; }
+uint32_t fixed(float w) {
+  return w >= 0 && w <= 1 ? static_cast<uint32_t>(std::lrint(w * kFixedOne)) : 0;
+}
 
 uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
   float largest = -INFINITY;
@@ -70,7 +74,8 @@ void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, 
   }
 }
 
-uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above) {
+uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below,
+               int64_t* n_above) {
   int64_t count = 0;
   uint64_t sum = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -86,11 +91,14 @@ uint64_t split(const float* w, int64_t n, float pivot, float* above, float* belo
 }
 
 void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
-  for (int64_t i = 0; i < n; i++) marks[i / 64] |= static_cast<uint64_t>(w[i] >= threshold) << i % 64;
+  for (int64_t i = 0; i < n; i++)
+    marks[i / 64] |= static_cast<uint64_t>(w[i] >= threshold) << i % 64;
 }
 
 }  // namespace
 
-void select_scalar(SelectKernels* k) { *k = {int4_encode, int4_query, int4_score, exp_weights, block_masses, split, mark}; }
+void select_scalar(SelectKernels* k) {
+  *k = {int4_encode, int4_query, int4_score, exp_weights, block_masses, split, mark};
+}
 
 }  // namespace riffle::cpu

@@ -1,8 +1,9 @@
 // Selection kernels for any vector instruction set: beside what attention_simd.h asks for, S gives
-//   score_groups<H>      heads [h0, h0+H) of int4_score for a run of groups; kScoreHeads: the largest H
-//   add_fixed(sum, w)    adds the lanes' weights, rounded to units of 2^-30, to 64-bit sums; total_fixed
-//   add_whole(sum, w)    the same in units of 2^-24 and 32-bit sums; total_whole gives the totals of 8 such sums as floats
-//   greater_equal(w, x)  a bit for each lane; compress(w, bits): those lanes first
+//   score_groups<H>      heads [h0, h0+H) of int4_score for a run of groups; kScoreHeads: the
+//   largest H add_fixed(sum, w)    adds the lanes' weights, rounded to units of 2^-30, to 64-bit
+//   sums; total_fixed add_whole(sum, w)    the same in units of 2^-24 and 32-bit sums; total_whole
+//   gives the totals of 8 such sums as floats greater_equal(w, x)  a bit for each lane; compress(w,
+//   bits): those lanes first
 #pragma once
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/select/int4.h"
@@ -18,8 +19,8 @@ void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
 void int4_query_simd(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }
 
 template <class S, int H>
-int score_heads(const uint8_t* groups, int64_t n_groups, int d, const uint8_t* query, int g, int h, float* out,
-                int64_t ldo, const uint8_t* next) {
+int score_heads(const uint8_t* groups, int64_t n_groups, int d, const uint8_t* query, int g, int h,
+                float* out, int64_t ldo, const uint8_t* next) {
   if constexpr (H > 1)
     if (g - h < H) return score_heads<S, H / 2>(groups, n_groups, d, query, g, h, out, ldo, next);
   S::template score_groups<H>(groups, n_groups, d, query, g, h, out + h * ldo, ldo, next);
@@ -27,18 +28,19 @@ int score_heads(const uint8_t* groups, int64_t n_groups, int d, const uint8_t* q
 }
 
 template <class S>
-void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out, int64_t ldo,
-                const void* next) {
+void int4_score(const void* groups, int64_t n_groups, int d, const void* query, int g, float* out,
+                int64_t ldo, const void* next) {
   // Several passes over the heads find the codes in the cache if a run is short.
   constexpr int64_t kRun = 16;
   const int64_t bytes = int4_group_bytes(d);
   for (int64_t i = 0; i < n_groups; i += kRun) {
     const int64_t n = n_groups - i < kRun ? n_groups - i : kRun;
     const uint8_t* run = static_cast<const uint8_t*>(groups) + i * bytes;
-    const auto* after = i + kRun < n_groups ? run + kRun * bytes : static_cast<const uint8_t*>(next);
+    const auto* after =
+        i + kRun < n_groups ? run + kRun * bytes : static_cast<const uint8_t*>(next);
     for (int h = 0; h < g; after = nullptr)
-      h += score_heads<S, S::kScoreHeads>(run, n, d, static_cast<const uint8_t*>(query), g, h, out + i * kInt4Group,
-                                          ldo, after);
+      h += score_heads<S, S::kScoreHeads>(run, n, d, static_cast<const uint8_t*>(query), g, h,
+                                          out + i * kInt4Group, ldo, after);
   }
 }
 
@@ -70,7 +72,8 @@ uint64_t exp_weights(const float* s, int64_t n, float* w, float* top) {
 template <class S>
 void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, float* sum) {
   using Vec = typename S::Vec;
-  constexpr int L = S::kLanes, kBlocks = 8;  // blocks at a time, whose sums are added across lanes together
+  constexpr int L = S::kLanes,
+                kBlocks = 8;  // blocks at a time, whose sums are added across lanes together
   for (int64_t b = 0; b < n_blocks; b += kBlocks) {
     const int n = n_blocks - b < kBlocks ? static_cast<int>(n_blocks - b) : kBlocks;
     typename S::Whole sums[kBlocks];
@@ -81,7 +84,8 @@ void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, 
       for (int j = L; j < block_size; j += L) largest = S::max(S::load(from + j), largest);
       largest = fold_max<S, 1>(largest);
       sums[i] = S::no_whole();
-      for (int j = 0; j < block_size; j += L) sums[i] = S::add_whole(sums[i], exp_below<S>(S::load(from + j), largest));
+      for (int j = 0; j < block_size; j += L)
+        sums[i] = S::add_whole(sums[i], exp_below<S>(S::load(from + j), largest));
       if (i < n) S::store_n(top + b + i, largest, 1);
     }
     S::total_whole(sums, totals);
@@ -91,7 +95,8 @@ void block_masses(const float* s, int64_t n_blocks, int block_size, float* top, 
 
 // The vectors written reach beyond what is kept, but never beyond what was read (above may be w).
 template <class S>
-uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below, int64_t* n_above) {
+uint64_t split(const float* w, int64_t n, float pivot, float* above, float* below,
+               int64_t* n_above) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   const Vec limit = S::set1(pivot);
@@ -124,7 +129,8 @@ void mark(const float* w, int64_t n, float threshold, uint64_t* marks) {
 
 template <class S>
 void select_simd(SelectKernels* k) {
-  *k = {int4_encode<S>, int4_query_simd, int4_score<S>, exp_weights<S>, block_masses<S>, split<S>, mark<S>};
+  *k = {int4_encode<S>,  int4_query_simd, int4_score<S>, exp_weights<S>,
+        block_masses<S>, split<S>,        mark<S>};
 }
 
 }  // namespace

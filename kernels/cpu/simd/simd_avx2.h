@@ -31,7 +31,8 @@ struct Avx2 {
   static Vec load_kv(const float* p) { return load(p); }
   static Vec load_kv_n(const float* p, int n) { return load_n(p, n); }
   static void store_half(uint16_t* p, Vec x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   static void store_half_n(uint16_t* p, Vec x, int n) {
     uint16_t part[8];
@@ -42,14 +43,20 @@ struct Avx2 {
   static Vec set1(float x) { return _mm256_set1_ps(x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
-  static bool any_less(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0; }
-  static Vec select_ge(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
+  static bool any_less(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0;
+  }
+  static Vec select_ge(Vec a, Vec b, Vec x, Vec y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GE_OQ));
+  }
 
   // As in simd_avx512.h; results below 2^-126 become 0.
   static Vec exp(Vec x) {
     const Vec lowest = set1(-87.0f), clamped = _mm256_max_ps(lowest, x);
-    const Vec n = _mm256_round_ps(clamped * set1(0x1.715476p+0f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec f = _mm256_fnmadd_ps(n, set1(-0x1.05c61p-29f), _mm256_fnmadd_ps(n, set1(0x1.62e43p-1f), clamped));
+    const Vec n = _mm256_round_ps(clamped * set1(0x1.715476p+0f),
+                                  _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec f = _mm256_fnmadd_ps(n, set1(-0x1.05c61p-29f),
+                                   _mm256_fnmadd_ps(n, set1(0x1.62e43p-1f), clamped));
     Vec y = fma(set1(0x1.106284p-7f), f, set1(0x1.5729fp-5f));
     y = fma(y, f, set1(0x1.5557aep-3f));
     y = fma(y, f, set1(0x1.fffdfcp-2f));

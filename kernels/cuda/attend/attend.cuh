@@ -1,18 +1,21 @@
-// The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a row group), each warp taking
-// the positions p with p % kRowWarps == its own number, in order.
+// The attention kernel of a decode step: a row is attended by kRowCtas CTAs that run together (a
+// row group), each warp taking the positions p with p % kRowWarps == its own number, in order.
 //
-// Progressive rows go in waves: one microbatch of any size, or several of together at most kRowWarps positions, as many as
-// the row is expected to read. Warps publish their blocks' masses; then every CTA evaluates the tests inside the wave
-// (stop.cuh), and warps that hold a block beyond the stop drop it. So a row reads exactly what one test after each
-// microbatch makes it read. Resident blocks of the next wave are requested before the test; others never are.
+// Progressive rows go in waves: one microbatch of any size, or several of together at most
+// kRowWarps positions, as many as the row is expected to read. Warps publish their blocks' masses;
+// then every CTA evaluates the tests inside the wave (stop.cuh), and warps that hold a block beyond
+// the stop drop it. So a row reads exactly what one test after each microbatch makes it read.
+// Resident blocks of the next wave are requested before the test; others never are.
 //
-// Where more rows step than run together, CTAs beside the row groups bring the blocks of those that wait (fetch_ahead): they
-// enter them in the page tables and mark them in the rows' orders, which a row group reads when they are through with its row.
+// Where more rows step than run together, CTAs beside the row groups bring the blocks of those that
+// wait (fetch_ahead): they enter them in the page tables and mark them in the rows' orders, which a
+// row group reads when they are through with its row.
 //
-// Words (AttendArgs::scratch.words) are published in one of two buffers, by parity of the wave, tagged with its number. A
-// warp writes wave w + 2 into the buffer of w: it has then seen the test of w + 1, so every warp had published w + 1, and a
-// CTA's warps publish w + 1 only after all its threads have read all words of w. Words of earlier launches are wiped at the
-// start; nobody reads any before all have wiped theirs (counter kWiped).
+// Words (AttendArgs::scratch.words) are published in one of two buffers, by parity of the wave,
+// tagged with its number. A warp writes wave w + 2 into the buffer of w: it has then seen the test
+// of w + 1, so every warp had published w + 1, and a CTA's warps publish w + 1 only after all its
+// threads have read all words of w. Words of earlier launches are wiped at the start; nobody reads
+// any before all have wiped theirs (counter kWiped).
 #pragma once
 #include <type_traits>
 
@@ -22,8 +25,9 @@
 
 namespace riffle::cuda {
 
-// A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers around rankings; 1 and the
-// blocks that fetch_ahead has brought, when it is through with the row. 3 and 4 are those of top_p.cu and vote.cu.
+// A row's counters: CTAs that have wiped their words, CTAs that have finished, arrivals at barriers
+// around rankings; 1 and the blocks that fetch_ahead has brought, when it is through with the row.
+// 3 and 4 are those of top_p.cu and vote.cu.
 enum Counter : int { kWiped = 0, kFinished = 1, kRanking = 2, kAhead = 8 };
 
 __device__ inline void arrive(uint32_t* counter) {
@@ -39,9 +43,11 @@ __device__ inline bool await(const uint32_t* counter, uint32_t target, uint32_t*
   return true;
 }
 
-// What this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the blocks not attended may hold, for each
-// head: sum of e^(bound - top) over those ranked after position `end` - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
-__device__ inline void sum_left(const AttendArgs& a, const RowGeometry& r, int row, int end, double (*left)[kMaxGroup]) {
+// What this CTA's share (candidates i with i / kCtaThreads % kRowCtas == cta) of the blocks not
+// attended may hold, for each head: sum of e^(bound - top) over those ranked after position `end`
+// - 1. left: [kCtaWarps][kMaxGroup]; no barrier.
+__device__ inline void sum_left(const AttendArgs& a, const RowGeometry& r, int row, int end,
+                                double (*left)[kMaxGroup]) {
   const float* scores = a.scratch.scores + int64_t(row) * a.step.max_blocks;
   const int last_block = block_in(__ldcg(a.order + int64_t(row) * a.step.max_blocks + end - 1));
   const unsigned long long last = rank_key(__ldcg(scores + last_block - r.first), last_block);
@@ -75,15 +81,19 @@ __device__ inline void wipe_words(const AttendArgs& a, int row) {
   const int cta = blockIdx.x % kRowCtas, n = 2 * kWords * kCtaWarps * a.group;
   for (int i = threadIdx.x; i < n; i += kCtaThreads) {
     const int h = i % a.group, warp = i / a.group % kCtaWarps, kind = i / a.group / kCtaWarps;
-    a.scratch.words[((int64_t(row) * 2 * kWords + kind) * kRowWarps + row_warp(warp, cta)) * a.group + h] = 0;
+    a.scratch
+        .words[((int64_t(row) * 2 * kWords + kind) * kRowWarps + row_warp(warp, cta)) * a.group +
+               h] = 0;
   }
 }
 
-// Merges the warps' states (fixed order), and in the last CTA of the row to come here the CTAs' (fixed order), into out.
+// Merges the warps' states (fixed order), and in the last CTA of the row to come here the CTAs'
+// (fixed order), into out.
 template <class T, int D, int G>
 __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int n_read, uint4* ring,
                                   AttendMemory<T, D, G>& memory) {
-  constexpr int kStride = D + 8;  // of a head in shared memory: spreads a warp's stores over the banks
+  constexpr int kStride =
+      D + 8;  // of a head in shared memory: spreads a warp's stores over the banks
   const int thread = threadIdx.x, cta = blockIdx.x % kRowCtas, g = a.group, fours = g * D / 4;
   const int warp_floats = w.ring_chunks(a) * 4;
   w.block_.store(reinterpret_cast<float*>(ring) + w.warp * warp_floats, kStride, g);
@@ -105,8 +115,8 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
 #pragma unroll
     for (int i = 0; i < kCtaWarps; ++i) {
       const float f = weight2(memory.m[i][h], m);
-      const float4 part = *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(ring) + i * warp_floats +
-                                                           h * kStride + x);
+      const float4 part = *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(ring) +
+                                                           i * warp_floats + h * kStride + x);
       sum.x += f * part.x, sum.y += f * part.y, sum.z += f * part.z, sum.w += f * part.w;
       s += memory.s[i][h] * f;
     }
@@ -150,13 +160,16 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
     for (int c = 0; c < kRowCtas; ++c) {
       const float f = weight2(ms[c].x, m);
       s += ms[c].y * f;
-      sum.x += f * part[c].x, sum.y += f * part[c].y, sum.z += f * part[c].z, sum.w += f * part[c].w;
+      sum.x += f * part[c].x, sum.y += f * part[c].y, sum.z += f * part[c].z,
+          sum.w += f * part[c].w;
     }
     const float f = 1 / s;
     sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
     if (blends_mean(a.step.ranked)) {
-      const float unread = __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h), read = 1 - unread;
-      const float4 mean = __ldcg(reinterpret_cast<const float4*>(a.scratch.mean_value + int64_t(w.row) * D + x));
+      const float unread = __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h),
+                  read = 1 - unread;
+      const float4 mean =
+          __ldcg(reinterpret_cast<const float4*>(a.scratch.mean_value + int64_t(w.row) * D + x));
       sum.x = read * sum.x + unread * mean.x, sum.y = read * sum.y + unread * mean.y;
       sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
     }
@@ -166,24 +179,32 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
   if (thread / 32 == kCtaWarps - 1) {
     int2 counts = make_int2(0, 0);
     if (w.lane < kRowCtas)
-      counts = __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) + int64_t(w.row) * kRowCtas + w.lane);
+      counts = __ldcg(reinterpret_cast<const int2*>(a.scratch.cta_counts) +
+                      int64_t(w.row) * kRowCtas + w.lane);
 #pragma unroll
     for (int o = kRowCtas / 2; o > 0; o /= 2) {
       counts.x += __shfl_xor_sync(kAllLanes, counts.x, o);
       counts.y += __shfl_xor_sync(kAllLanes, counts.y, o);
     }
     if (w.lane == 0) {
-      const auto last = chooses_tokens(a.step.ranked) ? __ldcg(&a.scratch.ranks[w.row].last) : 0xffffffffull;
+      const auto last =
+          chooses_tokens(a.step.ranked) ? __ldcg(&a.scratch.ranks[w.row].last) : 0xffffffffull;
       if (a.step.results != nullptr)
-        a.step.results[w.row] = {w.r.n_blocks, n_read, counts.x, counts.y, static_cast<int32_t>(last & 0xffffffffu),
+        a.step.results[w.row] = {w.r.n_blocks,
+                                 n_read,
+                                 counts.x,
+                                 counts.y,
+                                 static_cast<int32_t>(last & 0xffffffffu),
                                  static_cast<int32_t>(last >> 32)};
-      if (a.tests && w.sequence.expected != nullptr) w.sequence.expected[head_index(a.step, w.row)] = n_read;
+      if (a.tests && w.sequence.expected != nullptr)
+        w.sequence.expected[head_index(a.step, w.row)] = n_read;
     }
   }
 }
 
 // Where the wave that begins at `begin` ends.
-__device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int expected, int begin) {
+__device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int expected,
+                               int begin) {
   const int m = ranked.microbatch;
   int end = min(max(begin, r.n_forced) + m, r.n_total);
   if (needs_bounds(ranked.stop)) return end;
@@ -198,9 +219,9 @@ __device__ inline int wave_end(const Ranked& ranked, const RowGeometry& r, int e
 // What attention reads of a row, and how far its order goes by now.
 struct RowReads {
   RowGeometry geometry;
-  RankState state;       // tests
-  int known, expected;   // positions that are ranked; progressive rows: read in the last step
-  int likely;            // positions that are sure (or likely) to be read: these are fetched together
+  RankState state;      // tests
+  int known, expected;  // positions that are ranked; progressive rows: read in the last step
+  int likely;  // positions that are sure (or likely) to be read: these are fetched together
 };
 __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& sequence, int row) {
   const Ranked& ranked = a.step.ranked;
@@ -217,15 +238,18 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
     reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   }
   // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
-  reads.likely = ranked.everything ? 0 : min(min(reads.known, a.tests ? reads.expected : r.n_total), 32 * kRowWarps);
+  reads.likely = ranked.everything
+                     ? 0
+                     : min(min(reads.known, a.tests ? reads.expected : r.n_total), 32 * kRowWarps);
   return reads;
 }
 
-// CTAs beside the row groups bring what rows are likely to read while these rows wait for a group: so the link has work
-// while groups compute. By the rows' turns; a row group of theirs waits until they are through with its row.
-// counts: a warp's.
+// CTAs beside the row groups bring what rows are likely to read while these rows wait for a group:
+// so the link has work while groups compute. By the rows' turns; a row group of theirs waits until
+// they are through with its row. counts: a warp's.
 __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts)[2]) {
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, n_rows = a.step.n * a.step.n_kv_heads;
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32,
+            n_rows = a.step.n * a.step.n_kv_heads;
   const Pool& pool = a.step.pool;
   const uint32_t now = *pool.now;
   for (int row = a.n_groups + loader; row < n_rows; row += a.n_loaders) {
@@ -245,7 +269,8 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
         const unsigned long long key = device_pool_key(table_of(sequence, block), entry);
         const int slot = __ldcg(place);
         const bool here =
-            slot >= 0 && claim_slot(pool, slot, key, now, *static_cast<volatile unsigned long long*>(pool.words + slot));
+            slot >= 0 && claim_slot(pool, slot, key, now,
+                                    *static_cast<volatile unsigned long long*>(pool.words + slot));
         if (!here) {
           from = sequence.host[entry];
           to = take_victim(pool, key, now);
@@ -273,9 +298,11 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
   }
 }
 
-// False: given up waiting for the row's other CTAs, or for those that fetch ahead (DecodeStep::fault).
+// False: given up waiting for the row's other CTAs, or for those that fetch ahead
+// (DecodeStep::fault).
 template <class T, int D, int G>
-__device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, AttendMemory<T, D, G>& memory) {
+__device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
+                                  AttendMemory<T, D, G>& memory) {
   const Ranked& ranked = a.step.ranked;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) memory.sequence[warp] = a.step.sequences[row / a.step.n_kv_heads];
@@ -324,13 +351,15 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
     if (tests) {
       ahead = end < n_total ? wave_end(ranked, r, expected, end) : n_total;
       while (known < ahead) {
-        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the same numbers, so none may still
-        // have to read the first ones.
-        bool late = rankings == 0 && threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
+        // The row outlives what is ranked: its first CTA ranks more. All CTAs come here with the
+        // same numbers, so none may still have to read the first ones.
+        bool late =
+            rankings == 0 && threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
         if (__syncthreads_or(late)) return wait_async(0), false;
         if (cta == 0) {
-          state = rank_chunk<kCtaThreads>(a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
-                                          a.order + int64_t(row) * a.step.max_blocks + r.n_forced, memory.rank);
+          state = rank_chunk<kCtaThreads>(
+              a.scratch.scores + int64_t(row) * a.step.max_blocks, r.first, r.n_candidates, state,
+              a.order + int64_t(row) * a.step.max_blocks + r.n_forced, memory.rank);
           if (threadIdx.x == 0) {
             __stcg(&a.scratch.ranks[row].ranked, state.ranked);
             __stcg(&a.scratch.ranks[row].last, state.last);
@@ -354,7 +383,8 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
     const bool last = end >= n_total;
     const bool decides = tests && (!last || max(begin, r.n_forced) + ranked.microbatch < end);
     const Wave wave = {begin, end, host || end - begin > kRowWarps};
-    const bool hold = decides && !wave.wide;  // at most one block a warp, merged when it is known to count
+    const bool hold =
+        decides && !wave.wide;  // at most one block a warp, merged when it is known to count
     unsigned long long* words = wave_words(a, row, host ? 0 : tag);
     HeadStats forced = empty_stats(), ranked_part = empty_stats();
     int held = -1;
@@ -388,8 +418,9 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring, Att
       const bool late = threadIdx.x == 0 && !await(counters + kWiped, kRowCtas, a.step.fault);
       if (__syncthreads_or(late)) return wait_async(0), false;
     }
-    const int stop = decide<true>(ranked, r, wave, true, words, tag, a.scratch.top + row * kMaxGroup, a.group,
-                                  a.step.layout.block_size, run, memory.stop, memory.decision, a.step.fault);
+    const int stop =
+        decide<true>(ranked, r, wave, true, words, tag, a.scratch.top + row * kMaxGroup, a.group,
+                     a.step.layout.block_size, run, memory.stop, memory.decision, a.step.fault);
     if (stop == kGivenUp) return wait_async(0), false;
     if (hold && held >= 0) {
       if (stop < 0 || held < stop) w.keep_result(held);
@@ -434,36 +465,46 @@ template <class T, int D, int G>
 Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& ring) {
   using Warp = RowWarp<T, D, G>;
   cudaFuncAttributes attributes;
-  if (Status status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(attend_kernel<T, D, G>));
+  if (Status status =
+          cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(attend_kernel<T, D, G>));
       status != cudaSuccess)
     return status;
   const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
-  const auto bytes = [&] { return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, ring.n_stages, ring.halves); };
+  const auto bytes = [&] {
+    return int64_t{16} * kCtaWarps *
+           Warp::ring_chunks(layout.block_size, ring.n_stages, ring.halves);
+  };
   ring = {};
-  while (ring.n_stages < 3 && bytes() / ring.n_stages * (ring.n_stages + 1) <= room) ++ring.n_stages;
+  while (ring.n_stages < 3 && bytes() / ring.n_stages * (ring.n_stages + 1) <= room)
+    ++ring.n_stages;
   if (bytes() > room) ring.halves = Warp::kMayHalve;
   ring.bytes = static_cast<size_t>(bytes());
   return bytes() > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
 // CTAs that can run together with this ring.
-inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits, int& ctas) {
+inline Status ctas_together(const void* kernel, const RingSize& ring, const DeviceLimits& limits,
+                            int& ctas) {
   int per_sm = 0;
-  const Status status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kCtaThreads, ring.bytes);
+  const Status status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kCtaThreads, ring.bytes);
   ctas = per_sm * limits.n_sm;
   return status;
 }
 
-// Grid: as many row groups as can run together (they wait for each other), at most one a row. Rows of a selection mostly wait
-// for the host and for each other, and seldom have more than a block a warp under way: where there are more of them than fit
-// beside full rings, shorter ones let more of them wait at once, and some CTAs fetch for those whose turn is still to come.
+// Grid: as many row groups as can run together (they wait for each other), at most one a row. Rows
+// of a selection mostly wait for the host and for each other, and seldom have more than a block a
+// warp under way: where there are more of them than fit beside full rings, shorter ones let more of
+// them wait at once, and some CTAs fetch for those whose turn is still to come.
 template <class T, int D, int G>
 Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stream) {
   const auto kernel = attend_kernel<T, D, G>;
   const void* function = reinterpret_cast<const void*>(kernel);
   RingSize ring;
-  if (Status status = ring_of<T, D, G>(a.step.layout, limits, ring); status != cudaSuccess) return status;
-  if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(ring.bytes));
+  if (Status status = ring_of<T, D, G>(a.step.layout, limits, ring); status != cudaSuccess)
+    return status;
+  if (Status status = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(ring.bytes));
       status != cudaSuccess)
     return status;
   // Else the device may keep shared memory back that the count of CTAs below takes for granted.
@@ -474,12 +515,14 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   const int rows = a.step.n * a.step.n_kv_heads;
   const bool selects = !a.step.ranked.everything && !a.host_driven;
   int together = 0;
-  if (Status status = ctas_together(function, ring, limits, together); status != cudaSuccess) return status;
+  if (Status status = ctas_together(function, ring, limits, together); status != cudaSuccess)
+    return status;
   for (RingSize less = ring; less.n_stages > 1 && together < rows * kRowCtas && selects;) {
     less.bytes = less.bytes / less.n_stages * (less.n_stages - 1);
     --less.n_stages;
     int more = 0;
-    if (Status status = ctas_together(function, less, limits, more); status != cudaSuccess) return status;
+    if (Status status = ctas_together(function, less, limits, more); status != cudaSuccess)
+      return status;
     if (more > together) ring = less, together = more;
   }
   a.n_stages = ring.n_stages;
@@ -489,8 +532,8 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   if (a.host_driven || rows <= a.n_groups) {
     a.n_groups = rows;  // host-driven rows do not wait for each other
   } else if (selects && a.step.pool.n_slots > 0) {
-    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would wait for them. A group is
-    // given up for them where it is one of many.
+    // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would
+    // wait for them. A group is given up for them where it is one of many.
     int groups = a.n_groups, spare = together - groups * kRowCtas;
     if (spare < groups && groups >= 8) --groups, spare += kRowCtas;
     if (spare >= groups && rows - groups >= groups) {
@@ -505,9 +548,10 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   config.dynamicSmemBytes = ring.bytes;
   config.stream = stream;
   config.attrs = attribute;
-  // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A cooperative launch promises
-  // it; a dependent one may not be cooperative, but no more CTAs are launched than fit, what runs before ends by itself, and
-  // what comes after begins when all of these have ended. That leaves kernels of other streams: see DecodeStep::fault.
+  // CTAs of a row wait for each other and for those that fetch ahead, so all must come to run. A
+  // cooperative launch promises it; a dependent one may not be cooperative, but no more CTAs are
+  // launched than fit, what runs before ends by itself, and what comes after begins when all of
+  // these have ended. That leaves kernels of other streams: see DecodeStep::fault.
   if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;

@@ -1,28 +1,32 @@
-// One warp attends to one block in shared memory on CUDA cores, for the query heads of a row: scores, softmax and values in
-// f32. For f32 keys and values, and for all on devices before 8.0. A token's K (and V) lies in 16-byte chunks over kLanes
-// lanes, kTokens tokens a pass; scores are summed over the lanes with exchanges that also spread them, so that each lane
-// ends up with scores of its own. All in base 2.
+// One warp attends to one block in shared memory on CUDA cores, for the query heads of a row:
+// scores, softmax and values in f32. For f32 keys and values, and for all on devices before 8.0. A
+// token's K (and V) lies in 16-byte chunks over kLanes lanes, kTokens tokens a pass; scores are
+// summed over the lanes with exchanges that also spread them, so that each lane ends up with scores
+// of its own. All in base 2.
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/stop.cuh"
 
 namespace riffle::cuda {
 
-// How a block lies in a stage and over a warp. T: element of K and V; D: head_dim padded (chunks beyond it are zero).
+// How a block lies in a stage and over a warp. T: element of K and V; D: head_dim padded (chunks
+// beyond it are zero).
 template <class T, int D>
 struct BlockShape {
-  static constexpr int kChunk = 16 / sizeof(T), kChunks = D / kChunk;  // values a chunk, chunks a token
+  static constexpr int kChunk = 16 / sizeof(T),
+                       kChunks = D / kChunk;  // values a chunk, chunks a token
   static constexpr int kLanes = kChunks < 32 ? kChunks : 32, kPerLane = kChunks / kLanes;
   static constexpr int kTokens = 32 / kLanes, kValues = kChunk * kPerLane;
 };
 
-// G: heads padded. A lane holds its chunk's values of all heads, for the tokens of its token group only (the groups are
-// summed at the end), and largest score and sum of head lane % G.
+// G: heads padded. A lane holds its chunk's values of all heads, for the tokens of its token group
+// only (the groups are summed at the end), and largest score and sum of head lane % G.
 template <class T, int D, int G>
 struct CoreBlock {
   using Shape = BlockShape<T, D>;
   static constexpr int kLanes = Shape::kLanes, kTokens = Shape::kTokens, kValues = Shape::kValues;
-  // Passes whose scores are summed together: a score a lane where the smallest block (16 tokens) allows it.
+  // Passes whose scores are summed together: a score a lane where the smallest block (16 tokens)
+  // allows it.
   static constexpr int kWanted = kLanes / G < 1 ? 1 : kLanes / G;
   static constexpr int kPasses = kWanted < 16 / kTokens ? kWanted : 16 / kTokens;
   static constexpr int kSums = kPasses * G;
@@ -31,9 +35,9 @@ struct CoreBlock {
     alignas(16) float p[kCtaWarps][64 * G];
   };
 
-  float q[G][kValues];                      // times log2(e) / sqrt(d)
-  float o[G][kValues], m, s;                // merged so far
-  float local[G][kValues], m_b, s_b;        // the last block's own
+  float q[G][kValues];                // times log2(e) / sqrt(d)
+  float o[G][kValues], m, s;          // merged so far
+  float local[G][kValues], m_b, s_b;  // the last block's own
   int lane;
 
   __device__ int head() const { return lane % G; }
@@ -99,7 +103,8 @@ struct CoreBlock {
         }
       }
       reduce_split<kSums, kLanes>(sums, lane);
-      constexpr int kMine = kSums > kLanes ? kSums / kLanes : 1, kCopies = kSums < kLanes ? kLanes / kSums : 1;
+      constexpr int kMine = kSums > kLanes ? kSums / kLanes : 1,
+                    kCopies = kSums < kLanes ? kLanes / kSums : 1;
       if (sub % kCopies == 0) {
 #pragma unroll
         for (int i = 0; i < kMine; ++i) {
@@ -160,7 +165,8 @@ struct CoreBlock {
     }
     __syncwarp();
   }
-  // The last block's joins what was merged before. Always in this form, so that bits do not depend on when.
+  // The last block's joins what was merged before. Always in this form, so that bits do not depend
+  // on when.
   __device__ void merge() {
     const float top = fmaxf(m, m_b), before = weight2(m, top), now = exp2f(__fsub_rn(m_b, top));
 #pragma unroll

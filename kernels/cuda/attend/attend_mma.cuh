@@ -1,7 +1,8 @@
-// One warp attends to one block of f16 keys and values in shared memory with the tensor cores (compute capability 8.0 and
-// later), for up to 8 query heads at once, as exactly as in f32: queries and probabilities are split into two f16 each, and
-// a product's 16 rows are the 8 heads' high parts and their low parts. What belongs together lands in the same lane: lane i
-// has head i / 4. Fragment layouts: mma.cuh. All in base 2.
+// One warp attends to one block of f16 keys and values in shared memory with the tensor cores
+// (compute capability 8.0 and later), for up to 8 query heads at once, as exactly as in f32:
+// queries and probabilities are split into two f16 each, and a product's 16 rows are the 8 heads'
+// high parts and their low parts. What belongs together lands in the same lane: lane i has head i
+// / 4. Fragment layouts: mma.cuh. All in base 2.
 #pragma once
 #include <type_traits>
 
@@ -14,13 +15,16 @@ namespace riffle::cuda {
 
 template <int D>
 struct MmaBlock {
-  static constexpr int kHeads = 8, kSteps = D / 16, kTiles = D / 8, kRowBytes = 2 * D, kChunks = D / 8;
-  static constexpr bool kKeepQ = D <= 64;   // in registers; else from shared memory for every block
+  static constexpr int kHeads = 8, kSteps = D / 16, kTiles = D / 8, kRowBytes = 2 * D,
+                       kChunks = D / 8;
+  static constexpr bool kKeepQ = D <= 64;  // in registers; else from shared memory for every block
   static constexpr int kValues = 2 * kTiles;
-  static constexpr float kHeadroom = 14;    // probabilities are at most 2^14, so that their low parts do not underflow
+  static constexpr float kHeadroom =
+      14;  // probabilities are at most 2^14, so that their low parts do not underflow
 
   struct Shared {
-    alignas(16) __half q[2 * kHeads][D + 8];  // high parts, low parts; the padding avoids bank conflicts
+    alignas(16)
+        __half q[2 * kHeads][D + 8];  // high parts, low parts; the padding avoids bank conflicts
     float scale[kHeads];
   };
 
@@ -28,9 +32,9 @@ struct MmaBlock {
   float o[kTiles][2], m, s;          // merged so far; columns 8 tile + 2 (lane % 4) + {0, 1}
   float local[kTiles][2], m_b, s_b;  // the last block's own
   uint32_t q[kKeepQ ? kSteps : 1][4];
-  uint32_t p[4][4];                  // probabilities of 16 tokens each
-  float raw[D / 16];                 // q on its way to shared memory: 16 threads a head
-  float scale;                       // of products
+  uint32_t p[4][4];   // probabilities of 16 tokens each
+  float raw[D / 16];  // q on its way to shared memory: 16 threads a head
+  float scale;        // of products
   uint32_t q_at;
   int lane;
 
@@ -38,12 +42,14 @@ struct MmaBlock {
   __device__ bool leads() const { return lane % 4 == 0; }
   __device__ float mass() const { return __fadd_rn(m_b, log2f(s_b)); }  // log2 of the last block's
 
-  // All threads of the CTA; q: [g][d]. load_q only asks for it; split_q and, after a barrier, begin do the rest.
+  // All threads of the CTA; q: [g][d]. load_q only asks for it; split_q and, after a barrier, begin
+  // do the rest.
   __device__ void load_q(const float* from, int g, int d) {
     lane = threadIdx.x % 32;
     const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
 #pragma unroll
-    for (int j = 0; j < D / 16; ++j) raw[j] = h < g && sub + 16 * j < d ? from[h * d + sub + 16 * j] : 0.0f;
+    for (int j = 0; j < D / 16; ++j)
+      raw[j] = h < g && sub + 16 * j < d ? from[h * d + sub + 16 * j] : 0.0f;
   }
   __device__ void split_q(Shared& shared, float score_scale) {
     const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
@@ -52,8 +58,10 @@ struct MmaBlock {
     for (int j = 0; j < D / 16; ++j) largest = fmaxf(largest, fabsf(raw[j]));
 #pragma unroll
     for (int o = 8; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
-    // Times a power of two that makes the largest one 2^14 to 2^15: low parts that underflow are 2^-38 of it.
-    const int exponent = max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
+    // Times a power of two that makes the largest one 2^14 to 2^15: low parts that underflow are
+    // 2^-38 of it.
+    const int exponent =
+        max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
     const float up = __uint_as_float(static_cast<uint32_t>(127 + 14 - exponent) << 23);
     const float down = __uint_as_float(static_cast<uint32_t>(127 - 14 + exponent) << 23);
 #pragma unroll
@@ -82,7 +90,8 @@ struct MmaBlock {
     return (address ^ ((2 * step & 7) << 4)) + ((2 * step & ~7) << 4);
   }
 
-  // k: [16 kK tokens][D] in a stage, of which those count whose bit in mask is set: their probabilities, m_b and s_b.
+  // k: [16 kK tokens][D] in a stage, of which those count whose bit in mask is set: their
+  // probabilities, m_b and s_b.
   template <int kK>
   __device__ void scores_of(const uint4* k, uint64_t mask) {
     using Bits = std::conditional_t<kK <= 2, uint32_t, uint64_t>;
@@ -95,8 +104,9 @@ struct MmaBlock {
     for (int i = 0; i < 2 * kK; ++i)
 #pragma unroll
       for (int j = 0; j < kChains; ++j) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
-    // Rolled where it may be: code that other kernels have pushed out of the instruction cache costs more than the loop.
-#pragma unroll (kKeepQ ? kSteps : 2)
+        // Rolled where it may be: code that other kernels have pushed out of the instruction cache
+        // costs more than the loop.
+#pragma unroll(kKeepQ ? kSteps : 2)
     for (int step = 0; step < kSteps; ++step) {
       if constexpr (!kKeepQ) ldmatrix4(q[0], q_at + 32 * step);
 #pragma unroll
@@ -113,7 +123,8 @@ struct MmaBlock {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float high = c[i][0][j], low = c[i][0][j + 2];
-        if constexpr (kChains == 2) high = __fadd_rn(high, c[i][1][j]), low = __fadd_rn(low, c[i][1][j + 2]);
+        if constexpr (kChains == 2)
+          high = __fadd_rn(high, c[i][1][j]), low = __fadd_rn(low, c[i][1][j + 2]);
         x[i][j] = counts >> (8 * i + j) & 1 ? __fmul_rn(__fadd_rn(high, low), scale) : -INFINITY;
         top = fmaxf(top, x[i][j]);
       }
@@ -123,7 +134,8 @@ struct MmaBlock {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 2 * kK; ++i) {
-      const float p0 = exp2_approx(__fsub_rn(x[i][0], m_b)), p1 = exp2_approx(__fsub_rn(x[i][1], m_b));
+      const float p0 = exp2_approx(__fsub_rn(x[i][0], m_b)),
+                  p1 = exp2_approx(__fsub_rn(x[i][1], m_b));
       sum = __fadd_rn(sum, __fadd_rn(p0, p1));
       const __half2 high = __floats2half2_rn(p0, p1);
       const float2 wide = __half22float2(high);
@@ -165,9 +177,11 @@ struct MmaBlock {
     else if (block_size == 16) values_of<1>(v);
     else values_of<4>(v);
   }
-  // The last block's joins what was merged before. Always in this form, so that bits do not depend on when.
+  // The last block's joins what was merged before. Always in this form, so that bits do not depend
+  // on when.
   __device__ void merge() {
-    const float top = fmaxf(m, m_b), before = weight2(m, top), now = exp2_approx(__fsub_rn(m_b, top));
+    const float top = fmaxf(m, m_b), before = weight2(m, top),
+                now = exp2_approx(__fsub_rn(m_b, top));
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
@@ -181,7 +195,8 @@ struct MmaBlock {
     if (head() >= g) return;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
-      *reinterpret_cast<float2*>(to + head() * stride + 8 * i + 2 * (lane % 4)) = make_float2(o[i][0], o[i][1]);
+      *reinterpret_cast<float2*>(to + head() * stride + 8 * i + 2 * (lane % 4)) =
+          make_float2(o[i][0], o[i][1]);
   }
   // Lane states between launches: value i at at[32 * i].
   __device__ void save(float* at) const {

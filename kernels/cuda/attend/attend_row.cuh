@@ -1,6 +1,8 @@
-// A warp's way through the positions of a row. Its blocks stream through a ring of stages in shared memory: looked up (order
-// -> page table -> word), claimed (compare-and-swap of the slot's word), issued (cp.async from the slot, the tail, or pinned
-// host memory), consumed. Blocks that are known to be needed may be fetched from the host into slots beforehand, together.
+// A warp's way through the positions of a row. Its blocks stream through a ring of stages in shared
+// memory: looked up (order
+// -> page table -> word), claimed (compare-and-swap of the slot's word), issued (cp.async from the
+// slot, the tail, or pinned host memory), consumed. Blocks that are known to be needed may be
+// fetched from the host into slots beforehand, together.
 #pragma once
 #include "kernels/cuda/attend/attend_block.cuh"
 #include "kernels/cuda/attend/attend_mma.cuh"
@@ -8,17 +10,27 @@
 
 namespace riffle::cuda {
 
-// kFetched: a miss that has been put into a slot beforehand; kBrought: the same, not claimed yet (fetch_ahead).
-enum Source : int { kNone = 0, kHit = 1, kMiss = 2, kFetched = 3, kTail = 4, kGiven = 5, kBrought = 6 };
+// kFetched: a miss that has been put into a slot beforehand; kBrought: the same, not claimed yet
+// (fetch_ahead).
+enum Source : int {
+  kNone = 0,
+  kHit = 1,
+  kMiss = 2,
+  kFetched = 3,
+  kTail = 4,
+  kGiven = 5,
+  kBrought = 6
+};
 
 // In a row's order: fetch_ahead has put this block into a slot.
 inline constexpr int32_t kBroughtBit = 1 << 30;
 __device__ inline int block_in(int32_t entry) { return entry & ~kBroughtBit; }
 
-// The blocks of those lanes that are in `lanes`, from host memory at `from` into slots `to`, by the whole warp, with kEach
-// loads of each lane under way.
+// The blocks of those lanes that are in `lanes`, from host memory at `from` into slots `to`, by the
+// whole warp, with kEach loads of each lane under way.
 template <int kEach>
-__device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes, const std::byte* from, int to) {
+__device__ inline void bring(const Pool& pool, int64_t block_bytes, unsigned lanes,
+                             const std::byte* from, int to) {
   const int lane = threadIdx.x % 32;
   const int64_t chunks = block_bytes / 16;
   while (lanes != 0) {
@@ -83,10 +95,10 @@ struct RowWarp {
   const StepSequence& sequence;
   const RowGeometry& r;
   AttendMemory<T, D, G>& memory;
-  uint4* ring;               // this warp's stages
-  const int32_t* order;      // this row's
+  uint4* ring;                         // this warp's stages
+  const int32_t* order;                // this row's
   int row, warp, lane, number, first;  // number: of the row's kRowWarps; first: its first position
-  int64_t entry0;            // of block 0 in the tables
+  int64_t entry0;                      // of block 0 in the tables
   int32_t* page_table;
   uint32_t now;
   Block block_;
@@ -99,10 +111,11 @@ struct RowWarp {
   int issued = 0, used = 0;  // own positions that have been issued, consumed
   int2 last;                 // block and Source of the last result
 
-  __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry, AttendMemory<T, D, G>& m,
-                     uint4* stages, int row_)
+  __device__ RowWarp(const AttendArgs& args, const StepSequence& s, const RowGeometry& geometry,
+                     AttendMemory<T, D, G>& m, uint4* stages, int row_)
       : a(args), sequence(s), r(geometry), memory(m), ring(stages), row(row_) {
-    block_.load_q(a.step.q + int64_t(row) * a.group * a.step.layout.head_dim, a.group, a.step.layout.head_dim);
+    block_.load_q(a.step.q + int64_t(row) * a.group * a.step.layout.head_dim, a.group,
+                  a.step.layout.head_dim);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     number = row_warp(warp, blockIdx.x % kRowCtas);
@@ -115,11 +128,15 @@ struct RowWarp {
   }
 
   __device__ int own(int i) const { return first + kRowWarps * i; }
-  __device__ unsigned long long key(int b) const { return device_pool_key(table_of(sequence, b), entry0 + b); }
-  // Where the block's slot is entered. What forks share costs a look into the tables' table instead of registers.
+  __device__ unsigned long long key(int b) const {
+    return device_pool_key(table_of(sequence, b), entry0 + b);
+  }
+  // Where the block's slot is entered. What forks share costs a look into the tables' table instead
+  // of registers.
   __device__ bool is_shared(int b) const { return b < sequence.prefix_blocks; }
   __device__ int32_t* place(int b) const {
-    return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 + b;
+    return (is_shared(b) ? a.step.pool.page_tables[sequence.prefix_table] : page_table) + entry0 +
+           b;
   }
   // After the warp has written the block to the slot.
   __device__ void enter(int b, int slot_) const {
@@ -127,12 +144,15 @@ struct RowWarp {
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }
-  __device__ const std::byte* tail() const { return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes; }
+  __device__ const std::byte* tail() const {
+    return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
+  }
   // Where whole blocks may not fit (kernels with none of this lose nothing).
   static constexpr bool kMayHalve = D * sizeof(T) > 256;
   __device__ bool halves() const { return kMayHalve && a.halves; }
   __device__ int stage_chunks() const { return 2 * a.step.layout.block_size * Shape::kChunks; }
-  // Of a warp's ring. At the end it holds the warp's result, too, which is a little more than half a small block.
+  // Of a warp's ring. At the end it holds the warp's result, too, which is a little more than half
+  // a small block.
   __host__ __device__ static int64_t ring_chunks(int block_size, int n_stages, bool halved) {
     const int64_t half = int64_t(block_size) * Shape::kChunks, result = kMaxGroup * (D + 8) / 4;
     return !kMayHalve || !halved ? 2 * half * n_stages : half > result ? half : result;
@@ -175,8 +195,8 @@ struct RowWarp {
     }
   }
 
-  // Misses below `limit` (claimed, before anything was issued) go from host memory into victims' slots, with many loads
-  // under way. Those for which there is no slot stay misses.
+  // Misses below `limit` (claimed, before anything was issued) go from host memory into victims'
+  // slots, with many loads under way. Those for which there is no slot stay misses.
   __device__ void fetch(int limit) {
     if (page_table == nullptr) return;
     const bool missing = source == kMiss && own(looked + lane) < limit;
@@ -194,10 +214,12 @@ struct RowWarp {
     __syncwarp();
   }
 
-  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D is no padding.
+  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D
+  // is no padding.
   template <bool kFull>
   __device__ void request(uint4* to, const std::byte* base, int n_valid) {
-    const int block_size = a.step.layout.block_size, sub = lane % Shape::kLanes, token0 = lane / Shape::kLanes;
+    const int block_size = a.step.layout.block_size, sub = lane % Shape::kLanes,
+              token0 = lane / Shape::kLanes;
     const int64_t row_bytes = kFull ? D * sizeof(T) : a.step.layout.head_dim * sizeof(T);
     constexpr int kPasses = 8 / Shape::kTokens;  // of 8 tokens: the swizzle repeats
 #pragma unroll 2
@@ -206,7 +228,8 @@ struct RowWarp {
       for (int pass = 0; pass < kPasses; ++pass)
 #pragma unroll
         for (int c = 0; c < Shape::kPerLane; ++c) {
-          const int t8 = pass * Shape::kTokens + token0, t = t0 + t8, chunk = sub + c * Shape::kLanes;
+          const int t8 = pass * Shape::kTokens + token0, t = t0 + t8,
+                    chunk = sub + c * Shape::kLanes;
           uint4* at = to + t0 * Shape::kChunks + stage_chunk<Shape::kChunks>(t8, chunk);
           if (kFull) {
             copy_async(at, base + t * row_bytes + chunk * 16);
@@ -220,7 +243,8 @@ struct RowWarp {
   // Requests own position number `issued` into its stage.
   __device__ void issue() {
     const int holder = issued - looked, stage = issued % a.n_stages;
-    const int b = __shfl_sync(kAllLanes, block, holder), kind = __shfl_sync(kAllLanes, source, holder);
+    const int b = __shfl_sync(kAllLanes, block, holder),
+              kind = __shfl_sync(kAllLanes, source, holder);
     const auto base = reinterpret_cast<const std::byte*>(
         __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
     if (lane == 0) memory.stages[warp][stage] = make_int2(b, kind);
@@ -238,7 +262,8 @@ struct RowWarp {
     commit_async();
     ++issued;
   }
-  // Requests what the ring has room for, up to position `limit` (claimed as far); misses only below `sure`.
+  // Requests what the ring has room for, up to position `limit` (claimed as far); misses only below
+  // `sure`.
   __device__ void fill(int known, int limit, int sure) {
     while (issued < used + a.n_stages && own(issued) < limit) {
       if (issued >= looked + 32) {
@@ -253,7 +278,8 @@ struct RowWarp {
     }
   }
 
-  // The block at own position number `used`: first its scores, then its values, then what becomes of the result.
+  // The block at own position number `used`: first its scores, then its values, then what becomes
+  // of the result.
   __device__ void scores() {
     wait_async(issued - used - 1);
     __syncwarp();
@@ -264,7 +290,8 @@ struct RowWarp {
     if (unseen > 0) mask = mask >> unseen << unseen;  // fewer than the block holds
     if (a.step.masks != nullptr) {
       static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
-      mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) + int64_t(row) * a.step.max_blocks + b);
+      mask &= __ldcg(reinterpret_cast<const unsigned long long*>(a.step.masks) +
+                     int64_t(row) * a.step.max_blocks + b);
     }
     block_.scores(ring + stage * stage_chunks(), a.step.layout.block_size, mask, memory.block);
   }
@@ -273,7 +300,8 @@ struct RowWarp {
     const int2 what = memory.stages[warp][stage];
     uint4* k = ring + stage * stage_chunks();
     if (halves()) return values_in_place_of_keys(what);
-    block_.values(k + a.step.layout.block_size * Shape::kChunks, a.step.layout.block_size, memory.block);
+    block_.values(k + a.step.layout.block_size * Shape::kChunks, a.step.layout.block_size,
+                  memory.block);
     if (what.y == kMiss) {
       ++misses;
       if (page_table != nullptr) keep(what.x, k);
@@ -293,7 +321,8 @@ struct RowWarp {
       if (to >= 0) keep_rows(to, 0, ring);
     }
     __syncwarp();
-    request<false>(ring, base + a.step.layout.value_offset, valid_tokens(what.x));  // one copy of the code is enough
+    request<false>(ring, base + a.step.layout.value_offset,
+                   valid_tokens(what.x));  // one copy of the code is enough
     commit_async();
     wait_async(0);
     __syncwarp();
@@ -312,7 +341,8 @@ struct RowWarp {
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr && !a.host_driven)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
-    if (lane == 0 && a.step.stamp) sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
+    if (lane == 0 && a.step.stamp)
+      sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
   }
   // It does not; but its bytes came.
   __device__ void drop_result() {
@@ -330,18 +360,21 @@ struct RowWarp {
   // Keys, or values, in the ring: into a slot, offset bytes from its beginning.
   __device__ void keep_rows(int to, int64_t offset, const uint4* rows) {
     std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes + offset;
-    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
+    const int block_size = a.step.layout.block_size,
+              chunks = a.step.layout.head_dim / Shape::kChunk;
     const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
     for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
       for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens)
-        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = rows[stage_chunk<Shape::kChunks>(t, c)];
+        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) =
+            rows[stage_chunk<Shape::kChunks>(t, c)];
   }
   // A miss, from its stage into a victim's slot, if there is one.
   __device__ void keep(int b, const uint4* stage) {
     const int to = slot_for(b);
     if (to < 0) return;
     std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes;
-    const int block_size = a.step.layout.block_size, chunks = a.step.layout.head_dim / Shape::kChunk;
+    const int block_size = a.step.layout.block_size,
+              chunks = a.step.layout.head_dim / Shape::kChunk;
     const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
     for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
       for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens) {
@@ -350,17 +383,19 @@ struct RowWarp {
         *reinterpret_cast<uint4*>(base + a.step.layout.value_offset + t * row_bytes + c * 16) =
             stage[block_size * Shape::kChunks + at];
       }
-    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see all of the above; but for
-    // blocks that forks share.
+    // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see
+    // all of the above; but for blocks that forks share.
     enter(b, to);
   }
 
   // Masses for the test, of each head: to the words of its wave.
   __device__ void publish(unsigned long long* words, int kind, float mass, uint32_t tag) const {
     if (block_.leads() && block_.head() < a.group)
-      store_word(words + (kind * kRowWarps + number) * a.group + block_.head(), tagged(__float_as_uint(mass), tag));
+      store_word(words + (kind * kRowWarps + number) * a.group + block_.head(),
+                 tagged(__float_as_uint(mass), tag));
   }
-  __device__ void publish_wide(unsigned long long* words, const HeadStats& forced, const HeadStats& part, uint32_t tag) const {
+  __device__ void publish_wide(unsigned long long* words, const HeadStats& forced,
+                               const HeadStats& part, uint32_t tag) const {
     publish(words, kMass, log_sum(part), tag);
     publish(words, kSmallest, part.smallest, tag);
     publish(words, kLargest, part.largest, tag);
@@ -372,12 +407,14 @@ struct RowWarp {
     double sum = memory.left[0][lane];
     for (int i = 1; i < kCtaWarps; ++i) sum += memory.left[i][lane];
     const int half = warp == 0 ? __double2loint(sum) : __double2hiint(sum);
-    store_word(words + (kLeft * kRowWarps + number) * a.group + lane, tagged(static_cast<uint32_t>(half), tag));
+    store_word(words + (kLeft * kRowWarps + number) * a.group + lane,
+               tagged(static_cast<uint32_t>(half), tag));
   }
 
   // Lane states between launches of a host-driven step: [value][32].
   __device__ float* saved() const {
-    return a.scratch.lane_states + (int64_t(row) * kRowWarps + number) * 32 * a.scratch.lane_floats + lane;
+    return a.scratch.lane_states +
+           (int64_t(row) * kRowWarps + number) * 32 * a.scratch.lane_floats + lane;
   }
   __device__ void load() {
     const float* at = saved();
@@ -391,7 +428,6 @@ struct RowWarp {
     at[32 * (a.scratch.lane_floats - 4)] = block_.m;
     at[32 * (a.scratch.lane_floats - 3)] = block_.s;
   }
-
 };
 
 }  // namespace riffle::cuda

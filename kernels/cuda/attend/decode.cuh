@@ -1,4 +1,5 @@
-// What the kernels of decode attention share: a row's geometry, ranking keys, the pool protocol, small warp helpers.
+// What the kernels of decode attention share: a row's geometry, ranking keys, the pool protocol,
+// small warp helpers.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -9,9 +10,11 @@ namespace riffle::cuda {
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 
-// ---- rows ----------------------------------------------------------------------------------------------------------
+// ---- rows
+// ----------------------------------------------------------------------------------------------------------
 
-// The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it may read.
+// The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it
+// may read.
 struct RowGeometry {
   int n_tokens, n_blocks, n_full;
   int sinks, window, n_forced;
@@ -61,7 +64,8 @@ __device__ inline int64_t head_index(const DecodeStep& step, int row) {
   return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
 }
 
-// ---- ranking keys --------------------------------------------------------------------------------------------------
+// ---- ranking keys
+// --------------------------------------------------------------------------------------------------
 
 // Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).
 __device__ inline unsigned long long rank_key(float score, uint32_t index) {
@@ -70,11 +74,12 @@ __device__ inline unsigned long long rank_key(float score, uint32_t index) {
   return static_cast<unsigned long long>(~bits) << 32 | index;
 }
 
-// ---- warps ---------------------------------------------------------------------------------------------------------
+// ---- warps
+// ---------------------------------------------------------------------------------------------------------
 
-// Sums v[0..N) over aligned groups of L lanes, splitting the values among the lanes on the way: each exchange halves what a
-// lane keeps while there is more than one. Then v[i] of lane s (within its group) is the sum of value s * N / L + i; for
-// N < L, L / N neighbours hold the same one.
+// Sums v[0..N) over aligned groups of L lanes, splitting the values among the lanes on the way:
+// each exchange halves what a lane keeps while there is more than one. Then v[i] of lane s (within
+// its group) is the sum of value s * N / L + i; for N < L, L / N neighbours hold the same one.
 template <int N, int L>
 __device__ inline void reduce_split(float (&v)[N], int lane) {
   int n = N;
@@ -109,20 +114,24 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
   out[2] = __uint_as_float(chunk.z), out[3] = __uint_as_float(chunk.w);
 }
 
-// ---- the pool (struct Pool) ----------------------------------------------------------------------------------------
+// ---- the pool (struct Pool)
+// ----------------------------------------------------------------------------------------
 
 __device__ inline unsigned long long device_pool_key(int table, int64_t entry) {
-  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry)) << kStampBits;
+  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry))
+         << kStampBits;
 }
 // The table that names a block of a sequence.
 __device__ inline int table_of(const StepSequence& s, int block) {
   return block < s.prefix_blocks ? s.prefix_table : s.table;
 }
-// Whether the slot holds this key; if so it stays for this step. word: what words[slot] was when last seen.
+// Whether the slot holds this key; if so it stays for this step. word: what words[slot] was when
+// last seen.
 __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long key, uint32_t now,
                                   unsigned long long word) {
   while (word >> kStampBits == key >> kStampBits) {
-    if (word == (key | now)) {  // a row of another sequence has it, and may have brought it in this step
+    if (word ==
+        (key | now)) {  // a row of another sequence has it, and may have brought it in this step
       __threadfence();
       return true;
     }
@@ -132,7 +141,8 @@ __device__ inline bool claim_slot(const Pool& pool, int slot, unsigned long long
   }
   return false;
 }
-// A slot for a block that has none: the next victim that this step has not used. -1: there is none left.
+// A slot for a block that has none: the next victim that this step has not used. -1: there is none
+// left.
 __device__ inline int take_victim(const Pool& pool, unsigned long long key, uint32_t now) {
   const int n = *pool.n_victims;
   while (*static_cast<volatile int32_t*>(pool.next_victim) < n) {
@@ -141,7 +151,8 @@ __device__ inline int take_victim(const Pool& pool, unsigned long long key, uint
     const int slot = pool.victims[i];
     const unsigned long long word = *static_cast<volatile unsigned long long*>(pool.words + slot);
     if ((word & kMaxStamp) == now) continue;
-    if (atomicCAS(pool.words + slot, word, key | now) != word) continue;  // its owner has just come back for it
+    if (atomicCAS(pool.words + slot, word, key | now) != word)
+      continue;  // its owner has just come back for it
     constexpr unsigned long long kEntryMask = (1ull << 30) - 1, kFree = kFreeWord >> kStampBits;
     const unsigned long long loser = word >> kStampBits;
     if (loser != kFree) atomicCAS(pool.page_tables[loser >> 30] + (loser & kEntryMask), slot, -1);

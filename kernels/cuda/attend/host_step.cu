@@ -1,5 +1,5 @@
-// Decode attention in pieces that the host drives (pipelined PSA, algorithms.md 2.3). The kernels are those of the device-side
-// step (attend.cuh), so a row's bits are the same either way.
+// Decode attention in pieces that the host drives (pipelined PSA, algorithms.md 2.3). The kernels
+// are those of the device-side step (attend.cuh), so a row's bits are the same either way.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/stop.cuh"
 
@@ -25,12 +25,13 @@ AttendArgs host_args(const HostStep& host, int begin, int end) {
 }
 
 Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
-  return args.step.layout.type == KvType::F16 ? attend_f16(args, limits, stream) : attend_f32(args, limits, stream);
+  return args.step.layout.type == KvType::F16 ? attend_f16(args, limits, stream)
+                                              : attend_f32(args, limits, stream);
 }
 
 // A fresh step: no row is done, no lane has seen anything.
-__global__ void begin_rows_kernel(const __grid_constant__ HostStep host, const __grid_constant__ DecodeScratch scratch,
-                                  int n_values) {
+__global__ void begin_rows_kernel(const __grid_constant__ HostStep host,
+                                  const __grid_constant__ DecodeScratch scratch, int n_values) {
   const int rows = host.step.n * host.step.n_kv_heads;
   if (blockIdx.x == 0)
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
@@ -40,16 +41,18 @@ __global__ void begin_rows_kernel(const __grid_constant__ HostStep host, const _
     }
   if (blockIdx.x == 0 && threadIdx.x == 0) *host.n_active = rows;
   const int64_t warps = int64_t(rows) * kRowWarps, floats = 32 * scratch.lane_floats;
-  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < warps * floats; i += int64_t(gridDim.x) * blockDim.x) {
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < warps * floats;
+       i += int64_t(gridDim.x) * blockDim.x) {
     const int64_t value = i % floats / 32;
     scratch.lane_states[i] = value == n_values ? -INFINITY : 0.0f;  // m; all others
   }
 }
 
-// A CTA a row: the test of attend.cuh on the words that attend_positions has left. The last row to finish raises the flag.
-__global__ __launch_bounds__(kCtaThreads) void verify_kernel(const __grid_constant__ HostStep host,
-                                                             const __grid_constant__ DecodeScratch scratch, int begin, int end,
-                                                             uint32_t* flag, uint32_t epoch) {
+// A CTA a row: the test of attend.cuh on the words that attend_positions has left. The last row to
+// finish raises the flag.
+__global__ __launch_bounds__(kCtaThreads) void verify_kernel(
+    const __grid_constant__ HostStep host, const __grid_constant__ DecodeScratch scratch, int begin,
+    int end, uint32_t* flag, uint32_t epoch) {
   __shared__ StopMemory memory;
   __shared__ int decision;
   const DecodeStep& step = host.step;
@@ -66,16 +69,19 @@ __global__ __launch_bounds__(kCtaThreads) void verify_kernel(const __grid_consta
       const Wave wave = {begin, row_end, true};
       // The forced blocks take no part in the test.
       stop = decide<false>(step.ranked, r, wave, begin >= r.n_forced,
-                           scratch.words + int64_t(row) * 2 * kWords * kRowWarps * g, 0, scratch.top + row * kMaxGroup, g,
-                           step.layout.block_size, run, memory, decision) >= 0;
+                           scratch.words + int64_t(row) * 2 * kWords * kRowWarps * g, 0,
+                           scratch.top + row * kMaxGroup, g, step.layout.block_size, run, memory,
+                           decision) >= 0;
       if (threadIdx.x < static_cast<unsigned>(g)) scratch.run[row * kMaxGroup + threadIdx.x] = run;
     }
-    if (stop && threadIdx.x == 0 && step.results != nullptr) step.results[row] = {r.n_blocks, row_end, 0, 0};
+    if (stop && threadIdx.x == 0 && step.results != nullptr)
+      step.results[row] = {r.n_blocks, row_end, 0, 0};
   }
   __syncthreads();  // every thread has read done
   if (threadIdx.x != 0) return;
   if (stop) host.done[row] = 1;
-  const int left = stop ? atomicSub(host.n_active, 1) - 1 : *static_cast<volatile int32_t*>(host.n_active);
+  const int left =
+      stop ? atomicSub(host.n_active, 1) - 1 : *static_cast<volatile int32_t*>(host.n_active);
   if (left == 0 && flag != nullptr) {
     __threadfence_system();
     *static_cast<volatile uint32_t*>(flag) = epoch;
@@ -84,38 +90,48 @@ __global__ __launch_bounds__(kCtaThreads) void verify_kernel(const __grid_consta
 
 }  // namespace
 
-size_t host_scratch_bytes(const DecodeStep& step) { return static_cast<size_t>(decode_scratch(step, true).bytes); }
+size_t host_scratch_bytes(const DecodeStep& step) {
+  return static_cast<size_t>(decode_scratch(step, true).bytes);
+}
 
-Status rank_rows(const HostStep& host, int32_t first, const DeviceLimits& limits, cudaStream_t stream) {
+Status rank_rows(const HostStep& host, int32_t first, const DeviceLimits& limits,
+                 cudaStream_t stream) {
   const DecodeStep& step = host.step;
   const int g = step.n_heads / step.n_kv_heads;
-  if (Status status = decode_supported(step.layout, g, limits); status != cudaSuccess) return status;
+  if (Status status = decode_supported(step.layout, g, limits); status != cudaSuccess)
+    return status;
   const DecodeScratch scratch = decode_scratch(step, true);
   if (!step.ranked.everything)
-    if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess) return status;
-  if (Status status = rank_orders(step, scratch, host.order, host.counts, first, stream); status != cudaSuccess)
+    if (Status status = score_rows(step, scratch, limits.n_sm, stream); status != cudaSuccess)
+      return status;
+  if (Status status = rank_orders(step, scratch, host.order, host.counts, first, stream);
+      status != cudaSuccess)
     return status;
   const int n_values = static_cast<int>(scratch.lane_floats) - 4;
   begin_rows_kernel<<<2 * limits.n_sm, 256, 0, stream>>>(host, scratch, n_values);
   return cudaGetLastError();
 }
 
-Status rank_more(const HostStep& host, int32_t want, const DeviceLimits& limits, cudaStream_t stream) {
+Status rank_more(const HostStep& host, int32_t want, const DeviceLimits& limits,
+                 cudaStream_t stream) {
   (void)limits;
   if (host.step.ranked.everything || want <= 0) return cudaSuccess;
-  return rank_orders(host.step, decode_scratch(host.step, true), host.order, nullptr, -want, stream);
+  return rank_orders(host.step, decode_scratch(host.step, true), host.order, nullptr, -want,
+                     stream);
 }
 
-Status attend_positions(const HostStep& host, int32_t begin, int32_t end, const DeviceLimits& limits,
-                        cudaStream_t stream) {
+Status attend_positions(const HostStep& host, int32_t begin, int32_t end,
+                        const DeviceLimits& limits, cudaStream_t stream) {
   AttendArgs args = host_args(host, begin, end);
   args.load_states = true;
   return attend(args, limits, stream);
 }
 
-Status verify_rows(const HostStep& host, int32_t begin, int32_t end, uint32_t* flag, uint32_t epoch, cudaStream_t stream) {
+Status verify_rows(const HostStep& host, int32_t begin, int32_t end, uint32_t* flag, uint32_t epoch,
+                   cudaStream_t stream) {
   const int rows = host.step.n * host.step.n_kv_heads;
-  verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end, flag, epoch);
+  verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end,
+                                                  flag, epoch);
   return cudaGetLastError();
 }
 

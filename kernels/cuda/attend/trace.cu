@@ -1,8 +1,9 @@
-// Synthetic attention on the device: the twin of backend/synthetic_attention.cpp, from the same trace_pattern.h.
+// Synthetic attention on the device: the twin of backend/synthetic_attention.cpp, from the same
+// trace_pattern.h.
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/cuda.h"
 #include "kernels/common/trace_pattern.h"
+#include "kernels/cuda/cuda.h"
 
 namespace riffle::cuda {
 namespace {
@@ -13,8 +14,8 @@ using trace::Stream;
 constexpr int kThreads = 128;
 
 // Coordinates 4 * quad.. of a key or value (axis -1: none), stored as KvType.
-__device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, int quad, int axis, float largest,
-                           KvType type, std::byte* row) {
+__device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, int quad, int axis,
+                           float largest, KvType type, std::byte* row) {
   const uint64_t bits = trace::noise_bits(p, stream, position, quad);
   float x[4];
 #pragma unroll
@@ -26,22 +27,25 @@ __device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, 
     reinterpret_cast<float4*>(row)[quad] = make_float4(x[0], x[1], x[2], x[3]);
     return;
   }
-  const ushort4 h = make_ushort4(__half_as_ushort(__float2half_rn(x[0])), __half_as_ushort(__float2half_rn(x[1])),
-                                 __half_as_ushort(__float2half_rn(x[2])), __half_as_ushort(__float2half_rn(x[3])));
+  const ushort4 h = make_ushort4(
+      __half_as_ushort(__float2half_rn(x[0])), __half_as_ushort(__float2half_rn(x[1])),
+      __half_as_ushort(__float2half_rn(x[2])), __half_as_ushort(__float2half_rn(x[3])));
   reinterpret_cast<ushort4*>(row)[quad] = h;
 }
 
 __device__ int axis_of_block(const Pattern& p, int layer, int kv_head, int64_t block) {
-  return trace::axis_of_cluster(p, layer, kv_head, trace::cluster_of_block(p, layer, kv_head, block));
+  return trace::axis_of_cluster(p, layer, kv_head,
+                                trace::cluster_of_block(p, layer, kv_head, block));
 }
 
 // One CTA a block: x is the block, counted from the first that is touched, y the KV head.
-__global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::byte* blocks, int64_t n_blocks,
-                            KvLayout layout) {
+__global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::byte* blocks,
+                            int64_t n_blocks, KvLayout layout) {
   const int head = blockIdx.y, quads = p.head_dim / 4;
   const int64_t block = pos0 / p.block_size + blockIdx.x, first = block * p.block_size;
   const int begin = static_cast<int>(first < pos0 ? pos0 - first : 0);
-  const int end = static_cast<int>(first + p.block_size > pos0 + n ? pos0 + n - first : p.block_size);
+  const int end =
+      static_cast<int>(first + p.block_size > pos0 + n ? pos0 + n - first : p.block_size);
   const int64_t row_bytes = layout.value_offset / p.block_size;
   std::byte* const base = blocks + (head * n_blocks + block) * layout.block_bytes;
   const uint64_t keys = trace::stream_of(p, Stream::Keys, layer, head);
@@ -56,8 +60,8 @@ __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::
 }
 
 // One CTA for each query head, then one for each KV head (y), of each sequence (x).
-__global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences, int n_heads, int n_kv_heads,
-                            KvLayout layout, float* q, int64_t ldq) {
+__global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences, int n_heads,
+                            int n_kv_heads, KvLayout layout, float* q, int64_t ldq) {
   __shared__ uint8_t in_view[kTraceMaxDim];
   const StepSequence& s = sequences[blockIdx.x];
   const int64_t position = s.n_tokens - 1;
@@ -65,7 +69,8 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
   if (blockIdx.y >= n_heads) {
     const int head = blockIdx.y - n_heads;
     const int64_t row_bytes = layout.value_offset / p.block_size;
-    std::byte* const row = s.tail + (static_cast<int64_t>(layer) * n_kv_heads + head) * layout.block_bytes +
+    std::byte* const row = s.tail +
+                           (static_cast<int64_t>(layer) * n_kv_heads + head) * layout.block_bytes +
                            position % p.block_size * row_bytes;
     const uint64_t keys = trace::stream_of(p, Stream::Keys, layer, head);
     const uint64_t values = trace::stream_of(p, Stream::Values, layer, head);
@@ -80,7 +85,8 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
   for (int j = threadIdx.x; j < p.head_dim; j += kThreads) in_view[j] = 0;
   __syncthreads();
   for (int j = threadIdx.x; j < p.active; j += kThreads)
-    in_view[trace::axis_of_cluster(p, layer, kv_head, trace::active_cluster(p, layer, kv_head, position, j))] = 1;
+    in_view[trace::axis_of_cluster(p, layer, kv_head,
+                                   trace::active_cluster(p, layer, kv_head, position, j))] = 1;
   __syncthreads();
   const uint64_t stream_q = trace::stream_of(p, Stream::Query, layer, head);
   float* const row = q + blockIdx.x * ldq + static_cast<int64_t>(head) * p.head_dim;
@@ -93,29 +99,35 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
   }
 }
 
-bool supported(const KvLayout& layout) { return layout.head_dim % 4 == 0 && layout.head_dim <= kTraceMaxDim; }
+bool supported(const KvLayout& layout) {
+  return layout.head_dim % 4 == 0 && layout.head_dim <= kTraceMaxDim;
+}
 
 Pattern pattern_of(const TraceSpec& s, const KvLayout& layout) {
-  return trace::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, layout.head_dim, layout.block_size);
+  return trace::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, layout.head_dim,
+                             layout.block_size);
 }
 
 }  // namespace
 
-Status trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads, std::byte* blocks,
-                  int64_t n_blocks, const KvLayout& layout, cudaStream_t stream) {
+Status trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                  std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
+                  cudaStream_t stream) {
   if (!supported(layout)) return cudaErrorInvalidValue;
   const int64_t touched = (pos0 + n - 1) / layout.block_size - pos0 / layout.block_size + 1;
   const dim3 grid(static_cast<unsigned>(touched), static_cast<unsigned>(n_kv_heads));
-  keys_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, pos0, n, blocks, n_blocks, layout);
+  keys_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, pos0, n, blocks,
+                                             n_blocks, layout);
   return cudaGetLastError();
 }
 
-Status trace_step(const TraceSpec& spec, int layer, const StepSequence* sequences, int n, int n_heads, int n_kv_heads,
-                  const KvLayout& layout, float* q, int64_t ldq, cudaStream_t stream) {
+Status trace_step(const TraceSpec& spec, int layer, const StepSequence* sequences, int n,
+                  int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
+                  cudaStream_t stream) {
   if (!supported(layout)) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>(n_heads + n_kv_heads));
-  step_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, sequences, n_heads, n_kv_heads, layout, q,
-                                             ldq);
+  step_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, sequences, n_heads,
+                                             n_kv_heads, layout, q, ldq);
   return cudaGetLastError();
 }
 

@@ -1,10 +1,12 @@
-// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow (gemv_mma.cuh, from 9 rows
-// on gemv_mma_pair.cuh; for Q8_0 they are slower for one row of x and faster from four on: the bits must not depend on
-// n, and one row is what matters most), types of 4 to 6 bits go to gemv_quant.cu; the kernel here does the rest without
-// them. The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time
-// and keeps kDepth 16-byte loads a lane in flight, also across units and before x is even there. The row of a matrix
-// belongs to one warp whatever the grid, and a lane adds its products in the order of the columns: the bits of y depend
-// on W's row and x alone, not on n, on the other outputs or on the device.
+// y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow
+// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh; for Q8_0 they are slower for one row of x and
+// faster from four on: the bits must not depend on n, and one row is what matters most), types of 4
+// to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of
+// reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time and
+// keeps kDepth 16-byte loads a lane in flight, also across units and before x is even there. The
+// row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order
+// of the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on
+// the device.
 #include "kernels/cuda/gemv/gemv_mma_pair.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/layer/rmsnorm.cuh"
@@ -23,7 +25,8 @@ struct Plan {
   int chunk;                // columns of x in shared memory at a time
 };
 
-// 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays as it is.
+// 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays
+// as it is.
 __device__ __forceinline__ void load_weights(uint4& v, const char* p, int wanted) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
@@ -59,8 +62,9 @@ __device__ __forceinline__ void widen(const uint4& v, uint32_t scale_bits, int q
     w[2] = __uint_as_float(v.z), w[3] = __uint_as_float(v.w);
   } else if constexpr (T == WType::Q8_0) {
     const uint32_t word = q == 0 ? v.x : q == 1 ? v.y : q == 2 ? v.z : v.w;
-    // The byte b = quant + 128, put into the mantissa of 2^15, makes the float 2^15 + b. 2^15 + 128 has 9 bits and a
-    // scale 11, so their product is exact, and so is scale * quant, which the fused multiply-add leaves.
+    // The byte b = quant + 128, put into the mantissa of 2^15, makes the float 2^15 + b. 2^15 + 128
+    // has 9 bits and a scale 11, so their product is exact, and so is scale * quant, which the
+    // fused multiply-add leaves.
     const float scale = f16_bits_to_f32(scale_bits), offset = -32896.0f * scale;
     const uint32_t biased = word ^ 0x80808080u;
     w[0] = fmaf(__uint_as_float(__byte_perm(biased, 0x47000000u, 0x7504)), scale, offset);
@@ -84,7 +88,8 @@ constexpr int rows_of_unit(int n) { return n <= 2 ? 2 : 4; }
 template <int N, int R>
 struct Tile {
   static constexpr int kRows = R;
-  static constexpr int kDepth = N <= 4 ? 8 : 4;  // 16-byte loads in flight, a lane: what registers allow
+  static constexpr int kDepth =
+      N <= 4 ? 8 : 4;  // 16-byte loads in flight, a lane: what registers allow
   static constexpr int kSteps = kDepth / kRows;  // a batch: kSteps steps of kRows rows
 };
 
@@ -104,7 +109,8 @@ __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
 template <WType T, int N, bool kEven, int R>
 struct Cursor {
   using F = Format<T>;
-  static constexpr int kRows = Tile<N, R>::kRows, kSteps = Tile<N, R>::kSteps, kBatch = kSteps * F::kStep;
+  static constexpr int kRows = Tile<N, R>::kRows, kSteps = Tile<N, R>::kSteps,
+                       kBatch = kSteps * F::kStep;
 
   const char* row[kRows];
   const char* scale[kRows];
@@ -121,13 +127,16 @@ struct Cursor {
       const bool second = pairs && r >= kRows / 2;
       const Matrix& w = second ? plan.args.w[1] : plan.args.w[at.out];
       const int64_t wanted = at.row + (second ? r - kRows / 2 : r);
-      const int64_t index = (wanted < w.rows ? wanted : w.rows - 1) * w.cols;  // past the end: read, not stored
+      const int64_t index =
+          (wanted < w.rows ? wanted : w.rows - 1) * w.cols;  // past the end: read, not stored
       row[r] = static_cast<const char*>(w.data) + index * F::kBytes;
-      if constexpr (T == WType::Q8_0) scale[r] = static_cast<const char*>(w.scales) + index / kQ8Group * 2;
+      if constexpr (T == WType::Q8_0)
+        scale[r] = static_cast<const char*>(w.scales) + index / kQ8Group * 2;
     }
   }
   // Step s of the batch. Columns past the end are read from the row's last ones: x is zero there.
-  __device__ __forceinline__ void load(const Plan& plan, int lane, int s, uint4* v, uint32_t* scales) const {
+  __device__ __forceinline__ void load(const Plan& plan, int lane, int s, uint4* v,
+                                       uint32_t* scales) const {
     const int wanted = unit < plan.n_units;
     int at = col + s * F::kStep + lane * F::kVector;
     if constexpr (!kEven) at = min(at, static_cast<int>(plan.args.w[0].cols) - F::kVector);
@@ -144,8 +153,9 @@ struct Cursor {
   }
 };
 
-// Puts columns [first, first + chunk) of x (times norm) into shared memory as [step][N][quad][lane] float4, so that the
-// lanes of a warp read neighbours; zeros past the end. With `sums`: each warp's sums of squares of the whole rows.
+// Puts columns [first, first + chunk) of x (times norm) into shared memory as [step][N][quad][lane]
+// float4, so that the lanes of a warp read neighbours; zeros past the end. With `sums`: each warp's
+// sums of squares of the whole rows.
 template <WType T, int N>
 __device__ void stage(const Plan& plan, int first, float4* xs, float* sums) {
   using F = Format<T>;
@@ -167,7 +177,8 @@ __device__ void stage(const Plan& plan, int first, float4* xs, float* sums) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
       squares[i] = add_squares(squares[i], v[i]);
-      if (a.norm != nullptr) v[i].x *= weight.x, v[i].y *= weight.y, v[i].z *= weight.z, v[i].w *= weight.w;
+      if (a.norm != nullptr)
+        v[i].x *= weight.x, v[i].y *= weight.y, v[i].z *= weight.z, v[i].w *= weight.w;
       if (c < end) to[i * F::kQuads * 32] = v[i];
     }
   }
@@ -207,9 +218,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   wait_for_previous();
   stage<T, N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
   __syncthreads();
-  // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied there.
+  // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
+  // there.
   const int i = lane % N, r_mine = lane / N;
-  const float norm_of_mine = a.norm != nullptr ? norm_scale(sums + i * kWarps, a.w[0].cols, a.eps) : 1.0f;
+  const float norm_of_mine =
+      a.norm != nullptr ? norm_scale(sums + i * kWarps, a.w[0].cols, a.eps) : 1.0f;
   const bool pairs = a.then == Then::SwiGlu;
   const int cols = static_cast<int>(a.w[0].cols);
 
@@ -227,7 +240,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
     }
     float sum[kRows][N] = {};
     for (int begin = 0; begin < cols; begin += plan.chunk) {
-      if (plan.chunk < cols && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
+      if (plan.chunk < cols &&
+          (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
         __syncthreads();
         stage<T, N>(plan, begin, xs, nullptr);
         __syncthreads();
@@ -248,7 +262,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
               const float4 x = x_at[s * kQuadsOfStep + (j * F::kQuads + q) * 32];
 #pragma unroll
               for (int r = 0; r < kRows; r++)
-                sum[r][j] = fmaf(w[r][3], x.w, fmaf(w[r][2], x.z, fmaf(w[r][1], x.y, fmaf(w[r][0], x.x, sum[r][j]))));
+                sum[r][j] =
+                    fmaf(w[r][3], x.w,
+                         fmaf(w[r][2], x.z, fmaf(w[r][1], x.y, fmaf(w[r][0], x.x, sum[r][j]))));
             }
           }
           next.load(plan, lane, s, v[s], scales[s]);
@@ -273,7 +289,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   }
 }
 
-// Anything else: odd sizes, unaligned x, a SwiGlu of two types. One warp a row, no shared memory for x.
+// Anything else: odd sizes, unaligned x, a SwiGlu of two types. One warp a row, no shared memory
+// for x.
 __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constant__ Gemv a) {
   __shared__ float sums[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = blockIdx.y;
@@ -307,7 +324,8 @@ __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constan
       sum = warp_sum(sum) * scale;
       up = warp_sum(up) * scale;
       float* y = a.y[o] + i * a.ldy[o] + row;
-      if (lane == 0) *y = a.then == Then::Add ? __fadd_rn(*y, sum) : pairs ? __fmul_rn(silu(sum), up) : sum;
+      if (lane == 0)
+        *y = a.then == Then::Add ? __fadd_rn(*y, sum) : pairs ? __fmul_rn(silu(sum), up) : sum;
     }
   }
 }
@@ -320,12 +338,14 @@ Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   plan.args = args;
   set_units(plan, args, kRows);
   if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
-  const int64_t columns = round_up(args.w[0].cols, kBatch), room = device.smem - N * kWarps * 4 - 64;
+  const int64_t columns = round_up(args.w[0].cols, kBatch),
+                room = device.smem - N * kWarps * 4 - 64;
   plan.chunk = static_cast<int>(columns);
   if (columns * N * 4 > room) plan.chunk = static_cast<int>(room / (N * 4) / kBatch * kBatch);
   if (plan.chunk <= 0) return cudaErrorNotSupported;
   const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) /
+                                 (grid * kWarps));
   const auto kernel = gemv_kernel<T, N, kEven, R>;
   const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
   return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);
@@ -334,9 +354,11 @@ Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 template <WType T, int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   constexpr int R = rows_of_unit(N);
-  constexpr bool kOften = T == WType::F16 || T == WType::Q8_0;  // the others are rare: not worth more kernels
+  constexpr bool kOften =
+      T == WType::F16 || T == WType::Q8_0;  // the others are rare: not worth more kernels
   if constexpr (kOften) {
-    if (args.w[0].cols % (Tile<N, R>::kSteps * Format<T>::kStep) == 0) return launch_fast<T, N, true, R>(args, device, stream);
+    if (args.w[0].cols % (Tile<N, R>::kSteps * Format<T>::kStep) == 0)
+      return launch_fast<T, N, true, R>(args, device, stream);
   }
   return launch_fast<T, N, false, R>(args, device, stream);
 }
@@ -361,7 +383,8 @@ Status launch_any(const Gemv& args, const GemvDevice& device, cudaStream_t strea
 Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Matrix& w = args.w[0];
   const bool few_bits = is_quantised(w.type) && w.type != WType::Q8_0;
-  bool fast = vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30);
+  bool fast =
+      vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30);
   for (int o = 0; o < args.n_outs; o++)
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, row_parts(w.type, w.cols).data, 1);
@@ -394,7 +417,8 @@ Status gemv(const Gemv& args, cudaStream_t stream) {
   const bool pairs = args.then == Then::SwiGlu;
   if (pairs && (args.n_outs != 2 || args.w[0].rows != args.w[1].rows)) return cudaErrorInvalidValue;
   for (int o = 0; o < args.n_outs; o++) {
-    if (args.w[o].cols != args.w[0].cols || args.w[o].rows < 1 || args.w[o].cols < 1) return cudaErrorInvalidValue;
+    if (args.w[o].cols != args.w[0].cols || args.w[o].rows < 1 || args.w[o].cols < 1)
+      return cudaErrorInvalidValue;
     if (args.w[o].cols % dtype_info(args.w[o].type).block_values != 0) return cudaErrorInvalidValue;
   }
   GemvDevice device;
@@ -406,7 +430,8 @@ Status gemv(const Gemv& args, cudaStream_t stream) {
     Gemv part = args;
     part.n_outs = end - begin;
     for (int o = begin; o < end; o++)
-      part.w[o - begin] = args.w[o], part.y[o - begin] = args.y[o], part.ldy[o - begin] = args.ldy[o];
+      part.w[o - begin] = args.w[o], part.y[o - begin] = args.y[o],
+                 part.ldy[o - begin] = args.ldy[o];
     if (Status s = launch_one_type(part, device, stream); s != cudaSuccess) return s;
   }
   return cudaSuccess;

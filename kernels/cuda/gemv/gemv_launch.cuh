@@ -1,11 +1,13 @@
-// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows, the launch, clusters.
+// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows,
+// the launch, clusters.
 #pragma once
 #include "kernels/cuda/convert.cuh"
 
 namespace riffle::cuda {
 
-// Programmatic dependent launch: lets the next kernel's blocks start while this one runs; and waits until all that
-// earlier kernels wrote is there. Both do nothing in a kernel that was launched the ordinary way.
+// Programmatic dependent launch: lets the next kernel's blocks start while this one runs; and waits
+// until all that earlier kernels wrote is there. Both do nothing in a kernel that was launched the
+// ordinary way.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -20,7 +22,8 @@ __device__ __forceinline__ void wait_for_previous() {
 struct GemvDevice {
   int n_sm = 0, smem = 0, major = 0;
 };
-// __CUDA_ARCH__ of the code that the device runs: that of the newest generation up to its own which this was built for.
+// __CUDA_ARCH__ of the code that the device runs: that of the newest generation up to its own which
+// this was built for.
 inline int code_for(const GemvDevice& device) {
   constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
   int newest = 0;
@@ -31,8 +34,11 @@ inline int code_for(const GemvDevice& device) {
 inline Status ask_device(GemvDevice* device) {
   int id = 0;
   if (Status s = cudaGetDevice(&id); s != cudaSuccess) return s;
-  if (Status s = cudaDeviceGetAttribute(&device->n_sm, cudaDevAttrMultiProcessorCount, id); s != cudaSuccess) return s;
-  if (Status s = cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id); s != cudaSuccess)
+  if (Status s = cudaDeviceGetAttribute(&device->n_sm, cudaDevAttrMultiProcessorCount, id);
+      s != cudaSuccess)
+    return s;
+  if (Status s = cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id);
+      s != cudaSuccess)
     return s;
   return cudaDeviceGetAttribute(&device->smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
 }
@@ -46,9 +52,10 @@ inline cudaLaunchAttribute cluster_of(unsigned blocks) {
 }
 
 template <class Kernel, class Args>
-Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem, bool overlap,
-                   cudaStream_t stream, unsigned cluster = 1) {
-  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size_t smem,
+                   bool overlap, cudaStream_t stream, unsigned cluster = 1) {
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(smem));
       s != cudaSuccess)
     return s;
   cudaLaunchAttribute attributes[2] = {};
@@ -72,7 +79,8 @@ Status launch_gemv(Kernel kernel, const Args& args, dim3 grid, int threads, size
 // How many clusters of so many blocks the device has room for at once.
 template <class Kernel>
 Status most_clusters(Kernel kernel, unsigned cluster, int threads, size_t smem, int* most) {
-  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+  if (Status s = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(smem));
       s != cudaSuccess)
     return s;
   cudaLaunchAttribute attribute = cluster_of(cluster);
@@ -101,8 +109,8 @@ Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Cuts the outputs into units of `rows` rows (SwiGlu: half of them of either matrix, which together are one output). Sets
-// plan.units, of each output, and plan.n_units.
+// Cuts the outputs into units of `rows` rows (SwiGlu: half of them of either matrix, which together
+// are one output). Sets plan.units, of each output, and plan.n_units.
 template <class Plan>
 void set_units(Plan& plan, const Gemv& args, int rows) {
   const bool pairs = args.then == Then::SwiGlu;

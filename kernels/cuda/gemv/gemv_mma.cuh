@@ -1,25 +1,26 @@
-// y = W x on the tensor cores, for BF16 on compute capability 8.0 and later: about the same time for 1 to 8 rows of x. W is
-// the 16-row operand of mma.m16n8k16, the rows of x are its 8 columns. Both are bf16: weights are exact, and x is split
-// into kParts bf16 parts, whose products with a weight are exact in f32. Two parts leave out at most 2^-18 |x| of a value,
-// three nothing.
+// y = W x on the tensor cores, for BF16 on compute capability 8.0 and later: about the same time
+// for 1 to 8 rows of x. W is the 16-row operand of mma.m16n8k16, the rows of x are its 8 columns.
+// Both are bf16: weights are exact, and x is split into kParts bf16 parts, whose products with a
+// weight are exact in f32. Two parts leave out at most 2^-18 |x| of a value, three nothing.
 //
-// A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its own part of them,
-// its own part of x in shared memory and its own ring of tiles of W, kStages deep, filled by asynchronous copies that
-// begin before x is there and run on from unit to unit. At the end of a unit the warps' sums are added in order. So the
-// bits of y depend on W's row and that row of x alone: not on n (the columns of an mma are independent), the grid or
-// the device.
+// A block takes units of 16 rows of W (SwiGlu: 8 and 8). Its warps share the columns: each has its
+// own part of them, its own part of x in shared memory and its own ring of tiles of W, kStages
+// deep, filled by asynchronous copies that begin before x is there and run on from unit to unit. At
+// the end of a unit the warps' sums are added in order. So the bits of y depend on W's row and that
+// row of x alone: not on n (the columns of an mma are independent), the grid or the device.
 #pragma once
 #include "kernels/cuda/gemv/gemv_launch.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace riffle::cuda::gemv_mma {
 
-// kPerSm: blocks a multiprocessor. kAhead: so many of a block's first units are fetched into L2 while the kernel before
-// still runs. kHalf: where x is gone through only once, leave half of the shared memory, and so room for the next
-// kernel's block. kWarps and kParts change the bits of y.
+// kPerSm: blocks a multiprocessor. kAhead: so many of a block's first units are fetched into L2
+// while the kernel before still runs. kHalf: where x is gone through only once, leave half of the
+// shared memory, and so room for the next kernel's block. kWarps and kParts change the bits of y.
 template <int kWarps_, int kStages_, int kParts_, int kPerSm_, int kAhead_, bool kHalf_>
 struct Tuning {
-  static constexpr int kWarps = kWarps_, kStages = kStages_, kParts = kParts_, kPerSm = kPerSm_, kAhead = kAhead_;
+  static constexpr int kWarps = kWarps_, kStages = kStages_, kParts = kParts_, kPerSm = kPerSm_,
+                       kAhead = kAhead_;
   static constexpr bool kHalf = kHalf_;
 };
 // Measured on an H200; neither changes the bits.
@@ -30,8 +31,8 @@ constexpr int kUnit = 16;   // rows
 constexpr int kGroup = 2;   // units whose sums are added up at a time
 constexpr int kLine = 128;  // bytes of a row in a tile
 
-constexpr int kCols = kLine / 2;    // of a tile of W
-constexpr int kQuads = kCols / 4;   // float4s of x in a tile
+constexpr int kCols = kLine / 2;   // of a tile of W
+constexpr int kQuads = kCols / 4;  // float4s of x in a tile
 constexpr int kMmas = kCols / 16;
 constexpr int kTileBytes = kUnit * kLine;
 
@@ -39,8 +40,8 @@ struct Plan {
   Gemv args;
   int units[kGemvMaxOuts];  // of each output
   int n_units;
-  int n_tiles;              // in a row
-  int chunk, n_chunks;      // tiles whose x a warp has in shared memory at a time
+  int n_tiles;          // in a row
+  int chunk, n_chunks;  // tiles whose x a warp has in shared memory at a time
 };
 
 // Bytes of x's parts for 16 columns of n rows.
@@ -48,15 +49,18 @@ constexpr int x_bytes(int n, int parts) { return n * 4 * (parts == 3 ? 24 : 16);
 
 #if __CUDA_ARCH__ >= 800
 
-__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void copy16(uint32_t shared, const char* p) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(p) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(p)
+               : "memory");
 }
 __device__ __forceinline__ void prefetch_row(const char* p, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -73,8 +77,9 @@ __device__ __forceinline__ uint32_t split(float* a, float* b) {
   return both;
 }
 
-// The rows of a unit: of w[0] the 8 from `first` on, of w[1] those from first + 8 - second on (SwiGlu: 8 of each
-// matrix, second = 8; else 0). No row beyond first + last: past the end the last one is read, but not stored.
+// The rows of a unit: of w[0] the 8 from `first` on, of w[1] those from first + 8 - second on
+// (SwiGlu: 8 of each matrix, second = 8; else 0). No row beyond first + last: past the end the last
+// one is read, but not stored.
 struct Rows {
   const Matrix* w[2];
   int first, second, last;
@@ -90,20 +95,21 @@ __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   return {{&a.w[out], &a.w[pairs ? 1 : out]}, first, pairs ? kUnit / 2 : 0, last};
 }
 
-// Fills the warp's ring. The tiles' order is that of their use: groups of units; chunks of x; units; tiles.
+// Fills the warp's ring. The tiles' order is that of their use: groups of units; chunks of x;
+// units; tiles.
 template <class Tune>
 struct Producer {
   static constexpr int kCopies = kUnit * kLine / 16 / 32;  // 16-byte copies of a lane for a tile
 
   const Plan& plan;
   const char* row[kCopies];
-  uint32_t to;            // this lane's place in the ring's first tile
-  int first, last;        // the warp's tiles of a row
-  int unit0, u, chunk;    // the group's first unit; the unit in the group
+  uint32_t to;          // this lane's place in the ring's first tile
+  int first, last;      // the warp's tiles of a row
+  int unit0, u, chunk;  // the group's first unit; the unit in the group
   int tile, end, slot;
 
-  __device__ __forceinline__ Producer(const Plan& p, int lane, uint32_t ring, int first_unit, int first_tile,
-                                      int last_tile)
+  __device__ __forceinline__ Producer(const Plan& p, int lane, uint32_t ring, int first_unit,
+                                      int first_tile, int last_tile)
       : plan(p), first(first_tile), last(last_tile), unit0(first_unit), u(0), chunk(0), slot(0) {
     // Lanes that read different rows of a tile find them in different banks.
     const int r = lane / 8;
@@ -142,7 +148,8 @@ struct Producer {
     if (unit0 < plan.n_units) {
       const uint32_t at = slot * kTileBytes;
 #pragma unroll
-      for (int k = 0; k < kCopies; k++) copy16(to + at + k * 4 * kLine, row[k] + static_cast<uint32_t>(tile) * kLine);
+      for (int k = 0; k < kCopies; k++)
+        copy16(to + at + k * 4 * kLine, row[k] + static_cast<uint32_t>(tile) * kLine);
       if (++tile == end) move(), seek(lane);
     }
     cp_async_commit();
@@ -150,12 +157,14 @@ struct Producer {
   }
 };
 
-// Puts n rows of x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as operands: for each 16
-// columns, row of x and t = lane % 4 the high part's two registers, then the low part's. With 3 parts the third lies
-// after all these. Adds to squares. kAtOnce: loads under way, a row of x: written out, or they would not overlap.
+// Puts n rows of x (times norm) of n_tiles tiles from `tile` on into the warp's shared memory as
+// operands: for each 16 columns, row of x and t = lane % 4 the high part's two registers, then the
+// low part's. With 3 parts the third lies after all these. Adds to squares. kAtOnce: loads under
+// way, a row of x: written out, or they would not overlap.
 template <int N, int kParts, int kAtOnce = N == 1 ? 7 : 8 / N>
-__device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int lane, int tile, int n_tiles,
-                                      uint4* parts, uint2* third, float (&squares)[N]) {
+__device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int lane, int tile,
+                                      int n_tiles, uint4* parts, uint2* third,
+                                      float (&squares)[N]) {
   const int n_quads = n_tiles * kQuads;
   for (int begin = lane; begin < n_quads; begin += 32 * kAtOnce) {
     float4 v[kAtOnce][N], weight[kAtOnce];
@@ -166,10 +175,12 @@ __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int
 #pragma unroll
       for (int i = 0; i < N; i++) {
         v[m][i] = make_float4(0, 0, 0, 0);
-        if (f < n_quads && (N <= 2 || i < n)) v[m][i] = *reinterpret_cast<const float4*>(x0 + i * a.ldx + c);
+        if (f < n_quads && (N <= 2 || i < n))
+          v[m][i] = *reinterpret_cast<const float4*>(x0 + i * a.ldx + c);
       }
       weight[m] = make_float4(1, 1, 1, 1);
-      if (f < n_quads && a.norm != nullptr) weight[m] = *reinterpret_cast<const float4*>(a.norm + c);
+      if (f < n_quads && a.norm != nullptr)
+        weight[m] = *reinterpret_cast<const float4*>(a.norm + c);
     }
 #pragma unroll
     for (int m = 0; m < kAtOnce; m++) {
@@ -184,16 +195,18 @@ __device__ __forceinline__ void stage(const Gemv& a, const float* x0, int n, int
         p.x = split(&x.x, &x.y), p.y = split(&x.z, &x.w);
         p.z = split(&x.x, &x.y), p.w = split(&x.z, &x.w);
         parts[at + i * 4] = p;
-        if constexpr (kParts == 3) third[at + i * 4] = make_uint2(split(&x.x, &x.y), split(&x.z, &x.w));
+        if constexpr (kParts == 3)
+          third[at + i * 4] = make_uint2(split(&x.x, &x.y), split(&x.z, &x.w));
       }
     }
   }
 }
 
-// Takes the next tile from a warp's ring, whose place the producer fills again. w_lane: this lane's row of the first tile.
+// Takes the next tile from a warp's ring, whose place the producer fills again. w_lane: this lane's
+// row of the first tile.
 template <class Tune>
-__device__ __forceinline__ void take_tile(uint4 (&values)[2][2], const char* w_lane, int swizzle, int& slot,
-                                          Producer<Tune>& producer, int lane) {
+__device__ __forceinline__ void take_tile(uint4 (&values)[2][2], const char* w_lane, int swizzle,
+                                          int& slot, Producer<Tune>& producer, int lane) {
   cp_async_wait<Tune::kStages - 1>();
   __syncwarp();
   const char* const w = w_lane + slot * kTileBytes;
@@ -223,7 +236,8 @@ __device__ __forceinline__ void multiply(float (&p)[4], const uint32_t (&a)[4], 
 #endif
 
 template <int N, class Tune>
-__global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
+    kernel(const __grid_constant__ Plan plan) {
 #if __CUDA_ARCH__ >= 800
   constexpr int kWarps = Tune::kWarps, kSums = kGroup * kUnit * N;
   static_assert(kSums <= kWarps * 32 && kWarps * kTileBytes % 16 == 0);
@@ -236,13 +250,16 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   char* const ring = reinterpret_cast<char*>(shared) + warp * Tune::kStages * kTileBytes;
   const int per_warp = plan.chunk * kMmas * N * 4;  // x's operands of a warp
   uint4* const parts = reinterpret_cast<uint4*>(reinterpret_cast<char*>(shared) +
-                                                kWarps * Tune::kStages * kTileBytes) + warp * per_warp;
-  uint2* const third = reinterpret_cast<uint2*>(parts + (kWarps - warp) * per_warp) + warp * per_warp;
+                                                kWarps * Tune::kStages * kTileBytes) +
+                       warp * per_warp;
+  uint2* const third =
+      reinterpret_cast<uint2*>(parts + (kWarps - warp) * per_warp) + warp * per_warp;
 
   // Weights first: they wait for nobody.
   let_next_start();
   const int first = warp * plan.n_tiles / kWarps, last = (warp + 1) * plan.n_tiles / kWarps;
-  Producer<Tune> producer(plan, lane, shared_address(ring), static_cast<int>(blockIdx.x), first, last);
+  Producer<Tune> producer(plan, lane, shared_address(ring), static_cast<int>(blockIdx.x), first,
+                          last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
   if (Tune::kAhead > 0 && warp < Tune::kAhead && lane < kUnit) {
@@ -252,7 +269,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       const bool half = lane >= kUnit / 2;
       const int64_t row = at.first + min(lane - half * at.second, at.last);
       const auto bytes = static_cast<uint32_t>(at.w[0]->cols) * 2;
-      prefetch_row(static_cast<const char*>(half ? at.w[1]->data : at.w[0]->data) + row * bytes, bytes);
+      prefetch_row(static_cast<const char*>(half ? at.w[1]->data : at.w[0]->data) + row * bytes,
+                   bytes);
     }
   }
   wait_for_previous();
@@ -269,7 +287,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
   float norm = 1;
   int slot = 0, parity = 0;
 
-  for (int unit0 = static_cast<int>(blockIdx.x); unit0 < plan.n_units; unit0 += kGroup * n_grid, parity ^= 1) {
+  for (int unit0 = static_cast<int>(blockIdx.x); unit0 < plan.n_units;
+       unit0 += kGroup * n_grid, parity ^= 1) {
     const bool at_first = unit0 == static_cast<int>(blockIdx.x);
     float* y = nullptr;
     float before = 0;
@@ -280,7 +299,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       if (y != nullptr && a.then == Then::Add) before = *y;
     }
     for (int chunk = 0; chunk < plan.n_chunks; chunk++) {
-      const int tile = first + chunk * plan.chunk, n_tiles = max(0, min(last, tile + plan.chunk) - tile);
+      const int tile = first + chunk * plan.chunk,
+                n_tiles = max(0, min(last, tile + plan.chunk) - tile);
       if (at_first || plan.n_chunks > 1) {
         float squares[N] = {};
         if (at_first && chunk > 0 && a.norm != nullptr) {
@@ -316,7 +336,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
             const uint4 &v0 = values[j][0], &v1 = values[j][1];
             const uint32_t left[4] = {v0.x, v1.x, v0.y, v1.y}, right[4] = {v0.z, v1.z, v0.w, v1.w};
             multiply<Tune::kParts>(p, left, x_at + j * 2 * N * 4, third_at + j * 2 * N * 4);
-            multiply<Tune::kParts>(p, right, x_at + (j * 2 + 1) * N * 4, third_at + (j * 2 + 1) * N * 4);
+            multiply<Tune::kParts>(p, right, x_at + (j * 2 + 1) * N * 4,
+                                   third_at + (j * 2 + 1) * N * 4);
 #pragma unroll
             for (int k = 0; k < 4; k++) sum[k] += p[k];
           }
@@ -335,7 +356,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       }
     }
     __syncthreads();  // the other half of sums is free: its readers came through here
-    if (at_first && a.norm != nullptr) {  // 1 / rms is common to the whole sum, so it is applied here
+    if (at_first &&
+        a.norm != nullptr) {  // 1 / rms is common to the whole sum, so it is applied here
       float whole = 0;
       for (int w = 0; w < kWarps; w++) whole += squares_of[w][i][0];
       norm = 1.0f / sqrtf(__fadd_rn(whole / static_cast<float>(a.w[0].cols), a.eps));
@@ -348,20 +370,24 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps) kernel(c
       if (pairs) up += sums[parity][u][w][r + kUnit / 2][i];
     }
     result *= norm, up *= norm;
-    *y = a.then == Then::Add ? __fadd_rn(before, result) : pairs ? __fmul_rn(silu(result), up) : result;
+    *y = a.then == Then::Add ? __fadd_rn(before, result)
+         : pairs             ? __fmul_rn(silu(result), up)
+                             : result;
   }
   cp_async_wait<0>();
 #endif
 }
 
-// Cuts a share of the columns, of n_shares, into chunks that fit: at most `fit` tiles each. Several are of an even number of
-// tiles, so that a column of x is always the same lane's: its sum of squares must not depend on the chunks. False: none fits.
+// Cuts a share of the columns, of n_shares, into chunks that fit: at most `fit` tiles each. Several
+// are of an even number of tiles, so that a column of x is always the same lane's: its sum of
+// squares must not depend on the chunks. False: none fits.
 inline bool set_chunks(Plan& plan, int n_shares, int fit) {
   const int most = static_cast<int>(round_up(plan.n_tiles, n_shares) / n_shares);
   plan.chunk = most <= fit ? most : fit / 2 * 2;
   if (plan.chunk < 1) return false;
   plan.n_chunks = (most + plan.chunk - 1) / plan.chunk;
-  if (plan.n_chunks > 1) plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
+  if (plan.n_chunks > 1)
+    plan.chunk = static_cast<int>(round_up((most + plan.n_chunks - 1) / plan.n_chunks, 2));
   return true;
 }
 
@@ -381,8 +407,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   int room = device.smem / shares - kRing - kFixed - 1024;
   if (room < kTile) room = device.smem - kRing - kFixed - 1024;
   if (!set_chunks(plan, kWarps, room / kTile)) return cudaErrorNotSupported;
-  return launch_gemv(kernel<N, Tune>, plan, grid, kWarps * 32, kRing + static_cast<size_t>(plan.chunk) * kTile,
-                     args.overlap, stream);
+  return launch_gemv(kernel<N, Tune>, plan, grid, kWarps * 32,
+                     kRing + static_cast<size_t>(plan.chunk) * kTile, args.overlap, stream);
 }
 
 // All outputs are of one type, and 16-byte aligned as gemv.cu has checked.

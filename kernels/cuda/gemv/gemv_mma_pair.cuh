@@ -1,12 +1,14 @@
-// y = W x on the tensor cores, as gemv_mma.cuh and with the same bits, for 9 to 16 rows of x in one pass over W: BF16,
-// compute capability 9.0 and later. x of so many rows does not fit one block's shared memory, so a cluster of two
-// blocks shares the columns: of gemv_mma.cuh's 8 column shares each block has 4, and x of their columns.
+// y = W x on the tensor cores, as gemv_mma.cuh and with the same bits, for 9 to 16 rows of x in one
+// pass over W: BF16, compute capability 9.0 and later. x of so many rows does not fit one block's
+// shared memory, so a cluster of two blocks shares the columns: of gemv_mma.cuh's 8 column shares
+// each block has 4, and x of their columns.
 //
-// The cluster goes through W two units at a time. Two warps work on a share, one on each unit: each has its own ring of
-// W, both read the same operands of x, which either has made of 8 rows of x. At the end of a pair of units the sums of
-// the first go to the shared memory of the first block and those of the second to the second block, where a thread adds
-// up the 8 shares of one output. That is done after the next pair's products, so that no block waits for the other.
-// Where x is gone through in chunks, two such pairs share a chunk.
+// The cluster goes through W two units at a time. Two warps work on a share, one on each unit: each
+// has its own ring of W, both read the same operands of x, which either has made of 8 rows of x. At
+// the end of a pair of units the sums of the first go to the shared memory of the first block and
+// those of the second to the second block, where a thread adds up the 8 shares of one output. That
+// is done after the next pair's products, so that no block waits for the other. Where x is gone
+// through in chunks, two such pairs share a chunk.
 #pragma once
 #include "kernels/cuda/gemv/gemv_mma.cuh"
 
@@ -18,8 +20,10 @@ constexpr int kPairRows = 16, kEight = 8;                // of x; x's 8 columns 
 constexpr int kCluster = 2, kShares = ManyRows::kWarps;  // the shares are those of fewer rows
 constexpr int kOwnShares = kShares / kCluster;           // of a block
 constexpr int kPairSums = kUnit * kPairRows;
-static_assert(kShares == FewRows::kWarps && Pair::kParts == FewRows::kParts && Pair::kParts == ManyRows::kParts);
-static_assert(Pair::kParts == 2 && Pair::kWarps == 2 * kOwnShares && kPairSums == Pair::kWarps * 32 && kCluster == 2);
+static_assert(kShares == FewRows::kWarps && Pair::kParts == FewRows::kParts &&
+              Pair::kParts == ManyRows::kParts);
+static_assert(Pair::kParts == 2 && Pair::kWarps == 2 * kOwnShares &&
+              kPairSums == Pair::kWarps * 32 && kCluster == 2);
 
 #if __CUDA_ARCH__ >= 900
 
@@ -28,10 +32,11 @@ __device__ __forceinline__ void meet_in_share(int share) {
   asm volatile("bar.sync %0, 64;" ::"r"(1 + share) : "memory");
 }
 
-// Adds a tile's products with 16 rows of x to sum[half of the rows]: for each the order of gemv_mma.cuh. x: this lane's
-// operands of the first 16 columns and 8 rows; the other rows' are of_eight on.
-__device__ __forceinline__ void add_tile(float (&sum)[2][4], const uint4 (&values)[2][2], const uint4* x,
-                                         int of_eight) {
+// Adds a tile's products with 16 rows of x to sum[half of the rows]: for each the order of
+// gemv_mma.cuh. x: this lane's operands of the first 16 columns and 8 rows; the other rows' are
+// of_eight on.
+__device__ __forceinline__ void add_tile(float (&sum)[2][4], const uint4 (&values)[2][2],
+                                         const uint4* x, int of_eight) {
   float p[2][2][4] = {};
 #pragma unroll
   for (int right = 0; right < 2; right++) {
@@ -45,7 +50,8 @@ __device__ __forceinline__ void add_tile(float (&sum)[2][4], const uint4 (&value
 #pragma unroll
       for (int j = 0; j < 2; j++) {
         const uint4 &v0 = values[j][0], &v1 = values[j][1];
-        const uint32_t w[4] = {right ? v0.z : v0.x, right ? v1.z : v1.x, right ? v0.w : v0.y, right ? v1.w : v1.y};
+        const uint32_t w[4] = {right ? v0.z : v0.x, right ? v1.z : v1.x, right ? v0.w : v0.y,
+                               right ? v1.w : v1.y};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
           const uint4& b = operand[j][h];
@@ -64,11 +70,13 @@ __device__ __forceinline__ void add_tile(float (&sum)[2][4], const uint4 (&value
 #endif
 
 template <class Tune>
-__global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(Tune::kWarps * 32, 1)
+    pair_kernel(const __grid_constant__ Plan plan) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ uint4 shared[];
-  // Of this block's unit of a pair, from both blocks; those of two pairs in turn. Written as pairs of neighbours by
-  // lanes (g, t), read by lanes that differ in g and in two bits of the row of x: place() spreads both over the banks.
+  // Of this block's unit of a pair, from both blocks; those of two pairs in turn. Written as pairs
+  // of neighbours by lanes (g, t), read by lanes that differ in g and in two bits of the row of x:
+  // place() spreads both over the banks.
   __shared__ __align__(16) float sums[2][kShares][kPairSums];
   __shared__ float squares_of[kShares][kPairRows];
   const auto place = [](int eight, int low, int row, int i) {  // 8 rows of x, then 8 of the unit
@@ -77,18 +85,21 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int n_grid = static_cast<int>(gridDim.x), n_clusters = n_grid / kCluster;
-  const int cluster = static_cast<int>(blockIdx.x) / kCluster, rank = static_cast<int>(blockIdx.x) % kCluster;
+  const int cluster = static_cast<int>(blockIdx.x) / kCluster,
+            rank = static_cast<int>(blockIdx.x) % kCluster;
   const int half = warp % 2, own_share = warp / 2, share = rank * kOwnShares + own_share;
   char* const ring = reinterpret_cast<char*>(shared) + warp * Tune::kStages * kTileBytes;
   const int of_eight = plan.chunk * kMmas * kEight * 4;  // x's operands of a share and 8 rows
   uint4* const parts = reinterpret_cast<uint4*>(reinterpret_cast<char*>(shared) +
-                                                Tune::kWarps * Tune::kStages * kTileBytes) + own_share * 2 * of_eight;
+                                                Tune::kWarps * Tune::kStages * kTileBytes) +
+                       own_share * 2 * of_eight;
 
   // Weights first: they wait for nobody.
   let_next_start();
   cluster_arrive();
   const int first = share * plan.n_tiles / kShares, last = (share + 1) * plan.n_tiles / kShares;
-  Producer<Tune> producer(plan, lane, shared_address(ring), cluster + half * n_clusters, first, last);
+  Producer<Tune> producer(plan, lane, shared_address(ring), cluster + half * n_clusters, first,
+                          last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
   wait_for_previous();
@@ -127,7 +138,9 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
         if (pairs) up += sums[parity][w][from + 64];
       }
       result *= norm, up *= norm;
-      result = a.then == Then::Add ? __fadd_rn(out.before, result) : pairs ? __fmul_rn(silu(result), up) : result;
+      result = a.then == Then::Add ? __fadd_rn(out.before, result)
+               : pairs             ? __fmul_rn(silu(result), up)
+                                   : result;
     }
     __syncwarp();
     return result;
@@ -137,19 +150,20 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
   const char* const w_lane = ring + g * kLine;
   const int swizzle = (g % 2 * 64) ^ (t * 16);
   const uint32_t sums_to = in_block(shared_address(&sums[0][share][place(0, 0, g, 2 * t)]), half);
-  float squares[kEight] = {};  // of the first time through x
+  float squares[kEight] = {};   // of the first time through x
   Output ready = {nullptr, 0};  // of the pair before
   int slot = 0, parity = 0;
 
   for (int unit0 = cluster; unit0 < plan.n_units; unit0 += kGroup * n_grid) {
     float sum[kGroup][2][4] = {};
     for (int chunk = 0; chunk < plan.n_chunks; chunk++) {
-      const int tile = first + chunk * plan.chunk, n_tiles = max(0, min(last, tile + plan.chunk) - tile);
+      const int tile = first + chunk * plan.chunk,
+                n_tiles = max(0, min(last, tile + plan.chunk) - tile);
       if (unit0 == cluster || plan.n_chunks > 1) {
         __syncwarp();
         meet_in_share(own_share);
-        stage<kEight, Tune::kParts, 2>(a, a.x + half * kEight * a.ldx, a.n - half * kEight, lane, tile, n_tiles,
-                                       parts + half * of_eight, nullptr, squares);
+        stage<kEight, Tune::kParts, 2>(a, a.x + half * kEight * a.ldx, a.n - half * kEight, lane,
+                                       tile, n_tiles, parts + half * of_eight, nullptr, squares);
         __syncwarp();
         meet_in_share(own_share);
       }
@@ -157,7 +171,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
       for (int v = 0; v < kGroup; v++) {
         const int pair = unit0 + v * n_grid;  // this unit and the one n_clusters on
         if (pair >= plan.n_units) break;
-        const bool done = chunk + 1 == plan.n_chunks, active = pair + half * n_clusters < plan.n_units;
+        const bool done = chunk + 1 == plan.n_chunks,
+                   active = pair + half * n_clusters < plan.n_units;
         Output next = {nullptr, 0};
         if (done) next = output_of(pair + rank * n_clusters);
         const uint4* x_at = parts + lane;
@@ -170,7 +185,8 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
         }
         if (!done) continue;
 
-        // All blocks are there; and the sums before these, which the other block reads, are not where these go.
+        // All blocks are there; and the sums before these, which the other block reads, are not
+        // where these go.
         cluster_wait();
         const float result = result_of(ready, parity ^ 1);
         if (active) {
@@ -186,12 +202,14 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1) pair_kernel(const __grid
           for (int j = 0; j < kEight; j++) {
             const float whole = warp_sum(squares[j]);
             if (lane < kCluster)
-              store_far(in_block(shared_address(&squares_of[share][half * kEight + j]), lane), whole);
+              store_far(in_block(shared_address(&squares_of[share][half * kEight + j]), lane),
+                        whole);
           }
         }
         __syncwarp();
         cluster_arrive();
-        if (ready.y != nullptr) *ready.y = result;  // now: to arrive is to wait for what was stored before
+        if (ready.y != nullptr)
+          *ready.y = result;  // now: to arrive is to wait for what was stored before
         ready = next, parity ^= 1;
       }
     }
@@ -216,16 +234,19 @@ inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream
   constexpr int kThreads = Pair::kWarps * 32, kRing = Pair::kWarps * Pair::kStages * kTileBytes;
   constexpr int kFixed = (2 * kPairSums + kPairRows) * kShares * 4;
   constexpr int kTile = kOwnShares * kMmas * x_bytes(kPairRows, Pair::kParts);
-  if (!set_chunks(plan, kShares, (device.smem - kRing - kFixed - 1024) / kTile)) return cudaErrorNotSupported;
+  if (!set_chunks(plan, kShares, (device.smem - kRing - kFixed - 1024) / kTile))
+    return cudaErrorNotSupported;
   const size_t smem = kRing + static_cast<size_t>(plan.chunk) * kTile;
   int room_for = 0;
-  if (Status s = most_clusters(pair_kernel<Pair>, kCluster, kThreads, smem, &room_for); s != cudaSuccess) return s;
+  if (Status s = most_clusters(pair_kernel<Pair>, kCluster, kThreads, smem, &room_for);
+      s != cudaSuccess)
+    return s;
   if (room_for < 1) return cudaErrorNotSupported;
   int clusters = device.n_sm / kCluster;
   if (clusters > room_for) clusters = room_for;
   if (clusters > plan.n_units) clusters = plan.n_units;
-  return launch_gemv(pair_kernel<Pair>, plan, dim3(static_cast<unsigned>(clusters * kCluster)), kThreads, smem,
-                     args.overlap, stream, kCluster);
+  return launch_gemv(pair_kernel<Pair>, plan, dim3(static_cast<unsigned>(clusters * kCluster)),
+                     kThreads, smem, args.overlap, stream, kCluster);
 }
 
 }  // namespace riffle::cuda::gemv_mma

@@ -1,11 +1,13 @@
-// y = W x for few rows x, of weights of 4 to 6 bits: what gemv.cu does for wider ones. Fewer bytes leave less time for
-// arithmetic, so products are dp4a's of quants and of x in three signed bytes, 23 bits of a group of 32 with a scale in
-// common; sums of 32 products are exact, and what is left is f32. A warp takes a unit of R rows of W at a time; its
-// bytes come through a ring in shared memory, filled by asynchronous copies that begin before x is there and run on
-// from unit to unit, so that registers do not limit what is in flight and the next kernel's blocks find room beside
-// this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups in the order of the
-// columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on the device. From
-// tensor_rows() rows on gemv_quant_tensor.cu makes the same bits faster.
+// y = W x for few rows x, of weights of 4 to 6 bits: what gemv.cu does for wider ones. Fewer bytes
+// leave less time for arithmetic, so products are dp4a's of quants and of x in three signed bytes,
+// 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and what is left
+// is f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
+// memory, filled by asynchronous copies that begin before x is there and run on from unit to unit,
+// so that registers do not limit what is in flight and the next kernel's blocks find room beside
+// this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups
+// in the order of the columns: the bits of y depend on W's row and x alone, not on n, on the other
+// outputs or on the device. From tensor_rows() rows on gemv_quant_tensor.cu makes the same bits
+// faster.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_ring.cuh"
@@ -43,27 +45,32 @@ __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
   return {out, u * rows};
 }
 
-// Copies one part of a matrix, kRow bytes of each of R rows a step. A lane's copies are always at the same places.
+// Copies one part of a matrix, kRow bytes of each of R rows a step. A lane's copies are always at
+// the same places.
 template <int kRow, int R>
 struct Part {
-  static constexpr int kPiece = kRow < 16 ? kRow : 16, kOfRow = kRow / kPiece, kCopies = (kOfRow * R + 31) / 32;
-  static constexpr bool kSame = kOfRow % 32 == 0;  // all copies of a lane end where the row does at the same step
-  const char *first, *second;                      // SwiGlu: of the first and of the second half of the rows
-  uint32_t at[kCopies];                            // pieces from there
-  int left[kSame ? 1 : kCopies];                   // bytes of the row from there on
+  static constexpr int kPiece = kRow < 16 ? kRow : 16, kOfRow = kRow / kPiece,
+                       kCopies = (kOfRow * R + 31) / 32;
+  static constexpr bool kSame =
+      kOfRow % 32 == 0;           // all copies of a lane end where the row does at the same step
+  const char *first, *second;     // SwiGlu: of the first and of the second half of the rows
+  uint32_t at[kCopies];           // pieces from there
+  int left[kSame ? 1 : kCopies];  // bytes of the row from there on
 
   __device__ __forceinline__ bool is_second(int lane, int i, bool pairs) const {
     return pairs && (i * 32 + lane) / kOfRow >= R / 2;
   }
   // last: a row beyond it is read as it is, but not stored.
-  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs, int row, int last,
-                                       int64_t row_bytes) {
+  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs,
+                                       int row, int last, int64_t row_bytes) {
     first = static_cast<const char*>(one), second = static_cast<const char*>(other);
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
       const int piece = i * 32 + lane, in = piece % kOfRow;
       const int r = piece / kOfRow - (is_second(lane, i, pairs) ? R / 2 : 0);
-      at[i] = static_cast<uint32_t>(min(row + r, last)) * (static_cast<uint32_t>(row_bytes) / kPiece) + in;
+      at[i] =
+          static_cast<uint32_t>(min(row + r, last)) * (static_cast<uint32_t>(row_bytes) / kPiece) +
+          in;
       if (!kSame || i == 0) left[i] = static_cast<int>(row_bytes) - in * kPiece;
     }
   }
@@ -126,12 +133,14 @@ struct Producer {
 // x of a step and one row in shared memory: [part * 2 + half][lane] uint4, then [lane] {unit, sum}.
 constexpr int kBytesOfX = 32 * (6 * 16 + 8);
 
-// Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past the end. A thread
-// takes 8 values, so four make a group. With `sums`: each warp's sums of squares of the whole rows.
+// Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past
+// the end. A thread takes 8 values, so four make a group. With `sums`: each warp's sums of squares
+// of the whole rows.
 template <int N>
 __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
   const Gemv& a = plan.args;
-  const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep, end = begin + plan.chunk * kStep;
+  const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep,
+            end = begin + plan.chunk * kStep;
   const int last = sums != nullptr && cols > end ? cols : end;
   float squares[N] = {};
 #pragma unroll 1
@@ -156,7 +165,8 @@ __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
 #pragma unroll
     for (int i = 0; i < N; i++, to += kBytesOfX) {
       squares[i] = add_squares(add_squares(squares[i], v[i][0]), v[i][1]);
-      float x[8] = {v[i][0].x, v[i][0].y, v[i][0].z, v[i][0].w, v[i][1].x, v[i][1].y, v[i][1].z, v[i][1].w};
+      float x[8] = {v[i][0].x, v[i][0].y, v[i][0].z, v[i][0].w,
+                    v[i][1].x, v[i][1].y, v[i][1].z, v[i][1].w};
       if (a.norm != nullptr) {
         x[0] *= weight[0].x, x[1] *= weight[0].y, x[2] *= weight[0].z, x[3] *= weight[0].w;
         x[4] *= weight[1].x, x[5] *= weight[1].y, x[6] *= weight[1].z, x[7] *= weight[1].w;
@@ -167,7 +177,8 @@ __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
       for (int p = 0; p < 3; p++)
         *reinterpret_cast<uint2*>(to + ((2 * p + half) * 32 + lane) * 16 + in_half) = eight.part[p];
       if (threadIdx.x % 4 == 0)
-        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) = make_float2(eight.unit, eight.sum);
+        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) =
+            make_float2(eight.unit, eight.sum);
     }
   }
   if (sums == nullptr) return;
@@ -179,7 +190,8 @@ __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
 }
 
 template <WType T, int N, int R>
-__global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
+    kernel(const __grid_constant__ Plan plan) {
   using S = Slot<T, R>;
   extern __shared__ uint4 shared[];
   __shared__ float sums[N * kWarps];
@@ -200,7 +212,8 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
   wait_for_previous();
   stage<N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
   __syncthreads();
-  // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied there.
+  // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
+  // there.
   const int i = lane % N, r_mine = lane / N;
   float norm_of_mine = 1;
   if (a.norm != nullptr) {
@@ -219,12 +232,14 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
     if (active) {
       const Unit at = unit_at(plan, u, pairs ? R / 2 : R);
       const int row = at.row + r_mine;
-      if (r_mine < (pairs ? R / 2 : R) && i < a.n && row < a.w[at.out].rows) y = a.y[at.out] + i * a.ldy[at.out] + row;
+      if (r_mine < (pairs ? R / 2 : R) && i < a.n && row < a.w[at.out].rows)
+        y = a.y[at.out] + i * a.ldy[at.out] + row;
       if (y != nullptr && a.then == Then::Add) before = *y;
     }
     float sum[R][N] = {};
     for (int begin = 0; begin < plan.n_steps; begin += plan.chunk) {
-      if (plan.chunk < plan.n_steps && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
+      if (plan.chunk < plan.n_steps &&
+          (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
         __syncthreads();
         stage<N>(plan, begin, xs, nullptr);
         __syncthreads();
@@ -243,7 +258,8 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1) kernel(const __grid_
         int q[R][8];
         Scales scales[R];
 #pragma unroll
-        for (int r = 0; r < R; r++) unpack<T>(from, R, r, lane, q[r]), scales[r] = scales_of<T>(from, R, r, lane);
+        for (int r = 0; r < R; r++)
+          unpack<T>(from, R, r, lane, q[r]), scales[r] = scales_of<T>(from, R, r, lane);
 #pragma unroll
         for (int j = 0; j < N; j++, x_at += kBytesOfX) {
           Group x;
@@ -286,7 +302,8 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   set_units(plan, args, R);
   if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
-  // Half of the shared memory if that is enough, so that the next kernel's block has room; else all of it.
+  // Half of the shared memory if that is enough, so that the next kernel's block has room; else all
+  // of it.
   constexpr int kFew = 3, kFixed = 1024 + N * kWarps * 4;
   int room = device.smem / 2 - kFixed;
   if (plan.n_steps * N * kBytesOfX + kFew * kStage > room) room = device.smem - kFixed;
@@ -299,8 +316,10 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   while (!stages_possible(plan.stages)) plan.stages--;
   plan.groups = kGroupsLeft / (plan.stages - 2);
   const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) / (grid * kWarps));
-  const size_t smem = static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) /
+                                 (grid * kWarps));
+  const size_t smem =
+      static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
   return launch_gemv(kernel<T, N, R>, plan, dim3(grid), kThreads, smem, args.overlap, stream);
 }
 
@@ -332,11 +351,13 @@ Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t 
 }  // namespace
 
 Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  if (args.cores == Cores::Tensor || (args.cores == Cores::Best && args.n >= tensor_rows(args.w[0].type))) {
+  if (args.cores == Cores::Tensor ||
+      (args.cores == Cores::Best && args.n >= tensor_rows(args.w[0].type))) {
     const Status s = launch_tensor(args, device, stream);
     if (s != cudaErrorNotSupported) return s;
   }
-  return launch_in_parts(args, kMostRows, [&](const Gemv& part) { return launch_ordinary(part, device, stream); });
+  return launch_in_parts(args, kMostRows,
+                         [&](const Gemv& part) { return launch_ordinary(part, device, stream); });
 }
 
 }  // namespace riffle::cuda::gemv_quant

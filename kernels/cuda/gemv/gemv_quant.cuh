@@ -1,4 +1,5 @@
-// How weights of 4 to 6 bits are read: the bytes of a step, and 32 values and their scales as the operands of dp4a.
+// How weights of 4 to 6 bits are read: the bytes of a step, and 32 values and their scales as the
+// operands of dp4a.
 #pragma once
 #include "kernels/cuda/convert.cuh"
 
@@ -17,19 +18,22 @@ struct Format {
   static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 128 : 64;
   static constexpr int kBlocks = T == WType::Q6_K ? 8 : 0;
   // Value = scale * quant - min * m, else scale * quant.
-  static constexpr bool kMin = T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K || T == WType::Q5_K;
+  static constexpr bool kMin =
+      T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K || T == WType::Q5_K;
 };
 
 // A place in shared memory for a step of R rows: [rows][kData], [rows][kHigh], ...
 template <WType T, int R>
 struct Slot {
   using F = Format<T>;
-  static constexpr int kHigh = R * F::kData, kScales = kHigh + R * F::kHigh, kBlocks = kScales + R * F::kScales;
+  static constexpr int kHigh = R * F::kData, kScales = kHigh + R * F::kHigh,
+                       kBlocks = kScales + R * F::kScales;
   static constexpr int kBytes = (kBlocks + R * F::kBlocks + 15) / 16 * 16;
 };
 
-// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. Types with an offset have it taken off,
-// and to keep the sign the quant is at the top of the byte: it is 2^shift too large, which the scale makes good.
+// A lane's 32 values of a row: q[k] has values 4k to 4k + 3 as signed bytes. Types with an offset
+// have it taken off, and to keep the sign the quant is at the top of the byte: it is 2^shift too
+// large, which the scale makes good.
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
@@ -37,7 +41,8 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
   uint32_t high[2] = {};
   if constexpr (T == WType::Q6_K) {
-    const uint2 h = *reinterpret_cast<const uint2*>(slot + rows * F::kData + r * F::kHigh + lane * 8);
+    const uint2 h =
+        *reinterpret_cast<const uint2*>(slot + rows * F::kData + r * F::kHigh + lane * 8);
     high[0] = h.x ^ 0xaaaaaaaau, high[1] = h.y ^ 0xaaaaaaaau;  // the highest bit, as a sign
   } else if constexpr (F::kHigh > 0) {
     high[0] = *reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
@@ -50,7 +55,8 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
     if constexpr (T == WType::Q4_0) {
       q[k] = static_cast<int>(((upper ? w : w << 4) & 0xf0f0f0f0u) ^ 0x80808080u);
     } else if constexpr (T == WType::Q5_0) {
-      q[k] = static_cast<int>(((upper ? w >> 1 : w << 3) & 0x78787878u) | ((high[0] << (7 - k)) & 0x80808080u));
+      q[k] = static_cast<int>(((upper ? w >> 1 : w << 3) & 0x78787878u) |
+                              ((high[0] << (7 - k)) & 0x80808080u));
     } else if constexpr (T == WType::Q6_K) {
       q[k] = static_cast<int>(((upper ? w >> 2 : w << 2) & 0x3c3c3c3cu) |
                               ((high[k / 4] << (6 - 2 * (k % 4))) & 0xc0c0c0c0u));
@@ -70,7 +76,9 @@ template <WType T>
 __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, int lane) {
   using F = Format<T>;
   const char* at = slot + rows * (F::kData + F::kHigh) + r * F::kScales;
-  const auto half_of = [](const char* p) { return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(p)); };
+  const auto half_of = [](const char* p) {
+    return f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(p));
+  };
   if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
     return {half_of(at + lane * 2) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
   } else if constexpr (T == WType::Q4_1 || T == WType::Q5_1) {
@@ -78,7 +86,9 @@ __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, i
     return {f16_bits_to_f32(both & 0xffff), f16_bits_to_f32(both >> 16)};
   } else if constexpr (T == WType::Q6_K) {
     const char2 s = *reinterpret_cast<const char2*>(at + lane * 2);
-    const float d = half_of(slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 2) * 0.25f;
+    const float d =
+        half_of(slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 2) *
+        0.25f;
     return {d * static_cast<float>(s.x), d * static_cast<float>(s.y)};
   } else {
     const int g = lane % 8;
@@ -105,11 +115,12 @@ __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
   for (int j = 0; j < 8; j++) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
   most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
   most = max(most, __shfl_xor_sync(0xffffffffu, most, 2));
-  // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22. 2^-100 is small
-  // enough.
+  // The unit is 2^-21 of the largest value's power of two, so that no quotient is beyond 2^22.
+  // 2^-100 is small enough.
   const uint32_t power = max(most & 0x7f800000u, 27u << 23);
   const float scale = __uint_as_float((275u << 23) - power);
-  eight.unit = most < 0x7f800000u ? __uint_as_float(power - (21u << 23)) : __uint_as_float(0x7fffffffu);
+  eight.unit =
+      most < 0x7f800000u ? __uint_as_float(power - (21u << 23)) : __uint_as_float(0x7fffffffu);
   uint32_t u[8];
   uint32_t total = 0;
 #pragma unroll
@@ -128,14 +139,15 @@ __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
     const uint32_t bytes[3] = {__byte_perm(a01, a23, 0x5410), __byte_perm(a01, a23, 0x7632),
                                __byte_perm(b01, b23, 0x5410)};
 #pragma unroll
-    for (int p = 0; p < 3; p++) (k == 0 ? eight.part[p].x : eight.part[p].y) = bytes[p] ^ 0x80808080u;
+    for (int p = 0; p < 3; p++)
+      (k == 0 ? eight.part[p].x : eight.part[p].y) = bytes[p] ^ 0x80808080u;
   }
   eight.sum = eight.unit * static_cast<float>(static_cast<int>(total) - kGroup * kBias);
   return eight;
 }
 
-// x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: what a step of the lowest byte is
-// worth; sum: of the values as they were rounded, in x's own unit.
+// x in three signed bytes: part[p][h] has byte p of values 16h to 16h + 15. unit: what a step of
+// the lowest byte is worth; sum: of the values as they were rounded, in x's own unit.
 struct Group {
   uint4 part[3][2];
   float unit, sum;
@@ -160,13 +172,14 @@ __device__ __forceinline__ float join(int p0, int p1, int p2) {
 
 // sum + the product of 32 values with their x.
 template <WType T>
-__device__ __forceinline__ float multiply(const int (&q)[8], const Scales& s, const Group& x, float sum) {
+__device__ __forceinline__ float multiply(const int (&q)[8], const Scales& s, const Group& x,
+                                          float sum) {
   if constexpr (T == WType::Q6_K) {
     float half[2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
-      half[h] =
-          join(dot16(q + 4 * h, x.part[0][h], 0), dot16(q + 4 * h, x.part[1][h], 0), dot16(q + 4 * h, x.part[2][h], 0));
+      half[h] = join(dot16(q + 4 * h, x.part[0][h], 0), dot16(q + 4 * h, x.part[1][h], 0),
+                     dot16(q + 4 * h, x.part[2][h], 0));
     return fmaf(fmaf(half[1], s.other, half[0] * s.scale), x.unit, sum);
   } else {
     int p[3];

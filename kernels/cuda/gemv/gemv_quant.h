@@ -4,12 +4,12 @@
 
 namespace riffle::cuda::gemv_quant {
 
-// All outputs are of one such type, x, norm and parts of W 16-byte aligned. cudaErrorNotSupported, and nothing launched,
-// if the device has too little shared memory.
+// All outputs are of one such type, x, norm and parts of W 16-byte aligned. cudaErrorNotSupported,
+// and nothing launched, if the device has too little shared memory.
 Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
-// The same bits from int8 tensor cores, for up to kGemvMaxRows rows. cudaErrorNotSupported, and nothing launched, on a
-// device without clusters of blocks (compute capability 9.0).
+// The same bits from int8 tensor cores, for up to kGemvMaxRows rows. cudaErrorNotSupported, and
+// nothing launched, on a device without clusters of blocks (compute capability 9.0).
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream);
 
 }  // namespace riffle::cuda::gemv_quant

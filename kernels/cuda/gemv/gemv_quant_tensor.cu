@@ -1,11 +1,12 @@
-// y = W x for several rows x, of weights of 4 to 6 bits, on the tensor cores' integer product (mma.m16n8k32): the same
-// integers as gemv_quant.cu's, added as f32 in the same order, so that y has the same bits, in a time that hardly grows
-// with the rows. The quants of 16 rows of W are one operand, the other is one byte of each of 8 rows of x; three
-// products make the sums of a group of 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes
-// are added at the end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps share 16
-// rows of W: two of each block of a cluster of four, where block b has columns 256 b to 256 b + 255 of every 1024, so
-// that it needs a fourth of x only. Their sums meet in the shared memory of one of the blocks. Weights come through a
-// ring as in gemv_quant.cu.
+// y = W x for several rows x, of weights of 4 to 6 bits, on the tensor cores' integer product
+// (mma.m16n8k32): the same integers as gemv_quant.cu's, added as f32 in the same order, so that y
+// has the same bits, in a time that hardly grows with the rows. The quants of 16 rows of W are one
+// operand, the other is one byte of each of 8 rows of x; three products make the sums of a group of
+// 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes are added at the
+// end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps share
+// 16 rows of W: two of each block of a cluster of four, where block b has columns 256 b to 256 b +
+// 255 of every 1024, so that it needs a fourth of x only. Their sums meet in the shared memory of
+// one of the blocks. Weights come through a ring as in gemv_quant.cu.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_ring.cuh"
@@ -16,8 +17,10 @@ namespace {
 
 constexpr int kWarps = 16, kThreads = kWarps * 32;
 constexpr int kCluster = 4, kBlockCols = kStep / kCluster;  // a block's part of a step
-constexpr int kShares = 2, kSlots = kWarps / kShares;       // warps that share a unit; units under way in a block
-constexpr int kRows = 16, kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
+constexpr int kShares = 2,
+              kSlots = kWarps / kShares;  // warps that share a unit; units under way in a block
+constexpr int kRows = 16,
+              kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
 constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
 constexpr int kMaxStages = 8;
 
@@ -31,18 +34,21 @@ struct Plan {
   int stages, groups;       // of a warp's ring; groups of copies in a stage
 };
 
-// A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K the 4 bytes with each row's d.
-// Pieces of 16 bytes within a row are swapped around, so that 8 rows' words at the same place are in different banks.
+// A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K the 4 bytes
+// with each row's d. Pieces of 16 bytes within a row are swapped around, so that 8 rows' words at
+// the same place are in different banks.
 template <WType T>
 struct Tile {
   using F = Format<T>;
-  static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts, kHigh = F::kHigh / kParts;
+  static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts,
+                       kHigh = F::kHigh / kParts;
   // Of 256 columns, which both warps of a block have, or (8 parts) of a warp's own.
   static constexpr int kScales = 16, kScalesParts = F::kScales / kScales;
   static_assert(kScalesParts == kCluster || kScalesParts == kParts);
   static constexpr bool kBlocks = F::kBlocks > 0;
   static constexpr int kHighAt = kRows * kData, kScalesAt = kHighAt + kRows * kHigh,
-                       kBlocksAt = kScalesAt + kRows * kScales, kBytes = kBlocksAt + (kBlocks ? kRows * 4 : 0);
+                       kBlocksAt = kScalesAt + kRows * kScales,
+                       kBytes = kBlocksAt + (kBlocks ? kRows * 4 : 0);
 };
 template <int kRow>
 __device__ __forceinline__ int piece_at(int r, int piece) {
@@ -51,17 +57,21 @@ __device__ __forceinline__ int piece_at(int r, int piece) {
   return r * kRow + (piece ^ (r / (8 / kPieces) % kPieces)) * 16;
 }
 
-// x of a group of columns: of each 8 rows the operands [byte][lane] and [row] (unit, sum). The padding spreads groups
-// over the banks when they are written.
+// x of a group of columns: of each 8 rows the operands [byte][lane] and [row] (unit, sum). The
+// padding spreads groups over the banks when they are written.
 constexpr int kOperands = 3 * 32 * 8, kOfEight = kOperands + 8 * 8;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_group(int eights) { return eights * kOfEight + 32; }
-RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) { return kShares * kGroups * bytes_of_group(eights); }
-// A warp's sums of a unit, [row of x][16] with a stride that keeps its stores apart; a block collects those of 2 units,
-// from 8 warps, of this round and the one before. Then sums of squares [row][8] and 1 / rms [row].
+RIFFLE_HOST_DEVICE constexpr int bytes_of_step(int eights) {
+  return kShares * kGroups * bytes_of_group(eights);
+}
+// A warp's sums of a unit, [row of x][16] with a stride that keeps its stores apart; a block
+// collects those of 2 units, from 8 warps, of this round and the one before. Then sums of squares
+// [row][8] and 1 / rms [row].
 constexpr int kStride = kRows + 4;
 RIFFLE_HOST_DEVICE constexpr int bytes_of_sums(int eights) { return eights * 8 * kStride * 4; }
 RIFFLE_HOST_DEVICE constexpr int bytes_of_exchange(int eights) {
-  return 2 * (kSlots / kCluster) * kCluster * kShares * bytes_of_sums(eights) + eights * 8 * (kSquares + 1) * 4;
+  return 2 * (kSlots / kCluster) * kCluster * kShares * bytes_of_sums(eights) +
+         eights * 8 * (kSquares + 1) * 4;
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -70,7 +80,8 @@ RIFFLE_HOST_DEVICE constexpr int bytes_of_exchange(int eights) {
 constexpr int kMagic = 0x4b400000;
 __device__ __forceinline__ void mma_k32(float (&c)[4], const uint32_t (&a)[4], uint2 b) {
   int d[4];
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, "
       "{%10, %10, %10, %10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(kMagic));
@@ -79,14 +90,17 @@ __device__ __forceinline__ void mma_k32(float (&c)[4], const uint32_t (&a)[4], u
 }
 __device__ __forceinline__ void mma_k16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
   int d[4];
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, "
+      "%7, %7};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a0), "r"(a1), "r"(b), "r"(kMagic));
 #pragma unroll
   for (int k = 0; k < 4; k++) c[k] = __fadd_rn(__int_as_float(d[k]), -12582912.0f);
 }
 // join() of gemv_quant.cuh: there p2 * 256 + p1 is rounded once too, as it becomes a float.
-__device__ __forceinline__ float join(float p0, float p1, float p2) { return fmaf(fmaf(p2, 256.0f, p1), 256.0f, p0); }
+__device__ __forceinline__ float join(float p0, float p1, float p2) {
+  return fmaf(fmaf(p2, 256.0f, p1), 256.0f, p0);
+}
 
 // The rows of a unit: of w[out] those from `first` on, none beyond last.
 struct Rows {
@@ -97,11 +111,12 @@ __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   int out = 0;
   if (out + 1 < a.n_outs && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
   if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
-  return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows), static_cast<int>(a.w[out].rows) - 1};
+  return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows),
+          static_cast<int>(a.w[out].rows) - 1};
 }
 
-// Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A lane's copies are always
-// at the same places.
+// Copies one part of a matrix, kRow bytes of each row of a tile, of which a step has kTiles. A
+// lane's copies are always at the same places.
 template <int kRow, int kTiles>
 struct Part {
   static constexpr int kOfRow = kRow / 16, kCopies = (kOfRow * kRows + 31) / 32;
@@ -109,15 +124,16 @@ struct Part {
   uint32_t at[kCopies];        // in 16 bytes from there
   int left;                    // bytes of the row from there on
 
-  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs, const Rows& rows,
-                                       int64_t row_bytes, int tile) {
+  __device__ __forceinline__ void seek(int lane, const void* one, const void* other, bool pairs,
+                                       const Rows& rows, int64_t row_bytes, int tile) {
     first = static_cast<const char*>(one), second = static_cast<const char*>(other);
     const int in = lane % kOfRow + tile * kOfRow;
     left = static_cast<int>(row_bytes) - in * 16;
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
       const int r = (i * 32 + lane) / kOfRow % kRows, row = rows.first + (pairs ? r % 8 : r);
-      at[i] = static_cast<uint32_t>(min(row, rows.last)) * static_cast<uint32_t>(row_bytes / 16) + in;
+      at[i] =
+          static_cast<uint32_t>(min(row, rows.last)) * static_cast<uint32_t>(row_bytes / 16) + in;
     }
   }
   __device__ __forceinline__ void copy(int lane, uint32_t to) {
@@ -135,7 +151,8 @@ struct Part {
 };
 template <int kTiles>
 struct Part<0, kTiles> {
-  __device__ __forceinline__ void seek(int, const void*, const void*, bool, const Rows&, int64_t, int) {}
+  __device__ __forceinline__ void seek(int, const void*, const void*, bool, const Rows&, int64_t,
+                                       int) {}
   __device__ __forceinline__ void copy(int, uint32_t) {}
 };
 
@@ -158,9 +175,11 @@ struct Producer {
     const Matrix &w = plan.args.w[rows.out], &v = plan.args.w[pairs ? 1 : rows.out];
     data.seek(lane, w.data, v.data, pairs, rows, plan.row.data, part);
     high.seek(lane, w.high, v.high, pairs, rows, plan.row.high, part);
-    scales.seek(lane, w.scales, v.scales, pairs, rows, plan.row.scales, L::kScalesParts == 4 ? part / 2 : part);
+    scales.seek(lane, w.scales, v.scales, pairs, rows, plan.row.scales,
+                L::kScalesParts == 4 ? part / 2 : part);
     if constexpr (L::kBlocks) {
-      const int r = lane % kRows, row = min(rows.first + (pairs ? r % 8 : r), rows.last), in = part / 4 * 4;
+      const int r = lane % kRows, row = min(rows.first + (pairs ? r % 8 : r), rows.last),
+                in = part / 4 * 4;
       blocks = static_cast<const char*>(r >= 8 ? v.blocks : w.blocks) + row * plan.row.blocks + in;
       blocks_left = static_cast<int>(plan.row.blocks) - in;
     }
@@ -174,17 +193,19 @@ struct Producer {
         if (lane < kRows) copy_or_zero<4>(slot + L::kBlocksAt + lane * 4, blocks, blocks_left > 0);
         blocks += 8, blocks_left -= 8;
       }
-      if (++step == plan.n_steps) seek(plan, lane, part, unit + static_cast<int>(gridDim.x) / kCluster * kSlots);
+      if (++step == plan.n_steps)
+        seek(plan, lane, part, unit + static_cast<int>(gridDim.x) / kCluster * kSlots);
     }
     close_stage(plan.groups);
   }
 };
 
-// Puts this block's columns of `chunk` steps of x (times norm) from `first` on into shared memory, zeros past the end.
-// With `sums`, which it writes in all blocks: the sums of squares of the whole rows, [row][8], each in the order of
-// gemv_quant.cu, where a warp takes 256 of every 2048 columns.
+// Puts this block's columns of `chunk` steps of x (times norm) from `first` on into shared memory,
+// zeros past the end. With `sums`, which it writes in all blocks: the sums of squares of the whole
+// rows, [row][8], each in the order of gemv_quant.cu, where a warp takes 256 of every 2048 columns.
 template <int H>
-__device__ __forceinline__ void stage(const Plan& plan, int rank, int first, char* xs, uint32_t sums) {
+__device__ __forceinline__ void stage(const Plan& plan, int rank, int first, char* xs,
+                                      uint32_t sums) {
   constexpr int kMine = H;  // rows: the warp's are row + 8m
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, parity = threadIdx.x / 32 % 2, row = threadIdx.x / 64;
@@ -229,7 +250,8 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
         *reinterpret_cast<uint32_t*>(word) = eight.part[part].x;
         *reinterpret_cast<uint32_t*>(word + 8) = eight.part[part].y;
       }
-      if (q == 0) *reinterpret_cast<float2*>(to + kOperands + i % 8 * 8) = make_float2(eight.unit, eight.sum);
+      if (q == 0)
+        *reinterpret_cast<float2*>(to + kOperands + i % 8 * 8) = make_float2(eight.unit, eight.sum);
     }
   }
   if (sums == 0) return;
@@ -237,19 +259,23 @@ __device__ __forceinline__ void stage(const Plan& plan, int rank, int first, cha
   for (int m = 0; m < kMine; m++) {
     const float sum = warp_sum(squares[m]);
     if (lane < kCluster)
-      store_far(in_block(sums + ((row + 8 * m) * kSquares + parity * kCluster + rank) * 4, lane), sum);
+      store_far(in_block(sums + ((row + 8 * m) * kSquares + parity * kCluster + rank) * 4, lane),
+                sum);
   }
 }
 
-// Of group m and row r (lane / 4 or 8 more): values 4t to 4t + 3 and 16 + 4t to 19 + 4t, as unpack() of gemv_quant.cuh
-// has them.
+// Of group m and row r (lane / 4 or 8 more): values 4t to 4t + 3 and 16 + 4t to 19 + 4t, as
+// unpack() of gemv_quant.cuh has them.
 template <WType T>
-__device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first, uint32_t* second) {
+__device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first,
+                                            uint32_t* second) {
   using L = Tile<T>;
   const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, m) + t * 4);
   if constexpr (T == WType::Q6_K) {
-    uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) + m % 2 * 8);
-    h.x = (h.x ^ 0xaaaaaaaau) << (6 - 2 * t), h.y = (h.y ^ 0xaaaaaaaau) << (6 - 2 * t);  // the highest bit, as a sign
+    uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) +
+                                              m % 2 * 8);
+    h.x = (h.x ^ 0xaaaaaaaau) << (6 - 2 * t), h.y = (h.y ^ 0xaaaaaaaau)
+                                                    << (6 - 2 * t);  // the highest bit, as a sign
     *first = (w << 2 & 0x3c3c3c3cu) | (h.x & 0xc0c0c0c0u);
     *second = (w >> 2 & 0x3c3c3c3cu) | (h.y & 0xc0c0c0c0u);
   } else if constexpr (T == WType::Q4_0) {
@@ -258,19 +284,21 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
   } else {
     uint32_t h = 0;
     if constexpr (L::kHigh > 0)
-      h = *reinterpret_cast<const uint32_t*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 4) + m % 4 * 4);
+      h = *reinterpret_cast<const uint32_t*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 4) +
+                                             m % 4 * 4);
     if constexpr (T == WType::Q5_0) {
       *first = (w << 3 & 0x78787878u) | (~h << (7 - t) & 0x80808080u);
       *second = (w >> 1 & 0x78787878u) | (~h << (3 - t) & 0x80808080u);
     } else {
       *first = w & 0x0f0f0f0fu, *second = w >> 4 & 0x0f0f0f0fu;
-      if constexpr (L::kHigh > 0) *first |= h << (4 - t) & 0x10101010u, *second |= h >> t & 0x10101010u;
+      if constexpr (L::kHigh > 0)
+        *first |= h << (4 - t) & 0x10101010u, *second |= h >> t & 0x10101010u;
     }
   }
 }
 
-// The scales of a row's tile; of(m): what scales_of() of gemv_quant.cuh makes of group m. half: which one of 256
-// columns; odd: whether those are the second 256 of 512.
+// The scales of a row's tile; of(m): what scales_of() of gemv_quant.cuh makes of group m. half:
+// which one of 256 columns; odd: whether those are the second 256 of 512.
 template <WType T>
 struct RowScales {
   using L = Tile<T>;
@@ -283,8 +311,10 @@ struct RowScales {
     if constexpr (kSixBits) {
       const uint4 v = *reinterpret_cast<const uint4*>(at);
       d = f16_bits_to_f32(v.x & 0xffff), dmin = -f16_bits_to_f32(v.x >> 16);
-      const uint32_t low = half ? v.z : v.y, scale = half ? v.w : v.w << 4, min = half ? v.w >> 2 : v.w << 2;
-      words[0] = (low & 0x0f0f0f0fu) | (scale & 0x30303030u), words[1] = (low >> 4 & 0x0f0f0f0fu) | (min & 0x30303030u);
+      const uint32_t low = half ? v.z : v.y, scale = half ? v.w : v.w << 4,
+                     min = half ? v.w >> 2 : v.w << 2;
+      words[0] = (low & 0x0f0f0f0fu) | (scale & 0x30303030u),
+      words[1] = (low >> 4 & 0x0f0f0f0fu) | (min & 0x30303030u);
     } else if constexpr (L::kScalesParts == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(at + half * 8);
       words[0] = v.x, words[1] = v.y;
@@ -293,32 +323,37 @@ struct RowScales {
       words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     }
     if constexpr (T == WType::Q6_K)
-      d = f16_bits_to_f32(*reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd * 2)) * 0.25f;
+      d = f16_bits_to_f32(
+              *reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd * 2)) *
+          0.25f;
   }
   __device__ __forceinline__ Scales of(int m) const {
     if constexpr (kSixBits) {
-      return {d * static_cast<float>(words[0] >> 8 * m & 255), dmin * static_cast<float>(words[1] >> 8 * m & 255)};
+      return {d * static_cast<float>(words[0] >> 8 * m & 255),
+              dmin * static_cast<float>(words[1] >> 8 * m & 255)};
     } else if constexpr (T == WType::Q6_K) {
       const auto signed_at = [&](int k) {
         return static_cast<float>(static_cast<int8_t>(words[k / 4] >> 8 * (k % 4)));
       };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
     } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
-      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) * (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8), 0};
+      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) *
+                  (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8),
+              0};
     } else {
       return {f16_bits_to_f32(words[m] & 0xffff), f16_bits_to_f32(words[m] >> 16)};
     }
   }
 };
 
-// Lane 4g + t has of each group's sums, and of rows 8h to 8h + 7 of x, [h][k]: W's row g + 8 (k / 2), x's row 2t + k
-// % 2.
+// Lane 4g + t has of each group's sums, and of rows 8h to 8h + 7 of x, [h][k]: W's row g + 8 (k /
+// 2), x's row 2t + k % 2.
 template <int H>
 using Sums = float[kGroups][H][4];
 
 template <WType T, int H>
-__device__ __forceinline__ void multiply_tile(const char* tile, const char* x, int half, int odd, int lane,
-                                              Sums<H>& sum) {
+__device__ __forceinline__ void multiply_tile(const char* tile, const char* x, int half, int odd,
+                                              int lane, Sums<H>& sum) {
   const int g = lane / 4, t = lane % 4;
   RowScales<T> scales[2];
   scales[0].load(tile, g, half, odd), scales[1].load(tile, g + 8, half, odd);
@@ -339,7 +374,8 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
       float c[3][4], e[3][4];
 #pragma unroll
       for (int p = 0; p < 3; p++) {
-        if constexpr (T == WType::Q6_K) mma_k16(c[p], a[0], a[1], b[p].x), mma_k16(e[p], a[2], a[3], b[p].y);
+        if constexpr (T == WType::Q6_K)
+          mma_k16(c[p], a[0], a[1], b[p].x), mma_k16(e[p], a[2], a[3], b[p].y);
         else mma_k32(c[p], a, b[p]);
       }
 #pragma unroll
@@ -361,8 +397,8 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
 
 // Adds the eight warps' sums of a unit and writes its rows of y, of every second row of x.
 template <int H>
-__device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int half, const float* sums,
-                                       const float* norms) {
+__device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int half,
+                                       const float* sums, const float* norms) {
   constexpr int kOne = H * 8 * kStride;
   const Gemv& a = plan.args;
   const bool pairs = a.then == Then::SwiGlu;
@@ -378,7 +414,9 @@ __device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int
     };
     const float mine = whole(of);
     float* y = a.y[at.out] + i * a.ldy[at.out] + at.first + r;
-    *y = a.then == Then::Add ? __fadd_rn(*y, mine) : pairs ? __fmul_rn(silu(mine), whole(of + kRows / 2)) : mine;
+    *y = a.then == Then::Add ? __fadd_rn(*y, mine)
+         : pairs             ? __fmul_rn(silu(mine), whole(of + kRows / 2))
+                             : mine;
   }
 }
 
@@ -390,12 +428,14 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   using L = Tile<T>;
   extern __shared__ uint4 shared[];
   const Gemv& a = plan.args;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(blockIdx.x) % kCluster;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+            rank = static_cast<int>(blockIdx.x) % kCluster;
   const int of_block = warp / kShares, half = warp % kShares, part = rank * kShares + half;
   char* const ring = reinterpret_cast<char*>(shared) + warp * plan.stages * L::kBytes;
   char* const xs = reinterpret_cast<char*>(shared) + kWarps * plan.stages * L::kBytes;
   float* const exchange = reinterpret_cast<float*>(xs + plan.chunk * bytes_of_step(H));
-  float* const squares = exchange + 2 * (kSlots / kCluster) * kCluster * kShares * (bytes_of_sums(H) / 4);
+  float* const squares =
+      exchange + 2 * (kSlots / kCluster) * kCluster * kShares * (bytes_of_sums(H) / 4);
   float* const norms = squares + H * 8 * kSquares;
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * L::kBytes;
 
@@ -403,11 +443,13 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   let_next_start();
   cluster_arrive();
   Producer<T> producer;
-  const int first = of_block * (static_cast<int>(gridDim.x) / kCluster) + static_cast<int>(blockIdx.x) / kCluster;
+  const int first =
+      of_block * (static_cast<int>(gridDim.x) / kCluster) + static_cast<int>(blockIdx.x) / kCluster;
   const int stride = static_cast<int>(gridDim.x) / kCluster * kSlots;
   producer.seek(plan, lane, part, first);
 #pragma unroll 1
-  for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, part, ring_at + s * L::kBytes);
+  for (int s = 0; s + 1 < plan.stages; s++)
+    producer.copy(plan, lane, part, ring_at + s * L::kBytes);
 
   cluster_wait();  // all blocks are there: their shared memory may be written
   wait_for_previous();
@@ -425,22 +467,24 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   }
 
   uint32_t slot = 0, slot_before = ring_bytes - L::kBytes;
-  // Where the sums of this warp's units meet: in one of the blocks, in turns in two places. They are read one unit
-  // later, so that blocks need not wait for each other.
+  // Where the sums of this warp's units meet: in one of the blocks, in turns in two places. They
+  // are read one unit later, so that blocks need not wait for each other.
   constexpr int kMeeting = kCluster * kShares * (bytes_of_sums(H) / 4);
   const auto meeting = [&](int round) {
     return exchange + (round % 2 * (kSlots / kCluster) + of_block / kCluster) * kMeeting;
   };
   const auto finish_round = [&](int round) {
     const int u = first + round * stride;
-    if (u < plan.n_units && of_block % kCluster == rank) finish<H>(plan, u, lane, half, meeting(round), norms);
+    if (u < plan.n_units && of_block % kCluster == rank)
+      finish<H>(plan, u, lane, half, meeting(round), norms);
     __syncwarp();
   };
   for (int round = 0; round < plan.rounds; round++) {
     const bool active = first + round * stride < plan.n_units;
     Sums<H> sum = {};
     for (int begin = 0; begin < plan.n_steps; begin += plan.chunk) {
-      if (plan.chunk < plan.n_steps && (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
+      if (plan.chunk < plan.n_steps &&
+          (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
         __syncthreads();
         stage<H>(plan, rank, begin, xs, 0);
         __syncthreads();
@@ -456,7 +500,8 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
         const char* const from = ring + slot;
         slot_before = slot;
         slot = slot + L::kBytes == ring_bytes ? 0 : slot + L::kBytes;
-        multiply_tile<T, H>(from, x_at + half * kGroups * bytes_of_group(H), half, rank % 2, lane, sum);
+        multiply_tile<T, H>(from, x_at + half * kGroups * bytes_of_group(H), half, rank % 2, lane,
+                            sum);
       }
     }
     if (round > 0) {
@@ -464,7 +509,8 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
       finish_round(round - 1);
     }
     if (active) {
-      const uint32_t to = in_block(shared_address(meeting(round) + part * (bytes_of_sums(H) / 4)), of_block % kCluster);
+      const uint32_t to = in_block(shared_address(meeting(round) + part * (bytes_of_sums(H) / 4)),
+                                   of_block % kCluster);
       const int g = lane / 4, t = lane % 4;
 #pragma unroll
       for (int h = 0; h < H; h++)
@@ -503,21 +549,27 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   if (plan.stages > kMaxStages) plan.stages = kMaxStages;
   while (!stages_possible(plan.stages)) plan.stages--;
   plan.groups = kGroupsLeft / (plan.stages - 2);
-  const size_t smem =
-      static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * kStepOfX + bytes_of_exchange(H);
+  const size_t smem = static_cast<size_t>(plan.stages) * kStage +
+                      static_cast<size_t>(plan.chunk) * kStepOfX + bytes_of_exchange(H);
 
-  // As many clusters as the device has room for with one block on a processor: one more would take as long again.
+  // As many clusters as the device has room for with one block on a processor: one more would take
+  // as long again.
   int most = 0;
-  if (Status s = most_clusters(kernel<T, H>, kCluster, kThreads, device.smem, &most); s != cudaSuccess) return s;
+  if (Status s = most_clusters(kernel<T, H>, kCluster, kThreads, device.smem, &most);
+      s != cudaSuccess)
+    return s;
   if (most < 1) return cudaErrorNotSupported;
   const int clusters = plan.n_units < most ? plan.n_units : most;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(clusters) * kSlots) / (clusters * kSlots));
-  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap, stream, kCluster);
+  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(clusters) * kSlots) /
+                                 (clusters * kSlots));
+  return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap,
+                     stream, kCluster);
 }
 
 template <WType T>
 Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  return args.n <= 8 ? launch_rows<T, 1>(args, device, stream) : launch_rows<T, 2>(args, device, stream);
+  return args.n <= 8 ? launch_rows<T, 1>(args, device, stream)
+                     : launch_rows<T, 2>(args, device, stream);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A warp's ring in shared memory that asynchronous copies fill with weights: what the two kernels of gemv_quant share.
+// A warp's ring in shared memory that asynchronous copies fill with weights: what the two kernels
+// of gemv_quant share.
 #pragma once
 #include "kernels/cuda/mma.cuh"
 
@@ -10,14 +11,18 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, boo
 #if __CUDA_ARCH__ >= 800
   const int bytes = valid ? kBytes : 0;
   if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(p), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(p),
+                 "r"(bytes)
+                 : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared), "l"(p), "r"(bytes), "n"(kBytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared), "l"(p), "r"(bytes),
+                 "n"(kBytes)
                  : "memory");
 #else
   if constexpr (kBytes == 16) {
     const uint4 v = valid ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
                  : "memory");
   } else {
     const uint2 v = valid ? *reinterpret_cast<const uint2*>(p) : make_uint2(0, 0);
@@ -25,8 +30,9 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, boo
   }
 #endif
 }
-// A ring of S stages lets copies of S - 2 stages be under way. How many groups of copies may be is a constant, so a
-// stage is closed with as many groups, most of them empty, as make it so: 8 stages of one, 5 of 2, 4 of 3, 3 of 6.
+// A ring of S stages lets copies of S - 2 stages be under way. How many groups of copies may be is
+// a constant, so a stage is closed with as many groups, most of them empty, as make it so: 8 stages
+// of one, 5 of 2, 4 of 3, 3 of 6.
 constexpr int kGroupsLeft = 6;
 constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
 __device__ __forceinline__ void close_stage(int groups) {

@@ -6,19 +6,22 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) bias_kernel(float* y, int64_t ldy, int64_t rows, const float* bias) {
+__global__ void __launch_bounds__(kThreads)
+    bias_kernel(float* y, int64_t ldy, int64_t rows, const float* bias) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (r < rows) y[blockIdx.y * ldy + r] += bias[r];
 }
 
 }  // namespace
 
-Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bias, cudaStream_t stream) {
+Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bias,
+                cudaStream_t stream) {
   if (n < 1 || rows < 1) return cudaErrorInvalidValue;
   constexpr int64_t kMost = 65535;  // of the grid's second dimension
   for (int64_t first = 0; first < n; first += kMost) {
     const int64_t count = n - first < kMost ? n - first : kMost;
-    const dim3 grid(static_cast<unsigned>((rows + kThreads - 1) / kThreads), static_cast<unsigned>(count));
+    const dim3 grid(static_cast<unsigned>((rows + kThreads - 1) / kThreads),
+                    static_cast<unsigned>(count));
     bias_kernel<<<grid, kThreads, 0, stream>>>(y + first * ldy, ldy, rows, bias);
     if (const Status s = cudaGetLastError(); s != cudaSuccess) return s;
   }

@@ -16,14 +16,18 @@ __device__ void store8(void* out, WType type, int64_t i, const float* v) {
   }
   uint32_t words[4];
   for (int j = 0; j < 4; j++) {
-    const uint32_t low = type == WType::F16 ? f32_to_f16_saturating(v[2 * j]) : f32_to_bf16(v[2 * j]);
-    const uint32_t high = type == WType::F16 ? f32_to_f16_saturating(v[2 * j + 1]) : f32_to_bf16(v[2 * j + 1]);
+    const uint32_t low =
+        type == WType::F16 ? f32_to_f16_saturating(v[2 * j]) : f32_to_bf16(v[2 * j]);
+    const uint32_t high =
+        type == WType::F16 ? f32_to_f16_saturating(v[2 * j + 1]) : f32_to_bf16(v[2 * j + 1]);
     words[j] = low | high << 16;
   }
-  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out) + i) = make_uint4(words[0], words[1], words[2], words[3]);
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out) + i) =
+      make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Values [i, i + 8) of a matrix of any type, counted row by row, where i is a multiple of 8 and data 16-byte aligned.
+// Values [i, i + 8) of a matrix of any type, counted row by row, where i is a multiple of 8 and
+// data 16-byte aligned.
 __device__ void load8(const Matrix& w, int64_t i, float* v) {
   const void *p = w.data, *scales = w.scales;
   const WType type = w.type;
@@ -52,8 +56,8 @@ __device__ void load8(const Matrix& w, int64_t i, float* v) {
 }
 
 // out[i] = in[first + i] for i in [0, count). vector: first is a multiple of 8.
-__global__ void __launch_bounds__(kThreads)
-    convert_kernel(Matrix in, int64_t first, int64_t count, void* out, WType out_type, bool vector) {
+__global__ void __launch_bounds__(kThreads) convert_kernel(Matrix in, int64_t first, int64_t count,
+                                                           void* out, WType out_type, bool vector) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
   if (vector && i + kVector <= count) {
     float v[kVector];
@@ -67,11 +71,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-Status launch(const Matrix& in, int64_t first, int64_t count, void* out, WType out_type, cudaStream_t stream) {
+Status launch(const Matrix& in, int64_t first, int64_t count, void* out, WType out_type,
+              cudaStream_t stream) {
   if (is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
-  const bool vector = first % kVector == 0 && vector_aligned(in.data, 0, 1) && vector_aligned(out, 0, 1);
+  const bool vector =
+      first % kVector == 0 && vector_aligned(in.data, 0, 1) && vector_aligned(out, 0, 1);
   const int64_t blocks = (count + kThreads * kVector - 1) / (kThreads * kVector);
-  convert_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(in, first, count, out, out_type, vector);
+  convert_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(in, first, count, out,
+                                                                         out_type, vector);
   return cudaGetLastError();
 }
 
@@ -81,7 +88,8 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
   return launch({WType::F32, 1, count, x, nullptr}, 0, count, out, out_type, stream);
 }
 
-Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type, cudaStream_t stream) {
+Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
+                  cudaStream_t stream) {
   if (first < 0 || n < 1 || first + n > w.rows) return cudaErrorInvalidValue;
   return launch(w, first * w.cols, n * w.cols, out, out_type, stream);
 }

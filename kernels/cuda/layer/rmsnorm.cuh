@@ -1,6 +1,7 @@
-// The arithmetic of RMS normalisation, shared by rmsnorm.cu and the prologue of gemv.cu: x / sqrt(mean(x^2) + eps) * w.
-// The order of the sum is fixed by kNormThreads: thread t takes the quadruples t, t + kNormThreads, ... of the row;
-// then the lanes of a warp; then the warps in order.
+// The arithmetic of RMS normalisation, shared by rmsnorm.cu and the prologue of gemv.cu: x /
+// sqrt(mean(x^2) + eps) * w. The order of the sum is fixed by kNormThreads: thread t takes the
+// quadruples t, t + kNormThreads, ... of the row; then the lanes of a warp; then the warps in
+// order.
 #pragma once
 #include "kernels/cuda/convert.cuh"
 

@@ -1,5 +1,6 @@
-// Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks. One block of threads
-// rotates one head; a thread takes one pair. Products and sums are rounded one by one, as on the CPU.
+// Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks.
+// One block of threads rotates one head; a thread takes one pair. Products and sums are rounded one
+// by one, as on the CPU.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -13,9 +14,11 @@ struct Pair {
 };
 
 __device__ Pair rotate(const float* head, int j, int half, const float* cs, bool interleaved) {
-  const float x0 = interleaved ? head[2 * j] : head[j], x1 = interleaved ? head[2 * j + 1] : head[j + half];
+  const float x0 = interleaved ? head[2 * j] : head[j],
+              x1 = interleaved ? head[2 * j + 1] : head[j + half];
   const float c = cs[2 * j], s = cs[2 * j + 1];
-  return {__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)), __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
+  return {__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)),
+          __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
 }
 
 // As kernels/cpu kv_store: f16 beyond 65520 is infinity.
@@ -34,8 +37,8 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, bool int
 }
 
 // Row `slot` of a block: the rotated key and the value.
-__device__ void append(const float* k, const float* v, int half, const float* cs, bool interleaved, std::byte* block,
-                       int64_t slot, const KvLayout& layout) {
+__device__ void append(const float* k, const float* v, int half, const float* cs, bool interleaved,
+                       std::byte* block, int64_t slot, const KvLayout& layout) {
   const int j = threadIdx.x;
   if (j >= half) return;
   const Pair pair = rotate(k, j, half, cs, interleaved);
@@ -46,7 +49,8 @@ __device__ void append(const float* k, const float* v, int half, const float* cs
   store_kv(block + layout.value_offset, layout.type, row + j + half, v[j + half]);
 }
 
-__global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0, bool interleaved) {
+__global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0,
+                            bool interleaved) {
   const int64_t i = blockIdx.x;
   rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
                   cos_sin + (pos0 + i) * head_dim, interleaved);
@@ -65,14 +69,17 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
     return;
   }
   const int64_t kv_head = head - a.n_heads;
-  const int64_t from = i * a.ldk + kv_head * d, block = static_cast<int64_t>(a.layer) * a.n_kv_heads + kv_head;
-  append(a.k + from, a.v + from, d / 2, cs, a.interleaved, sequence.tail + block * a.layout.block_bytes,
-         position % a.layout.block_size, a.layout);
+  const int64_t from = i * a.ldk + kv_head * d,
+                block = static_cast<int64_t>(a.layer) * a.n_kv_heads + kv_head;
+  append(a.k + from, a.v + from, d / 2, cs, a.interleaved,
+         sequence.tail + block * a.layout.block_bytes, position % a.layout.block_size, a.layout);
 }
 
-__global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, const float* cos_sin, int64_t pos0,
-                               bool interleaved, std::byte* blocks, int64_t n_blocks, KvLayout layout) {
-  const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i, from = i * ldk + head * layout.head_dim;
+__global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, const float* cos_sin,
+                               int64_t pos0, bool interleaved, std::byte* blocks, int64_t n_blocks,
+                               KvLayout layout) {
+  const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i,
+                from = i * ldk + head * layout.head_dim;
   const int64_t block = head * n_blocks + position / layout.block_size;
   append(k + from, v + from, layout.head_dim / 2, cos_sin + position * layout.head_dim, interleaved,
          blocks + block * layout.block_bytes, position % layout.block_size, layout);
@@ -83,11 +90,11 @@ int threads_for(int head_dim) { return (head_dim / 2 + 31) / 32 * 32; }
 
 }  // namespace
 
-Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin, int64_t pos0,
-            bool interleaved, cudaStream_t stream) {
+Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
+            int64_t pos0, bool interleaved, cudaStream_t stream) {
   if (bad_head(head_dim)) return cudaErrorNotSupported;
-  rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(x, ld, head_dim, cos_sin,
-                                                                                             pos0, interleaved);
+  rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(
+      x, ld, head_dim, cos_sin, pos0, interleaved);
   return cudaGetLastError();
 }
 
@@ -97,13 +104,14 @@ Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream) {
   return launch(step_kernel, args, grid, threads_for(args.layout.head_dim), args.overlap, stream);
 }
 
-Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads, const float* cos_sin,
-                           int64_t pos0, bool interleaved, std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
-                           cudaStream_t stream) {
+Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
+                           const float* cos_sin, int64_t pos0, bool interleaved, std::byte* blocks,
+                           int64_t n_blocks, const KvLayout& layout, cudaStream_t stream) {
   if (bad_head(layout.head_dim)) return cudaErrorNotSupported;
-  if ((pos0 + n + layout.block_size - 1) / layout.block_size > n_blocks) return cudaErrorInvalidValue;
-  prefill_kernel<<<dim3(static_cast<unsigned>(n), n_kv_heads), threads_for(layout.head_dim), 0, stream>>>(
-      k, v, ldk, cos_sin, pos0, interleaved, blocks, n_blocks, layout);
+  if ((pos0 + n + layout.block_size - 1) / layout.block_size > n_blocks)
+    return cudaErrorInvalidValue;
+  prefill_kernel<<<dim3(static_cast<unsigned>(n), n_kv_heads), threads_for(layout.head_dim), 0,
+                   stream>>>(k, v, ldk, cos_sin, pos0, interleaved, blocks, n_blocks, layout);
   return cudaGetLastError();
 }
 

@@ -8,8 +8,8 @@ constexpr int kThreads = 256, kPerThread = 4;
 
 // out may be gate: an element is read and written by one thread, and read first.
 __global__ void __launch_bounds__(kThreads)
-    swiglu_kernel(const void* gate, const void* up, int64_t count, WType in_type, void* out, WType out_type,
-                  const float* gate_bias, const float* up_bias, int64_t width) {
+    swiglu_kernel(const void* gate, const void* up, int64_t count, WType in_type, void* out,
+                  WType out_type, const float* gate_bias, const float* up_bias, int64_t width) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPerThread + threadIdx.x;
   float g[kPerThread], u[kPerThread];
 #pragma unroll
@@ -28,12 +28,14 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out, WType out_type,
-              cudaStream_t stream, const float* gate_bias, const float* up_bias, int64_t width) {
+Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out,
+              WType out_type, cudaStream_t stream, const float* gate_bias, const float* up_bias,
+              int64_t width) {
   if ((gate_bias || up_bias) && (width < 1 || count % width != 0)) return cudaErrorInvalidValue;
   if (is_quantised(in_type) || is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
   const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
-  swiglu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
+  swiglu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
   return cudaGetLastError();
 }
 

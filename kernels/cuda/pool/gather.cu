@@ -1,5 +1,6 @@
-// Moves scattered KV blocks with one launch, FlashH2D and FlashD2H of SparseServe (section 3.2): the processors read
-// and write pinned host memory themselves, so that a block costs a descriptor instead of a call of the copy engine.
+// Moves scattered KV blocks with one launch, FlashH2D and FlashD2H of SparseServe (section 3.2):
+// the processors read and write pinned host memory themselves, so that a block costs a descriptor
+// instead of a call of the copy engine.
 #include <algorithm>
 
 #include "kernels/cuda/load.cuh"
@@ -7,8 +8,9 @@
 namespace riffle::cuda {
 namespace {
 
-// A pass of a CTA is 16 KB, all of a thread's loads under way before its first store. Two small CTAs on each processor
-// keep megabytes under way, where PCIe needs about 100 KB (55 GB/s times 2 us), and leave room for other kernels.
+// A pass of a CTA is 16 KB, all of a thread's loads under way before its first store. Two small
+// CTAs on each processor keep megabytes under way, where PCIe needs about 100 KB (55 GB/s times 2
+// us), and leave room for other kernels.
 constexpr int kThreads = 128, kEach = 8, kCtasPerSm = 2;
 
 __device__ __forceinline__ Copy load_copy(const Copy* p) {
@@ -18,7 +20,8 @@ __device__ __forceinline__ Copy load_copy(const Copy* p) {
 }
 
 // words: 16-byte words of a block.
-__global__ void __launch_bounds__(kThreads) gather_kernel(const Copy* copies, int64_t n, int64_t words) {
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const Copy* copies, int64_t n, int64_t words) {
   int64_t i = blockIdx.x;
   if (i >= n) return;
   Copy next = load_copy(copies + i);

@@ -1,5 +1,5 @@
-// The victims of a step: the pool's slots by last use (struct Pool in cuda.h), with a counting sort by age. Slots of one age
-// come in no particular order.
+// The victims of a step: the pool's slots by last use (struct Pool in cuda.h), with a counting sort
+// by age. Slots of one age come in no particular order.
 #include "kernels/cuda/attend/decode.cuh"
 
 namespace riffle::cuda {
@@ -15,7 +15,8 @@ __device__ int bin_of(unsigned long long word, uint32_t now) {
   return age >= kVictimBins ? 1 : static_cast<int>(kVictimBins + 1 - age);
 }
 
-// Lanes of the same bin count as one: most slots were used in the same few steps. Returns this lane's place in its bin.
+// Lanes of the same bin count as one: most slots were used in the same few steps. Returns this
+// lane's place in its bin.
 __device__ uint32_t add_to_bin(uint32_t* bins, int bin) {
   const int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 700
@@ -36,7 +37,8 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const Pool pool, uint32
   for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
   __syncthreads();
   const uint32_t now = *pool.now + 1;
-  for (int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x; i < pool.n_slots; i += int64_t(gridDim.x) * kThreads)
+  for (int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x; i < pool.n_slots;
+       i += int64_t(gridDim.x) * kThreads)
     add_to_bin(bins, bin_of(pool.words[i], now));
   __syncthreads();
   for (int b = threadIdx.x; b < kBins; b += kThreads)
@@ -93,7 +95,9 @@ __global__ __launch_bounds__(kThreads) void place_kernel(const Pool pool, uint32
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kPerThread; ++j)
-      if (bin[j] >= 0) pool.victims[bins[bin[j]] + at[j]] = static_cast<int32_t>(tile * kTile + j * kThreads + threadIdx.x);
+      if (bin[j] >= 0)
+        pool.victims[bins[bin[j]] + at[j]] =
+            static_cast<int32_t>(tile * kTile + j * kThreads + threadIdx.x);
     __syncthreads();
   }
 }
@@ -104,7 +108,9 @@ size_t victims_scratch_bytes() { return kBins * sizeof(uint32_t); }
 
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream) {
   auto* bins = static_cast<uint32_t*>(scratch);
-  if (Status status = cudaMemsetAsync(bins, 0, victims_scratch_bytes(), stream); status != cudaSuccess) return status;
+  if (Status status = cudaMemsetAsync(bins, 0, victims_scratch_bytes(), stream);
+      status != cudaSuccess)
+    return status;
   const int64_t tiles = (pool.n_slots + kTile - 1) / kTile;
   const unsigned grid = static_cast<unsigned>(tiles < 1 ? 1 : tiles < 256 ? tiles : 256);
   count_kernel<<<grid, kThreads, 0, stream>>>(pool, bins);

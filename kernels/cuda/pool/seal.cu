@@ -1,5 +1,5 @@
-// Tails that have become full turn into blocks like all others: copied to their host blocks and, where a victim's slot can be
-// had, into the pool; and digested.
+// Tails that have become full turn into blocks like all others: copied to their host blocks and,
+// where a victim's slot can be had, into the pool; and digested.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/select/int4.cuh"
 
@@ -11,7 +11,8 @@ constexpr int kSealThreads = 128;
 // One block of threads a tail (layer, head).
 __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constant__ Seal a) {
   __shared__ int slot;
-  const int64_t tail = blockIdx.x, entry = tail * a.sequence.max_blocks + a.block, bytes = a.layout.block_bytes;
+  const int64_t tail = blockIdx.x, entry = tail * a.sequence.max_blocks + a.block,
+                bytes = a.layout.block_bytes;
   const auto* from = reinterpret_cast<const uint4*>(a.sequence.tail + tail * bytes);
   if (threadIdx.x == 0) {
     slot = -1;
@@ -37,17 +38,18 @@ Status seal_tails(const Seal& a, cudaStream_t stream) {
   if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
   // The tails are one block each of so many heads; digests of block `block`.
   const int64_t stride = int64_t(a.with_mean ? 3 : 2) * a.layout.head_dim;
-  const Status status = build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest, a.with_mean,
-                                      a.digests + a.block * stride, stride, a.bound_factor + a.block,
-                                      a.sequence.max_blocks, stream);
+  const Status status = build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest,
+                                      a.with_mean, a.digests + a.block * stride, stride,
+                                      a.bound_factor + a.block, a.sequence.max_blocks, stream);
   if (status != cudaSuccess || a.codes == nullptr) return status;
-  if (Status means = mean_values(a.sequence.tail, 1, 0, 1, tails, a.layout, a.value_means + a.block * a.layout.head_dim,
-                                 a.sequence.max_blocks, stream);
+  if (Status means =
+          mean_values(a.sequence.tail, 1, 0, 1, tails, a.layout,
+                      a.value_means + a.block * a.layout.head_dim, a.sequence.max_blocks, stream);
       means != cudaSuccess)
     return means;
   return encode_int4(a.sequence.tail, 1, 0, 1, tails, a.layout,
-                     a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim), a.sequence.max_blocks,
-                     stream);
+                     a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim),
+                     a.sequence.max_blocks, stream);
 }
 
 }  // namespace riffle::cuda

@@ -11,7 +11,8 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const __grid_constant__
   __shared__ int counts[kThreads / 32];
   const StepSequence& s = a.sequences[blockIdx.y];
   const int n_tokens = s.n_tokens, n_blocks = (n_tokens + a.block_size - 1) / a.block_size;
-  const auto before = static_cast<uint32_t>(max(n_tokens - a.window, 0));  // the newest stamp that is too old; 0 always is
+  const auto before = static_cast<uint32_t>(
+      max(n_tokens - a.window, 0));  // the newest stamp that is too old; 0 always is
   const uint32_t* stamps = s.last_use + blockIdx.x * s.max_blocks;
   int count = 0;
 #pragma unroll 8

@@ -1,10 +1,12 @@
 // Prefill attention without an n x n matrix: FlashAttention-2 (Dao 2023, section 3) over KV blocks.
 //
-// Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that order, whichever
-// chunk or query tile the row lies in. A tile that lies after the row adds exact zeros: its probabilities are 2^-inf =
-// 0, its maximum changes nothing, the running sums are multiplied by 2^0 = 1. A tile that lies before the row's window adds
-// nothing to nothing: the maximum stays -inf, sums and results 0. The sign of a zero is all that this may change, so
-// results are written as x + 0. Keys and values after the last token (garbage, even NaN) are read as zeros.
+// Bits of a row: key tiles begin at absolute positions 0, kKeys, 2 kKeys, ... and are taken in that
+// order, whichever chunk or query tile the row lies in. A tile that lies after the row adds exact
+// zeros: its probabilities are 2^-inf = 0, its maximum changes nothing, the running sums are
+// multiplied by 2^0 = 1. A tile that lies before the row's window adds nothing to nothing: the
+// maximum stays -inf, sums and results 0. The sign of a zero is all that this may change, so
+// results are written as x + 0. Keys and values after the last token (garbage, even NaN) are read
+// as zeros.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/cuda.h"
@@ -26,12 +28,14 @@ struct Params {
   WType out_type;
 };
 
-// Query tiles with the most keys start first, so that the last CTAs to run are short ones. Heads are the fast index:
-// those of a group run side by side and find each other's keys in L2.
+// Query tiles with the most keys start first, so that the last CTAs to run are short ones. Heads
+// are the fast index: those of a group run side by side and find each other's keys in L2.
 __device__ __forceinline__ int query_tile() { return static_cast<int>(gridDim.y - 1 - blockIdx.y); }
 
 // Position of the first key that a query at `position` sees, or below 0.
-__device__ __forceinline__ int window_begin(const Params& p, int position) { return position - p.window + 1; }
+__device__ __forceinline__ int window_begin(const Params& p, int position) {
+  return position - p.window + 1;
+}
 
 // Maximum of a row to reckon with: that of a row that has seen no key yet must not meet itself.
 __device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
@@ -59,19 +63,22 @@ __device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, fl
 
 // ---- f16 blocks: tensor cores ----
 
-// A CTA has kRows queries of one head; a warp has kM times 16 of them. With kM = 2 each fragment of K and V that a warp
-// loads from shared memory feeds two products: with one, shared memory would be the limit.
+// A CTA has kRows queries of one head; a warp has kM times 16 of them. With kM = 2 each fragment of
+// K and V that a warp loads from shared memory feeds two products: with one, shared memory would be
+// the limit.
 template <int kD>
 struct F16Tile {
   static constexpr int kM = kD <= 128 ? 2 : 1, kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kRows = 16 * kM * kWarps, kKeys = kD <= 128 ? 64 : 32;
-  static constexpr int kChunks = kD / 8;                     // of 16 bytes in a row
-  static constexpr int kRowBytes = (kChunks + 7) / 8 * 128;  // in shared memory: whole 128-byte lines for the swizzle
+  static constexpr int kChunks = kD / 8;  // of 16 bytes in a row
+  static constexpr int kRowBytes =
+      (kChunks + 7) / 8 * 128;  // in shared memory: whole 128-byte lines for the swizzle
   static constexpr int kQBytes = kRows * kRowBytes, kTileBytes = kKeys * kRowBytes;
   static constexpr int kStages = 2, kSharedBytes = kQBytes + kStages * 2 * kTileBytes;
 };
 
-// Byte offset of 16-byte chunk c of a row. The eight rows that ldmatrix takes at once fall into different banks.
+// Byte offset of 16-byte chunk c of a row. The eight rows that ldmatrix takes at once fall into
+// different banks.
 template <int kRowBytes>
 __device__ __forceinline__ uint32_t swizzled(int row, int c) {
   return static_cast<uint32_t>(row * kRowBytes + ((c ^ (row & 7)) << 4));
@@ -84,23 +91,24 @@ __device__ __forceinline__ uint32_t skip_chunk_pairs(uint32_t address, int pair)
   return (address ^ ((2 * pair & 7) << 4)) + ((2 * pair & ~7) << 4);
 }
 
-// Byte offset of chunk c of key i of a tile, from the first block that the tile touches. Blocks of one head are
-// contiguous.
+// Byte offset of chunk c of key i of a tile, from the first block that the tile touches. Blocks of
+// one head are contiguous.
 template <int kD, int kBlock>
 __device__ __forceinline__ int key_offset(int i, int c) {
   return i / kBlock * (4 * kBlock * kD) + i % kBlock * (2 * kD) + 16 * c;
 }
 
-// Starts the copies of keys [first, first + kKeys) and their values; zeros at and after `total`. head: block 0 of the
-// head.
+// Starts the copies of keys [first, first + kKeys) and their values; zeros at and after `total`.
+// head: block 0 of the head.
 template <int kD, int kBlock>
-__device__ __forceinline__ void load_tile(const std::byte* head, int first, int total, uint32_t k_shared,
-                                          uint32_t v_shared) {
+__device__ __forceinline__ void load_tile(const std::byte* head, int first, int total,
+                                          uint32_t k_shared, uint32_t v_shared) {
   using T = F16Tile<kD>;
   constexpr int kCopies = T::kKeys * T::kChunks, kEach = (kCopies + T::kThreads - 1) / T::kThreads;
   constexpr int kValues = 2 * kBlock * kD, kBlockBytes = 2 * kValues;
   const int thread = static_cast<int>(threadIdx.x);
-  const std::byte* tile = head + static_cast<int64_t>(first / kBlock) * kBlockBytes + first % kBlock * (2 * kD);
+  const std::byte* tile =
+      head + static_cast<int64_t>(first / kBlock) * kBlockBytes + first % kBlock * (2 * kD);
   if (first + T::kKeys <= total && T::kThreads % T::kChunks == 0) {
     // Every address is this thread's first plus a constant.
     constexpr int kStep = T::kThreads / T::kChunks;  // rows
@@ -130,7 +138,8 @@ __device__ __forceinline__ void load_tile(const std::byte* head, int first, int 
 #pragma unroll 1
   for (int i = thread; i < kCopies; i += T::kThreads) {
     const int row = i / T::kChunks, c = i % T::kChunks;
-    const bool valid = first + row < total;  // the address of a block that does not exist is not even formed
+    const bool valid =
+        first + row < total;  // the address of a block that does not exist is not even formed
     const std::byte* k = valid ? tile + key_offset<kD, kBlock>(row, c) : head;
     const uint32_t at = swizzled<T::kRowBytes>(row, c);
     cp_async16_or_zero(k_shared + at, k, valid);
@@ -138,19 +147,24 @@ __device__ __forceinline__ void load_tile(const std::byte* head, int first, int 
   }
 }
 
-// Queries [first, first + kRows) of the head, scaled, as f16 (saturating) into shared memory; zeros after the last.
+// Queries [first, first + kRows) of the head, scaled, as f16 (saturating) into shared memory; zeros
+// after the last.
 template <int kD>
-__device__ __forceinline__ void load_queries(const Params& p, int first, int head, unsigned char* q_shared) {
+__device__ __forceinline__ void load_queries(const Params& p, int first, int head,
+                                             unsigned char* q_shared) {
   using T = F16Tile<kD>;
   const bool aligned = p.ldq % 4 == 0;
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * T::kChunks; i += T::kThreads) {
     const int row = i / T::kChunks, c = i % T::kChunks;
     float x[8] = {};
     if (first + row < p.n) {
-      const float* q = p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
+      const float* q =
+          p.q + static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + 8 * c;
       if (aligned) {
-        const float4 a = *reinterpret_cast<const float4*>(q), b = *reinterpret_cast<const float4*>(q + 4);
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+        const float4 a = *reinterpret_cast<const float4*>(q),
+                     b = *reinterpret_cast<const float4*>(q + 4);
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z,
+        x[7] = b.w;
       } else {
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = q[j];
@@ -166,7 +180,8 @@ __device__ __forceinline__ void load_queries(const Params& p, int first, int hea
       }
       h[j] = pack_f16(y[0], y[1]);
     }
-    *reinterpret_cast<uint4*>(q_shared + swizzled<T::kRowBytes>(row, c)) = make_uint4(h[0], h[1], h[2], h[3]);
+    *reinterpret_cast<uint4*>(q_shared + swizzled<T::kRowBytes>(row, c)) =
+        make_uint4(h[0], h[1], h[2], h[3]);
   }
 }
 
@@ -176,26 +191,30 @@ template <int kD, int kBlock>
 __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(const Params p) {
 #if __CUDA_ARCH__ >= 800
   using T = F16Tile<kD>;
-  constexpr int kM = T::kM, kNk = T::kKeys / 8, kNd = kD / 8;  // fragments: of queries, of keys, of columns
+  constexpr int kM = T::kM, kNk = T::kKeys / 8,
+                kNd = kD / 8;  // fragments: of queries, of keys, of columns
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.x);
-  const std::byte* kv = p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
+  const std::byte* kv =
+      p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
   const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1;  // position of the CTA's last query
-  const int n_tiles = last / T::kKeys + 1, first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
+  const int n_tiles = last / T::kKeys + 1,
+            first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
   const uint32_t q_shared = shared_address(shared), kv_shared = q_shared + T::kQBytes;
 
   const uint32_t begin_shared = kv_shared + (first_tile & 1) * (2 * T::kTileBytes);
-  load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, begin_shared, begin_shared + T::kTileBytes);
+  load_tile<kD, kBlock>(kv, first_tile * T::kKeys, total, begin_shared,
+                        begin_shared + T::kTileBytes);
   cp_async_commit();
   load_queries<kD>(p, first, head, shared);
 
-  // This warp's queries stand at positions warp_first.. ; this lane has rows lane / 4 and lane / 4 + 8 of each
-  // fragment.
+  // This warp's queries stand at positions warp_first.. ; this lane has rows lane / 4 and lane / 4
+  // + 8 of each fragment.
   const int warp_first = p.pos0 + first + warp * 16 * kM, warp_last = warp_first + 16 * kM - 1;
-  // Where this lane's row begins for ldmatrix: of queries and (transposed) values, 16 rows then the next 8 columns; of
-  // keys, 8 rows, the next 8 columns, the next 8 rows.
+  // Where this lane's row begins for ldmatrix: of queries and (transposed) values, 16 rows then the
+  // next 8 columns; of keys, 8 rows, the next 8 columns, the next 8 rows.
   const uint32_t by_rows = swizzled<T::kRowBytes>(lane & 15, lane >> 4);
   const uint32_t by_columns = swizzled<T::kRowBytes>((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
   const uint32_t q_lane = q_shared + by_rows + warp * (16 * kM * T::kRowBytes);
@@ -204,17 +223,21 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
   for (int m = 0; m < kM; m++) row_max[m][0] = row_max[m][1] = -INFINITY;
 
   for (int tile = first_tile; tile < n_tiles; tile++) {
-    const uint32_t k_shared = kv_shared + (tile & 1) * (2 * T::kTileBytes), v_shared = k_shared + T::kTileBytes;
+    const uint32_t k_shared = kv_shared + (tile & 1) * (2 * T::kTileBytes),
+                   v_shared = k_shared + T::kTileBytes;
     const int tile_first = tile * T::kKeys;
     cp_async_wait<0>();
-    __syncthreads();  // this tile has come for every thread, and every warp has left the tile before
+    __syncthreads();  // this tile has come for every thread, and every warp has left the tile
+                      // before
     if (tile + 1 < n_tiles) {
       const uint32_t next = kv_shared + (~tile & 1) * (2 * T::kTileBytes);
       load_tile<kD, kBlock>(kv, tile_first + T::kKeys, total, next, next + T::kTileBytes);
     }
     cp_async_commit();
-    const int seen_first = window_begin(p, warp_first), seen_last = window_begin(p, warp_last);  // where windows begin
-    if (tile_first > warp_last || tile_first + T::kKeys <= seen_first) continue;  // exact: see the top
+    const int seen_first = window_begin(p, warp_first),
+              seen_last = window_begin(p, warp_last);  // where windows begin
+    if (tile_first > warp_last || tile_first + T::kKeys <= seen_first)
+      continue;  // exact: see the top
 
     // s = q k^T
     float s[kM][kNk][4] = {};
@@ -237,7 +260,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       }
     }
 
-    if (tile_first + T::kKeys - 1 > warp_first) {  // on the diagonal: some key lies after some query
+    if (tile_first + T::kKeys - 1 >
+        warp_first) {  // on the diagonal: some key lies after some query
 #pragma unroll
       for (int m = 0; m < kM; m++) {
         // Of this lane's row, keys tile_first + i with i > limit lie after the query.
@@ -284,7 +308,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         moved |= keep[m][r] != 1.0f;
       }
     }
-    // Far into a document maxima seldom move. To leave out a product with 1 is exact, whatever the other rows do.
+    // Far into a document maxima seldom move. To leave out a product with 1 is exact, whatever the
+    // other rows do.
     if (__any_sync(0xffffffffu, moved)) {
 #pragma unroll
       for (int m = 0; m < kM; m++) {
@@ -322,7 +347,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
         ldmatrix4_trans(b, skip_chunk_pairs(v_shared + by_rows, j) + k * (16 * T::kRowBytes));
 #pragma unroll
         for (int m = 0; m < kM; m++) {
-          const uint32_t a[4] = {prob[m][2 * k][0], prob[m][2 * k][1], prob[m][2 * k + 1][0], prob[m][2 * k + 1][1]};
+          const uint32_t a[4] = {prob[m][2 * k][0], prob[m][2 * k][1], prob[m][2 * k + 1][0],
+                                 prob[m][2 * k + 1][1]};
           mma_16816(o[m][2 * j], a, b[0], b[1]);
           mma_16816(o[m][2 * j + 1], a, b[2], b[3]);
         }
@@ -344,7 +370,8 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * (lane & 3);
 #pragma unroll
       for (int j = 0; j < kNd; j++) {
-        store_pair(p.out, p.out_type, at + 8 * j, o[m][j][2 * r] * inverse, o[m][j][2 * r + 1] * inverse);
+        store_pair(p.out, p.out_type, at + 8 * j, o[m][j][2 * r] * inverse,
+                   o[m][j][2 * r + 1] * inverse);
       }
     }
   }
@@ -353,13 +380,15 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
 
 // ---- f32 arithmetic: f32 blocks, and f16 blocks on devices before 8.0 ----
 
-// 16 x 8 threads: thread (y, x) has queries kM y.. of the tile, in the scores keys x, x + 8, ..., in the result columns
-// 2 x + {0, 1}, 16 + 2 x + {0, 1}, .... The eight threads of a row are neighbours in one warp.
+// 16 x 8 threads: thread (y, x) has queries kM y.. of the tile, in the scores keys x, x + 8, ...,
+// in the result columns 2 x + {0, 1}, 16 + 2 x + {0, 1}, .... The eight threads of a row are
+// neighbours in one warp.
 template <int kD>
 struct F32Tile {
   static constexpr int kM = kD <= 128 ? 2 : 1, kThreads = 128, kRows = 16 * kM, kKeys = 16 * kM;
   static constexpr int kStride = kD + 4;  // floats between rows in shared memory: no bank conflicts
-  static constexpr int kSharedBytes = 4 * ((kRows + kKeys) * kStride + kRows * (kKeys + 1));  // below 48 KB
+  static constexpr int kSharedBytes =
+      4 * ((kRows + kKeys) * kStride + kRows * (kKeys + 1));  // below 48 KB
 };
 
 __device__ __forceinline__ float to_f32(float x) { return x; }
@@ -367,11 +396,13 @@ __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
 
 // Keys (or values) [first, first + kKeys) of a head as f32; zeros at and after `total`.
 template <int kD, class E>
-__device__ __forceinline__ void load_rows(const Params& p, const std::byte* head, int first, int total, float* to) {
+__device__ __forceinline__ void load_rows(const Params& p, const std::byte* head, int first,
+                                          int total, float* to) {
   using T = F32Tile<kD>;
   for (int i = static_cast<int>(threadIdx.x); i < T::kKeys * kD; i += T::kThreads) {
     const int row = i / kD, c = i % kD;
-    const int key = first + row, block = key >> p.block_shift, token = key & ((1 << p.block_shift) - 1);
+    const int key = first + row, block = key >> p.block_shift,
+              token = key & ((1 << p.block_shift) - 1);
     const E* values = reinterpret_cast<const E*>(head + (key < total ? block * p.block_bytes : 0));
     to[row * T::kStride + c] = key < total ? to_f32(values[token * kD + c]) : 0.0f;
   }
@@ -387,14 +418,16 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   float* p_shared = kv_shared + T::kKeys * T::kStride;
   const int x = static_cast<int>(threadIdx.x) % 8, y = static_cast<int>(threadIdx.x) / 8;
   const int head = static_cast<int>(blockIdx.x);
-  const std::byte* kv = p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
+  const std::byte* kv =
+      p.blocks + static_cast<int64_t>(head / p.group) * p.n_blocks * p.block_bytes;
   const int first = query_tile() * T::kRows, total = p.pos0 + p.n;
   const int last = p.pos0 + min(first + T::kRows, p.n) - 1, n_tiles = last / T::kKeys + 1;
   const int first_tile = max(0, window_begin(p, p.pos0 + first)) / T::kKeys;
 
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kD; i += T::kThreads) {
     const int row = i / kD, c = i % kD;
-    const int64_t at = static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + c;
+    const int64_t at =
+        static_cast<int64_t>(first + row) * p.ldq + static_cast<int64_t>(head) * kD + c;
     q_shared[row * T::kStride + c] = first + row < p.n ? p.q[at] * p.scale : 0.0f;
   }
 
@@ -411,7 +444,8 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
     for (int c = 0; c < kD; c += 4) {
       float4 q[kM];
 #pragma unroll
-      for (int m = 0; m < kM; m++) q[m] = *reinterpret_cast<const float4*>(q_shared + (kM * y + m) * T::kStride + c);
+      for (int m = 0; m < kM; m++)
+        q[m] = *reinterpret_cast<const float4*>(q_shared + (kM * y + m) * T::kStride + c);
 #pragma unroll
       for (int j = 0; j < kNk; j++) {
         const float4 k = *reinterpret_cast<const float4*>(kv_shared + (x + 8 * j) * T::kStride + c);
@@ -429,7 +463,8 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
 
 #pragma unroll
     for (int m = 0; m < kM; m++) {
-      const int limit = p.pos0 + first + kM * y + m - tile_first;  // key i of the tile is visible if begin <= i <= limit
+      const int limit = p.pos0 + first + kM * y + m -
+                        tile_first;  // key i of the tile is visible if begin <= i <= limit
       const int begin = window_begin(p, limit);
       float top = row_max[m];
 #pragma unroll
@@ -458,7 +493,8 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
       for (int m = 0; m < kM; m++) prob[m] = p_shared[(kM * y + m) * (T::kKeys + 1) + k];
 #pragma unroll
       for (int j = 0; j < kNd; j++) {
-        const float2 v = *reinterpret_cast<const float2*>(kv_shared + k * T::kStride + 16 * j + 2 * x);
+        const float2 v =
+            *reinterpret_cast<const float2*>(kv_shared + k * T::kStride + 16 * j + 2 * x);
 #pragma unroll
         for (int m = 0; m < kM; m++) {
           o[m][j][0] = fmaf(prob[m], v.x, o[m][j][0]);
@@ -476,17 +512,19 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
     if (row >= p.n) continue;
     const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * x;
 #pragma unroll
-    for (int j = 0; j < kNd; j++) store_pair(p.out, p.out_type, at + 16 * j, o[m][j][0] / sum, o[m][j][1] / sum);
+    for (int j = 0; j < kNd; j++)
+      store_pair(p.out, p.out_type, at + 16 * j, o[m][j][0] / sum, o[m][j][1] / sum);
   }
 }
 
 // ---- launch ----
 
-Status launch(void (*kernel)(Params), int rows, int threads, int shared_bytes, int n_heads, const Params& params,
-              const DeviceLimits& limits, cudaStream_t stream) {
+Status launch(void (*kernel)(Params), int rows, int threads, int shared_bytes, int n_heads,
+              const Params& params, const DeviceLimits& limits, cudaStream_t stream) {
   if (shared_bytes > limits.smem_per_block) return cudaErrorNotSupported;
   if (shared_bytes > 48 * 1024) {
-    const Status status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const Status status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (status != cudaSuccess) return status;
   }
   const int tiles = (params.n + rows - 1) / rows;
@@ -501,12 +539,15 @@ Status launch_head_dim(KvType type, int n_heads, const Params& params, const Dev
   using Fast = F16Tile<kD>;
   void (*kernel)(Params);
   const bool fast = type == KvType::F16 && limits.compute >= 80;
-  if (!fast) kernel = type == KvType::F32 ? flash_prefill_f32<kD, float> : flash_prefill_f32<kD, __half>;
+  if (!fast)
+    kernel = type == KvType::F32 ? flash_prefill_f32<kD, float> : flash_prefill_f32<kD, __half>;
   else if (params.block_shift == 4) kernel = flash_prefill_f16<kD, 16>;
   else if (params.block_shift == 5) kernel = flash_prefill_f16<kD, 32>;
   else kernel = flash_prefill_f16<kD, 64>;
-  return fast ? launch(kernel, Fast::kRows, Fast::kThreads, Fast::kSharedBytes, n_heads, params, limits, stream)
-              : launch(kernel, Slow::kRows, Slow::kThreads, Slow::kSharedBytes, n_heads, params, limits, stream);
+  return fast ? launch(kernel, Fast::kRows, Fast::kThreads, Fast::kSharedBytes, n_heads, params,
+                       limits, stream)
+              : launch(kernel, Slow::kRows, Slow::kThreads, Slow::kSharedBytes, n_heads, params,
+                       limits, stream);
 }
 
 }  // namespace
@@ -515,16 +556,19 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   const int size = a.layout.block_size, d = a.layout.head_dim;
   if (size != 16 && size != 32 && size != 64) return cudaErrorNotSupported;
   if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256) return cudaErrorNotSupported;
-  const int64_t bytes = static_cast<int64_t>(size) * d * (a.layout.type == KvType::F16 ? 2 : 4);  // of keys
+  const int64_t bytes =
+      static_cast<int64_t>(size) * d * (a.layout.type == KvType::F16 ? 2 : 4);  // of keys
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
-  if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 || a.n_heads <= 0 ||
-      a.window < 0 || a.n_heads % a.n_kv_heads != 0 || a.out_type == WType::Q8_0 || a.n_blocks * size < a.pos0 + a.n ||
+  if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
+      a.n_heads <= 0 || a.window < 0 || a.n_heads % a.n_kv_heads != 0 ||
+      a.out_type == WType::Q8_0 || a.n_blocks * size < a.pos0 + a.n ||
       a.layout.value_offset != bytes || a.layout.block_bytes != 2 * bytes) {
     return cudaErrorInvalidValue;
   }
   Params p;
   p.q = a.q, p.blocks = a.blocks, p.out = a.out;
-  p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo, p.n_blocks = a.n_blocks;
+  p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo,
+  p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;
   // Positions stay below 2^31 - 2^29, so that none is before this one, and differences are ints.
   p.window = a.window > 0 && a.window < (3 << 29) ? static_cast<int>(a.window) : 3 << 29;

@@ -1,10 +1,11 @@
-// Chooses a token from each row of logits as engine/sampler.cpp does, given the random number. First many blocks find
-// the largest logit (all that greedy decoding needs); then one block a row cuts and draws.
+// Chooses a token from each row of logits as engine/sampler.cpp does, given the random number.
+// First many blocks find the largest logit (all that greedy decoding needs); then one block a row
+// cuts and draws.
 //
-// Cutting by rank without sorting: a radix select on the logits' bits finds the place in the ranking where a running
-// sum (of ones: top_k; of probability: top_p and the draw) reaches what is needed. Probabilities are added as 64-bit
-// fixed point, so that the order of the additions does not matter. Up to kSmall candidates are sorted and added in
-// double, exactly as the CPU does it.
+// Cutting by rank without sorting: a radix select on the logits' bits finds the place in the
+// ranking where a running sum (of ones: top_k; of probability: top_p and the draw) reaches what is
+// needed. Probabilities are added as 64-bit fixed point, so that the order of the additions does
+// not matter. Up to kSmall candidates are sorted and added in double, exactly as the CPU does it.
 #include <climits>
 
 #include "kernels/cuda/convert.cuh"
@@ -19,14 +20,16 @@ constexpr int kThreads = 1024, kWarps = 32;     // of the second
 constexpr int kBins = 2048, kSmall = 1024;
 constexpr u64 kNan = ~0ull;                       // above every ranked()
 constexpr uint32_t kMinusInfinity = 0x007fffffu;  // key_of(-inf)
-constexpr double kUnit = 17592186044416.0;        // 2^44: probability 1. 2^19 of them fit into 64 bits
+constexpr double kUnit = 17592186044416.0;  // 2^44: probability 1. 2^19 of them fit into 64 bits
 
 // Unsigned integers in the order of the floats; the two zeros are one.
 __device__ uint32_t key_of(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
-__device__ float logit_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+__device__ float logit_of(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
 
 // The larger, the earlier in rank.
 __device__ u64 ranked(float logit, int id) {
@@ -78,7 +81,8 @@ __global__ void __launch_bounds__(kScanThreads)
 
 // exp((logit - max) / temperature), where both may be infinite.
 __device__ double weight_of(float logit, float max, double temperature) {
-  return logit == max ? 1 : exp((static_cast<double>(logit) - static_cast<double>(max)) / temperature);
+  return logit == max ? 1
+                      : exp((static_cast<double>(logit) - static_cast<double>(max)) / temperature);
 }
 
 enum class Sum : uint8_t { Count, TopP, Draw };
@@ -113,7 +117,8 @@ struct Bound {
   __device__ bool holds(uint32_t k, int i) const { return k > key || (k == key && i <= id); }
 };
 
-// A place in the ranking: the `rank`-th (from 1, by id) of the `ties` candidates of this key; `above` have larger keys.
+// A place in the ranking: the `rank`-th (from 1, by id) of the `ties` candidates of this key;
+// `above` have larger keys.
 struct Place {
   uint32_t key;
   u64 above, ties, rank;
@@ -140,14 +145,16 @@ __device__ void for_each(const Row& row, F f) {
   for (int i = threadIdx.x; i < row.n; i += 4 * kThreads) {
     float v[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) v[j] = i + j * kThreads < row.n ? __ldg(row.logits + i + j * kThreads) : 0;
+    for (int j = 0; j < 4; j++)
+      v[j] = i + j * kThreads < row.n ? __ldg(row.logits + i + j * kThreads) : 0;
 #pragma unroll
     for (int j = 0; j < 4; j++)
       if (i + j * kThreads < row.n) f(v[j], i + j * kThreads);
   }
 }
 
-// The first place where the running sum over the ranking is enough. All threads call it, and all get the answer.
+// The first place where the running sum over the ranking is enough. All threads call it, and all
+// get the answer.
 __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, Shared& s) {
   constexpr int kShift[3] = {21, 10, 0}, kBits[3] = {11, 11, 10};
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -156,7 +163,8 @@ __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, 
   for (int pass = 0; pass < 3; pass++) {
     const int shift = kShift[pass], bits = kBits[pass];
     __syncthreads();
-    for (int b = threadIdx.x; b < kBins; b += kThreads) s.bins.count[b] = s.bins.low[b] = s.bins.high[b] = 0;
+    for (int b = threadIdx.x; b < kBins; b += kThreads)
+      s.bins.count[b] = s.bins.low[b] = s.bins.high[b] = 0;
     __syncthreads();
     for_each(row, [&](float logit, int id) {
       const uint32_t key = key_of(logit);
@@ -184,11 +192,13 @@ __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, 
       need = needed(row, sum, top_k, total);
     }
     u64 before = 0, count_before = 0;  // of the warps that hold larger keys
-    for (int w = kWarps - 1; w > warp; w--) before += s.warp_mass[w], count_before += s.warp_count[w];
+    for (int w = kWarps - 1; w > warp; w--)
+      before += s.warp_mass[w], count_before += s.warp_count[w];
     if (before < need && before + of_warp >= need) {  // it is in this warp's bins
       u64 mass = mass0 + mass1, count = count0 + count1;
       for (int offset = 1; offset < 32; offset *= 2) {  // from this lane to the last
-        const u64 m = __shfl_down_sync(0xffffffffu, mass, offset), c = __shfl_down_sync(0xffffffffu, count, offset);
+        const u64 m = __shfl_down_sync(0xffffffffu, mass, offset),
+                  c = __shfl_down_sync(0xffffffffu, count, offset);
         if (lane + offset < 32) mass += m, count += c;
       }
       const u64 up_to = before + mass, down_from = up_to - mass0 - mass1;
@@ -210,12 +220,13 @@ __device__ Place select(const Row& row, const Bound& bound, Sum sum, int top_k, 
   return place;
 }
 
-// Walks the row in the order of the ids, each warp a stretch of it, to where the running sum of mass(logit, id) reaches
-// need(total); the id there.
+// Walks the row in the order of the ids, each warp a stretch of it, to where the running sum of
+// mass(logit, id) reaches need(total); the id there.
 template <class Mass, class Need>
 __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int stretch = (row.n + kWarps - 1) / kWarps, begin = warp * stretch, end = min(begin + stretch, row.n);
+  const int stretch = (row.n + kWarps - 1) / kWarps, begin = warp * stretch,
+            end = min(begin + stretch, row.n);
   u64 sum = 0;
 #pragma unroll 4
   for (int i = begin + lane; i < end; i += 32) sum += mass(__ldg(row.logits + i), i);
@@ -249,7 +260,8 @@ __device__ int walk(const Row& row, Mass mass, Need need_of, Shared& s) {
 
 __device__ int id_at(const Row& row, const Place& place, Shared& s) {
   return walk(
-      row, [&](float logit, int) -> u64 { return key_of(logit) == place.key; }, [&](u64) { return place.rank; }, s);
+      row, [&](float logit, int) -> u64 { return key_of(logit) == place.key; },
+      [&](u64) { return place.rank; }, s);
 }
 
 // The candidates up to `place`, if they are many.
@@ -261,7 +273,8 @@ __device__ Bound up_to(const Row& row, const Bound& bound, const Place& place, S
   return cut;
 }
 
-// The candidates up to `place`, best first, into s.small; their number. place.above + place.ties <= kSmall.
+// The candidates up to `place`, best first, into s.small; their number. place.above + place.ties <=
+// kSmall.
 __device__ int collect(const Row& row, const Bound& bound, const Place& place, Shared& s) {
   __syncthreads();
   if (threadIdx.x == 0) s.n_small = 0;
@@ -308,7 +321,8 @@ __device__ int draw_small(const Row& row, int n, bool cut, Shared& s) {
         if (covered >= enough) n = j + 1;
       }
     }
-    while (n > 1 && row.min_p > 0 && !(s.weights.top_p[n - 1] >= row.min_p)) n--;  // ranked: a tail falls
+    while (n > 1 && row.min_p > 0 && !(s.weights.top_p[n - 1] >= row.min_p))
+      n--;  // ranked: a tail falls
     double total = 0, covered = 0;
     for (int j = 0; j < n; j++) total += s.weights.draw[j];
     const double target = row.random * total;
@@ -348,12 +362,15 @@ __device__ int choose(const Row& row, int top_k, Shared& s) {
   if (by_rank) return id_at(row, select(row, bound, Sum::Draw, 0, s), s);
   return walk(
       row,
-      [&](float logit, int id) -> u64 { return bound.holds(key_of(logit), id) ? mass_of(row, Sum::Draw, logit) : 0; },
+      [&](float logit, int id) -> u64 {
+        return bound.holds(key_of(logit), id) ? mass_of(row, Sum::Draw, logit) : 0;
+      },
       [&](u64 total) { return needed(row, Sum::Draw, 0, total); }, s);
 }
 
-__global__ void __launch_bounds__(kThreads) choose_kernel(const float* logits, int64_t ld, int vocab_size,
-                                                          const SampleParams* params, const u64* parts, int32_t* out) {
+__global__ void __launch_bounds__(kThreads)
+    choose_kernel(const float* logits, int64_t ld, int vocab_size, const SampleParams* params,
+                  const u64* parts, int32_t* out) {
   __shared__ Shared s;
   const int lane = threadIdx.x % 32;
   const u64* of_row = parts + static_cast<int64_t>(blockIdx.x) * kParts;
@@ -364,27 +381,37 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const float* logits, i
   const auto max_key = static_cast<uint32_t>(best >> 32);
   const bool none = best == kNan || max_key <= kMinusInfinity;
   if (none || p.temperature == 0 || p.top_k == 1) {
-    if (threadIdx.x == 0) out[blockIdx.x] = none ? -1 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
+    if (threadIdx.x == 0)
+      out[blockIdx.x] = none ? -1 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
     return;
   }
-  const Row row = {logits + blockIdx.x * ld, vocab_size, logit_of(max_key), p.temperature, p.top_p, p.min_p, p.random};
+  const Row row = {logits + blockIdx.x * ld,
+                   vocab_size,
+                   logit_of(max_key),
+                   p.temperature,
+                   p.top_p,
+                   p.min_p,
+                   p.random};
   const int id = choose(row, p.top_k, s);
   if (threadIdx.x == 0) out[blockIdx.x] = id;
 }
 
 }  // namespace
 
-size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) { return static_cast<size_t>(n) * kParts * sizeof(u64); }
+size_t sample_scratch_bytes(int64_t n, int64_t /*vocab_size*/) {
+  return static_cast<size_t>(n) * kParts * sizeof(u64);
+}
 
-Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size, const SampleParams* params, int32_t* out,
-              void* scratch, cudaStream_t stream) {
+Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size,
+              const SampleParams* params, int32_t* out, void* scratch, cudaStream_t stream) {
   if (n < 1 || vocab_size < 1 || vocab_size > kSampleMaxVocab) return cudaErrorInvalidValue;
   auto* parts = static_cast<u64*>(scratch);
   const int n_ids = static_cast<int>(vocab_size);
-  scan_kernel<<<dim3(kParts, static_cast<unsigned>(n)), kScanThreads, 0, stream>>>(logits, ld, n_ids, parts,
-                                                                                   vector_aligned(logits, ld, 4));
+  scan_kernel<<<dim3(kParts, static_cast<unsigned>(n)), kScanThreads, 0, stream>>>(
+      logits, ld, n_ids, parts, vector_aligned(logits, ld, 4));
   if (Status s = cudaGetLastError(); s != cudaSuccess) return s;
-  choose_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(logits, ld, n_ids, params, parts, out);
+  choose_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(logits, ld, n_ids, params, parts,
+                                                                   out);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,6 @@
-// Digests of full blocks (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean), bit for bit those of
-// kernels/cpu/select/digest_build.h: a thread owns a dimension and does what the CPU does for it, in the same order.
+// Digests of full blocks (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean), bit
+// for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension and does what the
+// CPU does for it, in the same order.
 #include "kernels/cuda/f16_exact.cuh"
 
 namespace riffle::cuda {
@@ -23,12 +24,15 @@ struct Digest {
 __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_constant__ Digest a) {
   extern __shared__ uint4 staged[];
   __shared__ double ratios[kMaxThreads / 32];
-  const int d = a.layout.head_dim, block_size = a.layout.block_size, element = a.layout.type == KvType::F16 ? 2 : 4;
-  const int64_t block = a.first + blockIdx.x, head = blockIdx.y, index = head * a.max_blocks + block;
+  const int d = a.layout.head_dim, block_size = a.layout.block_size,
+            element = a.layout.type == KvType::F16 ? 2 : 4;
+  const int64_t block = a.first + blockIdx.x, head = blockIdx.y,
+                index = head * a.max_blocks + block;
   const void* keys = a.base + (head * a.n_blocks + block) * a.layout.block_bytes;
   if (a.staged) {  // wide reads, once: the block may be in host memory
     const auto* from = static_cast<const uint4*>(keys);
-    for (int i = threadIdx.x; i < block_size * d * element / 16; i += blockDim.x) staged[i] = from[i];
+    for (int i = threadIdx.x; i < block_size * d * element / 16; i += blockDim.x)
+      staged[i] = from[i];
     __syncthreads();
     keys = staged;
   }
@@ -44,7 +48,8 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
       sum += static_cast<double>(key);
     }
     const double mean = sum / block_size, high_j = high, low_j = low;
-    const uint16_t c = to_f16(static_cast<float>(a.kind == DigestKind::Mean ? mean : (high_j + low_j) / 2));
+    const uint16_t c =
+        to_f16(static_cast<float>(a.kind == DigestKind::Mean ? mean : (high_j + low_j) / 2));
     const double centre = static_cast<double>(from_f16(c));
     const double half_width = high_j - centre > centre - low_j ? high_j - centre : centre - low_j;
     out[j] = c;
@@ -54,7 +59,9 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
     if (a.kind != DigestKind::CuboidMean) continue;
     double spread = 0;
     for (int t = 0; t < block_size; t++)
-      spread += fabs(static_cast<double>(key_at(keys, a.layout.type, static_cast<int64_t>(t) * d + j)) - centre);
+      spread +=
+          fabs(static_cast<double>(key_at(keys, a.layout.type, static_cast<int64_t>(t) * d + j)) -
+               centre);
     const uint16_t r = f16_ceil(spread / block_size);
     out[d + j] = r;
     const double ratio = half_width > 0 ? half_width / static_cast<double>(from_f16(r)) : 1;
@@ -67,8 +74,10 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
   if (threadIdx.x % 32 == 0) ratios[threadIdx.x / 32] = largest_ratio;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (unsigned w = 1; w < blockDim.x / 32; w++) largest_ratio = ratios[w] > largest_ratio ? ratios[w] : largest_ratio;
-  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next one.
+  for (unsigned w = 1; w < blockDim.x / 32; w++)
+    largest_ratio = ratios[w] > largest_ratio ? ratios[w] : largest_ratio;
+  // Rounded up, so that R stays a bound: adding one to the bits of a positive float is the next
+  // one.
   auto factor = static_cast<float>(largest_ratio);
   if (static_cast<double>(factor) <= largest_ratio && largest_ratio != 1)
     factor = __uint_as_float(__float_as_uint(factor) + 1);
@@ -79,14 +88,17 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
 
 }  // namespace
 
-Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
-                     const KvLayout& layout, DigestKind kind, bool with_mean, uint16_t* digests, int64_t stride,
-                     float* bound_factor, int64_t max_blocks, cudaStream_t stream) {
+Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
+                     int n_kv_heads, const KvLayout& layout, DigestKind kind, bool with_mean,
+                     uint16_t* digests, int64_t stride, float* bound_factor, int64_t max_blocks,
+                     cudaStream_t stream) {
   if (first < 0 || last > n_blocks || last > max_blocks) return cudaErrorInvalidValue;
   if (first >= last) return cudaSuccess;
   const int d = layout.head_dim, threads = d >= kMaxThreads ? kMaxThreads : (d + 31) / 32 * 32;
-  const size_t bytes = static_cast<size_t>(layout.block_size) * d * (layout.type == KvType::F16 ? 2 : 4);
-  // Static shared memory counts too, so a little less than the limit; and whole 16-byte pieces only.
+  const size_t bytes =
+      static_cast<size_t>(layout.block_size) * d * (layout.type == KvType::F16 ? 2 : 4);
+  // Static shared memory counts too, so a little less than the limit; and whole 16-byte pieces
+  // only.
   const bool staged = bytes + 256 <= kMaxStaged && bytes % 16 == 0;
   const Digest args = {base,      n_blocks, first,   max_blocks, layout,      kind,
                        with_mean, staged,   digests, stride,     bound_factor};

@@ -1,12 +1,12 @@
-// Selection by INT4 keys (select/share.cpp): estimate_kernel estimates what log mass each full block holds for each query
-// head; choose_kernel keeps the candidates that hold at least a share of some head's. Both in base 2. No KV is read but
-// the tails' keys.
-#include "kernels/cuda/convert.cuh"
+// Selection by INT4 keys (select/share.cpp): estimate_kernel estimates what log mass each full
+// block holds for each query head; choose_kernel keeps the candidates that hold at least a share of
+// some head's. Both in base 2. No KV is read but the tails' keys.
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/f16_exact.cuh"
-#include "kernels/cuda/select/int4_mma.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/select/int4_mma.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -18,7 +18,7 @@ struct EstimateArgs {
   DecodeScratch scratch;
   int g;
   int mean_stride;  // of scratch.mean_value
-  float scale;  // log2(e) / sqrt(d)
+  float scale;      // log2(e) / sqrt(d)
 };
 
 struct Query {
@@ -27,7 +27,8 @@ struct Query {
 };
 
 __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& query) {
-  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4,
+            warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* q = a.step.q + int64_t(row) * a.g * d;
   for (int h = warp; h < kMaxGroup; h += kEstimateThreads / 32) {
     float largest = 0;
@@ -64,10 +65,11 @@ __device__ inline void join(float& m, float& s, float m2, float s2) {
   m = top;
 }
 
-// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions. Afterwards lane i has head
-// i / 4.
+// A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
+// Afterwards lane i has head i / 4.
 template <int Steps, int kGroups>
-__global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid_constant__ EstimateArgs a) {
+__global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(
+    const __grid_constant__ EstimateArgs a) {
   __shared__ alignas(16) Query query;
   const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
@@ -75,7 +77,8 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
   const int64_t group_bytes = int4_group_bytes(d), kv_head = head_index(a.step, row);
-  const std::byte* codes = sequence.codes + kv_head * sequence.max_blocks * int4_block_bytes(block_size, d);
+  const std::byte* codes =
+      sequence.codes + kv_head * sequence.max_blocks * int4_block_bytes(block_size, d);
   const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
   // Tokens of this warp's blocks one after the other, the next ones' codes on their way meanwhile.
   constexpr int kTiles = 2 * kGroups;  // of 8 tokens
@@ -83,13 +86,15 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
   uint32_t code[kTiles][Steps];
   __half2 zeros[kTiles], scales[kTiles];  // of two tokens each
   const auto load = [&] {
-    load_codes(codes, int64_t(b) * groups + group, group_bytes, words, part, h, code, zeros, scales);
+    load_codes(codes, int64_t(b) * groups + group, group_bytes, words, part, h, code, zeros,
+               scales);
   };
   // Codes were written before this step began, so they need not wait for the queries.
   if (b < n_full) load();
   allow_next();
   wait_for_earlier();
-  if (blockIdx.x == 0 && threadIdx.x < kCounterStride) a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
+  if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
+    a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
   prepare_query(a, row, query);
   __syncthreads();
   uint32_t q[Steps][4];
@@ -106,7 +111,8 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(const __grid
       mma_codes(c, q, code[tile]);
       const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
       score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[0] + c[2])) + zero.x * q_sum;
-      score[2 * tile + 1] = scale.y * (q_step * static_cast<float>(256 * c[1] + c[3])) + zero.y * q_sum;
+      score[2 * tile + 1] =
+          scale.y * (q_step * static_cast<float>(256 * c[1] + c[3])) + zero.y * q_sum;
       top = fmaxf(top, fmaxf(score[2 * tile], score[2 * tile + 1]));
     }
     const int block = b;
@@ -152,26 +158,31 @@ struct ChooseMemory {
   float values[kChooseThreads];
 };
 
-// Each head's whole mass: of its blocks and of the tail's tokens. The order of the sum depends on the row alone, not on how
-// many CTAs estimated it, since what is unread is told from it and enters the result.
-__device__ inline void whole_masses(const EstimateArgs& a, int row, const RowGeometry& r, const float* masses,
-                                    ChooseMemory& memory) {
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, block_size = a.step.layout.block_size;
+// Each head's whole mass: of its blocks and of the tail's tokens. The order of the sum depends on
+// the row alone, not on how many CTAs estimated it, since what is unread is told from it and enters
+// the result.
+__device__ inline void whole_masses(const EstimateArgs& a, int row, const RowGeometry& r,
+                                    const float* masses, ChooseMemory& memory) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32,
+            block_size = a.step.layout.block_size;
   const int n_tail = a.step.sequences[row / a.step.n_kv_heads].n_tokens - r.n_full * block_size;
   const float* tail = a.scratch.tail_scores + int64_t(row) * kMaxGroup * kMaxBlock;
 #pragma unroll
   for (int h = 0; h < kMaxGroup; ++h) {
     if (h >= a.g) break;
     float m = kLowest, s = 0;
-    for (int b = thread; b < r.n_full; b += kChooseThreads) join(m, s, __ldcg(masses + int64_t(h) * a.step.max_blocks + b), 1);
+    for (int b = thread; b < r.n_full; b += kChooseThreads)
+      join(m, s, __ldcg(masses + int64_t(h) * a.step.max_blocks + b), 1);
     if (thread < n_tail) join(m, s, __ldcg(tail + h * kMaxBlock + thread), 1);
-    for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+    for (int o = 16; o > 0; o /= 2)
+      join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
     if (lane == 0) memory.m[warp][h] = m, memory.s[warp][h] = s;
   }
   __syncthreads();
   if (warp >= a.g) return;
   float m = memory.m[lane][warp], s = memory.s[lane][warp];
-  for (int o = 16; o > 0; o /= 2) join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
+  for (int o = 16; o > 0; o /= 2)
+    join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
   if (lane != 0) return;
   const float share_blocks = static_cast<float>(a.step.ranked.share_blocks);
   const float factor = fminf(share_blocks / static_cast<float>(r.n_full + 1), 1.0f);
@@ -179,29 +190,33 @@ __device__ inline void whole_masses(const EstimateArgs& a, int row, const RowGeo
   memory.least[warp] = memory.whole[warp] + a.step.ranked.log2_share + log2f(factor);
 }
 
-// The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as select/int4_keys.cpp takes them;
-// the order of the sum is this kernel's own. They were written before this step began; what the last layer left is read
-// until its attention ends.
+// The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as
+// select/int4_keys.cpp takes them; the order of the sum is this kernel's own. They were written
+// before this step began; what the last layer left is read until its attention ends.
 constexpr int kMeanBlocks = 256;
 __device__ inline void mean_of_values(const EstimateArgs& a, int row, int n_full, float* memory) {
   const int d = a.step.layout.head_dim, thread = threadIdx.x;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const uint16_t* means = sequence.value_means + head_index(a.step, row) * sequence.max_blocks * d;
-  const int stride = (n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kChooseThreads / d, part = thread / d, j = thread % d;
+  const int stride = (n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kChooseThreads / d,
+            part = thread / d, j = thread % d;
   const int n = stride > 0 ? n_full / stride : 0;
   float sum = 0;
 #pragma unroll 8
-  for (int i = part; i < n && part < parts; i += parts) sum += from_f16(means[int64_t(i * stride + stride - 1) * d + j]);
+  for (int i = part; i < n && part < parts; i += parts)
+    sum += from_f16(means[int64_t(i * stride + stride - 1) * d + j]);
   memory[thread] = sum;
   __syncthreads();
   wait_for_earlier();
   if (thread >= d) return;
   for (int p = 1; p < parts; ++p) sum += memory[p * d + thread];
-  a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] = n > 0 ? sum / static_cast<float>(n) : 0;
+  a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] =
+      n > 0 ? sum / static_cast<float>(n) : 0;
 }
 
 // CTA (row, 0) chooses the row's blocks; CTA (row, 1) takes the mean of its values meanwhile.
-__global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_constant__ EstimateArgs a) {
+__global__ __launch_bounds__(kChooseThreads) void choose_kernel(
+    const __grid_constant__ EstimateArgs a) {
   __shared__ ChooseMemory memory;
   const int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const Ranked& ranked = a.step.ranked;
@@ -249,8 +264,9 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
 #pragma unroll
       for (int h = 0; h < kMaxGroup; ++h)
         if (h < a.g)
-          unread[h] -= exp2_approx(__ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + 32 * i) -
-                                   memory.whole[h]);
+          unread[h] -= exp2_approx(
+              __ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + 32 * i) -
+              memory.whole[h]);
     }
     if (lane == 0) memory.kept[warp] = count;
     __syncthreads();
@@ -262,7 +278,8 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(const __grid_con
     int at = r.n_forced + kept + static_cast<int>(__shfl_sync(kAllLanes, sum, warp) - count);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (keep[i]) order[at + __popc(kept_lanes[i] & ((1u << lane) - 1))] = r.first + begin + 32 * i;
+      if (keep[i])
+        order[at + __popc(kept_lanes[i] & ((1u << lane) - 1))] = r.first + begin + 32 * i;
       at += __popc(kept_lanes[i]);
     }
     kept += static_cast<int>(__shfl_sync(kAllLanes, sum, 31));
@@ -300,12 +317,17 @@ EstimateArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
 
 }  // namespace
 
-Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
+                     cudaStream_t stream) {
   const EstimateArgs a = arguments(step, scratch);
-  const dim3 grid(static_cast<unsigned>(n_parts(step, n_sm)), static_cast<unsigned>(step.n * step.n_kv_heads));
-  // Two groups at once where a block has them; not for the largest heads, whose registers would not do.
+  const dim3 grid(static_cast<unsigned>(n_parts(step, n_sm)),
+                  static_cast<unsigned>(step.n * step.n_kv_heads));
+  // Two groups at once where a block has them; not for the largest heads, whose registers would not
+  // do.
   const bool two = step.layout.block_size > kInt4Tokens;
-  const auto run = [&](auto kernel) { return launch(kernel, a, grid, kEstimateThreads, step.overlap, stream); };
+  const auto run = [&](auto kernel) {
+    return launch(kernel, a, grid, kEstimateThreads, step.overlap, stream);
+  };
   switch (padded_dim(step.layout.head_dim)) {
     case 32: return two ? run(estimate_kernel<1, 2>) : run(estimate_kernel<1, 1>);
     case 64: return two ? run(estimate_kernel<2, 2>) : run(estimate_kernel<2, 1>);
@@ -317,7 +339,8 @@ Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {
   EstimateArgs a = arguments(step, scratch);
   a.mean_stride = padded_dim(step.layout.head_dim);
-  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap, stream);
+  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap,
+                stream);
 }
 
 }  // namespace riffle::cuda

@@ -1,5 +1,5 @@
-// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2), bit for bit those of kernels/cpu/select/int4.h: groups of 16 tokens, the
-// form of which kernels/cpu/kernels.h tells.
+// INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2), bit for bit those of
+// kernels/cpu/select/int4.h: groups of 16 tokens, the form of which kernels/cpu/kernels.h tells.
 #include "kernels/cuda/f16_exact.cuh"
 #include "kernels/cuda/select/int4.cuh"
 
@@ -15,14 +15,17 @@ struct Encode {
   std::byte* codes;
 };
 
-// A lane has the 8 dimensions of one code word; kLanes of them have a token. Block (b, h) of the grid: block first + b of head h.
+// A lane has the 8 dimensions of one code word; kLanes of them have a token. Block (b, h) of the
+// grid: block first + b of head h.
 template <int kLanes>
 __global__ __launch_bounds__(kEncodeThreads) void encode_kernel(const __grid_constant__ Encode a) {
   const int d = a.layout.head_dim, words = int4_words(d), lane = threadIdx.x % kLanes;
   const int64_t block = a.first + blockIdx.x, head = blockIdx.y;
   const void* keys = a.base + (head * a.n_blocks + block) * a.layout.block_bytes;
-  std::byte* out = a.codes + (head * a.max_blocks + block) * int4_block_bytes(a.layout.block_size, d);
-  for (int token = threadIdx.x / kLanes; token < a.layout.block_size; token += kEncodeThreads / kLanes) {
+  std::byte* out =
+      a.codes + (head * a.max_blocks + block) * int4_block_bytes(a.layout.block_size, d);
+  for (int token = threadIdx.x / kLanes; token < a.layout.block_size;
+       token += kEncodeThreads / kLanes) {
     float key[8], low = INFINITY, high = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -35,11 +38,14 @@ __global__ __launch_bounds__(kEncodeThreads) void encode_kernel(const __grid_con
     }
 #pragma unroll
     for (int o = kLanes / 2; o > 0; o /= 2) {
-      const float l = __shfl_xor_sync(0xffffffffu, low, o), u = __shfl_xor_sync(0xffffffffu, high, o);
+      const float l = __shfl_xor_sync(0xffffffffu, low, o),
+                  u = __shfl_xor_sync(0xffffffffu, high, o);
       low = l < low ? l : low;
       high = u > high ? u : high;
     }
-    const uint16_t zero_f16 = !(low < 65504.0f) ? 0x7bff : low < -65504.0f ? 0xfbff : __half_as_ushort(__float2half_rd(low));
+    const uint16_t zero_f16 = !(low < 65504.0f) ? 0x7bff
+                              : low < -65504.0f ? 0xfbff
+                                                : __half_as_ushort(__float2half_rd(low));
     const float zero = from_f16(zero_f16);
     const double range = static_cast<double>(high) - static_cast<double>(zero);
     uint16_t scale_f16 = f16_ceil((range > 1e-9 ? range : 1e-9) / 15);
@@ -63,8 +69,9 @@ __global__ __launch_bounds__(kEncodeThreads) void encode_kernel(const __grid_con
 
 }  // namespace
 
-Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
-                   const KvLayout& layout, std::byte* codes, int64_t max_blocks, cudaStream_t stream) {
+Status encode_int4(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
+                   int n_kv_heads, const KvLayout& layout, std::byte* codes, int64_t max_blocks,
+                   cudaStream_t stream) {
   if (first < 0 || last > n_blocks || last > max_blocks) return cudaErrorInvalidValue;
   if (first >= last) return cudaSuccess;
   const Encode args = {base, n_blocks, first, max_blocks, layout, codes};

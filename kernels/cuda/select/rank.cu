@@ -1,5 +1,6 @@
-// Ranking of the rows' candidates: the heads' scores become one score a block (algorithms.md 0: GQA), and the most critical
-// blocks are put in order, one chunk (rank.cuh) or, for a fixed budget, all that it allows.
+// Ranking of the rows' candidates: the heads' scores become one score a block (algorithms.md 0:
+// GQA), and the most critical blocks are put in order, one chunk (rank.cuh) or, for a fixed budget,
+// all that it allows.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/rank.cuh"
 
@@ -16,11 +17,14 @@ struct RankArgs {
   int g, want;
 };
 
-// Where the scores of a row's candidates begin: estimate.cu writes masses, in base 2, of all full blocks, score.cu scores of the
-// candidates.
-__device__ inline int first_score(const Ranked& ranked, const RowGeometry& r) { return ranked.rank_codes ? r.first : 0; }
+// Where the scores of a row's candidates begin: estimate.cu writes masses, in base 2, of all full
+// blocks, score.cu scores of the candidates.
+__device__ inline int first_score(const Ranked& ranked, const RowGeometry& r) {
+  return ranked.rank_codes ? r.first : 0;
+}
 
-// The same value in all threads; combine must not care about order (max) or the order is fixed (sums: it is).
+// The same value in all threads; combine must not care about order (max) or the order is fixed
+// (sums: it is).
 template <class Combine>
 __device__ float block_reduce(float value, float* memory, Combine combine) {
   for (int o = 16; o > 0; o /= 2) value = combine(value, __shfl_xor_sync(kAllLanes, value, o));
@@ -38,17 +42,21 @@ struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// Union, one head: replaces its scores by minus their ranks. A stable radix sort of indices, 4 bits a pass.
-__global__ __launch_bounds__(kSortThreads) void head_ranks_kernel(const __grid_constant__ RankArgs a) {
+// Union, one head: replaces its scores by minus their ranks. A stable radix sort of indices, 4 bits
+// a pass.
+__global__ __launch_bounds__(kSortThreads) void head_ranks_kernel(
+    const __grid_constant__ RankArgs a) {
   __shared__ uint32_t counts[16 * kSortThreads];
   __shared__ uint32_t sums[32];
   const int row = blockIdx.x / a.g, h = blockIdx.x % a.g, thread = threadIdx.x;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
   const int n = r.n_candidates;
-  float* scores = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first_score(a.step.ranked, r);
+  float* scores = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks +
+                  first_score(a.step.ranked, r);
   int32_t* buffers = a.scratch.sorted + (int64_t(row) * a.g + h) * 2 * a.step.max_blocks;
-  const int each = (n + kSortThreads - 1) / kSortThreads, begin = min(thread * each, n), end = min(begin + each, n);
+  const int each = (n + kSortThreads - 1) / kSortThreads, begin = min(thread * each, n),
+            end = min(begin + each, n);
   for (int pass = 0; pass < 8; ++pass) {
     const int32_t* from = buffers + (pass & 1) * a.step.max_blocks;
     int32_t* to = buffers + (~pass & 1) * a.step.max_blocks;
@@ -88,8 +96,10 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
   RankState state = fresh ? RankState{0, 0} : a.scratch.ranks[row];
   if (fresh) {
     for (int p = thread; p < r.n_forced; p += kRankThreads) order[p] = forced_block(r, p);
-    if (thread == 0 && a.counts != nullptr) a.counts[2 * row] = r.n_forced, a.counts[2 * row + 1] = r.n_total;
-    const float* heads = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks + first_score(ranked, r);
+    if (thread == 0 && a.counts != nullptr)
+      a.counts[2 * row] = r.n_forced, a.counts[2 * row + 1] = r.n_total;
+    const float* heads =
+        a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks + first_score(ranked, r);
     const float unit = ranked.rank_codes ? kLn2 : 1.0f;
     if (ranked.gqa == Gqa::SoftSum && n > 0) {
       // All ranked blocks are full, so log n_b is the same for all and cancels.
@@ -100,7 +110,8 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
         top = block_reduce(top, reduce, Larger());
         for (int i = thread; i < n; i += kRankThreads) sum += expf(unit * (one[i] - top));
         sum = block_reduce(sum, reduce, Sum());
-        for (int i = thread; i < n; i += kRankThreads) scores[i] = (h == 0 ? 0 : scores[i]) + expf(unit * (one[i] - top)) / sum;
+        for (int i = thread; i < n; i += kRankThreads)
+          scores[i] = (h == 0 ? 0 : scores[i]) + expf(unit * (one[i] - top)) / sum;
       }
     } else if (ranked.gqa == Gqa::Union) {
       for (int i = thread; i < n; i += kRankThreads) {
@@ -134,8 +145,8 @@ __global__ __launch_bounds__(kRankThreads) void rank_kernel(const __grid_constan
 
 }  // namespace
 
-Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order, int32_t* counts, int want,
-                   cudaStream_t stream) {
+Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order,
+                   int32_t* counts, int want, cudaStream_t stream) {
   const RankArgs a = {step, scratch, order, counts, step.n_heads / step.n_kv_heads, want};
   const int rows = step.n * step.n_kv_heads;
   if (want >= 0 && !step.ranked.everything && step.ranked.gqa == Gqa::Union) {

@@ -1,8 +1,9 @@
 // Ranking by one block of threads: puts the next chunk of a row's candidates in order, exactly.
 //
-// A bucket sort: bins of equal width between the best and the worst score that is left; the leading bins that hold at most
-// kRankChunk keys together are the chunk. Keys are scattered to their bins, and each counts the smaller ones in its bin. If
-// the first bin alone is too full, bins over the keys themselves take over, split until they are not.
+// A bucket sort: bins of equal width between the best and the worst score that is left; the leading
+// bins that hold at most kRankChunk keys together are the chunk. Keys are scattered to their bins,
+// and each counts the smaller ones in its bin. If the first bin alone is too full, bins over the
+// keys themselves take over, split until they are not.
 #pragma once
 #include "kernels/cuda/attend/decode.cuh"
 
@@ -19,7 +20,8 @@ struct RankMemory {
   uint32_t taken;
 };
 
-// Exclusive sum over all threads' values in thread order; sums: [32] in shared memory. Ends with a barrier.
+// Exclusive sum over all threads' values in thread order; sums: [32] in shared memory. Ends with a
+// barrier.
 template <int kThreads>
 __device__ inline uint32_t block_exclusive_sum(uint32_t value, uint32_t* sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -43,7 +45,8 @@ __device__ inline float score_of_key(unsigned long long key) {  // rank_key back
   return __uint_as_float(flipped & 0x80000000u ? flipped & 0x7fffffffu : ~flipped);
 }
 
-// Bins of equal width in score, best first. Scores of a head lie near each other, so few share a bin.
+// Bins of equal width in score, best first. Scores of a head lie near each other, so few share a
+// bin.
 struct ScoreBins {
   float high, inverse;
   __device__ int bin(unsigned long long key) const {
@@ -52,16 +55,20 @@ struct ScoreBins {
   }
   __device__ bool inside(unsigned long long) const { return true; }
 };
-// Bins of equal width in the key itself, all different: keys of one bin can always be split further.
+// Bins of equal width in the key itself, all different: keys of one bin can always be split
+// further.
 struct KeyBins {
   unsigned long long low, high;
   int shift;
-  __device__ int bin(unsigned long long key) const { return static_cast<int>((key - low) >> shift); }
+  __device__ int bin(unsigned long long key) const {
+    return static_cast<int>((key - low) >> shift);
+  }
   __device__ bool inside(unsigned long long key) const { return key >= low && key <= high; }
 };
 
-// Counts keys into memory.bins, which become their exclusive sums; memory.boundary and memory.taken: the leading bins that
-// hold at most kRankChunk keys together, and how many those are. for_each calls back with every key that is left.
+// Counts keys into memory.bins, which become their exclusive sums; memory.boundary and
+// memory.taken: the leading bins that hold at most kRankChunk keys together, and how many those
+// are. for_each calls back with every key that is left.
 template <int kThreads, class Bins, class ForEach>
 __device__ inline void count_bins(const Bins& bins, ForEach&& for_each, RankMemory& memory) {
   const int thread = threadIdx.x;
@@ -96,14 +103,15 @@ __device__ inline void count_bins(const Bins& bins, ForEach&& for_each, RankMemo
 
 // The keys of the leading bins into order, each after the smaller ones.
 template <int kThreads, class Bins, class ForEach>
-__device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int ranked, int32_t* order,
-                                       RankMemory& memory) {
+__device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int ranked,
+                                       int32_t* order, RankMemory& memory) {
   const int boundary = memory.boundary;
   const uint32_t taken = memory.taken;
   for_each([&](unsigned long long key) {
     if (!bins.inside(key)) return;
     const int bin = bins.bin(key);
-    if (bin < boundary) memory.list[atomicAdd(&memory.bins[bin], 1u)] = key;  // bins[] move from first to end
+    if (bin < boundary)
+      memory.list[atomicAdd(&memory.bins[bin], 1u)] = key;  // bins[] move from first to end
   });
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < taken; i += kThreads) {
@@ -124,8 +132,9 @@ __device__ inline RankState place_bins(const Bins& bins, ForEach&& for_each, int
 
 // Where the scores are too alike for ScoreBins. Its code is seldom wanted in the instruction cache.
 template <int kThreads>
-__device__ __noinline__ RankState rank_by_keys(const float* scores, int first, int n, RankState state,
-                                               unsigned long long low, unsigned long long high, int32_t* order,
+__device__ __noinline__ RankState rank_by_keys(const float* scores, int first, int n,
+                                               RankState state, unsigned long long low,
+                                               unsigned long long high, int32_t* order,
                                                RankMemory* memory) {
   const auto for_each = [&](auto&& take) {
 #pragma unroll 1
@@ -137,21 +146,25 @@ __device__ __noinline__ RankState rank_by_keys(const float* scores, int first, i
   for (;;) {
     const KeyBins bins = {low, high, max(0, 64 - __clzll(static_cast<long long>(high - low)) - 11)};
     count_bins<kThreads>(bins, for_each, *memory);
-    if (memory->taken > 0) return place_bins<kThreads>(bins, for_each, state.ranked, order, *memory);
-    // The bins before the boundary are empty, and it holds several keys, all different: it can be split.
+    if (memory->taken > 0)
+      return place_bins<kThreads>(bins, for_each, state.ranked, order, *memory);
+    // The bins before the boundary are empty, and it holds several keys, all different: it can be
+    // split.
     low += static_cast<unsigned long long>(memory->boundary) << bins.shift;
     high = min(high, low + ((1ull << bins.shift) - 1));
     __syncthreads();
   }
 }
 
-// Extends order[0..state.ranked) by 1 to kRankChunk candidates (state.ranked < n). scores: [n], of blocks first.. ; may be
-// written by this block just before (after a barrier) or by earlier kernels. All threads call it with equal arguments.
+// Extends order[0..state.ranked) by 1 to kRankChunk candidates (state.ranked < n). scores: [n], of
+// blocks first.. ; may be written by this block just before (after a barrier) or by earlier
+// kernels. All threads call it with equal arguments.
 template <int kThreads>
-__device__ inline RankState rank_chunk(const float* scores, int first, int n, const RankState& state, int32_t* order,
-                                       RankMemory& memory) {
+__device__ inline RankState rank_chunk(const float* scores, int first, int n,
+                                       const RankState& state, int32_t* order, RankMemory& memory) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  // Enough loads at once; more code would cost more than it saves, since other kernels empty the instruction cache.
+  // Enough loads at once; more code would cost more than it saves, since other kernels empty the
+  // instruction cache.
   const auto for_each = [&](auto&& take) {
 #pragma unroll 4
     for (int i = thread; i < n; i += kThreads) {
@@ -173,7 +186,8 @@ __device__ inline RankState rank_chunk(const float* scores, int first, int n, co
   if (lane == 0) memory.low[warp] = low, memory.high[warp] = high;
   __syncthreads();
 #pragma unroll 1
-  for (int w = 0; w < kThreads / 32; ++w) low = min(low, memory.low[w]), high = max(high, memory.high[w]);
+  for (int w = 0; w < kThreads / 32; ++w)
+    low = min(low, memory.low[w]), high = max(high, memory.high[w]);
 
   const float best = score_of_key(low), range = best - score_of_key(high);
   const float inverse = static_cast<float>(kRankBins) / range;

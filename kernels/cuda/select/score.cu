@@ -1,7 +1,9 @@
-// Scores of block digests for the rows of a decode step (algorithms.md 1): q.centre + sum_j |q_j| radius_j, for the mean of
-// a row's query heads or for each of them; and the bounds of blocks' masses that the tests Bound and Veto sum up.
+// Scores of block digests for the rows of a decode step (algorithms.md 1): q.centre + sum_j |q_j|
+// radius_j, for the mean of a row's query heads or for each of them; and the bounds of blocks'
+// masses that the tests Bound and Veto sum up.
 //
-// A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight in each warp.
+// A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight
+// in each warp.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -12,31 +14,35 @@ constexpr int kScoreThreads = 256;
 
 struct ScoreArgs {
   DecodeStep step;
-  float* out;               // [rows][heads][max_blocks]
-  uint32_t* counters;       // cleared; null: not by this launch
-  int g, heads;             // heads: 1 (the mean of g heads) or g
-  int first_vector;         // 0: centre, 2: mean
-  bool radius, factor;      // adds |q|.radius; multiplied by the block's bound factor
-  float scale;              // 1 / sqrt(d)
+  float* out;           // [rows][heads][max_blocks]
+  uint32_t* counters;   // cleared; null: not by this launch
+  int g, heads;         // heads: 1 (the mean of g heads) or g
+  int first_vector;     // 0: centre, 2: mean
+  bool radius, factor;  // adds |q|.radius; multiplied by the block's bound factor
+  float scale;          // 1 / sqrt(d)
 };
 
 // LPV lanes a vector (8 values each); H heads, those beyond a.heads are not written.
 template <int LPV, int H>
 __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_constant__ ScoreArgs a) {
-  constexpr int kDigests = 32 / LPV;                                // a pass
+  constexpr int kDigests = 32 / LPV;                                    // a pass
   constexpr int kPasses = LPV / H < 1 ? 1 : LPV / H > 4 ? 4 : LPV / H;  // in flight
   constexpr int kN = kPasses * H;
   const int row = blockIdx.y, head = row % a.step.n_kv_heads, d = a.step.layout.head_dim;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry geometry = row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
+  const RowGeometry geometry =
+      row_geometry(a.step.ranked, sequence.n_tokens, a.step.layout.block_size);
   const int n = geometry.n_candidates;
   const int lane = threadIdx.x % 32, sub = lane % LPV, group = lane / LPV;
-  const int per_step = kDigests * kPasses, stride_step = gridDim.x * (kScoreThreads / 32) * per_step;
+  const int per_step = kDigests * kPasses,
+            stride_step = gridDim.x * (kScoreThreads / 32) * per_step;
   int i0 = (blockIdx.x * (kScoreThreads / 32) + threadIdx.x / 32) * per_step;
   const bool used = sub * 8 < d;
-  const int64_t entry = (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
+  const int64_t entry =
+      (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
   const int64_t stride = int64_t(sequence.vectors) * d;
-  const uint16_t* digests = sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;
+  const uint16_t* digests =
+      sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;
   uint4 centre[kPasses], radius[kPasses];
   float factor[kPasses];
   const auto load = [&] {
@@ -132,8 +138,10 @@ template <int LPV>
 Status launch_heads(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
   const int64_t rows = int64_t(a.step.n) * a.step.n_kv_heads;
   const int64_t per_cta = kScoreThreads / 32 * (32 / LPV);  // at least
-  const int64_t wanted = (a.step.max_blocks + per_cta - 1) / per_cta, share = (8 * int64_t(n_sm) + rows - 1) / rows;
-  const dim3 grid(static_cast<unsigned>(wanted < share ? wanted : share), static_cast<unsigned>(rows));
+  const int64_t wanted = (a.step.max_blocks + per_cta - 1) / per_cta,
+                share = (8 * int64_t(n_sm) + rows - 1) / rows;
+  const dim3 grid(static_cast<unsigned>(wanted < share ? wanted : share),
+                  static_cast<unsigned>(rows));
   switch (padded_group(a.heads)) {
     case 1: return launch(score_kernel<LPV, 1>, a, grid, kScoreThreads, a.step.overlap, stream);
     case 2: return launch(score_kernel<LPV, 2>, a, grid, kScoreThreads, a.step.overlap, stream);
@@ -153,7 +161,8 @@ Status launch_scores(const ScoreArgs& a, int n_sm, cudaStream_t stream) {
 
 }  // namespace
 
-Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
+                  cudaStream_t stream) {
   const Ranked& ranked = step.ranked;
   ScoreArgs a{};
   a.step = step;
@@ -165,7 +174,8 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
   a.heads = mean ? 1 : a.g;
   a.radius = ranked.digest != DigestKind::Mean;
   if (Status status = launch_scores(a, n_sm, stream); status != cudaSuccess) return status;
-  if (!ranked.progressive || (ranked.stop != Stop::Bound && ranked.stop != Stop::Veto)) return cudaSuccess;
+  if (!ranked.progressive || (ranked.stop != Stop::Bound && ranked.stop != Stop::Veto))
+    return cudaSuccess;
   // Bound: n_b e^(upper bound of the block's scores). Veto: n_b e^(q.mean), Jensen's lower bound.
   const bool veto = ranked.stop == Stop::Veto;
   a.out = scratch.bounds;

@@ -1,5 +1,5 @@
-// What the two halves of Twilight on the device share (top_p_scores.cu, top_p.cu): a row's base, its scores, the weight
-// that a score comes to.
+// What the two halves of Twilight on the device share (top_p_scores.cu, top_p.cu): a row's base,
+// its scores, the weight that a score comes to.
 #pragma once
 #include "kernels/cuda/select/rank.cuh"
 
@@ -18,10 +18,12 @@ struct TopPArgs {
 
 __device__ inline int base_block(const TopPArgs& a, const RowGeometry& r, int row, int p) {
   if (p < r.n_forced) return forced_block(r, p);
-  return a.ranked ? __ldcg(a.scratch.order + int64_t(row) * a.step.max_blocks + p) : r.first + p - r.n_forced;
+  return a.ranked ? __ldcg(a.scratch.order + int64_t(row) * a.step.max_blocks + p)
+                  : r.first + p - r.n_forced;
 }
 __device__ inline float* scores_of(const TopPArgs& a, int row, int h) {
-  return a.scratch.token_scores + (int64_t(row) * a.g + h) * a.step.max_blocks * a.step.layout.block_size;
+  return a.scratch.token_scores +
+         (int64_t(row) * a.g + h) * a.step.max_blocks * a.step.layout.block_size;
 }
 
 // exp(score - top) as kernels/cpu/simd/simd_avx2.h has it, bit for bit; top: the largest score.

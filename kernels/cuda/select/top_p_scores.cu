@@ -1,8 +1,8 @@
-// Twilight's estimate on the device (arXiv 2502.02770; select/twilight.cpp is the twin): the scores of the base's
-// tokens by their INT4 keys. No KV is read but the tails' keys. Scores have the bits of the CPU's vector kernels (the
-// tail's but for the order of a sum).
-#include "kernels/cuda/select/int4_mma.cuh"
+// Twilight's estimate on the device (arXiv 2502.02770; select/twilight.cpp is the twin): the scores
+// of the base's tokens by their INT4 keys. No KV is read but the tails' keys. Scores have the bits
+// of the CPU's vector kernels (the tail's but for the order of a sum).
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/select/int4_mma.cuh"
 #include "kernels/cuda/select/top_p.cuh"
 
 namespace riffle::cuda {
@@ -27,7 +27,8 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
     largest = fmaxf(largest, fabsf(x));
   }
   for (int o = 16; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
-  const float step = __fdiv_rn(largest, kLargestDigits), inverse = step > 0 ? __fdiv_rn(kLargestDigits, largest) : 0;
+  const float step = __fdiv_rn(largest, kLargestDigits),
+              inverse = step > 0 ? __fdiv_rn(kLargestDigits, largest) : 0;
   __syncwarp();
   for (int at = lane; at < 2 * words; at += 32) {
     uint32_t high = 0, low = 0;
@@ -35,7 +36,8 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
       const int j = 4 * at + i;
       const float x = h < a.g && j < d ? __fmul_rn(query.q[h][j], inverse) : 0;
       const float inside = fminf(fmaxf(x, -kLargestDigits), kLargestDigits);
-      put_digits(static_cast<int>(inside < 0 ? __fsub_rn(inside, 0.5f) : __fadd_rn(inside, 0.5f)), i, high, low);
+      put_digits(static_cast<int>(inside < 0 ? __fsub_rn(inside, 0.5f) : __fadd_rn(inside, 0.5f)),
+                 i, high, low);
     }
     query.digits[at / 2][at % 2][0][h] = high;
     query.digits[at / 2][at % 2][1][h] = low;
@@ -48,10 +50,11 @@ __device__ inline void prepare_query(const TopPArgs& a, int row, TokenQuery& que
   }
 }
 
-// A warp has a block at a time, of Groups groups of 16 tokens; Steps: of 32 dimensions. Afterwards lane i has head i /
-// 4, tokens 2 (i % 4) + {0, 1} of every 8.
+// A warp has a block at a time, of Groups groups of 16 tokens; Steps: of 32 dimensions. Afterwards
+// lane i has head i / 4, tokens 2 (i % 4) + {0, 1} of every 8.
 template <int Steps, int Groups>
-__global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __grid_constant__ TopPArgs a) {
+__global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
+    const __grid_constant__ TopPArgs a) {
   __shared__ alignas(16) TokenQuery query;
   constexpr int kAtOnce = Groups == 1 || Steps == 8 ? 1 : 2,
                 kTiles = 2 * kAtOnce;  // groups whose codes are in registers
@@ -69,20 +72,28 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   uint32_t code[kTiles][Steps];
   __half2 zeros[kTiles], scales[kTiles];
   const std::byte* block = nullptr;
-  const auto find = [&] { block = codes + int64_t(base_block(a, r, row, position(i))) * Groups * group_bytes; };
-  const auto load = [&](int group) { load_codes(block, group, group_bytes, words, part, h, code, zeros, scales); };
-  // Codes were written before this step began, so they need not wait for the queries; but for an order they must.
+  const auto find = [&] {
+    block = codes + int64_t(base_block(a, r, row, position(i))) * Groups * group_bytes;
+  };
+  const auto load = [&](int group) {
+    load_codes(block, group, group_bytes, words, part, h, code, zeros, scales);
+  };
+  // Codes were written before this step began, so they need not wait for the queries; but for an
+  // order they must.
   if (!a.ranked && i < n) find(), load(0);
   allow_next();
   wait_for_earlier();
   if (a.ranked && i < n) find(), load(0);
-  if (blockIdx.x == 0 && threadIdx.x < kCounterStride) a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
+  if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
+    a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
   const int n_tail = sequence.n_tokens - r.n_full * kBlock;
-  for (int p = blockIdx.x * kScoreThreads + threadIdx.x; p < r.n_total; p += gridDim.x * kScoreThreads)
+  for (int p = blockIdx.x * kScoreThreads + threadIdx.x; p < r.n_total;
+       p += gridDim.x * kScoreThreads)
     a.scratch.masks[int64_t(row) * a.step.max_blocks + base_block(a, r, row, p)] =
         p >= r.n_forced ? 0 : ~uint64_t(0) >> (64 - (p == tail ? n_tail : kBlock));
   auto* sums = a.scratch.weight_sums + int64_t(row) * a.g * kWeightBins;
-  for (int i0 = blockIdx.x * kScoreThreads + threadIdx.x; i0 < a.g * kWeightBins; i0 += gridDim.x * kScoreThreads)
+  for (int i0 = blockIdx.x * kScoreThreads + threadIdx.x; i0 < a.g * kWeightBins;
+       i0 += gridDim.x * kScoreThreads)
     sums[i0] = 0;
   prepare_query(a, row, query);
   __syncthreads();
@@ -104,10 +115,12 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
         mma_codes(c, q, code[tile]);
         const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
         float* to = score[2 * group + tile];
-        to[0] = __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
-                          __fmul_rn(zero.x, q_sum));
-        to[1] = __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))),
-                          __fmul_rn(zero.y, q_sum));
+        to[0] =
+            __fadd_rn(__fmul_rn(scale.x, __fmul_rn(q_step, static_cast<float>(256 * c[0] + c[2]))),
+                      __fmul_rn(zero.x, q_sum));
+        to[1] =
+            __fadd_rn(__fmul_rn(scale.y, __fmul_rn(q_step, static_cast<float>(256 * c[1] + c[3]))),
+                      __fmul_rn(zero.y, q_sum));
       }
       if (group + kAtOnce < Groups) {
         load(group + kAtOnce);
@@ -121,7 +134,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
     for (int tile = 0; tile < 2 * Groups; ++tile) {
       largest = fmaxf(largest, fmaxf(score[tile][0], score[tile][1]));
       if (h < a.g)
-        *reinterpret_cast<float2*>(out + int64_t(p) * kBlock + 8 * tile) = make_float2(score[tile][0], score[tile][1]);
+        *reinterpret_cast<float2*>(out + int64_t(p) * kBlock + 8 * tile) =
+            make_float2(score[tile][0], score[tile][1]);
     }
     top = fmaxf(top, largest);
     if (!masses) continue;
@@ -143,7 +157,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
   top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
 
-  // The tail has no codes: its keys themselves, a token of a head a warp. What is no token weighs nothing.
+  // The tail has no codes: its keys themselves, a token of a head a warp. What is no token weighs
+  // nothing.
   const std::byte* keys = sequence.tail + kv_head * a.step.layout.block_bytes;
   for (int item = blockIdx.x * (kScoreThreads / 32) + warp; item < kBlock * a.g; item += warps) {
     const int t = item / a.g, one = item % a.g;
@@ -162,24 +177,35 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(const __gri
   if (threadIdx.x >= a.g) return;
   for (int w = 1; w < kScoreThreads / 32; ++w)
     top = fmaxf(w == 1 ? query.top[0][threadIdx.x] : top, query.top[w][threadIdx.x]);
-  auto* parts = reinterpret_cast<float*>(a.scratch.sorted) + (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
+  auto* parts = reinterpret_cast<float*>(a.scratch.sorted) +
+                (int64_t(row) * a.g + threadIdx.x) * a.step.max_blocks;
   parts[blockIdx.x] = top;
 }
 
 }  // namespace
 
-Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+Status score_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
+                    cudaStream_t stream) {
   const TopPArgs a = top_p_arguments(step, scratch, n_sm);
-  const dim3 grid(static_cast<unsigned>(a.n_parts), static_cast<unsigned>(step.n * step.n_kv_heads));
-  const auto run = [&](auto kernel) { return launch(kernel, a, grid, kScoreThreads, step.overlap, stream); };
+  const dim3 grid(static_cast<unsigned>(a.n_parts),
+                  static_cast<unsigned>(step.n * step.n_kv_heads));
+  const auto run = [&](auto kernel) {
+    return launch(kernel, a, grid, kScoreThreads, step.overlap, stream);
+  };
   const auto sized = [&](auto one, auto two, auto four) {
-    return step.layout.block_size == 16 ? run(one) : step.layout.block_size == 32 ? run(two) : run(four);
+    return step.layout.block_size == 16   ? run(one)
+           : step.layout.block_size == 32 ? run(two)
+                                          : run(four);
   };
   switch (padded_dim(step.layout.head_dim)) {
-    case 32: return sized(token_scores_kernel<1, 1>, token_scores_kernel<1, 2>, token_scores_kernel<1, 4>);
-    case 64: return sized(token_scores_kernel<2, 1>, token_scores_kernel<2, 2>, token_scores_kernel<2, 4>);
-    case 128: return sized(token_scores_kernel<4, 1>, token_scores_kernel<4, 2>, token_scores_kernel<4, 4>);
-    default: return sized(token_scores_kernel<8, 1>, token_scores_kernel<8, 2>, token_scores_kernel<8, 4>);
+    case 32:
+      return sized(token_scores_kernel<1, 1>, token_scores_kernel<1, 2>, token_scores_kernel<1, 4>);
+    case 64:
+      return sized(token_scores_kernel<2, 1>, token_scores_kernel<2, 2>, token_scores_kernel<2, 4>);
+    case 128:
+      return sized(token_scores_kernel<4, 1>, token_scores_kernel<4, 2>, token_scores_kernel<4, 4>);
+    default:
+      return sized(token_scores_kernel<8, 1>, token_scores_kernel<8, 2>, token_scores_kernel<8, 4>);
   }
 }
 

@@ -1,7 +1,7 @@
-// Mean values of blocks, d f16 numbers each, bit for bit those of select/int4_keys.cpp: they stand for blocks that are not
-// read (SparQ, arXiv 2312.04985, section 3).
-#include "kernels/cuda/f16_exact.cuh"
+// Mean values of blocks, d f16 numbers each, bit for bit those of select/int4_keys.cpp: they stand
+// for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/f16_exact.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -18,17 +18,20 @@ __global__ void mean_kernel(const __grid_constant__ ValueMeans a) {
   const int d = a.layout.head_dim, j = threadIdx.x;
   const int64_t block = a.first + blockIdx.x, head = blockIdx.y;
   if (j >= d) return;
-  const void* values = a.base + (head * a.n_blocks + block) * a.layout.block_bytes + a.layout.value_offset;
+  const void* values =
+      a.base + (head * a.n_blocks + block) * a.layout.block_bytes + a.layout.value_offset;
   float sum = 0;
-  for (int t = 0; t < a.layout.block_size; ++t) sum = __fadd_rn(sum, key_at(values, a.layout.type, int64_t(t) * d + j));
+  for (int t = 0; t < a.layout.block_size; ++t)
+    sum = __fadd_rn(sum, key_at(values, a.layout.type, int64_t(t) * d + j));
   sum *= 1.0f / static_cast<float>(a.layout.block_size);
   a.means[(head * a.max_blocks + block) * d + j] = __half_as_ushort(__float2half_rn(sum));
 }
 
 }  // namespace
 
-Status mean_values(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last, int n_kv_heads,
-                   const KvLayout& layout, uint16_t* means, int64_t max_blocks, cudaStream_t stream) {
+Status mean_values(const std::byte* base, int64_t n_blocks, int64_t first, int64_t last,
+                   int n_kv_heads, const KvLayout& layout, uint16_t* means, int64_t max_blocks,
+                   cudaStream_t stream) {
   if (first < 0 || last > n_blocks || last > max_blocks) return cudaErrorInvalidValue;
   if (first >= last) return cudaSuccess;
   const ValueMeans args = {base, n_blocks, first, max_blocks, layout, means};

@@ -1,12 +1,14 @@
-// TokenSelect on the device (arXiv 2411.02886; select/tokenselect.cpp is the twin): all query heads of a layer vote for
-// a fixed number of tokens between the first and the last ones, by the keys themselves.
+// TokenSelect on the device (arXiv 2411.02886; select/tokenselect.cpp is the twin): all query heads
+// of a layer vote for a fixed number of tokens between the first and the last ones, by the keys
+// themselves.
 //
-// decide_kernel says for each sequence whether the last selection will do (cosine of the queries), or nothing need be
-// left out. Else dots_kernel takes q.k of every candidate and head, its key read where it lies: in a slot of the pool
-// or in pinned host memory; the pool stays as it is. heads_kernel sums up each head's softmax (or finds its k-th best
-// logit), votes_kernel adds the heads up, and select_kernel marks the tokens with the most votes. It then writes the
-// masks and orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order, so votes
-// depend on the sequence alone.
+// decide_kernel says for each sequence whether the last selection will do (cosine of the queries),
+// or nothing need be left out. Else dots_kernel takes q.k of every candidate and head, its key read
+// where it lies: in a slot of the pool or in pinned host memory; the pool stays as it is.
+// heads_kernel sums up each head's softmax (or finds its k-th best logit), votes_kernel adds the
+// heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and
+// orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order,
+// so votes depend on the sequence alone.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/rank.cuh"
 
@@ -14,8 +16,9 @@ namespace riffle::cuda {
 namespace {
 
 constexpr int kDecideThreads = 256, kDotThreads = 256, kVoteThreads = 256, kSelectThreads = 1024;
-constexpr int kMaxReuse = 64;    // as select/tokenselect.h
-constexpr int kModeCounter = 4;  // in the counters of a sequence's first row (beside those of attend.cuh)
+constexpr int kMaxReuse = 64;  // as select/tokenselect.h
+constexpr int kModeCounter =
+    4;  // in the counters of a sequence's first row (beside those of attend.cuh)
 enum Mode : uint32_t { kEverything = 0, kCached = 1, kFresh = 2 };
 
 struct VoteArgs {
@@ -26,15 +29,16 @@ struct VoteArgs {
 };
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
-  return reinterpret_cast<VoteState*>(s.votes +
-                                      a.step.layer * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
+  return reinterpret_cast<VoteState*>(
+      s.votes + a.step.layer * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
 }
 __device__ inline float* query_of(VoteState* state) { return reinterpret_cast<float*>(state + 1); }
 __device__ inline uint64_t* selected_of(const VoteArgs& a, VoteState* state) {
   return reinterpret_cast<uint64_t*>(query_of(state) + a.step.n_heads * a.step.layout.head_dim);
 }
 __device__ inline uint32_t mode_of(const VoteArgs& a, int sequence) {
-  return __ldcg(a.scratch.counters + int64_t(sequence) * a.step.n_kv_heads * kCounterStride + kModeCounter);
+  return __ldcg(a.scratch.counters + int64_t(sequence) * a.step.n_kv_heads * kCounterStride +
+                kModeCounter);
 }
 // Logits by token: [max_blocks * block_size]; in the place of head 0's, votes.
 __device__ inline float* logits_of(const VoteArgs& a, int sequence, int head) {
@@ -42,7 +46,8 @@ __device__ inline float* logits_of(const VoteArgs& a, int sequence, int head) {
          (int64_t(sequence) * a.step.n_heads + head) * a.step.max_blocks * a.step.layout.block_size;
 }
 
-__global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_constant__ VoteArgs a) {
+__global__ __launch_bounds__(kDecideThreads) void decide_kernel(
+    const __grid_constant__ VoteArgs a) {
   __shared__ double sums[3][kDecideThreads / 32];
   __shared__ uint32_t mode;
   const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -70,16 +75,19 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_con
   __syncthreads();
   if (thread == 0) {
     dot = mine = its = 0;
-    for (int w = 0; w < kDecideThreads / 32; ++w) dot += sums[0][w], mine += sums[1][w], its += sums[2][w];
+    for (int w = 0; w < kDecideThreads / 32; ++w)
+      dot += sums[0][w], mine += sums[1][w], its += sums[2][w];
     const double cosine = dot / (sqrt(mine) * sqrt(its));
     const bool comparable = cosine == cosine;  // fmin and fmax would make a number of a NaN
-    const bool same = state->select == rule.select && state->init == rule.init && state->local == rule.local &&
+    const bool same = state->select == rule.select && state->init == rule.init &&
+                      state->local == rule.local &&
                       state->kind == static_cast<int32_t>(rule.kind) && state->scale == rule.scale;
     if (int64_t(rule.init) + rule.select + rule.local >= s.n_tokens) {
       mode = kEverything;
       state->n_tokens = 0;  // what was selected before holds no longer
-    } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens && s.n_tokens - state->n_tokens <= kMaxReuse &&
-               same && comparable && fmin(fmax(cosine, -1.0), 1.0) >= rule.cache_threshold) {
+    } else if (state->n_tokens > 0 && s.n_tokens > state->n_tokens &&
+               s.n_tokens - state->n_tokens <= kMaxReuse && same && comparable &&
+               fmin(fmax(cosine, -1.0), 1.0) >= rule.cache_threshold) {
       mode = kCached;
     } else {
       mode = kFresh;
@@ -96,32 +104,39 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(const __grid_con
 // A warp a block at a time; 8 lanes a token, two tokens at once. H: heads of the group, padded.
 template <int H, class T>
 __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant__ VoteArgs a) {
-  constexpr int kLanes = 8, kTokens = 2 * 32 / kLanes, kChunk = 16 / sizeof(T);  // values of 16 bytes
+  constexpr int kLanes = 8, kTokens = 2 * 32 / kLanes,
+                kChunk = 16 / sizeof(T);  // values of 16 bytes
   __shared__ alignas(16) float q[H][256];
-  const int i = blockIdx.z, head = blockIdx.y, d = a.step.layout.head_dim, block_size = a.step.layout.block_size;
+  const int i = blockIdx.z, head = blockIdx.y, d = a.step.layout.head_dim,
+            block_size = a.step.layout.block_size;
   wait_for_earlier();
   if (mode_of(a, i) != kFresh) return;
   const StepSequence& s = a.step.sequences[i];
   const VoteRule& rule = a.step.ranked.vote;
   for (int j = threadIdx.x; j < H * d; j += kDotThreads) {
     const int h = j / d;
-    const float x = h < a.g ? a.step.q[(int64_t(i) * a.step.n_heads + head * a.g + h) * d + j % d] : 0;
+    const float x =
+        h < a.g ? a.step.q[(int64_t(i) * a.step.n_heads + head * a.g + h) * d + j % d] : 0;
     q[h][j % d] = __fmul_rn(__fmul_rn(x, a.scale), a.unscale);
   }
   __syncthreads();
-  const int lane = threadIdx.x % 32, sub = lane % kLanes, group = lane / kLanes, n_chunks = d / kChunk;
-  const int begin = rule.init, end = s.n_tokens - rule.local, n_full = (s.n_tokens + block_size - 1) / block_size - 1;
+  const int lane = threadIdx.x % 32, sub = lane % kLanes, group = lane / kLanes,
+            n_chunks = d / kChunk;
+  const int begin = rule.init, end = s.n_tokens - rule.local,
+            n_full = (s.n_tokens + block_size - 1) / block_size - 1;
   const int64_t kv_head = head_index(a.step, head), entry0 = kv_head * s.max_blocks;
   const Pool& pool = a.step.pool;
   const int32_t* page_table = pool.n_slots > 0 ? pool.page_tables[s.table] : nullptr;
-  for (int b = begin / block_size + blockIdx.x * (kDotThreads / 32) + threadIdx.x / 32; b * block_size < end;
-       b += gridDim.x * (kDotThreads / 32)) {
+  for (int b = begin / block_size + blockIdx.x * (kDotThreads / 32) + threadIdx.x / 32;
+       b * block_size < end; b += gridDim.x * (kDotThreads / 32)) {
     // Nothing changes the pool while this kernel runs.
     const std::byte* block = b == n_full ? s.tail + kv_head * a.step.layout.block_bytes : nullptr;
     if (block == nullptr && page_table != nullptr) {
       const int table = table_of(s, b);
-      const int slot = __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);
-      if (slot >= 0 && __ldcg(pool.words + slot) >> kStampBits == device_pool_key(table, entry0 + b) >> kStampBits)
+      const int slot =
+          __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);
+      if (slot >= 0 && __ldcg(pool.words + slot) >> kStampBits ==
+                           device_pool_key(table, entry0 + b) >> kStampBits)
         block = pool.slots + slot * a.step.layout.block_bytes;
     }
     if (block == nullptr) block = s.host[entry0 + b];
@@ -134,7 +149,8 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
       for (int c = sub; c < n_chunks; c += kLanes) {
         uint4 chunk[2];
 #pragma unroll
-        for (int k = 0; k < 2; ++k) chunk[k] = __ldcg(keys + int64_t(t0 + 2 * group + k) * n_chunks + c);
+        for (int k = 0; k < 2; ++k)
+          chunk[k] = __ldcg(keys + int64_t(t0 + 2 * group + k) * n_chunks + c);
         float x[2][kChunk];
 #pragma unroll
         for (int k = 0; k < 2; ++k) widen(chunk[k], x[k]);
@@ -143,14 +159,17 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
 #pragma unroll
           for (int j = 0; j < kChunk; ++j)
 #pragma unroll
-            for (int k = 0; k < 2; ++k) v[k * H + h] = fmaf(q[h][c * kChunk + j], x[k][j], v[k * H + h]);
+            for (int k = 0; k < 2; ++k)
+              v[k * H + h] = fmaf(q[h][c * kChunk + j], x[k][j], v[k * H + h]);
       }
       reduce_split<2 * H, kLanes>(v, lane);
       constexpr int kMine = 2 * H > kLanes ? 2 * H / kLanes : 1;
 #pragma unroll
       for (int m = 0; m < kMine; ++m) {
-        const int value = sub * 2 * H / kLanes + m, t = first + 2 * group + value / H, h = value % H;
-        const bool mine = 2 * H >= kLanes || sub % (kLanes / (2 * H < kLanes ? 2 * H : kLanes)) == 0;
+        const int value = sub * 2 * H / kLanes + m, t = first + 2 * group + value / H,
+                  h = value % H;
+        const bool mine =
+            2 * H >= kLanes || sub % (kLanes / (2 * H < kLanes ? 2 * H : kLanes)) == 0;
         if (mine && h < a.g && t >= begin && t < end) logits_of(a, i, head * a.g + h)[t] = v[m];
       }
     }
@@ -178,8 +197,8 @@ struct Best {
   }
 };
 
-// The k best of values [begin, end), the earlier one among equals; 1 <= k <= end - begin. All threads of
-// kSelectThreads. By digits of 11, 11 and 10 bits of the k-th best.
+// The k best of values [begin, end), the earlier one among equals; 1 <= k <= end - begin. All
+// threads of kSelectThreads. By digits of 11, 11 and 10 bits of the k-th best.
 __device__ inline Best k_best(const float* values, int begin, int end, int k, BestMemory& memory) {
   const int thread = threadIdx.x;
   constexpr int kMine = 2048 / kSelectThreads;
@@ -201,7 +220,8 @@ __device__ inline Best k_best(const float* values, int begin, int end, int k, Be
     uint32_t before = block_exclusive_sum<kSelectThreads>(total, memory.sums);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      if (before < left && before + mine[i] >= left) memory.bin = 2047 - (kMine * thread + i), memory.above = before;
+      if (before < left && before + mine[i] >= left)
+        memory.bin = 2047 - (kMine * thread + i), memory.above = before;
       before += mine[i];
     }
     __syncthreads();
@@ -246,7 +266,8 @@ __global__ __launch_bounds__(kSelectThreads) void heads_kernel(const __grid_cons
   __shared__ BestMemory memory;
   __shared__ float tops[32];
   __shared__ double sums[32];
-  const int head = blockIdx.x, i = blockIdx.y, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int head = blockIdx.x, i = blockIdx.y, thread = threadIdx.x, lane = thread % 32,
+            warp = thread / 32;
   wait_for_earlier();
   if (mode_of(a, i) != kFresh) return;
   const VoteRule& rule = a.step.ranked.vote;
@@ -263,7 +284,8 @@ __global__ __launch_bounds__(kSelectThreads) void heads_kernel(const __grid_cons
     __syncthreads();
     for (int w = 0; w < kSelectThreads / 32; ++w) top = fmaxf(top, tops[w]);
     double sum = 0;
-    for (int t = begin + thread; t < end; t += kSelectThreads) sum += double(expf(__ldcg(logits + t) - top));
+    for (int t = begin + thread; t < end; t += kSelectThreads)
+      sum += double(expf(__ldcg(logits + t) - top));
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
     if (lane == 0) sums[warp] = sum;
     __syncthreads();
@@ -284,7 +306,8 @@ __global__ __launch_bounds__(kVoteThreads) void votes_kernel(const __grid_consta
   const HeadVote* heads = head_votes(a, i);
   float* votes = logits_of(a, i, 0);
   const int64_t stride = a.step.max_blocks * a.step.layout.block_size;
-  for (int t = begin + blockIdx.x * kVoteThreads + threadIdx.x; t < end; t += gridDim.x * kVoteThreads) {
+  for (int t = begin + blockIdx.x * kVoteThreads + threadIdx.x; t < end;
+       t += gridDim.x * kVoteThreads) {
     float sum = 0;
 #pragma unroll 4
     for (int h = 0; h < a.step.n_heads; ++h) {
@@ -292,8 +315,9 @@ __global__ __launch_bounds__(kVoteThreads) void votes_kernel(const __grid_consta
       if (rule.kind == VoteKind::Logits) {
         sum += logit;
       } else if (rule.kind == VoteKind::Hard) {
-        const Best best = {static_cast<uint32_t>(__ldcg(reinterpret_cast<const int32_t*>(heads + h))),
-                           __ldcg(reinterpret_cast<const int32_t*>(heads + h) + 1)};
+        const Best best = {
+            static_cast<uint32_t>(__ldcg(reinterpret_cast<const int32_t*>(heads + h))),
+            __ldcg(reinterpret_cast<const int32_t*>(heads + h) + 1)};
         sum += best.has(logit, t) ? 1.0f : 0.0f;
       } else {
         const float2 soft = __ldcg(reinterpret_cast<const float2*>(heads + h));
@@ -305,9 +329,11 @@ __global__ __launch_bounds__(kVoteThreads) void votes_kernel(const __grid_consta
 }
 
 // A CTA a sequence.
-__global__ __launch_bounds__(kSelectThreads) void select_kernel(const __grid_constant__ VoteArgs a) {
+__global__ __launch_bounds__(kSelectThreads) void select_kernel(
+    const __grid_constant__ VoteArgs a) {
   __shared__ BestMemory memory;
-  const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32, block_size = a.step.layout.block_size;
+  const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32,
+            block_size = a.step.layout.block_size;
   wait_for_earlier();
   const uint32_t mode = mode_of(a, i);
   const StepSequence& s = a.step.sequences[i];
@@ -335,7 +361,8 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(const __grid_con
     __syncthreads();
   }
 
-  // The rows' masks and orders: the tail, which is always read, then the other blocks that hold a token.
+  // The rows' masks and orders: the tail, which is always read, then the other blocks that hold a
+  // token.
   const int n_rows = a.step.n_kv_heads;
   const int64_t row0 = int64_t(i) * n_rows, max_blocks = a.step.max_blocks;
   const auto mask_of = [&](int b) -> uint64_t {
@@ -350,7 +377,8 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(const __grid_con
   for (int first = 0; first < n_blocks - 1; first += kSelectThreads) {
     const int b = first + thread;
     const uint64_t mask = b < n_blocks - 1 ? mask_of(b) : 0;
-    const int at = 1 + kept + static_cast<int>(block_exclusive_sum<kSelectThreads>(mask != 0, memory.sums));
+    const int at =
+        1 + kept + static_cast<int>(block_exclusive_sum<kSelectThreads>(mask != 0, memory.sums));
     tokens += __popcll(mask);
     for (int row = 0; row < n_rows && mask != 0; ++row) {
       a.scratch.masks[(row0 + row) * max_blocks + b] = mask;
@@ -363,12 +391,14 @@ __global__ __launch_bounds__(kSelectThreads) void select_kernel(const __grid_con
   }
   const uint64_t tail = mask_of(n_blocks - 1);
   if (thread == kSelectThreads - 1) tokens += __popcll(tail);
-  const uint32_t before = block_exclusive_sum<kSelectThreads>(static_cast<uint32_t>(tokens), memory.sums);
+  const uint32_t before =
+      block_exclusive_sum<kSelectThreads>(static_cast<uint32_t>(tokens), memory.sums);
   if (thread != kSelectThreads - 1) return;
   for (int row = 0; row < n_rows; ++row) {
     a.scratch.masks[(row0 + row) * max_blocks + n_blocks - 1] = tail;
     a.scratch.order[(row0 + row) * max_blocks] = n_blocks - 1;
-    a.scratch.ranks[row0 + row] = {kept, static_cast<unsigned long long>(mode == kCached) << 32 | (before + tokens)};
+    a.scratch.ranks[row0 + row] = {
+        kept, static_cast<unsigned long long>(mode == kCached) << 32 | (before + tokens)};
   }
 }
 
@@ -385,9 +415,10 @@ VoteArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
 template <class T>
 Status launch_dots(const VoteArgs& a, int n_sm, cudaStream_t stream) {
   const int64_t rows = int64_t(a.step.n) * a.step.n_kv_heads, warps = kDotThreads / 32;
-  const int64_t wanted = (a.step.max_blocks + warps - 1) / warps, share = (8 * int64_t(n_sm) + rows - 1) / rows;
-  const dim3 grid(static_cast<unsigned>(wanted < share ? wanted : share), static_cast<unsigned>(a.step.n_kv_heads),
-                  static_cast<unsigned>(a.step.n));
+  const int64_t wanted = (a.step.max_blocks + warps - 1) / warps,
+                share = (8 * int64_t(n_sm) + rows - 1) / rows;
+  const dim3 grid(static_cast<unsigned>(wanted < share ? wanted : share),
+                  static_cast<unsigned>(a.step.n_kv_heads), static_cast<unsigned>(a.step.n));
   switch (padded_group(a.g)) {
     case 1: return launch(dots_kernel<1, T>, a, grid, kDotThreads, a.step.overlap, stream);
     case 2: return launch(dots_kernel<2, T>, a, grid, kDotThreads, a.step.overlap, stream);
@@ -398,23 +429,28 @@ Status launch_dots(const VoteArgs& a, int n_sm, cudaStream_t stream) {
 
 }  // namespace
 
-Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
+                   cudaStream_t stream) {
   const VoteArgs a = arguments(step, scratch);
   const auto n = static_cast<unsigned>(step.n), heads = static_cast<unsigned>(step.n_heads);
-  if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream); status != cudaSuccess)
+  if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream);
+      status != cudaSuccess)
     return status;
-  const Status dots =
-      step.layout.type == KvType::F16 ? launch_dots<__half>(a, n_sm, stream) : launch_dots<float>(a, n_sm, stream);
+  const Status dots = step.layout.type == KvType::F16 ? launch_dots<__half>(a, n_sm, stream)
+                                                      : launch_dots<float>(a, n_sm, stream);
   if (dots != cudaSuccess || step.ranked.vote.kind == VoteKind::Logits) return dots;
   return launch(heads_kernel, a, dim3(heads, n), kSelectThreads, step.overlap, stream);
 }
 
-Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_sm, cudaStream_t stream) {
+Status choose_voted(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
+                    cudaStream_t stream) {
   const VoteArgs a = arguments(step, scratch);
   const auto n = static_cast<unsigned>(step.n);
-  const int64_t tokens = step.max_blocks * step.layout.block_size, wanted = (tokens + kVoteThreads - 1) / kVoteThreads;
+  const int64_t tokens = step.max_blocks * step.layout.block_size,
+                wanted = (tokens + kVoteThreads - 1) / kVoteThreads;
   const dim3 grid(static_cast<unsigned>(wanted < 4 * n_sm ? wanted : 4 * n_sm), n);
-  if (Status status = launch(votes_kernel, a, grid, kVoteThreads, step.overlap, stream); status != cudaSuccess)
+  if (Status status = launch(votes_kernel, a, grid, kVoteThreads, step.overlap, stream);
+      status != cudaSuccess)
     return status;
   return launch(select_kernel, a, dim3(n), kSelectThreads, step.overlap, stream);
 }

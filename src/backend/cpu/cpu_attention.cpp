@@ -1,10 +1,12 @@
-// Decode attention: every row attends to its blocks in its selector's order until the selector says that enough is
-// covered. One driver for both guises. In place, a row runs to its end in one go, since its blocks cost nothing to reach.
-// With a pool, rows advance in lockstep: grant slots to each active row (serial, pure bookkeeping); then copy the misses,
-// attend and test (parallel); until no row is active.
+// Decode attention: every row attends to its blocks in its selector's order until the selector says
+// that enough is covered. One driver for both guises. In place, a row runs to its end in one go,
+// since its blocks cost nothing to reach. With a pool, rows advance in lockstep: grant slots to
+// each active row (serial, pure bookkeeping); then copy the misses, attend and test (parallel);
+// until no row is active.
 //
-// What is read never depends on grants: tests fall at fixed positions of a row's order (after the forced blocks and the
-// first microbatch, then after every further microbatch), and partial results are merged in that order.
+// What is read never depends on grants: tests fall at fixed positions of a row's order (after the
+// forced blocks and the first microbatch, then after every further microbatch), and partial results
+// are merged in that order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,8 +16,8 @@
 
 namespace riffle {
 
-// One-shot rows are cut into spans of this many blocks, each with a partial state of its own, so that threads can share a
-// row; fixed, so that the result does not depend on the number of threads.
+// One-shot rows are cut into spans of this many blocks, each with a partial state of its own, so
+// that threads can share a row; fixed, so that the result does not depend on the number of threads.
 static constexpr int kSpanBlocks = 64;
 
 static void clear(cpu::AttendState& s, int g, int d) {
@@ -26,14 +28,16 @@ static void clear(cpu::AttendState& s, int g, int d) {
 
 void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selector) {
   const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, n_heads = config_.n_heads, g = n_heads / heads, d = layout.head_dim;
+  const int heads = config_.n_kv_heads, n_heads = config_.n_heads, g = n_heads / heads,
+            d = layout.head_dim;
   const int64_t n_rows = step_.n * heads;
   if (static_cast<int64_t>(rows_.size()) < n_rows) {
     rows_.resize(n_rows);
     plans_.resize(n_rows);
   }
   int64_t longest = 0;
-  for (int64_t i = 0; i < step_.n; ++i) longest = std::max(longest, layout.blocks(step_.sequences[i]->n_tokens + 1));
+  for (int64_t i = 0; i < step_.n; ++i)
+    longest = std::max(longest, layout.blocks(step_.sequences[i]->n_tokens + 1));
   const int64_t spans = (longest + kSpanBlocks - 1) / kSpanBlocks;
   const int64_t state_stride = (int64_t(g) * d + 2 * g + 15) / 16 * 16;
   states_.reserve(n_rows * spans * state_stride * sizeof(float));
@@ -103,7 +107,8 @@ void CpuBackend::plan_row(ActiveRow& r, const Selector& selector) {
   selector.begin(r.row, *r.plan);
   if (r.list_q) place_row(r);
   const int m = selector.microbatch(), size = r.plan->size();
-  r.span_blocks = m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs all that was attended in one state
+  r.span_blocks =
+      m > 0 ? std::max(size, 1) : kSpanBlocks;  // a test needs all that was attended in one state
   r.n_spans = (size + r.span_blocks - 1) / r.span_blocks;
   if (r.plan->attended) r.n_spans = 1;  // and nothing to put in it
   r.at = 0;
@@ -123,9 +128,10 @@ uint64_t CpuBackend::token_mask(const ActiveRow& r, int position) const {
   return r.plan->mask(position) & first_tokens(r.row.tokens_in(r.plan->at(position)));
 }
 
-// Positions [begin, end) of the row's order, all of one span, into that span's state. l_block: [end-begin][g], or [g]
-// scratch if the blocks' own masses are not wanted (l_stride 0).
-void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread) {
+// Positions [begin, end) of the row's order, all of one span, into that span's state. l_block:
+// [end-begin][g], or [g] scratch if the blocks' own masses are not wanted (l_stride 0).
+void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
+                                  int thread) {
   if (begin == end || r.plan->attended) return;
   if (r.list_q) return attend_rotated(r, begin, end, l_block, l_stride, thread);
   const BlockLayout& layout = store_.layout();
@@ -133,8 +139,8 @@ void CpuBackend::attend_positions(ActiveRow& r, int begin, int end, float* l_blo
   const std::byte* data = block_data(r, begin);
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const std::byte* next = i + 1 < end ? block_data(r, i + 1) : nullptr;
-    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type, layout.block_size, token_mask(r, i),
-                                     &state, l_block, next);
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, data, layout.type,
+                                     layout.block_size, token_mask(r, i), &state, l_block, next);
     data = next;
   }
 }
@@ -157,7 +163,8 @@ void CpuBackend::run_row(ActiveRow& r, int end, const Selector& selector, int th
     if (r.at < r.next_test) continue;  // the slots granted ended inside a microbatch
     const cpu::AttendState& s = r.spans[0];
     for (int h = 0; h < g; ++h) l[h] = s.m[h] + std::log(s.s[h]);
-    r.done = selector.done(r.row, *r.plan, r.at, l, r.l_blocks, r.at - r.batch_begin) || r.at == size;
+    r.done =
+        selector.done(r.row, *r.plan, r.at, l, r.l_blocks, r.at - r.batch_begin) || r.at == size;
     r.batch_begin = r.at;
     r.next_test = std::min(size, r.at + m);
   }
@@ -172,7 +179,8 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
       for (int h = 0; h < g; ++h) r.plan->read_l[h] = r.spans[0].m[h] + std::log(r.spans[0].s[h]);
     }
     r.plan->scratch.assign(g, 1.0f);
-    const cpu::AttendState rest{r.plan->stand_in.data(), r.plan->stand_in_l.data(), r.plan->scratch.data()};
+    const cpu::AttendState rest{r.plan->stand_in.data(), r.plan->stand_in_l.data(),
+                                r.plan->scratch.data()};
     kernels_->attention.merge(&r.spans[0], &rest, g, d);
   }
   for (int h = 0; h < g; ++h) {
@@ -180,7 +188,8 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
     for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
     if (r.plan->unread.empty()) continue;
     const float unread = r.plan->unread[h];
-    for (int j = 0; j < d; ++j) out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
+    for (int j = 0; j < d; ++j)
+      out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
   }
 }
 
@@ -204,13 +213,15 @@ void CpuBackend::attend_in_place(int64_t n_rows, const Selector& selector) {
   work_.clear();
   for (int64_t i = 0; i < n_rows; ++i)
     for (int s = 0; s < rows_[i].n_spans; ++s)
-      work_.push_back({&rows_[i], s * kSpanBlocks, std::min(rows_[i].plan->size(), (s + 1) * kSpanBlocks)});
+      work_.push_back(
+          {&rows_[i], s * kSpanBlocks, std::min(rows_[i].plan->size(), (s + 1) * kSpanBlocks)});
   run_work(selector);
   for (int64_t i = 0; i < n_rows; ++i) rows_[i].at = rows_[i].plan->size();
 }
 
 void CpuBackend::load_held(const Work& w) {
-  if (!w.row->held.empty()) residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
+  if (!w.row->held.empty())
+    residency_->load(w.row->held.data() + (w.begin - w.row->held_from), w.end - w.begin);
 }
 
 void CpuBackend::run_work(const Selector& selector) {
@@ -249,7 +260,9 @@ void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
   waits_ = false;
   for (ActiveRow* r : active_) {
     const int64_t left = r->plan->size() - r->at;
-    const int64_t want = microbatch > 0 ? int64_t(r->batch_begin - r->at) + int64_t(lookahead + 1) * microbatch : left;
+    const int64_t want = microbatch > 0
+                             ? int64_t(r->batch_begin - r->at) + int64_t(lookahead + 1) * microbatch
+                             : left;
     const int end = r->at + static_cast<int>(std::min({want, quota, left}));
     hold(*r, end);
     if (microbatch > 0) {
@@ -266,11 +279,13 @@ void CpuBackend::grant(int64_t quota, int lookahead, int microbatch) {
 void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& selector) {
   const int m = selector.microbatch(), lookahead = step_.lookahead;
   threads_->parallel_for(n_rows, [&](int64_t i, int) { plan_row(rows_[i], selector); });
-  // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1 microbatches.
+  // As many rows at once as one iteration of each fits: forced blocks, then look-ahead + 1
+  // microbatches.
   const int64_t room = residency_->room(layer);
   int64_t need = 1;
   for (int64_t i = 0; i < n_rows && m > 0; ++i)
-    need = std::max<int64_t>(need, std::min(rows_[i].plan->size(), rows_[i].plan->n_forced() + (lookahead + 1) * m));
+    need = std::max<int64_t>(
+        need, std::min(rows_[i].plan->size(), rows_[i].plan->n_forced() + (lookahead + 1) * m));
   const int64_t group = std::clamp<int64_t>(room / need, 1, n_rows);
   for (int64_t first = 0; first < n_rows; first += group) {
     active_.clear();
@@ -287,7 +302,8 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
         grant(quota, lookahead, m);
         run_work(selector);
       } catch (...) {
-        for (ActiveRow* r : active_) residency_->abandon(r->held.data(), static_cast<int>(r->held.size()));
+        for (ActiveRow* r : active_)
+          residency_->abandon(r->held.data(), static_cast<int>(r->held.size()));
         throw;
       }
       for (ActiveRow* r : active_) {
@@ -303,7 +319,8 @@ void CpuBackend::attend_pooled(int layer, int64_t n_rows, const Selector& select
   }
 }
 
-// exp(l_selected - l_all) for each query head: the share of the attention weight that lies inside the selection.
+// exp(l_selected - l_all) for each query head: the share of the attention weight that lies inside
+// the selection.
 void CpuBackend::measure_coverage(int64_t n_rows) {
   const int g = rows_[0].row.g, d = rows_[0].row.d;
   const BlockLayout& layout = store_.layout();
@@ -316,11 +333,13 @@ void CpuBackend::measure_coverage(int64_t n_rows) {
     cpu::AttendState all{base, base + g * d, base + g * d + g};
     clear(all, g, d);
     for (auto b = static_cast<int>(r.row.first_seen() / layout.block_size); b < r.row.n_blocks; ++b)
-      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type, layout.block_size, r.row.seen(b), &all,
-                                       base + g * d + 2 * g, nullptr);
+      kernels_->attention.attend_block(r.row.q, g, d, r.row.block(b), layout.type,
+                                       layout.block_size, r.row.seen(b), &all, base + g * d + 2 * g,
+                                       nullptr);
     const cpu::AttendState& some = r.spans[0];
     for (int h = 0; h < g; ++h) {
-      const float read = r.plan->read_l.empty() ? some.m[h] + std::log(some.s[h]) : r.plan->read_l[h];
+      const float read =
+          r.plan->read_l.empty() ? some.m[h] + std::log(some.s[h]) : r.plan->read_l[h];
       const float log_share = read - all.m[h] - std::log(all.s[h]);
       coverage_.as<float>()[i * g + h] = std::min(1.0f, std::exp(log_share));
     }
@@ -335,7 +354,8 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
   if (selector.joint())
     for (int64_t i = 0; i < step_.n; ++i) {
       layer_rows_.clear();
-      for (int h = 0; h < config_.n_kv_heads; ++h) layer_rows_.push_back(rows_[i * config_.n_kv_heads + h].row);
+      for (int h = 0; h < config_.n_kv_heads; ++h)
+        layer_rows_.push_back(rows_[i * config_.n_kv_heads + h].row);
       selector.begin_layer(layer_rows_.data(), config_.n_kv_heads, *threads_);
     }
   plan_parts(n_rows, selector);
@@ -346,8 +366,15 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
   reports_.resize(n_rows);
   for (int64_t i = 0; i < n_rows; ++i) {
     const ActiveRow& r = rows_[i];
-    reports_[i] = {r.row.n_blocks, r.at, r.lookups, r.misses, r.plan->tokens_read(r.row, r.at), r.plan->index_bytes,
-                   !r.plan->cached, r.plan->order().data(), step_.coverage ? coverage_.as<float>() + i * g : nullptr};
+    reports_[i] = {r.row.n_blocks,
+                   r.at,
+                   r.lookups,
+                   r.misses,
+                   r.plan->tokens_read(r.row, r.at),
+                   r.plan->index_bytes,
+                   !r.plan->cached,
+                   r.plan->order().data(),
+                   step_.coverage ? coverage_.as<float>() + i * g : nullptr};
     if (step_.working_set == 0) continue;
     WorkingSet& set = *r.sequence->working_set;
     const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;

@@ -9,15 +9,21 @@
 namespace riffle {
 
 static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32);
-static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN && int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
+static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
+              int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
 
 CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
-    : model_(model), config_(model.config), kernels_(cpu::kernels(options.isa)), threads_(threads),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads, make_system_slabs(), true, options.host_mem), thread_scratch_(threads->size()) {
-  residency_ = options.emulate
-                   ? make_pooled(&store_, threads, options.slots, options.evict, options.pool_per_layer)
-                   : make_in_place(&store_);
+    : model_(model),
+      config_(model.config),
+      kernels_(cpu::kernels(options.isa)),
+      threads_(threads),
+      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads,
+             make_system_slabs(), true, options.host_mem),
+      thread_scratch_(threads->size()) {
+  residency_ = options.emulate ? make_pooled(&store_, threads, options.slots, options.evict,
+                                             options.pool_per_layer)
+                               : make_in_place(&store_);
 }
 
 void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
@@ -34,7 +40,8 @@ void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float*
   const auto* w = static_cast<const float*>(weight.data);
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
-    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim, config_.norm_eps, out + first * dim);
+    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim,
+                             config_.norm_eps, out + first * dim);
   });
 }
 
@@ -65,8 +72,8 @@ void CpuBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
 void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) {
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
-    kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads, config_.head_dim,
-                          cos_sin_.data(), pos + first, config_.rope_interleaved);
+    kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads,
+                          config_.head_dim, cos_sin_.data(), pos + first, config_.rope_interleaved);
   });
 }
 
@@ -108,7 +115,8 @@ void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
     const int64_t last = std::min(n, (item + 1) * kRowsPerItem);
     for (int64_t i = item * kRowsPerItem; i < last; ++i)
-      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data), out.weight->rows);
+      kernels_->linear.add(out.y + i * out.ldy, static_cast<const float*>(out.bias->data),
+                           out.weight->rows);
   });
 }
 
@@ -118,7 +126,8 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
   rmsnorm(x, w.ffn_norm, n, normed_.as<float>());
-  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1}, {&w.w3, up_.as<float>(), hidden, &w.b3}};
+  const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1},
+                             {&w.w3, up_.as<float>(), hidden, &w.b3}};
   products(outs, 2, normed_.as<float>(), n, phase);
   for (const LinearOut& out : outs) add_bias(out, n);
   swiglu(gate_.as<float>(), up_.as<float>(), n * hidden);
@@ -131,18 +140,22 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   linear(down);
 }
 
-void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase) {
+void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,
+                          Phase phase) {
   const cpu::LinearKernels& k = kernels_->linear;
   const int64_t cols = outs[0].weight->cols;
   const int granule = phase == Phase::Decode ? 16 : k.gemm_col_tile;
   int64_t rows = 0;
   for (int o = 0; o < n_outs; ++o) rows += outs[o].weight->rows;
-  // Decoding streams weights: long runs for the prefetchers, a second item a thread to even out. Prefill computes: small
-  // items, so that an uneven pair of cores stays busy to the end.
-  const int64_t even = rows / ((phase == Phase::Decode ? 2 : 8) * threads_->size()) / granule * granule;
-  const int64_t step = std::max<int64_t>(granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
+  // Decoding streams weights: long runs for the prefetchers, a second item a thread to even out.
+  // Prefill computes: small items, so that an uneven pair of cores stays busy to the end.
+  const int64_t even =
+      rows / ((phase == Phase::Decode ? 2 : 8) * threads_->size()) / granule * granule;
+  const int64_t step = std::max<int64_t>(
+      granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
   int64_t items[Linear::kMaxOuts + 1] = {0};
-  for (int o = 0; o < n_outs; ++o) items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
+  for (int o = 0; o < n_outs; ++o)
+    items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
 
   if (phase == Phase::Decode) {
     for (int o = 0; o < n_outs; ++o) {
@@ -153,7 +166,8 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       const size_t bytes = k.act_bytes(outs[o].weight->type, cols);
       Buffer& act = acts_[static_cast<int>(type)];
       act.reserve(bytes * n);
-      for (int64_t i = 0; i < n; ++i) k.act_prepare(outs[o].weight->type, x + i * cols, cols, act.as<char>() + i * bytes);
+      for (int64_t i = 0; i < n; ++i)
+        k.act_prepare(outs[o].weight->type, x + i * cols, cols, act.as<char>() + i * bytes);
     }
   } else {
     packed_.reserve(k.gemm_pack_bytes(n, cols));
@@ -169,9 +183,11 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
     const Tensor& w = *outs[o].weight;
     const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
     if (phase == Phase::Decode)
-      k.gemv(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y, outs[o].ldy);
+      k.gemv(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y,
+             outs[o].ldy);
     else
-      k.gemm(w.type, w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy, thread_scratch_[thread].data());
+      k.gemm(w.type, w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy,
+             thread_scratch_[thread].data());
   });
 }
 
@@ -186,20 +202,22 @@ void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const
   store_prefill(k, v, n, pos0, kv);
 }
 
-void CpuBackend::fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) {
+void CpuBackend::fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
+                            const LayerKv& kv) {
   const int heads = config_.n_kv_heads, d = config_.head_dim;
   constexpr int64_t kRows = 4096;
   trace_k_.reserve(kRows * heads * d * sizeof(float));
   trace_v_.reserve(kRows * heads * d * sizeof(float));
   for (int64_t first = 0; first < n; first += kRows) {
     const int64_t rows = std::min(kRows, n - first);
-    trace_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size, trace_k_.as<float>(),
-               trace_v_.as<float>());
+    trace_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
+               trace_k_.as<float>(), trace_v_.as<float>());
     store_prefill(trace_k_.as<float>(), trace_v_.as<float>(), rows, pos0 + first, kv);
   }
 }
 
-void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
+void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_t pos0,
+                               const LayerKv& kv) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
@@ -209,7 +227,8 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
         std::byte* block = kv.blocks[h * kv.n_blocks + (pos0 + i) / layout.block_size];
         std::byte* row = block + (pos0 + i) % layout.block_size * layout.row_bytes();
         kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
+        kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                     row + layout.value_offset());
       }
   });
 }
@@ -218,16 +237,21 @@ bool CpuBackend::begin_step(const Step& step) {
   step_ = step;
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)
-    positions_[i] = step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
-  for (int64_t i = 0; i < step.n; ++i) store_.begin_working_set(*step.sequences[i], step.working_set);
+    positions_[i] =
+        step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
+  for (int64_t i = 0; i < step.n; ++i)
+    store_.begin_working_set(*step.sequences[i], step.working_set);
   return true;
 }
 
-void CpuBackend::embed_step(const Tensor& table, float* x) { embed(table, step_.tokens, step_.n, x); }
+void CpuBackend::embed_step(const Tensor& table, float* x) {
+  embed(table, step_.tokens, step_.n, x);
+}
 
 void CpuBackend::end_step(const float* logits, float* const* host, int32_t* tokens) {
   if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
-  for (int64_t i = 0; i < step_.n; ++i) std::copy_n(logits + i * config_.vocab_size, config_.vocab_size, host[i]);
+  for (int64_t i = 0; i < step_.n; ++i)
+    std::copy_n(logits + i * config_.vocab_size, config_.vocab_size, host[i]);
 }
 
 void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
@@ -243,8 +267,10 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
       const auto position = static_cast<int32_t>(step_.sequences[i]->n_tokens);
-      trace_keys(*step_.trace, layer, position, 1, heads, d, layout.block_size, k + at, trace_v_.as<float>() + at);
-      trace_query(*step_.trace, layer, position, config_.n_heads, heads, d, q + i * config_.n_heads * d);
+      trace_keys(*step_.trace, layer, position, 1, heads, d, layout.block_size, k + at,
+                 trace_v_.as<float>() + at);
+      trace_query(*step_.trace, layer, position, config_.n_heads, heads, d,
+                  q + i * config_.n_heads * d);
     }
   }
   for (int64_t i = 0; i < step_.n; ++i)
@@ -252,7 +278,8 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
       std::byte* row = residency_->tail(*step_.sequences[i], layer, h) +
                        step_.sequences[i]->n_tokens % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
-      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type, row + layout.value_offset());
+      kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
+                                   row + layout.value_offset());
     }
 }
 
@@ -284,16 +311,18 @@ void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
   const int64_t tiles = (a.n + tile - 1) / tile;
   threads_->parallel_for(tiles * heads, [&](int64_t item, int thread) {
     const int h = static_cast<int>(item % heads);
-    const int64_t i0 = (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
+    const int64_t i0 =
+        (tiles - 1 - item / heads) * tile;  // the longest first, so that the threads end together
     const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-    kernels_->attention.attend_prefill(a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window,
-                                       reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks),
-                                       layout.block_size, layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo,
-                                       thread_scratch_[thread].data());
+    kernels_->attention.attend_prefill(
+        a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window,
+        reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks), layout.block_size,
+        layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo, thread_scratch_[thread].data());
   });
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads) {
+std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options,
+                                          ThreadPool* threads) {
   return std::make_unique<CpuBackend>(model, options, threads);
 }
 

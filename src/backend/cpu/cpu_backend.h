@@ -1,5 +1,6 @@
-// The CPU backend, in two guises: "cpu" attends to the host store in place; "emu" puts a real slot pool with real copies
-// in front of it, so that everything about residency is tested without a GPU. The arithmetic is the same code.
+// The CPU backend, in two guises: "cpu" attends to the host store in place; "emu" puts a real slot
+// pool with real copies in front of it, so that everything about residency is tested without a GPU.
+// The arithmetic is the same code.
 #pragma once
 #include <vector>
 
@@ -31,7 +32,8 @@ class CpuBackend : public Backend {
   void attend_step(int layer, const float* q, float* out) override;
   void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override {}
-  void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) override;
+  void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
+                  const LayerKv& kv) override;
   Residency& residency() override { return *residency_; }
 
  private:
@@ -44,13 +46,15 @@ class CpuBackend : public Backend {
     int n_parts = 0;                    // of its planning, which threads share
     cpu::AttendState* spans = nullptr;  // partial states, each of span_blocks positions of the plan
     int n_spans = 0, span_blocks = 0;
-    float* l_blocks = nullptr;  // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
-    int at = 0;                 // positions attended
-    int batch_begin = 0;        // where the microbatch under way began (at first: where the forced blocks end)
-    int next_test = 0;          // and where it ends
+    float* l_blocks =
+        nullptr;  // [microbatch + 1][g]: masses of the microbatch's blocks, and of all
+    int at = 0;   // positions attended
+    int batch_begin =
+        0;  // where the microbatch under way began (at first: where the forced blocks end)
+    int next_test = 0;  // and where it ends
     bool done = false;
     int lookups = 0, misses = 0;  // of the pool
-    std::vector<Held> held;     // pooled: positions [held_from, held_from + held.size())
+    std::vector<Held> held;       // pooled: positions [held_from, held_from + held.size())
     int held_from = 0;
     // Of sequences with unrotated keys: the query, and each position's first token in the list.
     float* list_q = nullptr;
@@ -104,13 +108,14 @@ class CpuBackend : public Backend {
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
-  bool waits_ = false;  // rows wait for blocks that others load
+  bool waits_ = false;           // rows wait for blocks that others load
   std::vector<Row> layer_rows_;  // of one sequence
-  std::vector<float> cos_sin_;  // [positions][head_dim/2][2]
+  std::vector<float> cos_sin_;   // [positions][head_dim/2][2]
   int64_t rope_positions_ = 0;
 
   // Scratch that grows to what is needed and stays.
-  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, trace_k_, trace_v_, q_scaled_, states_, l_blocks_, coverage_;
+  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, trace_k_, trace_v_, q_scaled_,
+      states_, l_blocks_, coverage_;
   std::vector<Buffer> thread_scratch_;
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;

@@ -1,7 +1,8 @@
-// Sequences whose keys are held before RoPE (TokenSelect's released code; algorithms.md 5): a token's position is its index
-// in the list that is attended to, and the queries stand at the list's end. Keys are rotated in f32 when they are read and
-// not rounded again. What such a sequence attends to is chosen with the query at Step::vote_position and all keys at
-// position 0, so that every candidate is equally far away.
+// Sequences whose keys are held before RoPE (TokenSelect's released code; algorithms.md 5): a
+// token's position is its index in the list that is attended to, and the queries stand at the
+// list's end. Keys are rotated in f32 when they are read and not rounded again. What such a
+// sequence attends to is chosen with the query at Step::vote_position and all keys at position 0,
+// so that every candidate is equally far away.
 //
 // Held keys and queries are "rotated to position 0": pairs are already in (j, j + d/2) order.
 #include <algorithm>
@@ -14,17 +15,21 @@
 
 namespace riffle {
 
-
 void CpuBackend::rotate_heads(float* x, int n_heads, int64_t position) const {
   const auto p = static_cast<int32_t>(position);
-  kernels_->linear.rope(x, 1, int64_t(n_heads) * config_.head_dim, n_heads, config_.head_dim, cos_sin_.data(), &p, false);
+  kernels_->linear.rope(x, 1, int64_t(n_heads) * config_.head_dim, n_heads, config_.head_dim,
+                        cos_sin_.data(), &p, false);
 }
 
-// Two copies of the queries, both scaled: one for the selector, one that place_row rotates when the list is known.
+// Two copies of the queries, both scaled: one for the selector, one that place_row rotates when the
+// list is known.
 void CpuBackend::prepare_list_rows(const float* q, float scale) {
   const BlockLayout& layout = store_.layout();
-  const int heads = config_.n_kv_heads, d = layout.head_dim, width = config_.n_heads * d, g = config_.n_heads / heads;
-  if (std::none_of(step_.sequences, step_.sequences + step_.n, [](const SequenceKv* s) { return s->unrotated; })) return;
+  const int heads = config_.n_kv_heads, d = layout.head_dim, width = config_.n_heads * d,
+            g = config_.n_heads / heads;
+  if (std::none_of(step_.sequences, step_.sequences + step_.n,
+                   [](const SequenceKv* s) { return s->unrotated; }))
+    return;
   list_q_.reserve(step_.n * width * sizeof(float));
   const size_t block = size_t(2) * layout.block_size * d * sizeof(float);
   list_blocks_.resize(threads_->size());
@@ -55,8 +60,10 @@ void CpuBackend::place_row(ActiveRow& r) {
   r.row.q = r.list_q;
 }
 
-// The tokens of mask as f32, packed: K[B][d] at positions position, position + 1, ..., V[B][d]. Returns how many.
-int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t position, float* out) const {
+// The tokens of mask as f32, packed: K[B][d] at positions position, position + 1, ..., V[B][d].
+// Returns how many.
+int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t position,
+                             float* out) const {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim;
   float* v = out + int64_t(layout.block_size) * d;
@@ -72,18 +79,20 @@ int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t posi
   return n;
 }
 
-void CpuBackend::attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride, int thread) {
+void CpuBackend::attend_rotated(ActiveRow& r, int begin, int end, float* l_block, int l_stride,
+                                int thread) {
   const BlockLayout& layout = store_.layout();
   auto* kv = list_blocks_[thread].as<float>();
   for (int i = begin; i < end; ++i, l_block += l_stride) {
     const int n = load_rotated(block_data(r, i), token_mask(r, i), r.list_at[i], kv);
-    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, kv, KvType::F32, layout.block_size, first_tokens(n),
-                                     &r.spans[i / r.span_blocks], l_block, nullptr);
+    kernels_->attention.attend_block(r.row.q, r.row.g, r.row.d, kv, KvType::F32, layout.block_size,
+                                     first_tokens(n), &r.spans[i / r.span_blocks], l_block,
+                                     nullptr);
   }
 }
 
-// Coverage needs one measure for what was read and what was not: all tokens at their places in the text. Beyond the trained
-// length that measures a model which does not work there.
+// Coverage needs one measure for what was read and what was not: all tokens at their places in the
+// text. Beyond the trained length that measures a model which does not work there.
 void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) {
   const BlockLayout& layout = store_.layout();
   const int g = r.row.g, d = r.row.d;
@@ -110,25 +119,30 @@ void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) 
     position += selected;
     for (int i = 0; i < 2; ++i)
       if (masks[i])
-        kernels_->attention.attend_block(q, g, d, kv, KvType::F32, layout.block_size, masks[i], &state[i], at, nullptr);
+        kernels_->attention.attend_block(q, g, d, kv, KvType::F32, layout.block_size, masks[i],
+                                         &state[i], at, nullptr);
   }
   for (int h = 0; h < g; ++h) {
-    const float log_share = state[0].m[h] + std::log(state[0].s[h]) - state[1].m[h] - std::log(state[1].s[h]);
+    const float log_share =
+        state[0].m[h] + std::log(state[0].s[h]) - state[1].m[h] - std::log(state[1].s[h]);
     coverage[h] = std::min(1.0f, std::exp(log_share));
   }
 }
 
-// One selection for the chunk, with the mean of its queries. The list's keys are gathered and rotated once for all of them;
-// then it is causal attention as anywhere, over a context that is the list. Its last n tokens are the chunk's own: the
-// caller's chunks are no longer than the selector's window.
+// One selection for the chunk, with the mean of its queries. The list's keys are gathered and
+// rotated once for all of them; then it is causal attention as anywhere, over a context that is the
+// list. Its last n tokens are the chunk's own: the caller's chunks are no longer than the
+// selector's window.
 void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
-  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads, block_size = layout.block_size;
+  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads,
+            block_size = layout.block_size;
   const int64_t width = int64_t(config_.n_heads) * d, n_tokens = a.pos0 + a.n;
   list_q_.reserve(a.n * width * sizeof(float));
   auto* q = list_q_.as<float>();
   positions_.resize(std::max<size_t>(positions_.size(), a.n));
-  const auto place = [&](int64_t position, int64_t column, int n_heads) {  // queries from a.q, rotated to position + i
+  const auto place = [&](int64_t position, int64_t column,
+                         int n_heads) {  // queries from a.q, rotated to position + i
     for (int64_t i = 0; i < a.n; ++i) {
       positions_[i] = static_cast<int32_t>(position + i);
       std::copy_n(a.q + i * a.ldq + column, int64_t(n_heads) * d, q + i * width + column);
@@ -139,7 +153,8 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
   list_votes_.reserve(width * sizeof(float));
   auto* votes = list_votes_.as<float>();
   if (a.selector) {
-    place(std::min(a.vote_position, rope_positions_ - a.n), 0, config_.n_heads);  // shorter tables: nothing is selected yet
+    place(std::min(a.vote_position, rope_positions_ - a.n), 0,
+          config_.n_heads);  // shorter tables: nothing is selected yet
     const double scale = 1 / std::sqrt(static_cast<double>(d)) / static_cast<double>(a.n);
     threads_->parallel_for(config_.n_heads, [&](int64_t h, int) {
       for (int64_t j = h * d; j < (h + 1) * d; ++j) {
@@ -173,7 +188,8 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     a.selector->begin_layer(layer_rows_.data(), heads, *threads_);
   }
   const int tile = kernels_->attention.prefill_tile(g, d);
-  for (Buffer& b : thread_scratch_) b.reserve(kernels_->attention.prefill_scratch_bytes(tile, g, d, block_size));
+  for (Buffer& b : thread_scratch_)
+    b.reserve(kernels_->attention.prefill_scratch_bytes(tile, g, d, block_size));
   const size_t bytes = (size_t(2) * block_size * d * sizeof(float) + 63) / 64 * 64;
   for (int h = 0; h < heads; ++h) {
     const Row& row = layer_rows_[h];
@@ -212,9 +228,10 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     threads_->parallel_for(tiles, [&](int64_t item, int thread) {
       const int64_t i0 = (tiles - 1 - item) * tile;
       const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-      kernels_->attention.attend_prefill(q + i0 * width + int64_t(h) * g * d, width, n_q, g, d, n - a.n + i0, 0,
-                                         list_table_.data(), block_size, KvType::F32,
-                                         a.out + i0 * a.ldo + int64_t(h) * g * d, a.ldo, thread_scratch_[thread].data());
+      kernels_->attention.attend_prefill(q + i0 * width + int64_t(h) * g * d, width, n_q, g, d,
+                                         n - a.n + i0, 0, list_table_.data(), block_size,
+                                         KvType::F32, a.out + i0 * a.ldo + int64_t(h) * g * d,
+                                         a.ldo, thread_scratch_[thread].data());
     });
   }
 }

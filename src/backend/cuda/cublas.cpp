@@ -14,9 +14,10 @@ struct CublasLibrary {
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
   // Named in full: C++ has an overload of it.
-  cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*, const void*,
-                         cudaDataType, int, const void*, cudaDataType, int, const void*, void*, cudaDataType, int,
-                         cublasComputeType_t, cublasGemmAlgo_t) = nullptr;
+  cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                         const void*, const void*, cudaDataType, int, const void*, cudaDataType,
+                         int, const void*, void*, cudaDataType, int, cublasComputeType_t,
+                         cublasGemmAlgo_t) = nullptr;
   decltype(&cublasGetStatusString) status_text = nullptr;
   void* handle = nullptr;
   std::string why;  // what is missing; empty: nothing
@@ -25,13 +26,16 @@ struct CublasLibrary {
     const std::string version = std::to_string(CUBLAS_VER_MAJOR);
     std::vector<std::string> names{"libcublas.so." + version};
     for (const char* root : {"CUDA_HOME", "CUDA_PATH"})
-      if (const char* dir = getenv(root)) names.push_back(std::string(dir) + "/lib64/libcublas.so." + version);
+      if (const char* dir = getenv(root))
+        names.push_back(std::string(dir) + "/lib64/libcublas.so." + version);
     names.push_back("/usr/local/cuda/lib64/libcublas.so." + version);
     for (const std::string& name : names)
       // Stays loaded: a process that asked for it once asks again, and it is hundreds of MB.
       if ((handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))) break;
     if (!handle) {
-      why = "libcublas.so." + version + " was not found (it comes with the CUDA toolkit; LD_LIBRARY_PATH or CUDA_HOME can say where it is)";
+      why = "libcublas.so." + version +
+            " was not found (it comes with the CUDA toolkit; LD_LIBRARY_PATH or CUDA_HOME can say "
+            "where it is)";
       return;
     }
     const auto find = [&](auto& function, const char* name) {
@@ -59,18 +63,21 @@ bool cublas_available(std::string& why) {
 
 void Cublas::check(cublasStatus_t status, const char* what) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: cuBLAS while %s", what);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED)
+    fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: cuBLAS while %s", what);
   riffle::cuda::check(cudaGetLastError(), what);  // a lost device says so itself
   fail(RIFFLE_INTERNAL, "cuBLAS: %s while %s", library_->status_text(status), what);
 }
 
 Cublas::Cublas(DeviceHeap& heap, cudaStream_t stream)
-    : library_(std::make_unique<CublasLibrary>()), workspace_(heap.take(kWorkspaceBytes, "cuBLAS's workspace")) {
+    : library_(std::make_unique<CublasLibrary>()),
+      workspace_(heap.take(kWorkspaceBytes, "cuBLAS's workspace")) {
   if (!library_->why.empty()) fail(RIFFLE_UNSUPPORTED, "%s", library_->why.c_str());
   riffle::cuda::check(cudaGetDevice(&device_), "asking for the current GPU");
   check(library_->create(&handle_), "creating a cuBLAS handle");
   check(library_->set_stream(handle_, stream), "giving cuBLAS its stream");
-  check(library_->set_workspace(handle_, workspace_.data(), kWorkspaceBytes), "giving cuBLAS its workspace");
+  check(library_->set_workspace(handle_, workspace_.data(), kWorkspaceBytes),
+        "giving cuBLAS its workspace");
 }
 
 Cublas::~Cublas() {
@@ -86,14 +93,16 @@ static cudaDataType_t data_type(WType type) {
   return type == WType::F16 ? CUDA_R_16F : type == WType::BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-void Cublas::product(const void* a, const void* w, WType type, int64_t n, int64_t rows, int64_t cols, void* c, int64_t ldc,
-                     WType c_type, bool add) {
+void Cublas::product(const void* a, const void* w, WType type, int64_t n, int64_t rows,
+                     int64_t cols, void* c, int64_t ldc, WType c_type, bool add) {
   // Row-major c = a w^T is column-major c^T = w a^T.
   const float one = 1, beta = add ? 1 : 0;
-  check(library_->gemm(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n), static_cast<int>(cols),
-                       &one, w, data_type(type), static_cast<int>(cols), a, data_type(type), static_cast<int>(cols), &beta, c,
-                       data_type(c_type), static_cast<int>(ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "multiplying matrices");
+  check(
+      library_->gemm(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(rows), static_cast<int>(n),
+                     static_cast<int>(cols), &one, w, data_type(type), static_cast<int>(cols), a,
+                     data_type(type), static_cast<int>(cols), &beta, c, data_type(c_type),
+                     static_cast<int>(ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+      "multiplying matrices");
 }
 
 }  // namespace riffle::cuda

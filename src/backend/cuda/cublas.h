@@ -24,10 +24,10 @@ class Cublas {
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  // c[i*ldc + r] (+)= a_i . w_r for i in [0,n), r in [0,rows): a [n][cols] and w [rows][cols] of one type, c of c_type
-  // (F32, or that type). Sums in f32; F32 operands are not cut to tf32.
-  void product(const void* a, const void* w, WType type, int64_t n, int64_t rows, int64_t cols, void* c, int64_t ldc,
-               WType c_type, bool add);
+  // c[i*ldc + r] (+)= a_i . w_r for i in [0,n), r in [0,rows): a [n][cols] and w [rows][cols] of
+  // one type, c of c_type (F32, or that type). Sums in f32; F32 operands are not cut to tf32.
+  void product(const void* a, const void* w, WType type, int64_t n, int64_t rows, int64_t cols,
+               void* c, int64_t ldc, WType c_type, bool add);
 
  private:
   void check(cublasStatus_t status, const char* what) const;

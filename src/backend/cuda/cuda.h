@@ -1,5 +1,5 @@
-// The CUDA backend as the engine sees it. This header needs no CUDA; without the toolkit at build time no_cuda.cpp stands in
-// and says so.
+// The CUDA backend as the engine sees it. This header needs no CUDA; without the toolkit at build
+// time no_cuda.cpp stands in and says so.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,8 +17,8 @@ struct CudaBackendOptions {
   int n_sessions = 1;
   int prefill_chunk = 0;
   int64_t slots = 0;
-  uint64_t gpu_mem = 0;       // 0: no limit but the device's
-  uint64_t host_mem = 0;      // of HostStore
+  uint64_t gpu_mem = 0;   // 0: no limit but the device's
+  uint64_t host_mem = 0;  // of HostStore
   EvictPolicy evict = EvictPolicy::Lru;
   bool pool_per_layer = false;
   riffle_residency residency = RIFFLE_RESIDENCY_AUTO;
@@ -39,13 +39,15 @@ bool cuda_shape_supported(const Config& config, const BlockLayout& layout, std::
 // What a context would take of the device, in bytes, and what the device has.
 struct CudaPlan {
   uint64_t weights = 0, activations = 0, digests = 0, prefill_kv = 0;
-  uint64_t free = 0;       // of the device, now
-  uint64_t per_slot = 0;   // a slot and its bookkeeping
+  uint64_t free = 0;      // of the device, now
+  uint64_t per_slot = 0;  // a slot and its bookkeeping
   int64_t min_slots = 0;
 };
 CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& options);
 
-// Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have), RIFFLE_OUT_OF_MEMORY.
-std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads);
+// Uploads the weights. Throws RIFFLE_UNSUPPORTED (no usable GPU, a shape the kernels do not have),
+// RIFFLE_OUT_OF_MEMORY.
+std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options,
+                                           ThreadPool* threads);
 
 }  // namespace riffle

@@ -1,4 +1,5 @@
-// Construction, prefill and the operations that both phases share; cuda_step.cpp has the decode step.
+// Construction, prefill and the operations that both phases share; cuda_step.cpp has the decode
+// step.
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
@@ -15,13 +16,22 @@ namespace riffle::cuda {
 static constexpr int64_t kEmbedRows = 1024;
 
 static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32);
-static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN && int(Gqa::Union) == RIFFLE_GQA_UNION &&
-              int(Stop::Veto) == RIFFLE_STOP_VETO && int(Stop::Bound) == RIFFLE_STOP_BOUND);
+static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN &&
+              int(Gqa::Union) == RIFFLE_GQA_UNION && int(Stop::Veto) == RIFFLE_STOP_VETO &&
+              int(Stop::Bound) == RIFFLE_STOP_BOUND);
 
 CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
                          const DeviceInfo& device)
-    : model_(model), config_(model.config), options_(options), threads_(threads), host_kernels_(cpu::kernels(options.isa)),
-      device_(device), overlap_(device.limits.compute >= 90), heap_(options.gpu_mem), cublas_(heap_, compute_), weights_(model, heap_, compute_, threads, options.progress),
+    : model_(model),
+      config_(model.config),
+      options_(options),
+      threads_(threads),
+      host_kernels_(cpu::kernels(options.isa)),
+      device_(device),
+      overlap_(device.limits.compute >= 90),
+      heap_(options.gpu_mem),
+      cublas_(heap_, compute_),
+      weights_(model, heap_, compute_, threads, options.progress),
       slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.host_mem),
@@ -45,7 +55,8 @@ Buffer& CudaBackend::grow(Buffer& buffer, size_t bytes, const char* what) {
 
 void CudaBackend::read(const float* src, int64_t n, float* host) {
   const DeviceScope on = enter();
-  check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_), "reading results");
+  check(cudaMemcpyAsync(host, src, n * sizeof(float), cudaMemcpyDeviceToHost, compute_),
+        "reading results");
   compute_.wait("reading results");
 }
 
@@ -66,16 +77,18 @@ void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
   while (rope_positions_ < last) {
     const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
     table.resize(count * row);
-    threads_->parallel_for(count, [&](int64_t i, int) { frequencies.row(first + i, table.data() + i * row); });
-    check(cudaMemcpyAsync(cos_sin_.as<float>() + first * row, table.data(), table.size() * sizeof(float),
-                          cudaMemcpyHostToDevice, compute_),
+    threads_->parallel_for(
+        count, [&](int64_t i, int) { frequencies.row(first + i, table.data() + i * row); });
+    check(cudaMemcpyAsync(cos_sin_.as<float>() + first * row, table.data(),
+                          table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
           "the RoPE table");
     compute_.wait("the RoPE table");
     rope_positions_ = first + count;
   }
 }
 
-// ---- products ---------------------------------------------------------------------------------------------------------
+// ---- products
+// ---------------------------------------------------------------------------------------------------------
 
 // Groups of rows that read the weights once each; a row's bits do not depend on its group.
 void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
@@ -89,17 +102,18 @@ void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
   }
 }
 
-void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type,
-                           bool add) {
+void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c,
+                           int64_t ldc, WType c_type, bool add) {
   const Matrix& w = weights_.matrix(weight);
-  if (w.type == type) return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
+  if (w.type == type)
+    return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
   const int64_t tile = unpacked_rows(w.rows, w.cols, type);
   grow(unpacked_, tile * w.cols * size_of(type), "dequantised weights");
   for (int64_t first = 0; first < w.rows; first += tile) {
     const int64_t rows = std::min(tile, w.rows - first);
     check(dequantize(w, first, rows, unpacked_.data(), type, compute_), "dequantising weights");
-    cublas_.product(a, unpacked_.data(), type, n, rows, w.cols, static_cast<std::byte*>(c) + first * size_of(c_type), ldc,
-                    c_type, add);
+    cublas_.product(a, unpacked_.data(), type, n, rows, w.cols,
+                    static_cast<std::byte*>(c) + first * size_of(c_type), ldc, c_type, add);
   }
 }
 
@@ -128,19 +142,23 @@ void CudaBackend::linear(const Linear& args) {
     const WType type = operand_type(options_.layout.type, args.outs[o].weight->type);
     if (type != prepared) {
       grow(operand_, args.n * cols * size_of(type), "a prefill chunk");
-      check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps, operand_.data(), type, compute_)
+      check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps,
+                                operand_.data(), type, compute_)
                       : convert(args.x, args.n * cols, operand_.data(), type, compute_),
             "preparing a product");
       prepared = type;
     }
-    multiply(*args.outs[o].weight, operand_.data(), type, args.n, args.outs[o].y, args.outs[o].ldy, WType::F32, args.add);
+    multiply(*args.outs[o].weight, operand_.data(), type, args.n, args.outs[o].y, args.outs[o].ldy,
+             WType::F32, args.add);
     add_bias(args.outs[o], args.n);
   }
 }
 
 void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
   if (!out.bias || !out.bias->data) return;
-  check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias), compute_), "adding a bias");
+  check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias),
+                               compute_),
+        "adding a bias");
 }
 
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
@@ -164,8 +182,8 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     up.then = biased ? Then::Store : Then::SwiGlu;
     gemv_rows(up, n);
     if (biased)
-      check(swiglu(up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_, weights_.bias(w.b1),
-                   weights_.bias(w.b3), hidden),
+      check(swiglu(up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_,
+                   weights_.bias(w.b1), weights_.bias(w.b3), hidden),
             "SwiGLU");
     Gemv down;
     down.x = hidden_.as<float>();
@@ -183,7 +201,9 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   grow(operand_, n * dim * size_of(type), "a prefill chunk");
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
-  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, dim, config_.norm_eps, operand_.data(), type, compute_), "normalising");
+  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, dim, config_.norm_eps, operand_.data(), type,
+                compute_),
+        "normalising");
   multiply(w.w1, operand_.data(), type, n, gate_.data(), hidden, type, false);
   multiply(w.w3, operand_.data(), type, n, up_.data(), hidden, type, false);
   check(swiglu(gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
@@ -193,9 +213,11 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   add_bias({&w.w2, x, dim, &w.b2}, n);
 }
 
-// ---- prefill -----------------------------------------------------------------------------------------------------------
+// ---- prefill
+// -----------------------------------------------------------------------------------------------------------
 
-void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out) {
+void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n,
+                                 float* out) {
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
       host_kernels_->linear.dequant_row(table.type, data, table.cols, row, out + i * table.cols);
@@ -221,7 +243,8 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
     check(cudaEventSynchronize(embedded_[embedding_turn_]), "embedding");
     float* staging = embedding_[embedding_turn_].as<float>();
     embedding_rows(table, tokens + first, rows, staging);
-    check(cudaMemcpyAsync(x + first * table.cols, staging, rows * table.cols * sizeof(float), cudaMemcpyHostToDevice, compute_),
+    check(cudaMemcpyAsync(x + first * table.cols, staging, rows * table.cols * sizeof(float),
+                          cudaMemcpyHostToDevice, compute_),
           "embedding");
     embedded_[embedding_turn_].record(compute_);
     embedding_turn_ ^= 1;
@@ -230,15 +253,18 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
 
 void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
   const DeviceScope on = enter();
-  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0, config_.rope_interleaved, compute_),
+  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0,
+                           config_.rope_interleaved, compute_),
         "rotating queries");
 }
 
 void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
   const DeviceScope on = enter();
-  check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim, config_.n_kv_heads, cos_sin_.as<float>(),
-                            pos0, config_.rope_interleaved, kv.base, kv.n_blocks, residency_.layout(), compute_),
-        "appending KV");
+  check(
+      rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
+                          config_.n_kv_heads, cos_sin_.as<float>(), pos0, config_.rope_interleaved,
+                          kv.base, kv.n_blocks, residency_.layout(), compute_),
+      "appending KV");
 }
 
 void CudaBackend::attend_prefill(const PrefillAttention& a) {
@@ -279,7 +305,8 @@ static std::optional<cuda::DeviceInfo> usable(std::string& text) {
 
 bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
-static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device, std::string& text) {
+static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
+                            std::string& text) {
   cuda::KvLayout layout;
   layout.type = static_cast<cuda::KvType>(l.type);
   layout.block_size = l.block_size;
@@ -296,10 +323,14 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
     if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) fits = size;
   }
   const char* type = l.type == cpu::KvType::F16 ? "f16" : "f32";
-  text = fits ? format("blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: at most %d do", l.block_size,
-                       type, d, device.name.c_str(), fits)
-              : format("the CUDA kernels lack head_dim %d with blocks of %d %s tokens and %d query heads per KV head", d,
-                       l.block_size, type, group);
+  text = fits ? format(
+                    "blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: "
+                    "at most %d do",
+                    l.block_size, type, d, device.name.c_str(), fits)
+              : format(
+                    "the CUDA kernels lack head_dim %d with blocks of %d %s tokens and %d query "
+                    "heads per KV head",
+                    d, l.block_size, type, group);
   return false;
 }
 
@@ -330,11 +361,13 @@ CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
   return p;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads) {
+std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options,
+                                           ThreadPool* threads) {
   std::string text;
   const auto device = usable(text);
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
-  if (!shape_supported(model.config, options.layout, *device, text)) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
+  if (!shape_supported(model.config, options.layout, *device, text))
+    fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   const cuda::DeviceScope on(device->ordinal);
   return std::make_unique<cuda::CudaBackend>(model, options, threads, *device);
 }

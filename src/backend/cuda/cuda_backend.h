@@ -1,5 +1,5 @@
-// The CUDA backend: operations enqueue on one stream; a decode step that comes again is replayed as a graph, with one
-// synchronisation a token.
+// The CUDA backend: operations enqueue on one stream; a decode step that comes again is replayed as
+// a graph, with one synchronisation a token.
 #pragma once
 #include <map>
 #include <optional>
@@ -27,7 +27,8 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads, const DeviceInfo& device);
+  CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
+              const DeviceInfo& device);
   ~CudaBackend() override;
 
   const char* name() const override { return "cuda"; }
@@ -52,7 +53,8 @@ class CudaBackend : public Backend {
   void attend_step(int layer, const float* q, float* out) override;
   void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override;
-  void fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) override;
+  void fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n,
+                  const LayerKv& kv) override;
   bool start_profile() override;
   void finish_profile(riffle_timing& timing) override;
   Residency& residency() override { return residency_; }
@@ -73,7 +75,8 @@ class CudaBackend : public Backend {
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void add_bias(const LinearOut& out, int64_t n);
   void gemv_rows(const Gemv& args, int64_t n);
-  void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc, WType c_type, bool add);
+  void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
+                WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_hosted(int layer, const float* q, float* out);
   void prepare_step();
@@ -88,7 +91,7 @@ class CudaBackend : public Backend {
   ThreadPool* threads_;
   const cpu::Kernels* host_kernels_;
   DeviceInfo device_;
-  bool overlap_;  // kernels may begin before the one ahead ends
+  bool overlap_;     // kernels may begin before the one ahead ends
   DeviceHeap heap_;  // before everything that holds memory of it
   Stream compute_;
   Cublas cublas_;
@@ -115,14 +118,16 @@ class CudaBackend : public Backend {
   int64_t max_blocks_ = 0;
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer sample_params_, sample_scratch_, sampled_;
-  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_, host_sampled_;  // pinned
+  Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_,
+      host_sampled_;                               // pinned
   std::vector<HostDriven::Counts> hosted_counts_;  // [n_layers][rows], host-driven
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;
   std::vector<RowReport> reports_;
   std::vector<float> coverage_;
 
-  // Graphs by what they do: a program, and how many sequences of which capacity. Seen once: run eagerly; again: captured.
+  // Graphs by what they do: a program, and how many sequences of which capacity. Seen once: run
+  // eagerly; again: captured.
   struct Recorded {
     Graph graph;
     int runs = 0;

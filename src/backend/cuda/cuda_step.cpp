@@ -1,5 +1,6 @@
-// A decode step on the device: inputs go to fixed places, the operations are launched one by one or, from the second time on,
-// replayed as one graph; logits and counts come back with one synchronisation.
+// A decode step on the device: inputs go to fixed places, the operations are launched one by one
+// or, from the second time on, replayed as one graph; logits and counts come back with one
+// synchronisation.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,11 +12,15 @@
 
 namespace riffle::cuda {
 
-static cuda::TraceSpec device_spec(const riffle::TraceSpec& s) { return {s.seed, s.clusters, s.active, s.overlap, s.gain}; }
+static cuda::TraceSpec device_spec(const riffle::TraceSpec& s) {
+  return {s.seed, s.clusters, s.active, s.overlap, s.gain};
+}
 
-void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n, const LayerKv& kv) {
+void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n,
+                             const LayerKv& kv) {
   const DeviceScope on = enter();
-  check(trace_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks, residency_.layout(), compute_),
+  check(trace_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
+                   residency_.layout(), compute_),
         "synthetic keys");
 }
 
@@ -37,7 +42,8 @@ Ranked ranked_of(const SelectionRule& r) {
   out.share_blocks = r.share_blocks;
   out.top_p = r.top_p;
   if (r.by_vote)
-    out.vote = {r.select_tokens, r.init_tokens, r.local_tokens, static_cast<VoteKind>(r.vote), r.vote_scale, r.cache_threshold};
+    out.vote = {r.select_tokens, r.init_tokens,    r.local_tokens, static_cast<VoteKind>(r.vote),
+                r.vote_scale,    r.cache_threshold};
   return out;
 }
 
@@ -60,7 +66,8 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.pool = residency_.pool();
   s.scratch = scratch_.data();
   s.arrivals = arrivals_.as<uint32_t>();
-  s.results = results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
+  s.results =
+      results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
   s.fault = results_.as<uint32_t>();
   s.stamp = step_.working_set > 0 && !residency_.hosted();
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
@@ -134,20 +141,24 @@ bool CudaBackend::begin_step(const Step& step) {
   dense_rule_ = step.dense->rule();
   samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
   if (step.coverage && !residency_.pinned())
-    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s", residency_.why_not_pinned().c_str());
+    fail(RIFFLE_UNSUPPORTED, "coverage cannot be measured: %s",
+         residency_.why_not_pinned().c_str());
   require_device_residency(*step.selector);
   max_blocks_ = 0;
   for (int64_t i = 0; i < step.n; ++i) {
     if (rule_.progressive && rule_.stop == RIFFLE_STOP_VETO && !step.sequences[i]->spec.with_mean)
-      fail(RIFFLE_BAD_ARGUMENT, "session %lld of the step has digests without the mean key, which stop mode veto needs",
+      fail(RIFFLE_BAD_ARGUMENT,
+           "session %lld of the step has digests without the mean key, which stop mode veto needs",
            static_cast<long long>(i));
     max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
   }
   prepare_step();
-  for (int64_t i = 0; i < step.n; ++i) residency_.begin_working_set(*step.sequences[i], step.working_set);
+  for (int64_t i = 0; i < step.n; ++i)
+    residency_.begin_working_set(*step.sequences[i], step.working_set);
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
-  check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence), cudaMemcpyHostToDevice, compute_),
+  check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence),
+                        cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
   if (samples_here_) {
     auto* params = host_params_.as<SampleParams>();
@@ -155,7 +166,8 @@ bool CudaBackend::begin_step(const Step& step) {
       const SampleRequest& r = step.samples[i];
       params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
     }
-    check(cudaMemcpyAsync(sample_params_.data(), params, step.n * sizeof(SampleParams), cudaMemcpyHostToDevice, compute_),
+    check(cudaMemcpyAsync(sample_params_.data(), params, step.n * sizeof(SampleParams),
+                          cudaMemcpyHostToDevice, compute_),
           "a step's inputs");
   }
   embedding_rows(model_.weights.embedding, step.tokens, step.n, host_rows_.as<float>());
@@ -176,7 +188,8 @@ bool CudaBackend::begin_step(const Step& step) {
     recorded.graph.launch(compute_);
     return false;
   }
-  // The first run loads kernels, which a capture must not. What could not be recorded once is not tried again.
+  // The first run loads kernels, which a capture must not. What could not be recorded once is not
+  // tried again.
   if (recorded.runs++ == 0 || recorded.eager) return true;
   recorded.eager = true;  // until it is recorded
   check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "recording a step");
@@ -186,7 +199,8 @@ bool CudaBackend::begin_step(const Step& step) {
 
 void CudaBackend::embed_step(const Tensor&, float* x) {
   if (!residency_.hosted()) residency_.age_pool();
-  check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float), cudaMemcpyHostToDevice, compute_),
+  check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float),
+                        cudaMemcpyHostToDevice, compute_),
         "embedding");
   mark(Part::Other);
 }
@@ -209,13 +223,15 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.trace)
-    check(trace_step(device_spec(*step_.trace), layer, a.sequences, a.n, a.n_heads, a.n_kv_heads, a.layout, q, a.ldq, compute_),
+    check(trace_step(device_spec(*step_.trace), layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
+                     a.layout, q, a.ldq, compute_),
           "synthetic queries");
   mark(Part::Other);
 }
 
 void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
-  const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim, rows = step_.n * heads;
+  const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim,
+                rows = step_.n * heads;
   const bool orders = step_.orders || step_.working_set > 0;
   if (orders) host_orders_.resize(config_.n_layers * rows * max_blocks_);
   for (int64_t i = 0; i < step_.n; ++i) {
@@ -224,8 +240,10 @@ void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
     s.sequences += i;
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
-    host_driven_.attend(s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
-                        orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr, &event_waits_);
+    host_driven_.attend(
+        s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
+        orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
+        &event_waits_);
   }
   mark(Part::Attend);
 }
@@ -269,18 +287,20 @@ void CudaBackend::fetch_results(const float* logits) {
     w.results = results_.as<RowResult>() + 1;
     check(count_working_sets(w, compute_), "counting working sets");
   }
-  check(cudaMemcpyAsync(host_logits_.data(), logits, step_.n * config_.vocab_size * sizeof(float), cudaMemcpyDeviceToHost,
-                        compute_),
+  check(cudaMemcpyAsync(host_logits_.data(), logits, step_.n * config_.vocab_size * sizeof(float),
+                        cudaMemcpyDeviceToHost, compute_),
         "reading logits");
   check(cudaMemcpyAsync(host_results_.data(), results_.data(),
-                        (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult), cudaMemcpyDeviceToHost,
-                        compute_),
+                        (1 + config_.n_layers * step_.n * config_.n_kv_heads) * sizeof(RowResult),
+                        cudaMemcpyDeviceToHost, compute_),
         "reading counts");
   if (!samples_here_) return;
-  check(sample(logits, step_.n, config_.vocab_size, drawable_ids_, sample_params_.as<SampleParams>(), sampled_.as<int32_t>(),
-               sample_scratch_.data(), compute_),
-        "sampling");
-  check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t), cudaMemcpyDeviceToHost, compute_),
+  check(
+      sample(logits, step_.n, config_.vocab_size, drawable_ids_, sample_params_.as<SampleParams>(),
+             sampled_.as<int32_t>(), sample_scratch_.data(), compute_),
+      "sampling");
+  check(cudaMemcpyAsync(host_sampled_.data(), sampled_.data(), step_.n * sizeof(int32_t),
+                        cudaMemcpyDeviceToHost, compute_),
         "reading tokens");
 }
 
@@ -302,12 +322,15 @@ void CudaBackend::end_step(const float* logits, float* const* host, int32_t* tok
     overlap_ = false;
     graphs_.clear();
     fail(RIFFLE_INTERNAL,
-         "attention waited for 2 s: kernels of another context or program hold a part of the GPU; the step can be tried again");
+         "attention waited for 2 s: kernels of another context or program hold a part of the GPU; "
+         "the step can be tried again");
   }
   const int64_t vocab = config_.vocab_size;
   if (samples_here_) std::copy_n(host_sampled_.as<int32_t>(), step_.n, tokens);
   else if (step_.samples) std::fill_n(tokens, step_.n, kNotSampled);
-  threads_->parallel_for(step_.n, [&](int64_t i, int) { std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]); });
+  threads_->parallel_for(step_.n, [&](int64_t i, int) {
+    std::copy_n(host_logits_.as<float>() + i * vocab, vocab, host[i]);
+  });
   report_step();
   step_scope_.reset();
 }
@@ -327,17 +350,20 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
     const int64_t left = n_tokens - rule.init_tokens - rule.local_tokens;
     return left <= rule.select_tokens ? 0 : left * row_bytes;
   }
-  const int sinks = std::min(rule.sink_blocks, full), window = std::min(rule.window_blocks, full - sinks);
+  const int sinks = std::min(rule.sink_blocks, full),
+            window = std::min(rule.window_blocks, full - sinks);
   const int candidates = full - sinks - window;
   int64_t codes = 0;
   if (rule.top_p > 0) {
     const double tokens = rule.budget <= 1 ? rule.budget * double(n_tokens) : rule.budget;
-    const double blocks = rule.progressive ? n_blocks : std::min(std::ceil(tokens / block_size), double(n_blocks));
+    const double blocks =
+        rule.progressive ? n_blocks : std::min(std::ceil(tokens / block_size), double(n_blocks));
     codes = std::max(static_cast<int>(blocks) - 1, sinks + window) * code_bytes;
     if (!rule.progressive && rule.budget == 1) return codes;
   }
   const bool mean_too = rule.progressive && rule.stop == RIFFLE_STOP_VETO;
-  return codes + int64_t(candidates) * d * ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
+  return codes + int64_t(candidates) * d *
+                     ((rule.digest == RIFFLE_DIGEST_MEAN ? 2 : 4) + (mean_too ? 2 : 0));
 }
 
 void CudaBackend::report_step() {
@@ -346,13 +372,15 @@ void CudaBackend::report_step() {
   if (step_.orders && !residency_.hosted()) {
     host_orders_.resize(layers * rows * max_blocks_);
     ++event_waits_;
-    check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t),
+                     cudaMemcpyDeviceToHost),
           "reading a trace");
   }
   if (step_.coverage) {
     host_lse_.resize(2 * layers * rows * g);
     ++event_waits_;
-    check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float), cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float),
+                     cudaMemcpyDeviceToHost),
           "reading a trace");
   }
   reports_.resize(rows);
@@ -381,7 +409,8 @@ void CudaBackend::report_step() {
       counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
       const bool counts_here = residency_.hosted() && step_.working_set > 0;
       const int32_t* order = nullptr;
-      if (step_.orders || counts_here) order = host_orders_.data() + (layer * rows + r) * max_blocks_;
+      if (step_.orders || counts_here)
+        order = host_orders_.data() + (layer * rows + r) * max_blocks_;
       if (step_.orders) to.blocks = order;
       to.working_set = from.working_set;
       if (counts_here) {
@@ -393,14 +422,16 @@ void CudaBackend::report_step() {
       if (!step_.coverage) continue;
       const float* some = host_lse_.data() + int64_t(2 * layer) * rows * g + r * g;
       const float* all = some + rows * g;
-      for (int64_t h = 0; h < g; ++h) coverage_[r * g + h] = std::min(1.0f, std::exp(some[h] - all[h]));
+      for (int64_t h = 0; h < g; ++h)
+        coverage_[r * g + h] = std::min(1.0f, std::exp(some[h] - all[h]));
       to.coverage = coverage_.data() + r * g;
     }
     if (step_.report) step_.report(layer, reports_.data());
   }
 }
 
-// ---- profile -----------------------------------------------------------------------------------------------------------
+// ---- profile
+// -----------------------------------------------------------------------------------------------------------
 
 void CudaBackend::mark(Part part) {
   if (!profiling_) return;
@@ -425,15 +456,16 @@ void CudaBackend::finish_profile(riffle_timing& t) {
   t.struct_size = size;
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;
-    // An event that was never recorded (a step without ranking) has no time: what follows counts from the one before.
+    // An event that was never recorded (a step without ranking) has no time: what follows counts
+    // from the one before.
     if (cudaEventElapsedTime(&ms, *marks_[i - 1].first, *marks_[i].first) != cudaSuccess) {
       cudaGetLastError();
       if (i + 1 < marks_.size()) std::swap(marks_[i - 1], marks_[i]);
       continue;
     }
-    double& part = marks_[i].second == Part::Linear  ? t.linear
-                   : marks_[i].second == Part::Score ? t.attention_score
-                   : marks_[i].second == Part::Rank  ? t.attention_rank
+    double& part = marks_[i].second == Part::Linear   ? t.linear
+                   : marks_[i].second == Part::Score  ? t.attention_score
+                   : marks_[i].second == Part::Rank   ? t.attention_rank
                    : marks_[i].second == Part::Attend ? t.attention_attend
                                                       : t.other;
     part += ms * 1e-3;
@@ -444,15 +476,16 @@ void CudaBackend::finish_profile(riffle_timing& t) {
   t.link_bandwidth = link_bandwidth_;
 }
 
-// Bytes per second: a copy inside the device's memory (read and written), or from pinned host memory. 0 if there is no room.
-// The memory is beside the context's budget and goes back at once.
+// Bytes per second: a copy inside the device's memory (read and written), or from pinned host
+// memory. 0 if there is no room. The memory is beside the context's budget and goes back at once.
 double CudaBackend::copy_rate(bool from_host) {
   const size_t bytes = from_host ? size_t(64) << 20 : size_t(512) << 20;
   DeviceHeap heap(0);
   Buffer from, to;
   try {
     to = heap.take(bytes, "measuring bandwidth");
-    from = from_host ? pinned(bytes, "measuring the link") : heap.take(bytes, "measuring bandwidth");
+    from =
+        from_host ? pinned(bytes, "measuring the link") : heap.take(bytes, "measuring bandwidth");
   } catch (const Error& e) {
     if (e.status() != RIFFLE_OUT_OF_MEMORY) throw;
     return 0;
@@ -461,7 +494,8 @@ double CudaBackend::copy_rate(bool from_host) {
   float best = 0;
   for (int i = 0; i < 6; ++i) {
     begin.record(compute_);
-    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, compute_), "measuring bandwidth");
+    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, compute_),
+          "measuring bandwidth");
     end.record(compute_);
     compute_.wait("measuring bandwidth");
     float ms = 0;

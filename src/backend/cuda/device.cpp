@@ -9,7 +9,8 @@ namespace riffle::cuda {
 
 // After these every further call on the device fails the same way.
 static bool device_is_lost(cudaError_t status) {
-  if (static_cast<int>(status) == 226) return true;  // cudaErrorContained, which older toolkits do not name
+  if (static_cast<int>(status) == 226)
+    return true;  // cudaErrorContained, which older toolkits do not name
   switch (status) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
@@ -37,10 +38,12 @@ void check(cudaError_t status, const char* what, std::source_location where) {
   if (status == cudaErrorMemoryAllocation)
     fail(RIFFLE_OUT_OF_MEMORY, "the GPU is out of memory: %s (%s:%u)", what, file, where.line());
   if (device_is_lost(status))
-    fail(RIFFLE_DEVICE_LOST, "the GPU stopped working: %s (%s) while %s (%s:%u); free this context and start the program again",
+    fail(RIFFLE_DEVICE_LOST,
+         "the GPU stopped working: %s (%s) while %s (%s:%u); free this context and start the "
+         "program again",
          cudaGetErrorName(status), cudaGetErrorString(status), what, file, where.line());
-  fail(RIFFLE_INTERNAL, "CUDA error %s (%s) while %s (%s:%u)", cudaGetErrorName(status), cudaGetErrorString(status), what,
-       file, where.line());
+  fail(RIFFLE_INTERNAL, "CUDA error %s (%s) while %s (%s:%u)", cudaGetErrorName(status),
+       cudaGetErrorString(status), what, file, where.line());
 }
 
 DeviceScope::DeviceScope(int ordinal) {
@@ -54,7 +57,9 @@ DeviceScope::~DeviceScope() {
   if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
 }
 
-static std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+static std::string version_text(int version) {
+  return format("%d.%d", version / 1000, version % 1000 / 10);
+}
 
 std::optional<DeviceInfo> find_device(std::string& why) {
   int driver = 0, count = 0;
@@ -67,14 +72,15 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   cudaGetLastError();
   if (counted == cudaErrorInsufficientDriver) {
-    why = format("the NVIDIA driver is too old: it supports CUDA %s, riffle was built with %s", version_text(driver).c_str(),
-                 version_text(CUDART_VERSION).c_str());
+    why = format("the NVIDIA driver is too old: it supports CUDA %s, riffle was built with %s",
+                 version_text(driver).c_str(), version_text(CUDART_VERSION).c_str());
     return {};
   }
   if (counted != cudaSuccess || count == 0) {
     why = counted == cudaSuccess || counted == cudaErrorNoDevice
               ? std::string("no NVIDIA GPU was found")
-              : format("the NVIDIA driver answered %s (%s)", cudaGetErrorName(counted), cudaGetErrorString(counted));
+              : format("the NVIDIA driver answered %s (%s)", cudaGetErrorName(counted),
+                       cudaGetErrorString(counted));
     return {};
   }
   // The caller's own choice comes back at the end, whatever happens.
@@ -95,18 +101,22 @@ std::optional<DeviceInfo> find_device(std::string& why) {
     why = format("%s failed: %s (%s)", what, cudaGetErrorName(status), cudaGetErrorString(status));
     return false;
   };
-  if (!tried(cudaSetDevice(0), "choosing the GPU") || !tried(cudaGetDeviceProperties(&p, 0), "asking for the GPU's properties"))
+  if (!tried(cudaSetDevice(0), "choosing the GPU") ||
+      !tried(cudaGetDeviceProperties(&p, 0), "asking for the GPU's properties"))
     return {};
   info.limits.compute = 10 * p.major + p.minor;
   if (info.limits.compute < 75) {
-    why = format("%s is too old: compute capability %d.%d, at least 7.5 is needed", p.name, p.major, p.minor);
+    why = format("%s is too old: compute capability %d.%d, at least 7.5 is needed", p.name, p.major,
+                 p.minor);
     return {};
   }
   int same_pointers = 0, cooperative = 0;
   cudaDeviceGetAttribute(&same_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, 0);
   cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, 0);
   if (!same_pointers || !cooperative) {
-    why = format("%s cannot read pinned memory at the host's addresses or lacks cooperative launches", p.name);
+    why =
+        format("%s cannot read pinned memory at the host's addresses or lacks cooperative launches",
+               p.name);
     return {};
   }
   if (!tried(cudaMemGetInfo(&free, &total), "asking for the GPU's memory")) return {};
@@ -115,7 +125,8 @@ std::optional<DeviceInfo> find_device(std::string& why) {
   info.limits.smem_per_sm = static_cast<int>(p.sharedMemPerMultiprocessor);
   info.total = total;
   info.free = free;
-  info.name = format("%s, compute %d.%d, %.1f GiB", p.name, p.major, p.minor, double(total) / (1 << 30));
+  info.name =
+      format("%s, compute %d.%d, %.1f GiB", p.name, p.major, p.minor, double(total) / (1 << 30));
   return info;
 }
 
@@ -123,7 +134,8 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
   if (bytes == 0) return {};
   const size_t whole = (bytes + 255) / 256 * 256;
   if (limit_ && used_ + whole > limit_)
-    fail(RIFFLE_OUT_OF_MEMORY, "%s needs %.1f MiB of GPU memory, but of the budget of %.1f MiB only %.1f are left", what,
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s needs %.1f MiB of GPU memory, but of the budget of %.1f MiB only %.1f are left", what,
          double(whole) / (1 << 20), double(limit_) / (1 << 20), double(limit_ - used_) / (1 << 20));
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, whole);
@@ -131,16 +143,20 @@ Buffer DeviceHeap::take(size_t bytes, const char* what) {
     cudaGetLastError();
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(RIFFLE_OUT_OF_MEMORY, "%s needs %.1f MiB of GPU memory, but only %.1f of %.1f MiB are free", what,
+    fail(RIFFLE_OUT_OF_MEMORY,
+         "%s needs %.1f MiB of GPU memory, but only %.1f of %.1f MiB are free", what,
          double(whole) / (1 << 20), double(free) / (1 << 20), double(total) / (1 << 20));
   }
   check(status, what);
   used_ += whole;
   peak_ = std::max(peak_, used_);
-  return Buffer(data, whole, [](void* owner, void* p, size_t n) {
-    cudaFree(p);
-    static_cast<DeviceHeap*>(owner)->used_ -= n;
-  }, this);
+  return Buffer(
+      data, whole,
+      [](void* owner, void* p, size_t n) {
+        cudaFree(p);
+        static_cast<DeviceHeap*>(owner)->used_ -= n;
+      },
+      this);
 }
 
 Buffer pinned(size_t bytes, const char* what) {
@@ -149,20 +165,24 @@ Buffer pinned(size_t bytes, const char* what) {
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    fail(RIFFLE_OUT_OF_MEMORY, "%s needs %.1f MiB of pinned host memory, which the system refused", what,
-         double(bytes) / (1 << 20));
+    fail(RIFFLE_OUT_OF_MEMORY, "%s needs %.1f MiB of pinned host memory, which the system refused",
+         what, double(bytes) / (1 << 20));
   }
   check(status, what);
-  return Buffer(data, bytes, [](void*, void* p, size_t) { cudaFreeHost(p); }, nullptr);
+  return Buffer(
+      data, bytes, [](void*, void* p, size_t) { cudaFreeHost(p); }, nullptr);
 }
 
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+Stream::Stream() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+}
 Stream::~Stream() {
   if (stream_) cudaStreamDestroy(stream_);
 }
 
 Event::Event(bool timed) {
-  check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming), "creating an event");
+  check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
+        "creating an event");
 }
 Event::~Event() {
   if (event_) cudaEventDestroy(event_);

@@ -1,5 +1,5 @@
-// What the CUDA backend owns on a device, each with one owner: memory within a budget, pinned memory, streams, events; and the
-// one place where a CUDA status becomes an Error.
+// What the CUDA backend owns on a device, each with one owner: memory within a budget, pinned
+// memory, streams, events; and the one place where a CUDA status becomes an Error.
 #pragma once
 #include <optional>
 #include <source_location>
@@ -10,11 +10,14 @@
 
 namespace riffle::cuda {
 
-// Throws Error unless status is cudaSuccess: RIFFLE_OUT_OF_MEMORY, RIFFLE_DEVICE_LOST (the context is gone: nothing will
-// work on it again) or RIFFLE_INTERNAL, with the status's name, what was being done and where.
-void check(cudaError_t status, const char* what, std::source_location where = std::source_location::current());
+// Throws Error unless status is cudaSuccess: RIFFLE_OUT_OF_MEMORY, RIFFLE_DEVICE_LOST (the context
+// is gone: nothing will work on it again) or RIFFLE_INTERNAL, with the status's name, what was
+// being done and where.
+void check(cudaError_t status, const char* what,
+           std::source_location where = std::source_location::current());
 
-// Makes a device this thread's own while it lives; then the thread has back the one that its program had chosen.
+// Makes a device this thread's own while it lives; then the thread has back the one that its
+// program had chosen.
 class DeviceScope {
  public:
   explicit DeviceScope(int ordinal);
@@ -32,8 +35,8 @@ struct DeviceInfo {
   DeviceLimits limits;
   uint64_t total = 0, free = 0;  // bytes, now
 };
-// The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on it; else why says what is
-// missing. Does not throw.
+// The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on
+// it; else why says what is missing. Does not throw.
 std::optional<DeviceInfo> find_device(std::string& why);
 
 // Device memory of one context, within a limit (0: none). Must outlive the buffers it gave.
@@ -78,7 +81,9 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   operator cudaEvent_t() const { return event_; }
-  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "recording an event"); }
+  void record(cudaStream_t stream) const {
+    check(cudaEventRecord(event_, stream), "recording an event");
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -95,7 +100,9 @@ class Graph {
     return *this;
   }
   explicit operator bool() const { return exec_ != nullptr; }
-  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(exec_, stream), "launching a step"); }
+  void launch(cudaStream_t stream) const {
+    check(cudaGraphLaunch(exec_, stream), "launching a step");
+  }
 
  private:
   cudaGraphExec_t exec_ = nullptr;

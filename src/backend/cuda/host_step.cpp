@@ -9,8 +9,8 @@ namespace riffle::cuda {
 
 static constexpr int kRankAhead = 8;  // microbatches ranked at a time
 
-HostDriven::HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
-                       CudaResidency* residency)
+HostDriven::HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
+                       Stream* compute, CudaResidency* residency)
     : config_(config), device_(device), heap_(heap), compute_(compute), residency_(residency) {
   flag_ = pinned(sizeof(uint32_t), "the stop flag");
   *flag_.as<uint32_t>() = 0;
@@ -45,15 +45,16 @@ void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
 
 void HostDriven::fetch_order(const HostStep& host, int known) {
   const size_t pitch = host.step.max_blocks * sizeof(int32_t), rows = config_.n_kv_heads;
-  check(cudaMemcpy2DAsync(host_order_.data(), pitch, order_.data(), pitch, known * sizeof(int32_t), rows,
-                          cudaMemcpyDeviceToHost, *compute_),
+  check(cudaMemcpy2DAsync(host_order_.data(), pitch, order_.data(), pitch, known * sizeof(int32_t),
+                          rows, cudaMemcpyDeviceToHost, *compute_),
         "reading a ranking");
   compute_->wait("ranking blocks");
 }
 
-HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s, int begin, int end, int region,
-                                    Counts* counts) {
-  const int rows = config_.n_kv_heads, tail = static_cast<int>(s.n_tokens / residency_->layout().block_size);
+HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s, int begin, int end,
+                                    int region, Counts* counts) {
+  const int rows = config_.n_kv_heads,
+            tail = static_cast<int>(s.n_tokens / residency_->layout().block_size);
   const int64_t bytes = residency_->layout().block_bytes;
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
@@ -63,14 +64,19 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
   int64_t n_copies = 0;
   try {
     for (int h = 0; h < rows; ++h) {
-      if (done_rows_[h]) continue;  // rows that are done but not yet known to be are skipped by the kernels
+      if (done_rows_[h])
+        continue;  // rows that are done but not yet known to be are skipped by the kernels
       for (int p = begin; p < batch.end; ++p) {
-        const int32_t block = shared.step.ranked.everything ? first_block_ + p : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
+        const int32_t block = shared.step.ranked.everything
+                                  ? first_block_ + p
+                                  : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
         if (block == tail) continue;
-        const SlotPool::Grant grant = pool.acquire(block_key(residency_->host_block(s, shared.step.layer, h, block)),
-                                                   residency_->partition(shared.step.layer));
+        const SlotPool::Grant grant =
+            pool.acquire(block_key(residency_->host_block(s, shared.step.layer, h, block)),
+                         residency_->partition(shared.step.layer));
         if (grant.slot == SlotPool::kNone)
-          fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld", static_cast<long long>(pool.size()));
+          fail(RIFFLE_NO_SLOT, "no slot is free in a pool of %lld",
+               static_cast<long long>(pool.size()));
         batch.pinned.push_back(grant.slot);
         std::byte* slot = residency_->pool().slots + grant.slot * bytes;
         sources[size_t(h) * widest_ + p - begin] = slot;
@@ -85,17 +91,20 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
       check(gather(copies, n_copies, bytes, device_.limits.n_sm, load_), "loading blocks");
     } else {
       for (int64_t i = 0; i < n_copies; ++i)
-        check(cudaMemcpyAsync(copies[i].dst, copies[i].src, bytes, cudaMemcpyHostToDevice, load_), "loading blocks");
+        check(cudaMemcpyAsync(copies[i].dst, copies[i].src, bytes, cudaMemcpyHostToDevice, load_),
+              "loading blocks");
     }
     loaded_[region]->record(load_);
     check(cudaStreamWaitEvent(*compute_, *loaded_[region]), "loading blocks");
     HostStep host = shared;
     host.sources = sources;
     host.max_positions = widest_;
-    check(attend_positions(host, begin, batch.end, device_.limits, *compute_), "attention of a step");
-    check(verify_rows(host, begin, batch.end, flag_.as<uint32_t>(), ++epoch_, *compute_), "attention's test");
-    check(cudaMemcpyAsync(host_done_.as<int32_t>() + size_t(region) * rows, done_.data(), rows * sizeof(int32_t),
-                          cudaMemcpyDeviceToHost, *compute_),
+    check(attend_positions(host, begin, batch.end, device_.limits, *compute_),
+          "attention of a step");
+    check(verify_rows(host, begin, batch.end, flag_.as<uint32_t>(), ++epoch_, *compute_),
+          "attention's test");
+    check(cudaMemcpyAsync(host_done_.as<int32_t>() + size_t(region) * rows, done_.data(),
+                          rows * sizeof(int32_t), cudaMemcpyDeviceToHost, *compute_),
           "attention's test");
     verified_[region]->record(*compute_);
   } catch (...) {
@@ -110,7 +119,8 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
 bool HostDriven::finish(Batch& batch) {
   const volatile uint32_t* flag = flag_.as<uint32_t>();
   cudaError_t status;
-  while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady) std::this_thread::yield();
+  while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady)
+    std::this_thread::yield();
   check(status, "attention of a step");
   SlotPool& pool = residency_->host_pool();
   // Reverse rank order: the most critical block ends as the most recent.
@@ -120,12 +130,14 @@ bool HostDriven::finish(Batch& batch) {
     pool.unpin(slot);
   }
   batch.pinned.clear();
-  std::copy_n(host_done_.as<int32_t>() + size_t(batch.region) * config_.n_kv_heads, config_.n_kv_heads, done_rows_.begin());
-  return *flag - first_epoch_ <= epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
+  std::copy_n(host_done_.as<int32_t>() + size_t(batch.region) * config_.n_kv_heads,
+              config_.n_kv_heads, done_rows_.begin());
+  return *flag - first_epoch_ <=
+         epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
 }
 
-void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts, int32_t* order,
-                        uint64_t* syncs) {
+void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
+                        int32_t* order, uint64_t* syncs) {
   const int rows = config_.n_kv_heads, m = step.ranked.microbatch;
   const bool progressive = step.ranked.progressive && !step.ranked.everything;
   const int64_t room = residency_->host_room(step.layer);
@@ -134,15 +146,20 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   step.stamp = false;
 
   const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
-  const int64_t unseen = step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
-  first_block_ = step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
-  const int n_forced_most = std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.window_blocks + 1);
+  const int64_t unseen =
+      step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
+  first_block_ =
+      step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
+  const int n_forced_most =
+      std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.window_blocks + 1);
   const int regions = progressive ? lookahead + 2 : 2;
   const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
   const int widest = progressive ? std::max(n_forced_most, m) : piece;
   if (piece < 1 || (progressive && room < int64_t(rows) * (n_forced_most + (lookahead + 1) * m)))
-    fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection%s%s",
-         static_cast<long long>(residency_->slots()), residency_->notice().empty() ? "" : "; the host drives it because ",
+    fail(RIFFLE_NO_SLOT,
+         "a pool of %lld slots is too small for one iteration of this selection%s%s",
+         static_cast<long long>(residency_->slots()),
+         residency_->notice().empty() ? "" : "; the host drives it because ",
          residency_->notice().c_str());
   prepare(step, widest, regions);
   step.scratch = scratch_.data();
@@ -156,7 +173,8 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   done_rows_.assign(rows, 0);
   int known = progressive ? n_forced_most + kRankAhead * m : n_blocks;
   check(rank_rows(host, known, device_.limits, *compute_), "ranking blocks");
-  check(cudaMemcpyAsync(host_counts_.data(), counts_.data(), rows * 2 * sizeof(int32_t), cudaMemcpyDeviceToHost, *compute_),
+  check(cudaMemcpyAsync(host_counts_.data(), counts_.data(), rows * 2 * sizeof(int32_t),
+                        cudaMemcpyDeviceToHost, *compute_),
         "reading a ranking");
   known = std::min(known, n_blocks);
   fetch_order(host, known);
@@ -199,7 +217,9 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   }
   for (int h = 0; order && h < rows; ++h)
     for (int p = 0; p < std::min(n_total_, known); ++p)
-      order[h * step.max_blocks + p] = step.ranked.everything ? first_block_ + p : host_order_.as<int32_t>()[h * step.max_blocks + p];
+      order[h * step.max_blocks + p] = step.ranked.everything
+                                           ? first_block_ + p
+                                           : host_order_.as<int32_t>()[h * step.max_blocks + p];
 }
 
 }  // namespace riffle::cuda

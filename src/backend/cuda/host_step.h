@@ -1,6 +1,7 @@
-// Decode attention driven by the host: pipelined PSA as the paper has it (algorithms.md 2.3). The host ranks ahead, gives
-// slots, streams missing blocks in on a stream of their own, and stops when it sees the verifying kernel's flag. Kept
-// beside the device-side way as its reference, and for what that cannot do (FIFO, pools per layer, pageable host memory).
+// Decode attention driven by the host: pipelined PSA as the paper has it (algorithms.md 2.3). The
+// host ranks ahead, gives slots, streams missing blocks in on a stream of their own, and stops when
+// it sees the verifying kernel's flag. Kept beside the device-side way as its reference, and for
+// what that cannot do (FIFO, pools per layer, pageable host memory).
 #pragma once
 #include <deque>
 #include <vector>
@@ -12,17 +13,21 @@ namespace riffle::cuda {
 
 class HostDriven {
  public:
-  HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute, CudaResidency* residency);
+  HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+             CudaResidency* residency);
 
   struct Counts {
     int lookups = 0, misses = 0;
   };
-  // One sequence and layer. step: for n = 1; its pool, scratch, order and counts are not used. counts: [n_kv_heads]. order
-  // (may be null): [n_kv_heads][max_blocks], host memory. Adds the events that the host waited for to syncs.
-  void attend(DecodeStep step, const SequenceKv& sequence, int lookahead, Counts* counts, int32_t* order, uint64_t* syncs);
+  // One sequence and layer. step: for n = 1; its pool, scratch, order and counts are not used.
+  // counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory. Adds the
+  // events that the host waited for to syncs.
+  void attend(DecodeStep step, const SequenceKv& sequence, int lookahead, Counts* counts,
+              int32_t* order, uint64_t* syncs);
 
  private:
-  // Positions [begin, end) of every row on their way: their slots are pinned until the kernels have read them.
+  // Positions [begin, end) of every row on their way: their slots are pinned until the kernels have
+  // read them.
   struct Batch {
     int begin = 0, end = 0, region = 0;
     std::vector<int32_t> pinned;
@@ -30,7 +35,8 @@ class HostDriven {
 
   void prepare(const DecodeStep& step, int widest, int regions);
   void fetch_order(const HostStep& host, int known);
-  Batch issue(const HostStep& host, const SequenceKv& sequence, int begin, int end, int region, Counts* counts);
+  Batch issue(const HostStep& host, const SequenceKv& sequence, int begin, int end, int region,
+              Counts* counts);
   bool finish(Batch& batch);  // waits; true if no row is left
 
   const Config& config_;
@@ -39,11 +45,11 @@ class HostDriven {
   Stream* compute_;
   CudaResidency* residency_;
   Stream load_;
-  Buffer scratch_, order_, counts_, done_;            // device
-  Buffer host_order_, host_counts_, flag_;            // pinned
-  Buffer sources_, copies_, host_done_;               // pinned, a part for each region
+  Buffer scratch_, order_, counts_, done_;                 // device
+  Buffer host_order_, host_counts_, flag_;                 // pinned
+  Buffer sources_, copies_, host_done_;                    // pinned, a part for each region
   std::vector<std::unique_ptr<Event>> loaded_, verified_;  // for each region
-  std::vector<int32_t> done_rows_;  // as of the newest test that was seen
+  std::vector<int32_t> done_rows_;                         // as of the newest test that was seen
   int widest_ = 0;
   uint32_t epoch_ = 0, first_epoch_ = 0;
   int n_total_ = 0;

@@ -12,8 +12,9 @@ namespace riffle::cuda {
 
 static constexpr size_t kHugePage = size_t(2) << 20, kSmallestPage = 4096, kSlabsAtOnce = 32;
 static constexpr unsigned kMostThreads = 4;
-// While a slab is being locked (2 ms, up to 20 where the machine's memory is new) most calls of the driver wait, and it hands
-// itself from one that waits to the next: so one slab is locked at a time, and then others' calls have this long.
+// While a slab is being locked (2 ms, up to 20 where the machine's memory is new) most calls of the
+// driver wait, and it hands itself from one that waits to the next: so one slab is locked at a
+// time, and then others' calls have this long.
 static constexpr std::chrono::milliseconds kBetweenLocks(2);
 static constexpr uint64_t kLeftToOthers = uint64_t(64) << 20;
 
@@ -24,7 +25,8 @@ static size_t space(size_t bytes) { return (bytes + 2 * kHugePage - 1) / kHugePa
 static std::byte* map(size_t bytes) {
   const size_t whole = bytes + kHugePage;
   // Not reserved: most of it will only be used later, or never.
-  void* area = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* area = mmap(nullptr, whole, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(area);
   const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
@@ -57,7 +59,8 @@ PinnedSlabs::~PinnedSlabs() {
   if (next_ != end_) munmap(next_, end_ - next_);
 }
 
-// With the mutex held. Mapping waits while a slab is being locked, so it is done for many slabs at a time.
+// With the mutex held. Mapping waits while a slab is being locked, so it is done for many slabs at
+// a time.
 std::byte* PinnedSlabs::add(size_t bytes, bool spare) {
   const size_t each = space(bytes);
   if (size_t(end_ - next_) < each) {
@@ -112,7 +115,9 @@ void PinnedSlabs::prepare(size_t bytes, size_t count) {
 
 void PinnedSlabs::wait_all() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried(); }); });
+  changed_.wait(lock, [&] {
+    return std::all_of(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.tried(); });
+  });
 }
 
 void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
@@ -127,13 +132,15 @@ void PinnedSlabs::give_back(std::byte* data, size_t bytes) {
   munmap(data, space(bytes));
 }
 
-void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n, std::vector<std::byte*>& slabs) {
+void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n,
+                               std::vector<std::byte*>& slabs) {
   const std::lock_guard lock(mutex_);
   auto slab = slabs_.end();
   for (size_t i = 0; i < n; ++i) {  // neighbours in the list mostly are in one slab
     if (slab != slabs_.end() && slab->holds(blocks[i])) continue;
     slab = find(blocks[i]);
-    if (!slab->tried() && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end()) slabs.push_back(slab->data);
+    if (!slab->tried() && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end())
+      slabs.push_back(slab->data);
   }
 }
 
@@ -141,7 +148,9 @@ bool PinnedSlabs::wait(std::vector<std::byte*>& slabs) {
   std::unique_lock lock(mutex_);
   for (const std::byte* data : slabs) find(data)->wanted = true;
   if (!slabs.empty()) changed_.notify_all();
-  changed_.wait(lock, [&] { return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried(); }); });
+  changed_.wait(lock, [&] {
+    return std::all_of(slabs.begin(), slabs.end(), [&](auto* data) { return find(data)->tried(); });
+  });
   slabs.clear();
   return failed_.empty();
 }
@@ -165,23 +174,27 @@ std::string PinnedSlabs::failed() {
   return failed_;
 }
 
-// Has the system make the pages, by writing 0 where 0 is (a read would only map the page of zeroes). The call for that,
-// MADV_POPULATE_WRITE, would keep whoever maps memory waiting, the driver too; a fault does not.
+// Has the system make the pages, by writing 0 where 0 is (a read would only map the page of
+// zeroes). The call for that, MADV_POPULATE_WRITE, would keep whoever maps memory waiting, the
+// driver too; a fault does not.
 static void touch(std::byte* data, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kSmallestPage) {
     unsigned char expected = 0;
-    std::atomic_ref(reinterpret_cast<unsigned char&>(data[at])).compare_exchange_strong(expected, 0);
+    std::atomic_ref(reinterpret_cast<unsigned char&>(data[at]))
+        .compare_exchange_strong(expected, 0);
   }
 }
 
 bool PinnedSlabs::awaited(Slab::Stage from) const {
-  return std::any_of(slabs_.begin(), slabs_.end(), [&](const Slab& s) { return s.wanted && s.stage >= from && !s.tried(); });
+  return std::any_of(slabs_.begin(), slabs_.end(),
+                     [&](const Slab& s) { return s.wanted && s.stage >= from && !s.tried(); });
 }
 
 // Of those whose pages are there, one that somebody waits for goes first.
 void PinnedSlabs::begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data) {
   find(data)->stage = Slab::Stage::Touched;
-  changed_.wait(lock, [&] { return !locking_ && (find(data)->wanted || !awaited(Slab::Stage::Touched)); });
+  changed_.wait(
+      lock, [&] { return !locking_ && (find(data)->wanted || !awaited(Slab::Stage::Touched)); });
   locking_ = true;
 }
 void PinnedSlabs::end_locking(std::unique_lock<std::mutex>& lock) {
@@ -197,8 +210,11 @@ void PinnedSlabs::run() {
     // What somebody waits for goes first, a spare last.
     auto next = slabs_.end();
     changed_.wait(lock, [&] {
-      const auto rank = [](const Slab& s) { return s.stage != Slab::Stage::Fresh ? 3 : s.wanted ? 0 : s.spare ? 2 : 1; };
-      next = std::min_element(slabs_.begin(), slabs_.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
+      const auto rank = [](const Slab& s) {
+        return s.stage != Slab::Stage::Fresh ? 3 : s.wanted ? 0 : s.spare ? 2 : 1;
+      };
+      next = std::min_element(slabs_.begin(), slabs_.end(),
+                              [&](auto& a, auto& b) { return rank(a) < rank(b); });
       if (next != slabs_.end() && rank(*next) == 3) next = slabs_.end();
       return stop_ || next != slabs_.end();
     });
@@ -231,7 +247,8 @@ void PinnedSlabs::run() {
     } else if (status != cudaSuccess && failed_.empty()) {
       failed_ = "refused";
       try {
-        if (!refuse_) failed_ = format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
+        if (!refuse_)
+          failed_ = format("%s (%s)", cudaGetErrorName(status), cudaGetErrorString(status));
       } catch (const std::bad_alloc&) {  // then without the reason
       }
     }

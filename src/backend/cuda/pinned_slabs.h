@@ -1,9 +1,10 @@
-// Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it for the pages themselves,
-// so take() hands out the addresses at once and threads lock them, in the order taken, while the prompt is being computed;
-// whoever needs a slab locked waits for it, and for no other.
-// prepare() has them locked before they are needed: the next one while decoding, a whole prompt's while another is read.
-// Where the system refuses to lock more (limits, other programs), slabs stay pageable and failed() says so: copies still
-// work, but kernels cannot reach such memory.
+// Slabs of page-locked memory for the host store. Locking 8 GiB takes a second or more, most of it
+// for the pages themselves, so take() hands out the addresses at once and threads lock them, in the
+// order taken, while the prompt is being computed; whoever needs a slab locked waits for it, and
+// for no other. prepare() has them locked before they are needed: the next one while decoding, a
+// whole prompt's while another is read. Where the system refuses to lock more (limits, other
+// programs), slabs stay pageable and failed() says so: copies still work, but kernels cannot reach
+// such memory.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -25,19 +26,20 @@ class PinnedSlabs : public SlabSource {
   ~PinnedSlabs() override;
 
   size_t slab_bytes() const override { return size_t(64) << 20; }
-  // No two slabs are neighbours in memory: a copy must not cross from one locked range into another. Null also where locking
-  // it would take the last of the memory that there is.
+  // No two slabs are neighbours in memory: a copy must not cross from one locked range into
+  // another. Null also where locking it would take the last of the memory that there is.
   std::byte* take(size_t bytes) override;
   void give_back(std::byte* slab, size_t bytes) override;
 
-  // Locks `count` slabs that the next calls of take() for so many bytes will get, less those that are there already.
+  // Locks `count` slabs that the next calls of take() for so many bytes will get, less those that
+  // are there already.
   void prepare(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
   // Appends the slabs that hold these blocks and are not locked or refused yet, once each.
   void add_unlocked(const std::byte* const* blocks, size_t n, std::vector<std::byte*>& slabs);
-  // Waits until these slabs are locked (or refused): they go before all others. Empties the list. False: some slab, of these
-  // or others, has been refused.
+  // Waits until these slabs are locked (or refused): they go before all others. Empties the list.
+  // False: some slab, of these or others, has been refused.
   bool wait(std::vector<std::byte*>& slabs);
   // Waits for all slabs, those that were prepared too.
   void wait_all();
@@ -51,27 +53,36 @@ class PinnedSlabs : public SlabSource {
     std::byte* data;
     size_t bytes;
     bool spare;  // not taken yet
-    enum class Stage { Fresh, Busy, Touched, Tried } stage = Stage::Fresh;  // Busy: a thread has it, Touched: it has pages
+    enum class Stage {
+      Fresh,
+      Busy,
+      Touched,
+      Tried
+    } stage = Stage::Fresh;  // Busy: a thread has it, Touched: it has pages
     bool wanted = false, locked = false;
     bool tried() const { return stage == Stage::Tried; }  // locked, or refused
-    bool holds(const std::byte* p) const { return !std::less<>()(p, data) && std::less<>()(p, data + bytes); }
+    bool holds(const std::byte* p) const {
+      return !std::less<>()(p, data) && std::less<>()(p, data + bytes);
+    }
   };
   void run();
-  bool awaited(Slab::Stage from) const;  // whether somebody waits for a slab that is at least so far
+  bool awaited(
+      Slab::Stage from) const;  // whether somebody waits for a slab that is at least so far
   void begin_locking(std::unique_lock<std::mutex>& lock, std::byte* data);
   void end_locking(std::unique_lock<std::mutex>& lock);
-  std::byte* add(size_t bytes, bool spare);  // null: there is no memory for it
-  uint64_t promised() const;  // bytes that have no pages yet
+  std::byte* add(size_t bytes, bool spare);                // null: there is no memory for it
+  uint64_t promised() const;                               // bytes that have no pages yet
   std::deque<Slab>::iterator find(const std::byte* data);  // any byte of a slab's
 
   const MemoryLimits limits_;
   int ordinal_;
-  bool refuse_, stop_ = false, locking_ = false;  // locking_: a thread locks a slab, or has just done so
+  bool refuse_, stop_ = false,
+                locking_ = false;  // locking_: a thread locks a slab, or has just done so
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slab> slabs_;
   std::byte *next_ = nullptr, *end_ = nullptr;  // address space for further slabs
-  bool spare_refused_ = false;  // no more are prepared
+  bool spare_refused_ = false;                  // no more are prepared
   std::string failed_;
   std::vector<std::thread> threads_;
 };

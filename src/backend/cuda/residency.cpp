@@ -6,22 +6,36 @@
 
 namespace riffle::cuda {
 
-uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
-                       int64_t n_ctx) {
+uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec,
+                       bool codes, bool votes, int64_t n_ctx) {
   const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
-  const uint64_t coded = codes ? n * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) + 256 : 0;
-  const uint64_t voted = votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  // Stamps of last use, too, though they are taken only when working sets are counted: beside the digests they are 1%. Two page
-  // tables: its own, and one that it may have from a session that has ended (forks).
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + 2 * sizeof(int32_t) + sizeof(void*) +
-              sizeof(uint32_t)) +
-         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) + 9 * 256;
+  const uint64_t coded =
+      codes ? n * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) + 256
+            : 0;
+  const uint64_t voted =
+      votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
+  // Stamps of last use, too, though they are taken only when working sets are counted: beside the
+  // digests they are 1%. Two page tables: its own, and one that it may have from a session that has
+  // ended (forks).
+  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + 2 * sizeof(int32_t) +
+              sizeof(void*) + sizeof(uint32_t)) +
+         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) +
+         9 * 256;
 }
 
-CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
-                             KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options)
-    : config_(config), device_(device), heap_(heap), compute_(compute), store_(store), slabs_(slabs),
-      evict_(options.evict), host_mem_(options.host_mem), per_layer_(options.pool_per_layer), must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
+CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
+                             Stream* compute, KvStore* store, PinnedSlabs* slabs,
+                             const CudaBackendOptions& options)
+    : config_(config),
+      device_(device),
+      heap_(heap),
+      compute_(compute),
+      store_(store),
+      slabs_(slabs),
+      evict_(options.evict),
+      host_mem_(options.host_mem),
+      per_layer_(options.pool_per_layer),
+      must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
   const int64_t n_slots = options.slots;
   const BlockLayout& l = store->layout();
   layout_.type = static_cast<KvType>(l.type);
@@ -49,7 +63,9 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   pool_.now = counters_.as<uint32_t>() + 2;
   check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
   reset_pool();
-  if (options.residency == RIFFLE_RESIDENCY_HOST || options.no_pin || evict_ != EvictPolicy::Lru || per_layer_) use_host_pool();
+  if (options.residency == RIFFLE_RESIDENCY_HOST || options.no_pin || evict_ != EvictPolicy::Lru ||
+      per_layer_)
+    use_host_pool();
 }
 
 void CudaResidency::use_host_pool() {
@@ -58,17 +74,21 @@ void CudaResidency::use_host_pool() {
 
 void CudaResidency::reset_pool() {
   const std::vector<unsigned long long> words(pool_.n_slots, kFreeWord);
-  check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]), cudaMemcpyHostToDevice, *compute_),
+  check(cudaMemcpyAsync(pool_.words, words.data(), words.size() * sizeof(words[0]),
+                        cudaMemcpyHostToDevice, *compute_),
         "clearing the slot pool");
-  check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_), "clearing the slot pool");
+  check(cudaMemsetAsync(counters_.data(), 0, counters_.size(), *compute_),
+        "clearing the slot pool");
   for (PageTable* t : page_tables_)
-    check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_), "clearing a page table");
+    check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_),
+          "clearing a page table");
   compute_->wait("clearing the slot pool");
   steps_ = 0;
 }
 
 void CudaResidency::age_pool() {
-  check(select_victims(pool_, victims_scratch_.data(), *compute_), "choosing the slots that may be reused");
+  check(select_victims(pool_, victims_scratch_.data(), *compute_),
+        "choosing the slots that may be reused");
 }
 
 StepSequence CudaResidency::describe(const SequenceKv& s) const {
@@ -101,7 +121,11 @@ SequenceKv CudaResidency::create(int64_t n_ctx, const DigestSpec& spec) {
 
 std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   if (free_tables_.empty()) {
-    if (next_table_ == kMaxTables) fail(RIFFLE_OUT_OF_MEMORY, "more than %d page tables (sessions, and those whose blocks forks still hold) on one GPU", kMaxTables);
+    if (next_table_ == kMaxTables)
+      fail(
+          RIFFLE_OUT_OF_MEMORY,
+          "more than %d page tables (sessions, and those whose blocks forks still hold) on one GPU",
+          kMaxTables);
     free_tables_.reserve(next_table_ + 1);  // release never allocates
     free_tables_.push_back(next_table_++);
   }
@@ -111,7 +135,8 @@ std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
   page_tables_.reserve(page_tables_.size() + 1);
   int32_t* at = table->entries.as<int32_t>();
   check(cudaMemsetAsync(at, 0xff, table->entries.size(), *compute_), "clearing a page table");
-  check(cudaMemcpyAsync(pool_.page_tables + table->index, &at, sizeof at, cudaMemcpyHostToDevice, *compute_),
+  check(cudaMemcpyAsync(pool_.page_tables + table->index, &at, sizeof at, cudaMemcpyHostToDevice,
+                        *compute_),
         "entering a page table");
   compute_->wait("entering a page table");
   page_tables_.push_back(table.get());
@@ -121,13 +146,14 @@ std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
 
 void CudaResidency::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
   if (hosted()) return;
-  check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(), int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks,
-                      from_block, *compute_),
+  check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
+                      int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks, from_block,
+                      *compute_),
         "forgetting blocks");
 }
 
-// One holder less; with the last one all its blocks leave the pool, and another table may have its number. Throws nothing: if
-// the device is lost, so is what it held.
+// One holder less; with the last one all its blocks leave the pool, and another table may have its
+// number. Throws nothing: if the device is lost, so is what it held.
 void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_blocks) {
   if (!table) return;
   if (table.use_count() == 1) {
@@ -143,7 +169,8 @@ void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_block
   table.reset();
 }
 
-// A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names, those with the first one.
+// A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names,
+// those with the first one.
 void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
   if (hosted() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
   if (from.prefix_blocks > 0) {
@@ -156,7 +183,8 @@ void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_
   }
 }
 
-// The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what follows under another name.
+// The sequence keeps its first n_blocks. What its forks find in its own table stays; it writes what
+// follows under another name.
 void CudaResidency::cut_tables(CudaSequence& d, int64_t n_blocks) {
   d.prefix_blocks = std::min(d.prefix_blocks, n_blocks);
   if (d.prefix_blocks == 0) release(d.prefix, d.max_blocks);
@@ -179,12 +207,17 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
   d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
-  d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes, "a session's newest blocks");
-  d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t), "a session's history");
-  d->addresses = riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
+  d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
+                         "a session's newest blocks");
+  d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t),
+                            "a session's history");
+  d->addresses =
+      riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");
   sequences_.reserve(sequences_.size() + 1);
-  check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_), "clearing a session's history");
-  check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_), "clearing a session's blocks");
+  check(cudaMemsetAsync(d->expected.data(), 0, d->expected.size(), *compute_),
+        "clearing a session's history");
+  check(cudaMemsetAsync(d->tails.data(), 0, d->tails.size(), *compute_),
+        "clearing a session's blocks");
   d->own = make_table(d->max_blocks);  // and waits
   sequences_.push_back(d.get());
   s.device = std::move(d);
@@ -196,7 +229,9 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
   compute_->wait("flushing KV");  // full blocks are on their way to the host
-  if (f.tail_here && n_tokens % layout_.block_size != 0 && block == from.n_tokens / layout_.block_size) move_tails(from, true);
+  if (f.tail_here && n_tokens % layout_.block_size != 0 &&
+      block == from.n_tokens / layout_.block_size)
+    move_tails(from, true);
   SequenceKv s = store_->fork(from, n_tokens, n_ctx);
   try {
     open(s, n_ctx);
@@ -219,7 +254,8 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
 void CudaResidency::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (reading_ == &d) reading_ = nullptr;
-  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it held.
+  // Nothing may be on its way to or from this memory. Errors: the device is lost, and so is what it
+  // held.
   cudaStreamSynchronize(flush_);
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
@@ -245,7 +281,8 @@ void CudaResidency::drop_from_host_pool(const SequenceKv& s, int64_t from_block)
       if (!store_->shared(h.blocks[b])) host_pool_->drop(block_key(h.blocks[b]));
 }
 
-// The block that will be written next may be in the host's pool as another sequence's that held it too.
+// The block that will be written next may be in the host's pool as another sequence's that held it
+// too.
 void CudaResidency::drop_next(const SequenceKv& s) {
   const size_t block = s.n_tokens / layout_.block_size;
   for (const HeadKv& h : s.heads)
@@ -259,7 +296,8 @@ void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   store_->reserve(s, n_tokens);
   if (hosted() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
-  // Locking a slab takes longer than a step, so the next one is got ready when the last is half used.
+  // Locking a slab takes longer than a step, so the next one is got ready when the last is half
+  // used.
   const uint64_t taken = slabs_->taken_bytes(), slab = std::max<uint64_t>(slabs_->slab_bytes(), 1);
   uint64_t most = sequences_.size() * session_host_bytes_;
   if (host_mem_) most = std::min(most, host_mem_);
@@ -276,7 +314,8 @@ void CudaResidency::expect(int64_t n_blocks) {
 
 void CudaResidency::learn_addresses(SequenceKv& s) {
   CudaSequence& d = on_device(s);
-  const int64_t blocks = static_cast<int64_t>(s.heads[0].blocks.size()), first = d.known_blocks, n = blocks - first;
+  const int64_t blocks = static_cast<int64_t>(s.heads[0].blocks.size()), first = d.known_blocks,
+                n = blocks - first;
   if (n <= 0) return;
   std::vector<std::byte*> many;
   std::byte** addresses = d.addresses.as<std::byte*>();
@@ -292,10 +331,12 @@ void CudaResidency::learn_addresses(SequenceKv& s) {
     many.resize(s.heads.size() * n);
     addresses = many.data();
   }
-  for (size_t h = 0; h < s.heads.size(); ++h) std::copy_n(s.heads[h].blocks.begin() + first, n, addresses + h * n);
+  for (size_t h = 0; h < s.heads.size(); ++h)
+    std::copy_n(s.heads[h].blocks.begin() + first, n, addresses + h * n);
   slabs_->add_unlocked(addresses, s.heads.size() * n, d.unlocked);
-  check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*), addresses,
-                          n * sizeof(std::byte*), n * sizeof(std::byte*), s.heads.size(), cudaMemcpyHostToDevice, *compute_),
+  check(cudaMemcpy2DAsync(d.host_table.as<std::byte*>() + first, d.max_blocks * sizeof(std::byte*),
+                          addresses, n * sizeof(std::byte*), n * sizeof(std::byte*), s.heads.size(),
+                          cudaMemcpyHostToDevice, *compute_),
         "entering host blocks");
   if (n == 1) d.entered.record(*compute_);
   else compute_->wait("entering host blocks");
@@ -314,7 +355,8 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   forget_votes(d);
   compute_->wait("forgetting blocks");
   store_->truncate(s, n_tokens);
-  d.known_blocks = std::min(d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
+  d.known_blocks = std::min(
+      d.known_blocks, block);  // the last one's may change before it is written: KvStore::make_own
 }
 
 // The newest blocks of every layer and head between the tails and the host store.
@@ -327,13 +369,15 @@ void CudaResidency::move_tails(SequenceKv& s, bool to_host) {
     std::byte* host = s.heads[i].blocks[block];
     host_copies_[i] = to_host ? Copy{tail, host} : Copy{host, tail};
   }
-  std::vector<std::byte*> unlocked;  // of these alone: a prompt that was just begun may have many more
+  std::vector<std::byte*>
+      unlocked;  // of these alone: a prompt that was just begun may have many more
   for (const HeadKv& h : s.heads) slabs_->add_unlocked(&h.blocks[block], 1, unlocked);
   if (slabs_->wait(unlocked)) {
     run_gather(*compute_);
   } else {
     for (const Copy& c : host_copies_)
-      check(cudaMemcpyAsync(c.dst, c.src, layout_.block_bytes, cudaMemcpyDefault, *compute_), "moving newest blocks");
+      check(cudaMemcpyAsync(c.dst, c.src, layout_.block_bytes, cudaMemcpyDefault, *compute_),
+            "moving newest blocks");
   }
   compute_->wait("moving newest blocks");
   (to_host ? counters.flushed_bytes : counters.loaded_bytes) += n * layout_.block_bytes;
@@ -347,8 +391,8 @@ void CudaResidency::park(SequenceKv& s) {
 
 std::string CudaResidency::why_not_pinned() const {
   if (slabs_->refuses()) return "host memory is left pageable (no_pin)";
-  return format("the system does not let riffle pin %.1f MiB of host memory (%s)", double(store_->host_bytes()) / (1 << 20),
-                slabs_->failed().c_str());
+  return format("the system does not let riffle pin %.1f MiB of host memory (%s)",
+                double(store_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }
 
 // The host takes over if the system has refused to pin memory, or it is an error.
@@ -374,7 +418,8 @@ void CudaResidency::try_pinning(SequenceKv& s) {
 
 void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   const DeviceScope on(device_.ordinal);
-  // What a prompt that is being read has been promised may still be on its way: a step waits for its own sequences' alone.
+  // What a prompt that is being read has been promised may still be on its way: a step waits for
+  // its own sequences' alone.
   for (size_t i = 0; i < n; ++i) slabs_->wait(on_device(*sequences[i]).unlocked);
   settle_pinning();
   for (size_t i = 0; i < n; ++i) {
@@ -409,8 +454,9 @@ void CudaResidency::commit(SequenceKv& s) {
   check(seal_tails(seal, *compute_), "sealing full blocks");
   if (!seal.to_host) {
     for (size_t i = 0; i < s.heads.size(); ++i)
-      check(cudaMemcpyAsync(s.heads[i].blocks[seal.block], d.tails.as<std::byte>() + i * layout_.block_bytes,
-                            layout_.block_bytes, cudaMemcpyDeviceToHost, *compute_),
+      check(cudaMemcpyAsync(s.heads[i].blocks[seal.block],
+                            d.tails.as<std::byte>() + i * layout_.block_bytes, layout_.block_bytes,
+                            cudaMemcpyDeviceToHost, *compute_),
             "flushing KV");
     compute_->wait("flushing KV");
   }
@@ -428,16 +474,20 @@ void CudaResidency::run_gather(const Stream& stream) {
     copies = heap_->take(bytes, "block descriptors");
   }
   // From pageable memory: the call returns when it has been read.
-  check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream), "moving blocks");
-  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes, device_.limits.n_sm, stream),
+  check(cudaMemcpyAsync(copies.data(), host_copies_.data(), bytes, cudaMemcpyHostToDevice, stream),
+        "moving blocks");
+  check(gather(copies.as<Copy>(), static_cast<int64_t>(host_copies_.size()), layout_.block_bytes,
+               device_.limits.n_sm, stream),
         "moving blocks");
 }
 
-void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
-                                std::byte* device, int64_t head_stride, bool to_host, const Stream& stream) {
+void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first,
+                                int64_t last, std::byte* device, int64_t head_stride, bool to_host,
+                                const Stream& stream) {
   if (last <= first) return;
   const char* what = to_host ? "flushing KV" : "loading KV";
-  constexpr int64_t kLongRun = 256 << 10;  // bytes at which a copy of its own is as fast as the link
+  constexpr int64_t kLongRun = 256
+                               << 10;  // bytes at which a copy of its own is as fast as the link
   const auto next_run = [&](const std::vector<std::byte*>& blocks, int64_t b) {
     int64_t end = b + 1;
     while (end < last && blocks[end] == blocks[end - 1] + layout_.block_bytes) ++end;
@@ -448,7 +498,8 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
   for (int h = 0; h < n_heads; ++h) {
     const auto& host = store_->head(s, layer, head + h).blocks;
     for (int64_t b = first; b < last; b = next_run(host, b)) ++runs;
-    if (!on_device(s).unlocked.empty()) slabs_->add_unlocked(host.data() + first, last - first, unlocked);
+    if (!on_device(s).unlocked.empty())
+      slabs_->add_unlocked(host.data() + first, last - first, unlocked);
   }
   const bool locked = slabs_->wait(unlocked);
   const int64_t blocks = (last - first) * n_heads;
@@ -480,7 +531,8 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   park(s);
   reading_ = s.device.get();
   if (layer == 0) forget_votes(on_device(s));
-  const int64_t n_blocks = store_->layout().blocks(n_total), old = store_->layout().blocks(s.n_tokens);
+  const int64_t n_blocks = store_->layout().blocks(n_total),
+                old = store_->layout().blocks(s.n_tokens);
   const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
   // Two take turns where both fit what is planned for them; what an earlier prompt has left counts.
   const bool pair = 2 * bytes <= layer_room_ && layers_[0].size() < layer_room_ / 2 + 256;
@@ -495,9 +547,10 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
   std::byte* base = memory.as<std::byte>();
   const size_t head_bytes = n_blocks * layout_.block_bytes;
-  // The last blocks are written in part; what lies beyond goes to the host with them and must be numbers.
-  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0, layout_.block_bytes, config_.n_kv_heads,
-                          *compute_),
+  // The last blocks are written in part; what lies beyond goes to the host with them and must be
+  // numbers.
+  check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
+                          layout_.block_bytes, config_.n_kv_heads, *compute_),
         "clearing a layer's KV");
   copy_blocks(s, layer, 0, config_.n_kv_heads, 0, old, base, head_bytes, false, *compute_);
   counters.loaded_bytes += old * config_.n_kv_heads * layout_.block_bytes;
@@ -507,7 +560,8 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
 void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const DeviceScope on(device_.ordinal);
   reading_ = nullptr;
-  const int64_t n_blocks = store_->layout().blocks(n_total), first = s.n_tokens / layout_.block_size;
+  const int64_t n_blocks = store_->layout().blocks(n_total),
+                first = s.n_tokens / layout_.block_size;
   std::byte* base = layers_[turn_].as<std::byte>();
   digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);

@@ -1,5 +1,5 @@
-// Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by itself (struct Pool of
-// kernels/cuda/cuda.h), one layer of KV while prefilling.
+// Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
+// itself (struct Pool of kernels/cuda/cuda.h), one layer of KV while prefilling.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,9 +14,10 @@
 
 namespace riffle::cuda {
 
-// Names blocks in the device's pool: those of one sequence, and of its forks where they are the same.
+// Names blocks in the device's pool: those of one sequence, and of its forks where they are the
+// same.
 struct PageTable {
-  int32_t index = 0;          // in Pool::page_tables
+  int32_t index = 0;  // in Pool::page_tables
   Buffer entries;
   int64_t shared_blocks = 0;  // a fork may find its first so many blocks here
 };
@@ -28,27 +29,28 @@ struct CudaSequence : DeviceKv {
   int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
   Buffer host_table, digests, bound_factor, tails, expected;
-  Buffer votes;              // last selections by vote; empty until a selector wants them
-  Buffer codes;              // INT4 keys; empty until a selector wants them
-  Buffer value_means;        // of blocks; beside the INT4 keys
-  Buffer last_use;           // StepSequence::last_use; empty until a step wants it
-  int counted_window = 0;    // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
+  Buffer votes;        // last selections by vote; empty until a selector wants them
+  Buffer codes;        // INT4 keys; empty until a selector wants them
+  Buffer value_means;  // of blocks; beside the INT4 keys
+  Buffer last_use;     // StepSequence::last_use; empty until a step wants it
+  int counted_window =
+      0;  // Step::working_set of the last step, to which the stamps belong; 0: they mean nothing
   Buffer addresses;          // pinned: of one new block of every head, on their way to host_table
   Event entered;             // ... and they have got there
   bool tail_here = false;    // tails hold the newest, unfilled blocks (else the host store does)
   int64_t known_blocks = 0;  // whose host addresses are in host_table
   std::vector<std::byte*> unlocked;  // slabs of these that nobody has waited for
-  bool stale = false;        // digests are not what the sequence's spec says: they could not be rebuilt
+  bool stale = false;  // digests are not what the sequence's spec says: they could not be rebuilt
 };
 
 // Device bytes of one session of n_ctx tokens.
-uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec, bool codes, bool votes,
-                       int64_t n_ctx);
+uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec,
+                       bool codes, bool votes, int64_t n_ctx);
 
 class CudaResidency : public Residency {
  public:
-  CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute, KvStore* store,
-                PinnedSlabs* slabs, const CudaBackendOptions& options);
+  CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
+                KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options);
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
@@ -72,15 +74,18 @@ class CudaResidency : public Residency {
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
   uint64_t prefill_held() const override { return layers_[0].size() + layers_[1].size(); }
 
-  // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit, so that flushing overlaps.
+  // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit,
+  // so that flushing overlaps.
   static uint64_t prefill_bytes(uint64_t layer) { return layer <= kSmallLayer ? 2 * layer : layer; }
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
   StepSequence describe(const SequenceKv& sequence) const;
-  // Whether the host decides what is in the slots (host_step.h), asked for or because memory could not be pinned.
+  // Whether the host decides what is in the slots (host_step.h), asked for or because memory could
+  // not be pinned.
   bool hosted() const { return host_pool_ != nullptr; }
-  // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that activate has seen.
+  // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that
+  // activate has seen.
   bool pinned() { return slabs_->failed().empty(); }
   const std::string& notice() const { return notice_; }
   // Whether the device has to decide residency: steps fail where memory cannot be pinned.
@@ -90,11 +95,14 @@ class CudaResidency : public Residency {
   void try_pinning(SequenceKv& sequence);
   // Why pinned() is false.
   std::string why_not_pinned() const;
-  uint64_t waits() const { return flush_.waits() + event_waits_; }  // beside those of the compute stream
+  uint64_t waits() const {
+    return flush_.waits() + event_waits_;
+  }  // beside those of the compute stream
   SlotPool& host_pool() { return *host_pool_; }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   int64_t host_room(int layer) const {
-    return host_pool_->partition_size(partition(layer)) - host_pool_->partition_pinned(partition(layer));
+    return host_pool_->partition_size(partition(layer)) -
+           host_pool_->partition_pinned(partition(layer));
   }
   const std::byte* host_block(const SequenceKv& s, int layer, int head, int64_t block) const {
     return store_->head(s, layer, head).blocks[block];
@@ -106,9 +114,15 @@ class CudaResidency : public Residency {
  private:
   static constexpr uint64_t kSmallLayer = uint64_t(256) << 20;
 
-  static CudaSequence& on_device(const SequenceKv& s) { return static_cast<CudaSequence&>(*s.device); }
-  int64_t head_index(int layer, int head) const { return int64_t(layer) * config_.n_kv_heads + head; }
-  int64_t entries(int64_t max_blocks) const { return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks; }  // of all heads
+  static CudaSequence& on_device(const SequenceKv& s) {
+    return static_cast<CudaSequence&>(*s.device);
+  }
+  int64_t head_index(int layer, int head) const {
+    return int64_t(layer) * config_.n_kv_heads + head;
+  }
+  int64_t entries(int64_t max_blocks) const {
+    return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks;
+  }  // of all heads
   void open(SequenceKv& s, int64_t n_ctx);
   std::shared_ptr<PageTable> make_table(int64_t max_blocks);
   void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
@@ -121,7 +135,9 @@ class CudaResidency : public Residency {
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
   int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
   int64_t mean_bytes() const { return int64_t(layout_.head_dim) * 2; }
-  int64_t votes_bytes(int64_t max_blocks) const { return vote_bytes(int64_t(config_.n_heads) * layout_.head_dim, max_blocks); }
+  int64_t votes_bytes(int64_t max_blocks) const {
+    return vote_bytes(int64_t(config_.n_heads) * layout_.head_dim, max_blocks);
+  }
   void forget_votes(CudaSequence& d);
   void reset_pool();
   void use_host_pool();
@@ -130,13 +146,15 @@ class CudaResidency : public Residency {
   void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
-  // Copies blocks [first, last) of n_heads heads of a layer between the host store and device memory, where head h's lie one
-  // after the other from device + h * head_stride. Neighbouring host blocks go in one copy; where there are few, one kernel
-  // moves all blocks (SparseServe's FlashH2D and FlashD2H, whose staging buffer and scattering threads this does without).
-  void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last, std::byte* device,
-                   int64_t head_stride, bool to_host, const Stream& stream);
+  // Copies blocks [first, last) of n_heads heads of a layer between the host store and device
+  // memory, where head h's lie one after the other from device + h * head_stride. Neighbouring host
+  // blocks go in one copy; where there are few, one kernel moves all blocks (SparseServe's FlashH2D
+  // and FlashD2H, whose staging buffer and scattering threads this does without).
+  void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
+                   std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(const Stream& stream);
-  void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base, int64_t n_blocks);
+  void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
+                    int64_t n_blocks);
 
   const Config& config_;
   DeviceInfo device_;
@@ -161,13 +179,14 @@ class CudaResidency : public Residency {
 
   // Prefill: a layer's KV, and the one before, which may still be on its way to the host.
   Buffer layers_[2];
-  uint64_t layer_room_;  // for both
+  uint64_t layer_room_;          // for both
   uint64_t session_host_bytes_;  // of host memory, for n_ctx tokens
   Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;
-  const DeviceKv* reading_ = nullptr;  // the sequence whose prompt's layer is in layers_[turn_], unfinished
-  Buffer copies_[2];      // device: descriptors of gather, for each of two streams
+  const DeviceKv* reading_ =
+      nullptr;        // the sequence whose prompt's layer is in layers_[turn_], unfinished
+  Buffer copies_[2];  // device: descriptors of gather, for each of two streams
   std::vector<Copy> host_copies_;
 };
 

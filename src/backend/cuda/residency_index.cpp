@@ -4,28 +4,32 @@
 
 namespace riffle::cuda {
 
-void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
-                                 int64_t n_blocks) {
+void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last,
+                                 const std::byte* base, int64_t n_blocks) {
   if (last <= first) return;
   CudaSequence& d = on_device(s);
   const int64_t stride = store_->digest_stride(s.spec), entry = head_index(layer, 0) * d.max_blocks;
-  check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_, static_cast<DigestKind>(s.spec.kind),
-                      s.spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
+  check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                      static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
+                      d.digests.as<uint16_t>() + entry * stride, stride,
                       d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
         "building digests");
   if (d.codes.size() == 0) return;
-  check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_, d.codes.as<std::byte>() + entry * code_bytes(),
-                    d.max_blocks, *compute_),
+  check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                    d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
         "coding keys");
-  check(mean_values(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                    d.value_means.as<uint16_t>() + entry * config_.head_dim, d.max_blocks, *compute_),
-        "taking mean values");
+  check(
+      mean_values(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                  d.value_means.as<uint16_t>() + entry * config_.head_dim, d.max_blocks, *compute_),
+      "taking mean values");
 }
 
 // Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
 std::byte* CudaResidency::head_room(const SequenceKv& s) {
   if (reading_)
-    fail(RIFFLE_BAD_ARGUMENT, "the session needs other digests or codes first, which is not possible while a scheduler is inside a layer of a prompt");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "the session needs other digests or codes first, which is not possible while a scheduler "
+         "is inside a layer of a prompt");
   const size_t bytes = size_t(s.n_tokens / layout_.block_size) * layout_.block_bytes;
   flush_.wait("flushing KV");
   for (Buffer& b : layers_)
@@ -36,7 +40,8 @@ std::byte* CudaResidency::head_room(const SequenceKv& s) {
   return layers_[0].as<std::byte>();
 }
 
-// Whatever may be refused is asked for before anything is changed: then the sequence has the digests that it had.
+// Whatever may be refused is asked for before anything is changed: then the sequence has the
+// digests that it had.
 void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
@@ -66,11 +71,14 @@ void CudaResidency::require_codes(SequenceKv& s) {
     for (int h = 0; h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       check(encode_int4(head, full, 0, full, 1, layout_,
-                        codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(), d.max_blocks, *compute_),
+                        codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(),
+                        d.max_blocks, *compute_),
             "coding keys");
-      check(mean_values(head, full, 0, full, 1, layout_,
-                        means.as<uint16_t>() + head_index(layer, h) * d.max_blocks * config_.head_dim, d.max_blocks, *compute_),
-            "taking mean values");
+      check(
+          mean_values(head, full, 0, full, 1, layout_,
+                      means.as<uint16_t>() + head_index(layer, h) * d.max_blocks * config_.head_dim,
+                      d.max_blocks, *compute_),
+          "taking mean values");
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
@@ -81,13 +89,15 @@ void CudaResidency::require_votes(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.votes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
-  d.votes = heap_->take(config_.n_layers * votes_bytes(d.max_blocks), "a session's last selections");
+  d.votes =
+      heap_->take(config_.n_layers * votes_bytes(d.max_blocks), "a session's last selections");
   forget_votes(d);
 }
 
 // The next step of every layer selects anew.
 void CudaResidency::forget_votes(CudaSequence& d) {
-  if (d.votes.size() > 0) check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
+  if (d.votes.size() > 0)
+    check(cudaMemsetAsync(d.votes.data(), 0, d.votes.size(), *compute_), "forgetting a selection");
 }
 
 void CudaResidency::begin_working_set(SequenceKv& s, int window) {
@@ -96,7 +106,8 @@ void CudaResidency::begin_working_set(SequenceKv& s, int window) {
   if (window > 0 && d.counted_window != window) {
     if (d.last_use.size() == 0)
       d.last_use = heap_->take(entries(d.max_blocks) * sizeof(uint32_t), "a session's working set");
-    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_), "clearing a working set");
+    check(cudaMemsetAsync(d.last_use.data(), 0, d.last_use.size(), *compute_),
+          "clearing a working set");
   }
   d.counted_window = window;
 }
@@ -115,10 +126,11 @@ void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = store_->digest_stride(spec), entry = head_index(layer, h) * d.max_blocks;
-      check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind), spec.with_mean,
-                          d.digests.as<uint16_t>() + entry * stride, stride, d.bound_factor.as<float>() + entry,
-                          d.max_blocks, *compute_),
+      const int64_t stride = store_->digest_stride(spec),
+                    entry = head_index(layer, h) * d.max_blocks;
+      check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind),
+                          spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
+                          d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
             "building digests");
     }
   compute_->wait("building digests");
@@ -129,7 +141,8 @@ void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
 void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
   const CudaSequence& f = on_device(from);
   CudaSequence& t = on_device(to);
-  const int64_t full = to.n_tokens / layout_.block_size, stride = store_->digest_stride(from.spec) * 2;
+  const int64_t full = to.n_tokens / layout_.block_size,
+                stride = store_->digest_stride(from.spec) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
     t.codes = heap_->take(entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
@@ -137,8 +150,9 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
   }
   const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
     if (full > 0)
-      check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(), f.max_blocks * bytes, full * bytes,
-                              to.heads.size(), cudaMemcpyDeviceToDevice, *compute_),
+      check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(),
+                              f.max_blocks * bytes, full * bytes, to.heads.size(),
+                              cudaMemcpyDeviceToDevice, *compute_),
             "copying digests");
   };
   if (!f.stale) {
@@ -149,7 +163,8 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
     copy(f.codes, t.codes, code_bytes());
     copy(f.value_means, t.value_means, mean_bytes());
   }
-  check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(), cudaMemcpyDeviceToDevice, *compute_),
+  check(cudaMemcpyAsync(t.expected.data(), f.expected.data(), t.expected.size(),
+                        cudaMemcpyDeviceToDevice, *compute_),
         "copying a session's history");
 }
 

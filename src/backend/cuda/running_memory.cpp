@@ -5,8 +5,9 @@
 
 namespace riffle::cuda {
 
-static constexpr int64_t kScoreRows = 64;            // as engine/forward.cpp scores a prompt
-static constexpr uint64_t kSlack = uint64_t(1) << 20;  // words and counters, and the roundings of single buffers
+static constexpr int64_t kScoreRows = 64;  // as engine/forward.cpp scores a prompt
+static constexpr uint64_t kSlack =
+    uint64_t(1) << 20;  // words and counters, and the roundings of single buffers
 
 static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
@@ -24,7 +25,8 @@ static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
 uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   const Config& c = model.config;
   const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = o.layout.blocks(n_ctx);
-  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, n_ctx), scored = std::min(kScoreRows, n_ctx);
+  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, n_ctx),
+                scored = std::min(kScoreRows, n_ctx);
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
   const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
   const int64_t rows = std::max(chunk, n);
@@ -63,10 +65,10 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
   step.ranked.top_p = o.token_scores ? 0.5 : 0;
   add(decode_scratch_bytes(step));
-  add(4 * step_rows);                                // arrivals
+  add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
   add(sample_scratch_bytes(n, c.vocab_size));
-  add(4 * c.n_layers * step_rows * blocks);          // a trace: orders
+  add(4 * c.n_layers * step_rows * blocks);                 // a trace: orders
   add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
   // ... driven by the host: one sequence at a time
   step.n = 1;

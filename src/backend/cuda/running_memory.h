@@ -8,7 +8,8 @@
 
 namespace riffle::cuda {
 
-// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights' own kind.
+// What prefill multiplies: f32 KV asks for f32 arithmetic throughout; else 16 bits, of the weights'
+// own kind.
 inline WType operand_type(cpu::KvType kv, WType weight) {
   if (kv == cpu::KvType::F32) return WType::F32;
   return weight == WType::BF16 ? WType::BF16 : WType::F16;
@@ -24,8 +25,9 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   return std::min<int64_t>(rows, std::max<int64_t>(16, kBytes / (cols * size_of(type)) / 16 * 16));
 }
 
-// Device bytes that running takes, at most, beside weights, sessions, slots and the layers of KV that prefill works on: a
-// prompt that fills n_ctx (scored, too), steps of n_sessions together (traced, too), either residency.
+// Device bytes that running takes, at most, beside weights, sessions, slots and the layers of KV
+// that prefill works on: a prompt that fills n_ctx (scored, too), steps of n_sessions together
+// (traced, too), either residency.
 uint64_t running_bytes(const Model& model, const CudaBackendOptions& options);
 
 }  // namespace riffle::cuda

@@ -38,7 +38,8 @@ uint32_t spread(uint32_t bits) {
 // From the 12 bytes of 6-bit scales and minima (cpu/quants.h, scale_min_k) to those of Matrix.
 void regroup_scales(const std::byte* from, std::byte* to) {
   const uint32_t a = word_at(from), b = word_at(from + 4), c = word_at(from + 8);
-  // Groups 0 to 3: bits 0 to 5 of bytes of a and b. 4 to 7: the halves of bytes of c, and bits 6 and 7 of a and b.
+  // Groups 0 to 3: bits 0 to 5 of bytes of a and b. 4 to 7: the halves of bytes of c, and bits 6
+  // and 7 of a and b.
   put(to, (a & 0x0f0f0f0f) | (b & 0x0f0f0f0f) << 4);
   put(to + 4, c);
   constexpr uint32_t kTwo = 0x03030303;
@@ -84,18 +85,22 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
           block += 32;
         }
         for (int pair = 0; pair < 4; ++pair)
-          pair_halves(block + 32 * pair, to.data + 128 * i + 32 * pair, to.data + 128 * i + 32 * pair + 16);
+          pair_halves(block + 32 * pair, to.data + 128 * i + 32 * pair,
+                      to.data + 128 * i + 32 * pair + 16);
         break;
       }
       default: {  // Q6_K: two parts of four groups
         for (int part = 0; part < 2; ++part) {
           std::byte* data = to.data + 128 * i + 64 * part;
-          for (int g = 0; g < 2; ++g) pair_halves(block + 64 * part + 32 * g, data + 16 * g, data + 16 * g + 32);
+          for (int g = 0; g < 2; ++g)
+            pair_halves(block + 64 * part + 32 * g, data + 16 * g, data + 16 * g + 32);
           for (int g = 0; g < 4; ++g)
             for (int half = 0; half < 2; ++half) {
               uint32_t pairs = 0;
               for (int k = 0; k < 4; ++k)
-                pairs |= (word_at(block + 128 + 32 * part + 16 * half + 4 * k) >> 2 * g & 0x03030303u) << 2 * k;
+                pairs |=
+                    (word_at(block + 128 + 32 * part + 16 * half + 4 * k) >> 2 * g & 0x03030303u)
+                    << 2 * k;
               put(to.high + 64 * i + 32 * part + 8 * g + 4 * half, pairs);
             }
         }

@@ -1,4 +1,5 @@
-// Rows of quantised weights from a file's blocks to the device's parts (Matrix in kernels/cuda/cuda.h).
+// Rows of quantised weights from a file's blocks to the device's parts (Matrix in
+// kernels/cuda/cuda.h).
 #pragma once
 #include <cstdint>
 

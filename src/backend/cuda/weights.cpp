@@ -14,13 +14,16 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 uint64_t device_bytes(const Tensor& t) {
   const RowParts row = row_parts(t.type, t.cols);
-  return aligned(t.rows * row.data) + aligned(t.rows * row.scales) + aligned(t.rows * row.high) + aligned(t.rows * row.blocks);
+  return aligned(t.rows * row.data) + aligned(t.rows * row.scales) + aligned(t.rows * row.high) +
+         aligned(t.rows * row.blocks);
 }
 
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.ffn_norm, &l.w1, &l.w3, &l.w2}) f(*t);
+    for (const Tensor* t :
+         {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.ffn_norm, &l.w1, &l.w3, &l.w2})
+      f(*t);
   for (const LayerWeights& l : w.layers)
     for (const Tensor* t : {&l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2})
       if (t->data) f(*t);
@@ -34,8 +37,8 @@ uint64_t device_bytes(const Model& model) {
   return sum;
 }
 
-DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
-                             const LoadProgress& progress)
+DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream,
+                             ThreadPool* threads, const LoadProgress& progress)
     : heap_(heap), stream_(stream), threads_(threads) {
   for (int i = 0; i < 2; ++i) {
     staging_[i] = pinned(kStagingBytes, "staging for the weights");
@@ -78,14 +81,18 @@ void DeviceWeights::add(const Tensor& t) {
   matrices_[&t] = m;
 }
 
-// Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long and goes to device[p] +
-// i * bytes[p]. fill(item, destination of each part) makes them, in pinned memory, several at a time.
+// Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long
+// and goes to device[p] + i * bytes[p]. fill(item, destination of each part) makes them, in pinned
+// memory, several at a time.
 template <class Fill>
-void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device, Fill&& fill) {
+void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
+                              const Parts<std::byte*>& device, Fill&& fill) {
   int64_t item_bytes = 0;
   for (const int64_t b : bytes) item_bytes += b;
   const int64_t batch = static_cast<int64_t>(kStagingBytes) / item_bytes;
-  if (batch < 1) fail(RIFFLE_UNSUPPORTED, "weights of %lld bytes a row are too wide for the device", static_cast<long long>(item_bytes));
+  if (batch < 1)
+    fail(RIFFLE_UNSUPPORTED, "weights of %lld bytes a row are too wide for the device",
+         static_cast<long long>(item_bytes));
   for (int64_t first = 0; first < n_items; first += batch) {
     const int64_t n = std::min(batch, n_items - first);
     check(cudaEventSynchronize(*copied_[turn_]), "uploading the weights");
@@ -102,7 +109,8 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes, cons
     });
     for (size_t p = 0; p < staging.size(); ++p)
       if (bytes[p] > 0)
-        check(cudaMemcpyAsync(device[p] + first * bytes[p], staging[p], n * bytes[p], cudaMemcpyHostToDevice, stream_),
+        check(cudaMemcpyAsync(device[p] + first * bytes[p], staging[p], n * bytes[p],
+                              cudaMemcpyHostToDevice, stream_),
               "uploading the weights");
     copied_[turn_]->record(stream_);
     turn_ ^= 1;
@@ -116,10 +124,14 @@ void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
     constexpr int64_t kPiece = 4096;
     const int64_t bytes = t.bytes(), whole = bytes / kPiece * kPiece;
     stream_in(whole / kPiece, {kPiece}, {writable(m.data)},
-              [&](int64_t i, const Parts<std::byte*>& to) { std::memcpy(to[0], source + i * kPiece, kPiece); });
+              [&](int64_t i, const Parts<std::byte*>& to) {
+                std::memcpy(to[0], source + i * kPiece, kPiece);
+              });
     if (bytes > whole)
       stream_in(1, {bytes - whole}, {writable(m.data) + whole},
-                [&](int64_t, const Parts<std::byte*>& to) { std::memcpy(to[0], source + whole, bytes - whole); });
+                [&](int64_t, const Parts<std::byte*>& to) {
+                  std::memcpy(to[0], source + whole, bytes - whole);
+                });
     return;
   }
   const RowParts row = row_parts(t.type, t.cols);

@@ -12,18 +12,21 @@ namespace riffle::cuda {
 
 // Bytes a tensor takes on the device.
 uint64_t device_bytes(const Tensor& tensor);
-// Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step needs one row of it.
+// Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step
+// needs one row of it.
 uint64_t device_bytes(const Model& model);
 
 class DeviceWeights {
  public:
-  // Uploads through pinned staging, quantised types split into their parts on the way; synthetic tensors are made on the
-  // device.
+  // Uploads through pinned staging, quantised types split into their parts on the way; synthetic
+  // tensors are made on the device.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
                 const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
-  const float* vector(const Tensor& tensor) const { return static_cast<const float*>(matrix(tensor).data); }
+  const float* vector(const Tensor& tensor) const {
+    return static_cast<const float*>(matrix(tensor).data);
+  }
   // Null where the model has none.
   const float* bias(const Tensor& tensor) const { return tensor.data ? vector(tensor) : nullptr; }
 
@@ -33,7 +36,8 @@ class DeviceWeights {
   template <class T>
   using Parts = std::array<T, 4>;  // data, scales, high, blocks
   template <class Fill>
-  void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device, Fill&& fill);
+  void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device,
+                 Fill&& fill);
 
   DeviceHeap& heap_;
   const Stream& stream_;

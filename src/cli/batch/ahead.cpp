@@ -57,7 +57,9 @@ size_t AheadFile::load(HeldRecords& held) {
     records_[head.line] = std::move(line);
   }
   if (end_ == 0 && (!regular || damaged > 0 || (s.st_size > 0 && !torn_record(line))))
-    throw Exit(EXIT_RUN, path_ + " is no file of riffle batch, which keeps answers there until their turn comes: move it away");
+    throw Exit(EXIT_RUN, path_ +
+                             " is no file of riffle batch, which keeps answers there until their "
+                             "turn comes: move it away");
   return damaged;
 }
 
@@ -71,10 +73,12 @@ std::optional<std::string> AheadFile::take(size_t line) {
 
 bool AheadFile::add(const std::string& record) {
   if (file_.get() < 0) {
-    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
+    file_ = Descriptor(
+        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (file_.get() < 0 && (errno == EACCES || errno == EPERM || errno == EROFS)) return false;
     if (file_.get() < 0) fail("cannot create", errno);
-    if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) fail("cannot cut off its end", errno);
+    if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0)
+      fail("cannot cut off its end", errno);
   }
   const std::string line = record + "\n";
   if (const int error = write_all(file_.get(), line)) fail("cannot write", error);

@@ -1,5 +1,6 @@
-// Records that are finished before one that comes first: in a hidden file beside the output until their turn has come, so that an
-// interruption of any kind loses none of them. Answers only: what failed is soon found to fail again.
+// Records that are finished before one that comes first: in a hidden file beside the output until
+// their turn has come, so that an interruption of any kind loses none of them. Answers only: what
+// failed is soon found to fail again.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,8 +17,9 @@ class AheadFile {
   // Of the output at this path, which the caller has locked.
   explicit AheadFile(const std::string& output);
 
-  // What an earlier run left and the output does not hold (held.by_line), also into held.ahead. What was cut off is left out.
-  // Nothing is changed. Returns how many other lines are damaged. Throws Exit, also for a file of another kind.
+  // What an earlier run left and the output does not hold (held.by_line), also into held.ahead.
+  // What was cut off is left out. Nothing is changed. Returns how many other lines are damaged.
+  // Throws Exit, also for a file of another kind.
   size_t load(HeldRecords& held);
   // Gives a loaded record away; none: there is none of this line.
   std::optional<std::string> take(size_t line);

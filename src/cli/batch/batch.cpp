@@ -22,11 +22,12 @@ int usual_seqs(riffle_model* model, riffle_context_options options) {
   riffle_plan one{}, many{};
   one.struct_size = many.struct_size = sizeof(riffle_plan);
   options.n_sessions = 1;
-  if (riffle_plan_memory(model, &options, &one, nullptr, 0) != RIFFLE_OK) return 1;  // the context will say why
+  if (riffle_plan_memory(model, &options, &one, nullptr, 0) != RIFFLE_OK)
+    return 1;  // the context will say why
   for (int n = 8; n > 1; n /= 2) {
     options.n_sessions = n;
-    if (riffle_plan_memory(model, &options, &many, nullptr, 0) == RIFFLE_OK && many.n_ctx == one.n_ctx &&
-        many.slots >= one.slots / 4 * 3)
+    if (riffle_plan_memory(model, &options, &many, nullptr, 0) == RIFFLE_OK &&
+        many.n_ctx == one.n_ctx && many.slots >= one.slots / 4 * 3)
       return n;
   }
   return 1;
@@ -34,7 +35,8 @@ int usual_seqs(riffle_model* model, riffle_context_options options) {
 
 int run_batch(BatchOptions& o) {
   const bool quiet = o.common.quiet;
-  // A reader that goes away is an error of the output like any other, and so is a limit on the size of files.
+  // A reader that goes away is an error of the output like any other, and so is a limit on the size
+  // of files.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
@@ -43,9 +45,11 @@ int run_batch(BatchOptions& o) {
   const bool held_in_order = output.held().in_order;
   input.survey(output.held(), output.name());
   if (const size_t ahead = output.held().ahead.size())
-    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead, output.ahead_path().c_str());
+    notice(quiet, "[%zu finished answers wait for their turn in %s]", ahead,
+           output.ahead_path().c_str());
   if (held && input.counted())
-    notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held, input.total());
+    notice(quiet, "[resuming %s: %zu of %zu lines are there]", output.name().c_str(), held,
+           input.total());
   else if (held) notice(quiet, "[resuming %s: %zu lines are there]", output.name().c_str(), held);
   if (output.held().torn) notice(quiet, "[its last line was cut short and is dropped]");
   const auto failed = [&](size_t now) { return now + held_failed ? EXIT_LINES : EXIT_OK; };
@@ -57,14 +61,16 @@ int run_batch(BatchOptions& o) {
   }
   const auto say_order = [&] {
     if (!o.unordered && (input.fills_gaps() || !held_in_order))
-      notice(quiet, "[%s is not in input order: the lines that were missing follow those that were there]",
+      notice(quiet,
+             "[%s is not in input order: the lines that were missing follow those that were there]",
              output.name().c_str());
   };
   if (input.counted()) say_order();
 
   const Model model = load_model(o.common);
   share_host_memory(model.get(), o.common.context);
-  o.common.context.n_sessions = o.scheduler.max_seqs = o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
+  o.common.context.n_sessions = o.scheduler.max_seqs =
+      o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
   say_unread_settings(o.common);
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);
@@ -82,10 +88,14 @@ int run_batch(BatchOptions& o) {
   if (interrupted()) {
     notice(quiet, "[stopped; %s]", progress.summary().c_str());
     if (const std::string path = output.ahead_path(); runner.dropped() && !path.empty())
-      notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]", runner.dropped(), path.c_str());
+      notice(quiet, "[%zu finished answers behind a line that was not are kept in %s]",
+             runner.dropped(), path.c_str());
     else if (runner.dropped())
-      notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]", runner.dropped());
-    if (o.out != "-") notice(quiet, "[the same command%s goes on from here]", o.restart ? " without --restart" : "");
+      notice(quiet, "[%zu finished answers were behind a line that was not, and are dropped]",
+             runner.dropped());
+    if (o.out != "-")
+      notice(quiet, "[the same command%s goes on from here]",
+             o.restart ? " without --restart" : "");
     return EXIT_INTERRUPTED;
   }
   notice(quiet, "[%s]", progress.summary().c_str());
@@ -97,7 +107,8 @@ int run_batch(BatchOptions& o) {
 
 void add_batch(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BatchOptions>();
-  CLI::App* sub = app.add_subcommand("batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
+  CLI::App* sub = app.add_subcommand(
+      "batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
   sub->footer(
       R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
 or messages in place of prompt. Body: model, max_tokens (or max_completion_tokens), temperature,
@@ -110,24 +121,30 @@ Seeds: a line without a seed gets one of its own, which its record names
 alone: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the recorded
 seed as its seed gives the same text again.
 The same command after an interruption of any kind goes on from what the output holds.)");
-  sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")->type_name("FILE")->capture_default_str();
+  sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")
+      ->type_name("FILE")
+      ->capture_default_str();
   sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
       ->type_name("FILE")
       ->capture_default_str();
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
-                  "lines answered at once; the answers are the same for any number; default: 8, or fewer where memory is short")
+                  "lines answered at once; the answers are the same for any number; default: 8, or "
+                  "fewer where memory is short")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
-  sub->add_flag("--unordered", o->unordered, "write records as they finish, not in the order of the lines");
+  sub->add_flag("--unordered", o->unordered,
+                "write records as they finish, not in the order of the lines");
   sub->add_flag("--restart", o->restart, "begin anew: what the output holds is lost");
   sub->add_option_function<std::string>(
          "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
-         "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are that of a single run")
+         "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are "
+         "that of a single run")
       ->type_name("I/N");
   const char* const heading = "Many sequences at once";
   add_scheduler_flags(*sub, o->scheduler, heading);
   add_prefill_mode_flag(*sub, o->scheduler.prefill, heading);
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });
 }
 

@@ -12,7 +12,8 @@
 namespace riffle::cli {
 namespace {
 
-// What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would make slow.
+// What comes in is parsed into maps: ordered_json looks keys up one by one, which many keys would
+// make slow.
 using In = nlohmann::json;
 
 struct Shape {
@@ -20,7 +21,8 @@ struct Shape {
   size_t values = 1;  // no fewer than there are values and keys
 };
 
-// Looked at outside strings before parsing, so that no parser meets a tower or a desert of brackets.
+// Looked at outside strings before parsing, so that no parser meets a tower or a desert of
+// brackets.
 Shape shape_of(std::string_view s) {
   Shape shape;
   int depth = 0;
@@ -41,7 +43,8 @@ Shape shape_of(std::string_view s) {
   return shape;
 }
 
-// Looks on while a line is parsed: a key that stands twice in an object would hide one of two values, and an error has a place.
+// Looks on while a line is parsed: a key that stands twice in an object would hide one of two
+// values, and an error has a place.
 class Watch {
  public:
   bool operator()(In::parse_event_t event, const In& parsed) {
@@ -55,7 +58,8 @@ class Watch {
         break;
       }
       case In::parse_event_t::value:
-        if (objects_.size() == 1 && objects_[0].key == "custom_id" && parsed.is_string()) id_ = parsed.get<std::string>();
+        if (objects_.size() == 1 && objects_[0].key == "custom_id" && parsed.is_string())
+          id_ = parsed.get<std::string>();
         break;
       default: break;
     }
@@ -80,27 +84,36 @@ class Watch {
 
 // An object, or a BatchError.
 In parse_object(std::string_view line) {
-  const auto fail = [](const char* code, const std::string& text) -> void { throw BatchError{code, text, ""}; };
+  const auto fail = [](const char* code, const std::string& text) -> void {
+    throw BatchError{code, text, ""};
+  };
   if (const size_t at = find_bad_utf8(line); at != line.npos)
     fail("bad_utf8", text_of("byte %zu is not valid UTF-8", at + 1));
   const Shape shape = shape_of(line);
-  if (shape.depth > kMaxNesting) fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
-  if (shape.values > kMaxValues) fail("too_many_values", text_of("holds more than %zu values", kMaxValues));
+  if (shape.depth > kMaxNesting)
+    fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));
+  if (shape.values > kMaxValues)
+    fail("too_many_values", text_of("holds more than %zu values", kMaxValues));
   In json;
   Watch watch;
   try {
-    json = In::parse(line, [&](int, In::parse_event_t event, const In& parsed) { return watch(event, parsed); });
+    json = In::parse(
+        line, [&](int, In::parse_event_t event, const In& parsed) { return watch(event, parsed); });
   } catch (const In::parse_error& e) {
     // The parser's text ends with what it read last, which may say anything.
     const std::string_view what = e.what();
     const bool half = what.substr(0, what.find("; last read")).find("surrogate") != what.npos;
-    fail("bad_json", text_of("not valid JSON at byte %zu%s", e.byte, half ? ": half of a surrogate pair" : ""));
+    fail("bad_json",
+         text_of("not valid JSON at byte %zu%s", e.byte, half ? ": half of a surrogate pair" : ""));
   } catch (const In::exception&) {
-    throw BatchError{"bad_json", "field " + dump(Json(watch.place())) + " is a number out of range", watch.custom_id()};
+    throw BatchError{"bad_json", "field " + dump(Json(watch.place())) + " is a number out of range",
+                     watch.custom_id()};
   }
   if (!watch.twice().empty())
-    throw BatchError{"bad_json", "field " + dump(Json(watch.twice())) + " is there twice", watch.custom_id()};
-  if (!json.is_object()) fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
+    throw BatchError{"bad_json", "field " + dump(Json(watch.twice())) + " is there twice",
+                     watch.custom_id()};
+  if (!json.is_object())
+    fail("bad_json", std::string("is ") + json.type_name() + ", expected an object");
   return json;
 }
 
@@ -118,7 +131,8 @@ class Fields {
   [[noreturn]] void fail(const char* code, const std::string& text) const {
     throw BatchError{code, text_of("line %zu: %s", line_, text.c_str()), custom_id_};
   }
-  [[noreturn]] void wrong(const std::string& field, const In& found, const std::string& expected) const {
+  [[noreturn]] void wrong(const std::string& field, const In& found,
+                          const std::string& expected) const {
     std::string value = found.is_structured() ? found.type_name() : dump(found);
     if (value.size() > 60) value = found.type_name();
     fail("bad_request", "field " + field + " is " + value + ", expected " + expected);
@@ -137,12 +151,15 @@ class Fields {
   }
   template <typename T>
   T integer(const std::string& field, const In& j, T low, T high) const {
-    const std::string expected = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    const std::string expected =
+        "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
     if (!j.is_number_integer()) wrong(field, j, expected);
-    // nlohmann keeps what is above INT64_MAX as unsigned; such a value read as signed would turn negative.
+    // nlohmann keeps what is above INT64_MAX as unsigned; such a value read as signed would turn
+    // negative.
     if (j.is_number_unsigned()) {
       const uint64_t v = j.get<uint64_t>();
-      if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high)) wrong(field, j, expected);
+      if (v < static_cast<uint64_t>(low) || v > static_cast<uint64_t>(high))
+        wrong(field, j, expected);
       return static_cast<T>(v);
     }
     wrong(field, j, expected);  // negative; no field takes that
@@ -251,7 +268,10 @@ bool parse_body(const Fields& f, const In& body, BatchRequest& r) {
       if (f.text(field, value).size() > kMaxNameBytes)
         f.fail("bad_request", text_of("field body.model is longer than %zu bytes", kMaxNameBytes));
     } else if (key == "max_tokens" || key == "max_completion_tokens") {
-      if (limited) f.fail("bad_request", "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
+      if (limited)
+        f.fail(
+            "bad_request",
+            "fields body.max_tokens and body.max_completion_tokens are both there, expected one");
       limited = true;
       r.max_tokens = f.integer<int32_t>(field, value, 1, kIntMax);
     } else if (key == "temperature") {
@@ -277,7 +297,8 @@ bool parse_body(const Fields& f, const In& body, BatchRequest& r) {
       f.fail("bad_request", "field body." + shown(key) + " is not supported");
     }
   }
-  if (prompt && messages) f.fail("bad_request", "fields body.prompt and body.messages exclude each other");
+  if (prompt && messages)
+    f.fail("bad_request", "fields body.prompt and body.messages exclude each other");
   if (!prompt && !messages) f.fail("bad_request", "field body.prompt or body.messages is missing");
   if (prompt && r.prompt.empty()) f.fail("empty_prompt", "field body.prompt is empty");
   r.chat = messages;
@@ -286,7 +307,8 @@ bool parse_body(const Fields& f, const In& body, BatchRequest& r) {
 
 }  // namespace
 
-BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults) {
+BatchRequest parse_batch_line(std::string_view line, size_t line_number,
+                              const BatchDefaults& defaults) {
   const Fields unknown(line_number, "");
   In json;
   try {
@@ -327,8 +349,8 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number, const B
   if (!parse_body(f, *body, r))
     r.sampling.seed = defaults.seed ? derived_seed(*defaults.seed, line_number) : draw_seed();
   if (!url.empty() && (url == "/v1/chat/completions") != r.chat)
-    f.fail("bad_request",
-           std::string("field url is ") + url + " but the body has " + (r.chat ? "messages" : "a prompt"));
+    f.fail("bad_request", std::string("field url is ") + url + " but the body has " +
+                              (r.chat ? "messages" : "a prompt"));
   return r;
 }
 
@@ -345,11 +367,14 @@ RecordHead parse_record(std::string_view record) {
     return *it;
   };
   RecordHead head;
-  const In &line = member("line"), &id = member("custom_id"), &error = member("error"), &response = member("response");
+  const In &line = member("line"), &id = member("custom_id"), &error = member("error"),
+           &response = member("response");
   if (!line.is_number_unsigned() || line.get<uint64_t>() == 0)
     throw std::runtime_error("its member line is no line number");
-  if (!id.is_string() && !id.is_null()) throw std::runtime_error("its member custom_id is no string");
-  if (error.is_null() == response.is_null()) throw std::runtime_error("it is neither an answer nor an error");
+  if (!id.is_string() && !id.is_null())
+    throw std::runtime_error("its member custom_id is no string");
+  if (error.is_null() == response.is_null())
+    throw std::runtime_error("it is neither an answer nor an error");
   head.line = line.get<uint64_t>();
   if (id.is_string()) head.custom_id = id.get<std::string>();
   head.failed = !error.is_null();

@@ -1,5 +1,5 @@
-// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its output. Lines and
-// records are untrusted.
+// One line of a batch file (OpenAI's batch format, checked field by field) and one record of its
+// output. Lines and records are untrusted.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,8 +28,9 @@ struct BatchDefaults {
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
-// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id,
-// dup_id, bad_request, too_long, empty_prompt, bad_text, oom, no_slot, error.
+// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values,
+// line_too_long, missing_id, dup_id, bad_request, too_long, empty_prompt, bad_text, oom, no_slot,
+// error.
 struct BatchError {
   std::string code, message;
   std::string custom_id;  // "" if not known
@@ -42,13 +43,15 @@ constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
 
 // Parses a line. Throws BatchError; messages begin "line N: ".
-BatchRequest parse_batch_line(std::string_view line, size_t line_number, const BatchDefaults& defaults);
+BatchRequest parse_batch_line(std::string_view line, size_t line_number,
+                              const BatchDefaults& defaults);
 
 // Output records. Each holds the number of its line ("line"), by which a resumed run knows it
 // again. model_name: of the model that answers, whatever the line asked for.
 Json batch_error_record(size_t line_number, const BatchError& error);
-Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
-                         const std::string& text, const riffle_request_end& end);
+Json batch_answer_record(size_t line_number, const BatchRequest& request,
+                         const std::string& model_name, const std::string& text,
+                         const riffle_request_end& end);
 
 // What a resumed run needs of a record.
 struct RecordHead {

@@ -22,9 +22,12 @@ Shard parse_shard(const std::string& text) {
   const auto [slash, error] = std::from_chars(text.data(), end, s.index);
   if (error == std::errc() && slash != end && *slash == '/') {
     const auto [rest, error2] = std::from_chars(slash + 1, end, s.count);
-    if (error2 == std::errc() && rest == end && s.index >= 1 && s.index <= s.count && s.count <= kMaxShards) return s;
+    if (error2 == std::errc() && rest == end && s.index >= 1 && s.index <= s.count &&
+        s.count <= kMaxShards)
+      return s;
   }
-  throw CLI::ValidationError("--shard", "'" + text + "': expected I/N, with I from 1 to N, such as 2/3");
+  throw CLI::ValidationError("--shard",
+                             "'" + text + "': expected I/N, with I from 1 to N, such as 2/3");
 }
 
 BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchDefaults& defaults)
@@ -34,9 +37,11 @@ BatchInput::BatchInput(const std::string& path, const Shard& shard, const BatchD
     fd_ = file_.get();
     if (fd_ < 0) throw Exit(EXIT_RUN, path + ": cannot open: " + std::strerror(errno));
   }
-  if (::fstat(fd_, &stat_) != 0) throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(errno));
+  if (::fstat(fd_, &stat_) != 0)
+    throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(errno));
   regular_ = S_ISREG(stat_.st_mode);
-  if (S_ISDIR(stat_.st_mode)) throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(EISDIR));
+  if (S_ISDIR(stat_.st_mode))
+    throw Exit(EXIT_RUN, name_ + ": cannot read: " + std::strerror(EISDIR));
   if (regular_) begin_ = ::lseek(fd_, 0, SEEK_CUR);
   if (shard.count > 1 && !regular_)
     throw Exit(EXIT_USAGE, "--shard needs an input that is a regular file; " + name_ + " is none");
@@ -90,15 +95,19 @@ void BatchInput::survey(HeldRecords held, const std::string& output) {
   fills_gaps_ = gaps;
 }
 
-void BatchInput::check_held(const std::string& file, HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const {
+void BatchInput::check_held(const std::string& file, HeldRecord& held, size_t number,
+                            const std::string& custom_id, bool mine) const {
   const auto refuse = [&](const std::string& why) {
-    throw Exit(EXIT_USAGE, file + " was written for other input: " + why + " (--restart begins anew)");
+    throw Exit(EXIT_USAGE,
+               file + " was written for other input: " + why + " (--restart begins anew)");
   };
   const auto named = [](const std::string& id) {
-    return id.empty() ? std::string("none") : dump(Json(id.size() > 60 ? id.substr(0, 57) + "..." : id));
+    return id.empty() ? std::string("none")
+                      : dump(Json(id.size() > 60 ? id.substr(0, 57) + "..." : id));
   };
   if (!mine)
-    refuse(text_of("it has a record for line %zu, which is not in shard %zu/%zu", number, shard_.index, shard_.count));
+    refuse(text_of("it has a record for line %zu, which is not in shard %zu/%zu", number,
+                   shard_.index, shard_.count));
   // A line that memory was too short to parse has a record without its custom_id.
   if (held.custom_id != custom_id && !(held.failed && held.custom_id.empty()))
     refuse(text_of("its record for line %zu has custom_id %s, the line in %s has %s", number,
@@ -111,10 +120,14 @@ void BatchInput::check_all_found() const {
     for (const auto& [number, record] : *records)
       if (!record.found)
         throw Exit(EXIT_USAGE,
-                   text_of("%s was written for other input: it has a record for line %zu, which is not in %s%s "
+                   text_of("%s was written for other input: it has a record for line %zu, which is "
+                           "not in %s%s "
                            "(--restart begins anew)",
-                           (records == &held_.ahead ? held_.ahead_name : output_name_).c_str(), number, name_.c_str(),
-                           shard_.count > 1 ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str() : ""));
+                           (records == &held_.ahead ? held_.ahead_name : output_name_).c_str(),
+                           number, name_.c_str(),
+                           shard_.count > 1
+                               ? text_of("'s shard %zu/%zu", shard_.index, shard_.count).c_str()
+                               : ""));
 }
 
 Got BatchInput::next(InputLine& out, bool wait) {
@@ -138,24 +151,30 @@ Got BatchInput::next(InputLine& out, bool wait) {
     out.number = number;
     try {
       if (reader_->too_long())
-        throw BatchError{"line_too_long", text_of("line %zu: longer than %zu bytes", number, kMaxLineBytes), ""};
+        throw BatchError{"line_too_long",
+                         text_of("line %zu: longer than %zu bytes", number, kMaxLineBytes), ""};
       out.request = parse_batch_line(line_, number, defaults_);
       if (const auto [used, first] = seen_.emplace(out.request.custom_id, number); !first)
-        throw BatchError{"dup_id", text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
-                         out.request.custom_id};
+        throw BatchError{
+            "dup_id",
+            text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
+            out.request.custom_id};
     } catch (BatchError& e) {
       out.error = std::move(e);
     } catch (const std::bad_alloc&) {
-      out.error = BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};
+      out.error =
+          BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};
     }
     try {  // used, whatever became of its line
       if (out.error && !out.error->custom_id.empty()) seen_.emplace(out.error->custom_id, number);
     } catch (const std::bad_alloc&) {
     }
     const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;
-    if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end()) check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
+    if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end())
+      check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
     const auto held = held_.by_line.find(number);
-    if (held != held_.by_line.end()) check_held(output_name_, held->second, number, custom_id, mine);
+    if (held != held_.by_line.end())
+      check_held(output_name_, held->second, number, custom_id, mine);
     else if (mine) {
       if (number < held_.last_line) fills_gaps_ = true;
       return Got::LINE;

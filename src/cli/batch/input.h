@@ -1,4 +1,5 @@
-// The lines that a run of riffle batch has to answer: those of its shard that its output does not hold yet.
+// The lines that a run of riffle batch has to answer: those of its shard that its output does not
+// hold yet.
 #pragma once
 #include <sys/stat.h>
 
@@ -34,11 +35,13 @@ class BatchInput {
   // Input and output must not be one file.
   bool is_file(const struct stat& other) const;
 
-  // Reads a regular file through, to know what there is to do and that held belongs to it; output: its name, for
-  // errors. What else it is is checked as it comes. Throws Exit; to be called before next.
+  // Reads a regular file through, to know what there is to do and that held belongs to it; output:
+  // its name, for errors. What else it is is checked as it comes. Throws Exit; to be called before
+  // next.
   void survey(HeldRecords held, const std::string& output);
 
-  // Blank lines are left out. Bytes that form no request, and ids used before, are an error of their line. Throws Exit.
+  // Blank lines are left out. Bytes that form no request, and ids used before, are an error of
+  // their line. Throws Exit.
   LineReader::Got next(InputLine& out, bool wait);
 
   bool counted() const { return regular_; }
@@ -49,7 +52,8 @@ class BatchInput {
  private:
   void rewind();
   void blank_or_trim(std::string& line) const;
-  void check_held(const std::string& file, HeldRecord& held, size_t number, const std::string& custom_id, bool mine) const;
+  void check_held(const std::string& file, HeldRecord& held, size_t number,
+                  const std::string& custom_id, bool mine) const;
   void check_all_found() const;
 
   std::string name_, output_name_;

@@ -17,10 +17,13 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
   struct stat s {};
   const bool exists = ::stat(path.c_str(), &s) == 0;
   // A pipe is opened for writing alone, so that its other end going away is noticed.
-  const int flags = O_CLOEXEC | (!exists ? O_RDWR | O_CREAT | O_EXCL : S_ISREG(s.st_mode) ? O_RDWR : O_WRONLY);
+  const int flags = O_CLOEXEC | (!exists              ? O_RDWR | O_CREAT | O_EXCL
+                                 : S_ISREG(s.st_mode) ? O_RDWR
+                                                      : O_WRONLY);
   file_ = Descriptor(::open(path.c_str(), flags, 0666));
   if (file_.get() < 0 && !exists && errno == EEXIST)
-    throw Exit(EXIT_RUN, path + ": cannot create: it is a symbolic link to a file that is not there");
+    throw Exit(EXIT_RUN,
+               path + ": cannot create: it is a symbolic link to a file that is not there");
   if (file_.get() < 0) fail(exists ? "cannot open" : "cannot create", errno);
   fd_ = file_.get();
   created_ = !exists;
@@ -30,7 +33,9 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
   regular_ = true;
   // One that was killed holds it until the system has taken its memory apart.
   int locked = -1;
-  for (int i = 0; i < 50 && (locked = ::flock(fd_, LOCK_EX | LOCK_NB)) != 0 && (errno == EWOULDBLOCK || errno == EINTR); ++i) {
+  for (int i = 0; i < 50 && (locked = ::flock(fd_, LOCK_EX | LOCK_NB)) != 0 &&
+                  (errno == EWOULDBLOCK || errno == EINTR);
+       ++i) {
     if (interrupted()) break;
     if (i == 10) notice(quiet, "[waiting for another riffle batch that has %s open]", path.c_str());
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -41,8 +46,8 @@ BatchOutput::BatchOutput(const std::string& path, const BatchInput& input, bool 
       created_ = false;  // it is the other's now
       throw Exit(EXIT_RUN, path + ": another riffle batch is writing to it");
     }
-    notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]", path.c_str(),
-           std::strerror(errno));
+    notice(quiet, "[%s cannot be locked (%s): see to it that no other riffle batch writes to it]",
+           path.c_str(), std::strerror(errno));
   }
   // Whoever held it before may have taken an empty file away between open and lock.
   struct stat now {};
@@ -96,7 +101,8 @@ void BatchOutput::begin() {
 void BatchOutput::write(const std::string& record) {
   const std::string line = record + "\n";
   if (const int error = write_all(fd_, line)) {
-    if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail("cannot write, nor cut off its end", error);
+    if (regular_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0)
+      fail("cannot write, nor cut off its end", error);
     fail("cannot write", error);
   }
   end_ += line.size();
@@ -116,7 +122,8 @@ void BatchOutput::clear_ahead() {
 void BatchOutput::sync() {
   if (!regular_ || !unsynced_) return;
   // Network file systems report here what did not fit.
-  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS) fail("cannot write", errno);
+  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS)
+    fail("cannot write", errno);
   if (ahead_) ahead_->sync();
   unsynced_ = false;
   synced_ = Clock::now();

@@ -12,7 +12,8 @@ namespace riffle::cli {
 
 class BatchOutput {
  public:
-  // path "-": stdout. A regular file is locked and, unless restart, read; nothing is changed yet. Throws Exit.
+  // path "-": stdout. A regular file is locked and, unless restart, read; nothing is changed yet.
+  // Throws Exit.
   BatchOutput(const std::string& path, const BatchInput& input, bool restart, bool quiet);
   ~BatchOutput();
   BatchOutput(const BatchOutput&) = delete;
@@ -24,15 +25,18 @@ class BatchOutput {
 
   // Cuts off what is not kept. Before the first write.
   void begin();
-  // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular file.
+  // One record in one piece. Throws Exit if that fails; then no part of it is left in a regular
+  // file.
   void write(const std::string& record);
-  // A record that is finished, but for which one before it is not: kept for another run. Throws Exit. Does nothing for
-  // what is no regular file, or where no other file may be made beside it.
+  // A record that is finished, but for which one before it is not: kept for another run. Throws
+  // Exit. Does nothing for what is no regular file, or where no other file may be made beside it.
   void keep_ahead(const std::string& record);
   // Those that were kept have been written.
   void clear_ahead();
   // What an earlier run kept of this line, once; how many more there are.
-  std::optional<std::string> take_ahead(size_t line) { return ahead_ ? ahead_->take(line) : std::nullopt; }
+  std::optional<std::string> take_ahead(size_t line) {
+    return ahead_ ? ahead_->take(line) : std::nullopt;
+  }
   size_t loaded_ahead() const { return ahead_ ? ahead_->loaded() : 0; }
   uint64_t ahead_bytes() const { return ahead_ ? ahead_->bytes() : 0; }
   // Where; empty: nowhere.

@@ -12,7 +12,8 @@ double BatchProgress::seconds() const {
 }
 
 std::string BatchProgress::rate() const {
-  std::string text = text_of("%.1f tokens/s", static_cast<double>(counts.answer_tokens) / std::max(seconds(), 1e-3));
+  std::string text = text_of("%.1f tokens/s",
+                             static_cast<double>(counts.answer_tokens) / std::max(seconds(), 1e-3));
   if (const double hits = pool_hit_pct(context_stats(context_)); std::isfinite(hits))
     text += text_of(", %.1f%% pool hits", hits);
   return text;
@@ -35,7 +36,9 @@ std::string BatchProgress::summary() const {
   if (counts.held) text += text_of(", %zu lines were there", counts.held);
   text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
   if (counts.reused_tokens) text += text_of(" (%llu reused)", count(counts.reused_tokens));
-  return text + text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) + rate();
+  return text +
+         text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) +
+         rate();
 }
 
 }  // namespace riffle::cli

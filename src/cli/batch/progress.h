@@ -7,9 +7,9 @@
 namespace riffle::cli {
 
 struct BatchCounts {
-  size_t answers = 0, errors = 0;                                    // records written by this run
-  size_t earlier = 0;                                                // written, but of answers that an earlier run has finished
-  size_t held = 0;                                                   // records that were there before this run
+  size_t answers = 0, errors = 0;  // records written by this run
+  size_t earlier = 0;              // written, but of answers that an earlier run has finished
+  size_t held = 0;                 // records that were there before this run
   uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;  // answer_tokens: as they come
 };
 

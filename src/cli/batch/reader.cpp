@@ -27,7 +27,11 @@ int write_all(int fd, std::string_view text) {
 }
 
 LineReader::LineReader(int fd, std::string name, size_t max_bytes, bool (*stop)())
-    : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes), stop_(stop), buffer_(new char[kBuffer]) {}
+    : fd_(fd),
+      name_(std::move(name)),
+      max_bytes_(max_bytes),
+      stop_(stop),
+      buffer_(new char[kBuffer]) {}
 
 LineReader::Got LineReader::next(std::string& line, bool wait) {
   const auto give = [&](bool whole) {
@@ -46,7 +50,8 @@ LineReader::Got LineReader::next(std::string& line, bool wait) {
         over_ = true;
         return Got::END;
       }
-      // Looked at before reading, and now and then while waiting: a signal just before the wait would not end it.
+      // Looked at before reading, and now and then while waiting: a signal just before the wait
+      // would not end it.
       pollfd waiting{fd_, POLLIN, 0};
       const int ready = ::poll(&waiting, 1, wait ? 200 : 0);
       if (ready == 0 && !wait) return Got::WAIT;

@@ -1,4 +1,5 @@
-// Lines of a file, a pipe or a terminal, one at a time, without waiting where the caller has other things to do.
+// Lines of a file, a pipe or a terminal, one at a time, without waiting where the caller has other
+// things to do.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,8 +32,8 @@ class LineReader {
  public:
   enum class Got { LINE, WAIT, END };
 
-  // name: of the file, for errors. A line longer than max_bytes is not kept. stop: asked while waiting; true ends the
-  // input, and half a line is then no line. May be NULL.
+  // name: of the file, for errors. A line longer than max_bytes is not kept. stop: asked while
+  // waiting; true ends the input, and half a line is then no line. May be NULL.
   LineReader(int fd, std::string name, size_t max_bytes, bool (*stop)() = nullptr);
 
   // WAIT, only without `wait`: nothing has come yet. Throws Exit.
@@ -41,8 +42,10 @@ class LineReader {
   // Of the line that next gave.
   size_t number() const { return number_; }  // from 1
   bool too_long() const { return too_long_; }
-  bool whole() const { return whole_; }        // ended by a line break
-  uint64_t offset() const { return offset_; }  // of the first byte behind it, from where reading began
+  bool whole() const { return whole_; }  // ended by a line break
+  uint64_t offset() const {
+    return offset_;
+  }  // of the first byte behind it, from where reading began
 
  private:
   static constexpr size_t kBuffer = size_t{1} << 16;

@@ -11,8 +11,9 @@ Json batch_error_record(size_t line_number, const BatchError& e) {
           {"error", {{"code", e.code}, {"message", e.message}}}};
 }
 
-Json batch_answer_record(size_t line_number, const BatchRequest& request, const std::string& model_name,
-                         const std::string& text, const riffle_request_end& end) {
+Json batch_answer_record(size_t line_number, const BatchRequest& request,
+                         const std::string& model_name, const std::string& text,
+                         const riffle_request_end& end) {
   const riffle_result& result = end.result;
   const riffle_stats& stats = end.stats;
   Json choice = {{"index", 0}};
@@ -43,7 +44,8 @@ Json batch_answer_record(size_t line_number, const BatchRequest& request, const 
   return {{"id", text_of("line-%zu", line_number)},
           {"custom_id", request.custom_id},
           {"line", line_number},
-          {"response", {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
+          {"response",
+           {{"status_code", 200}, {"request_id", text_of("req-%zu", line_number)}, {"body", body}}},
           {"error", nullptr}};
 }
 

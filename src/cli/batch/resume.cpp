@@ -11,7 +11,8 @@ bool torn_record(const std::string& text) {
 }
 
 RecordHead record_of(const LineReader& reader, const std::string& line) {
-  if (reader.too_long()) throw std::runtime_error(text_of("it is longer than %zu bytes", kMaxRecordBytes));
+  if (reader.too_long())
+    throw std::runtime_error(text_of("it is longer than %zu bytes", kMaxRecordBytes));
   return parse_record(line);
 }
 
@@ -21,10 +22,10 @@ HeldRecords scan_records(int fd, const std::string& name) {
   std::string line;
   while (reader.next(line) == LineReader::Got::LINE) {
     const auto damaged = [&](const std::string& why) {
-      throw Exit(EXIT_RUN,
-                 text_of("%s: line %zu is no record of riffle batch: %s; nothing was changed (--restart begins "
-                         "anew)",
-                         name.c_str(), reader.number(), why.c_str()));
+      throw Exit(EXIT_RUN, text_of("%s: line %zu is no record of riffle batch: %s; nothing was "
+                                   "changed (--restart begins "
+                                   "anew)",
+                                   name.c_str(), reader.number(), why.c_str()));
     };
     if (!reader.whole()) {
       // The end of an interrupted run. Anything else without a line break is left to its owner.

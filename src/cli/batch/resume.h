@@ -27,13 +27,16 @@ struct HeldRecords {
 
 constexpr size_t kMaxRecordBytes = size_t{512} << 20;
 
-// Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where text should be.
+// Whether text may be the beginning of a record, cut anywhere. A power cut can leave zeros where
+// text should be.
 bool torn_record(const std::string& text);
 
-// The line that the reader, of at most kMaxRecordBytes a line, gave. Throws std::runtime_error with what is wrong.
+// The line that the reader, of at most kMaxRecordBytes a line, gave. Throws std::runtime_error with
+// what is wrong.
 RecordHead record_of(const LineReader& reader, const std::string& line);
 
-// The records of an output file, read from its beginning. Throws Exit if it is not such a file. name: for errors.
+// The records of an output file, read from its beginning. Throws Exit if it is not such a file.
+// name: for errors.
 HeldRecords scan_records(int fd, const std::string& name);
 
 }  // namespace riffle::cli

@@ -9,7 +9,8 @@ namespace {
 // The scheduler sees this many lines ahead at least, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
-// Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it was submitted first.
+// Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it
+// was submitted first.
 constexpr size_t kHeldAnswers = 1024, kHeldBytes = size_t{256} << 20;
 // Of kept records that have been written since, before they are thrown away.
 constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
@@ -25,8 +26,11 @@ const char* error_code(riffle_status status) {
   }
 }
 
-BatchError error_of(size_t line, riffle_status status, const std::string& text, const std::string& custom_id) {
-  const char* hint = status == RIFFLE_CONTEXT_FULL ? " (its length follows from -c, --gpu-mem and --host-mem)" : "";
+BatchError error_of(size_t line, riffle_status status, const std::string& text,
+                    const std::string& custom_id) {
+  const char* hint = status == RIFFLE_CONTEXT_FULL
+                         ? " (its length follows from -c, --gpu-mem and --host-mem)"
+                         : "";
   const std::string what = text.empty() ? riffle_status_name(status) : with_flags(text);
   return {error_code(status), text_of("line %zu: %s%s", line, what.c_str(), hint), custom_id};
 }
@@ -72,7 +76,8 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     const auto at = runner.under_way_.find(id);
-    if (at == runner.under_way_.end()) return;  // it was submitted, but memory ran out before it was entered
+    if (at == runner.under_way_.end())
+      return;  // it was submitted, but memory ran out before it was entered
     const Jobs::iterator job = at->second;
     runner.under_way_.erase(at);
     job->end = *end;
@@ -91,8 +96,8 @@ bool BatchRunner::want_line() const {
 }
 
 bool BatchRunner::read_ahead() {
-  // What can run at once, and one that waits; then a line with each iteration, so that reading does not hold up
-  // answers.
+  // What can run at once, and one that waits; then a line with each iteration, so that reading does
+  // not hold up answers.
   for (bool first = true; want_line() && (first || under_way_.size() <= max_seqs_); first = false) {
     const LineReader::Got got = input_.next(line_, under_way_.empty());
     if (got == LineReader::Got::END) return false;
@@ -119,8 +124,8 @@ void BatchRunner::start(InputLine& in) {
   try {
     if (!error) error = submit(job);
   } catch (const Exit& e) {
-    error = BatchError{e.code() == EXIT_MEMORY ? "oom" : "bad_request", text_of("line %zu: %s", job->line, e.what()),
-                       custom_id};
+    error = BatchError{e.code() == EXIT_MEMORY ? "oom" : "bad_request",
+                       text_of("line %zu: %s", job->line, e.what()), custom_id};
   } catch (const std::bad_alloc&) {
     error = error_of(job->line, RIFFLE_OUT_OF_MEMORY, "out of memory", custom_id);
   }
@@ -143,8 +148,10 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
   options.stop = stops.data();
   options.n_stop = stops.size();
   uint64_t id = 0;
-  const riffle_status status = riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
-  if (status != RIFFLE_OK) return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
+  const riffle_status status =
+      riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
+  if (status != RIFFLE_OK)
+    return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
   job->bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += job->bytes;
   try {
@@ -159,15 +166,22 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
 void BatchRunner::conclude(Jobs::iterator job) {
   prompt_bytes_ -= job->bytes;
   const riffle_request_end& end = job->end;
-  const bool whole = end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
+  const bool whole =
+      end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
   if (end.status == RIFFLE_OK && whole) {
     progress_.counts.prompt_tokens += end.prompt_tokens;
     progress_.counts.reused_tokens += end.reused_tokens;
-    return finish(job, dump(batch_answer_record(job->line, job->request, model_name_, job->text, end)), false);
+    return finish(job,
+                  dump(batch_answer_record(job->line, job->request, model_name_, job->text, end)),
+                  false);
   }
   const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
-  const char* const text = end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
-  finish(job, dump(batch_error_record(job->line, error_of(job->line, status, text, job->request.custom_id))), true);
+  const char* const text =
+      end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
+  finish(job,
+         dump(batch_error_record(job->line,
+                                 error_of(job->line, status, text, job->request.custom_id))),
+         true);
 }
 
 void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {
@@ -188,7 +202,9 @@ void BatchRunner::write_finished() {
     }
     if (output_.terminal()) progress_.clear();
     output_.write(job->record);
-    ++(job->earlier ? progress_.counts.earlier : job->failed ? progress_.counts.errors : progress_.counts.answers);
+    ++(job->earlier  ? progress_.counts.earlier
+       : job->failed ? progress_.counts.errors
+                     : progress_.counts.answers);
     held_bytes_ -= job->record.size();
     job = jobs_.erase(job);
   }
@@ -200,7 +216,8 @@ void BatchRunner::keep_finished() {
   if (held_bytes_ == 0 && all_here) return output_.clear_ahead();
   if (unordered_) return;
   // Records that have been written since are in that file too, until it is made anew.
-  const bool anew = all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
+  const bool anew =
+      all_here && output_.ahead_bytes() > kAheadBytes && output_.ahead_bytes() > 4 * held_bytes_;
   if (anew) output_.clear_ahead();
   for (Job& job : jobs_) {
     if (!job.over || job.failed || (job.kept && !anew)) continue;
@@ -227,7 +244,8 @@ void BatchRunner::run() {
     check(status, context_);
     progress_.update();
   }
-  dropped_ = static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }));
+  dropped_ = static_cast<size_t>(
+      std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.over; }));
 }
 
 }  // namespace riffle::cli

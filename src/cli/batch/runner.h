@@ -21,8 +21,8 @@ class BatchRunner {
               riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
               BatchOutput& output, BatchProgress& progress);
 
-  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up to the first line
-  // that is not; the rest is kept beside the output. Throws Exit.
+  // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up
+  // to the first line that is not; the rest is kept beside the output. Throws Exit.
   void run();
 
   size_t dropped() const { return dropped_; }  // answers that were finished behind one that was not
@@ -44,7 +44,8 @@ class BatchRunner {
   using Jobs = std::list<Job>;
 
   bool want_line() const;
-  // Takes lines in while there is room, without waiting for them if something is under way. False: the input is over.
+  // Takes lines in while there is room, without waiting for them if something is under way. False:
+  // the input is over.
   bool read_ahead();
   void start(InputLine& in);
   std::optional<BatchError> submit(Jobs::iterator job);  // throws Exit

@@ -30,7 +30,8 @@ uint64_t sum(const Lanes* p, size_t n) {
 }  // namespace
 
 double read_bandwidth(size_t bytes, int n_threads) {
-  bytes = std::min<size_t>(bytes, size_t{2} << 30);  // larger than any cache: more would change nothing
+  bytes =
+      std::min<size_t>(bytes, size_t{2} << 30);  // larger than any cache: more would change nothing
   const size_t threads = static_cast<size_t>(std::max(n_threads, 1));
   const size_t each = std::max<size_t>(bytes / threads / sizeof(Lanes) / 4 * 4, 4);
   struct Free {
@@ -60,7 +61,8 @@ double read_bandwidth(size_t bytes, int n_threads) {
   const int passes = static_cast<int>(std::clamp(0.05 / once, 2.0, 10000.0));
   double best = 0;
   for (int i = 0; i < 3; ++i)
-    best = std::max(best, static_cast<double>(each * threads * sizeof(Lanes)) * passes / pass(passes));
+    best =
+        std::max(best, static_cast<double>(each * threads * sizeof(Lanes)) * passes / pass(passes));
   return best;
 }
 

@@ -1,5 +1,6 @@
-// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory bandwidth of the
-// machine. On a model file, or on a shape with synthetic weights; with the model's attention or a synthetic one.
+// riffle bench: prefill speed by length, decode speed by depth and selector, beside the memory
+// bandwidth of the machine. On a model file, or on a shape with synthetic weights; with the model's
+// attention or a synthetic one.
 #include "cli/bench/bench.h"
 
 #include <algorithm>
@@ -9,9 +10,12 @@ namespace riffle::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-// Repeats of one measurement stop once they took this long together: a 30,000 token prefill is not noise.
+// Repeats of one measurement stop once they took this long together: a 30,000 token prefill is not
+// noise.
 constexpr double kEnoughSeconds = 20;
 constexpr int kProfileSteps = 4;
 
@@ -32,7 +36,8 @@ class Bench {
     if (o_.traced) lengths.clear();  // prompts are filled in, which is no prefill
     model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights());
     info_ = model_info(model_.get());
-    int64_t longest = std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
+    int64_t longest =
+        std::max<int64_t>(*std::max_element(depths.begin(), depths.end()), 1) + steps_held();
     for (const int64_t n : lengths) longest = std::max(longest, n);
     riffle_context_options& context = o_.common.context;
     // A shape has no length of its own that matters, and memory is taken for the whole context.
@@ -46,15 +51,18 @@ class Bench {
       results_.plan.n_threads = 0;
     // Sessions are filled here, and a machine that is full would end the process without a word.
     if (!o_.shape.empty() && *results_.plan.context_note)
-      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape", with_flags(results_.plan.context_note).c_str()));
+      throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape",
+                                      with_flags(results_.plan.context_note).c_str()));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
     const auto n_ctx = static_cast<int64_t>(riffle_context_length(context_.get()));
     if (longest > n_ctx)
-      throw Exit(EXIT_USAGE,
-                 text_of("--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
-                         static_cast<long long>(longest), static_cast<long long>(n_ctx)));
+      throw Exit(
+          EXIT_USAGE,
+          text_of(
+              "--prefill or --depth (with --steps) wants %lld tokens, the context has %lld: see -c",
+              static_cast<long long>(longest), static_cast<long long>(n_ctx)));
     make_tokens(static_cast<size_t>(longest));
     InterruptGuard guard(context_.get());
     try {
@@ -62,13 +70,15 @@ class Bench {
       // Deepest first: truncating keeps what the shallower ones need.
       std::sort(depths.rbegin(), depths.rend());
       for (const Session& s : sessions_)
-        go_to(s.get(), static_cast<size_t>(std::max<int64_t>(depths.front(), 1)));  // a step needs something to attend to
+        go_to(s.get(), static_cast<size_t>(std::max<int64_t>(
+                           depths.front(), 1)));  // a step needs something to attend to
       for (const int64_t d : depths)
         for (const riffle_selector s : selectors) measure_decode(static_cast<size_t>(d), s);
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       results_.interrupted = true;
-      notice(o_.common.quiet, "[stopped after %zu measurements]", results_.prefill.size() + results_.decode.size());
+      notice(o_.common.quiet, "[stopped after %zu measurements]",
+             results_.prefill.size() + results_.decode.size());
     }
     std::stable_sort(results_.decode.begin(), results_.decode.end(),
                      [](const auto& a, const auto& b) { return a.depth < b.depth; });
@@ -80,14 +90,15 @@ class Bench {
   }
 
  private:
-  // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps made twice would
-  // find their blocks in the pool; there the repeats go on where the last ended.
+  // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps
+  // made twice would find their blocks in the pool; there the repeats go on where the last ended.
   int64_t steps_held() const {
-    return 1 +
-           (o_.traced ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps : std::max(o_.steps, o_.warmup_steps()));
+    return 1 + (o_.traced ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
+                          : std::max(o_.steps, o_.warmup_steps()));
   }
 
-  // A text's tokens, over and over if it is short; without one, random ids above the control and byte pieces.
+  // A text's tokens, over and over if it is short; without one, random ids above the control and
+  // byte pieces.
   void make_tokens(size_t n) {
     std::vector<int32_t> text;
     if (!o_.text.empty()) {
@@ -95,7 +106,8 @@ class Bench {
       if (text.empty()) throw Exit(EXIT_RUN, o_.text + ": the text is empty");
     }
     uint64_t state = 1;
-    const auto vocab = static_cast<uint64_t>(info_.vocab_size), low = std::min<uint64_t>(300, vocab / 2);
+    const auto vocab = static_cast<uint64_t>(info_.vocab_size),
+               low = std::min<uint64_t>(300, vocab / 2);
     if (info_.bos_id >= 0) tokens_.push_back(info_.bos_id);
     while (tokens_.size() < n) {
       if (!text.empty()) {
@@ -107,7 +119,9 @@ class Bench {
     }
   }
 
-  void truncate(riffle_session* session, size_t n) { check(riffle_session_truncate(session, n), context_.get()); }
+  void truncate(riffle_session* session, size_t n) {
+    check(riffle_session_truncate(session, n), context_.get());
+  }
   void truncate_all(size_t n) {
     for (const Session& s : sessions_) truncate(s.get(), n);
   }
@@ -115,8 +129,11 @@ class Bench {
   void go_to(riffle_session* session, size_t depth) {
     const size_t held = riffle_session_length(session);
     if (held >= depth) return truncate(session, depth);
-    Progress progress(text_of("%s up to %zu tokens", o_.traced ? "filling" : "reading", depth), o_.common.quiet);
-    check(riffle_prefill(session, tokens_.data() + held, depth - held, Progress::callback, &progress), context_.get());
+    Progress progress(text_of("%s up to %zu tokens", o_.traced ? "filling" : "reading", depth),
+                      o_.common.quiet);
+    check(
+        riffle_prefill(session, tokens_.data() + held, depth - held, Progress::callback, &progress),
+        context_.get());
   }
 
   void measure_prefill(size_t n) {
@@ -144,7 +161,8 @@ class Bench {
     std::vector<riffle_session*> sessions;
     for (const Session& s : sessions_) sessions.push_back(s.get());
     for (int i = 0; i < n; ++i) {
-      const std::vector<int32_t> tokens(sessions.size(), tokens_[riffle_session_length(sessions.front())]);
+      const std::vector<int32_t> tokens(sessions.size(),
+                                        tokens_[riffle_session_length(sessions.front())]);
       check(step(sessions.data(), tokens.data(), sessions.size()), context_.get());
     }
   }
@@ -179,11 +197,14 @@ class Bench {
     // A separate output matrix leaves all but one row of the embedding unread.
     double weights = static_cast<double>(info_.weight_bytes);
     if (!info_.tied_output && info_.n_params)
-      weights *= 1 - static_cast<double>(info_.vocab_size) * info_.dim / static_cast<double>(info_.n_params);
+      weights *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
+                         static_cast<double>(info_.n_params);
     row.bytes = weights;
     if (row.stats.decode_steps)
-      row.bytes += static_cast<double>(row.stats.kv_bytes_read) / static_cast<double>(row.stats.decode_steps);
-    if (on_cpu()) row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
+      row.bytes += static_cast<double>(row.stats.kv_bytes_read) /
+                   static_cast<double>(row.stats.decode_steps);
+    if (on_cpu())
+      row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
     else if (row.timing) row.bandwidth = row.timing->copy_bandwidth;
     results_.decode.push_back(std::move(row));
   }
@@ -230,7 +251,8 @@ riffle_prefill_mode parse_prefill_mode(const std::string& word) {
   if (word == "layers") return RIFFLE_PREFILL_LAYERS;
   if (word == "chunks") return RIFFLE_PREFILL_CHUNKS;
   if (word == "whole") return RIFFLE_PREFILL_WHOLE;
-  throw CLI::ValidationError("--prefill", "'" + word + "': with --trace expected one of layers, chunks, whole");
+  throw CLI::ValidationError("--prefill",
+                             "'" + word + "': with --trace expected one of layers, chunks, whole");
 }
 
 }  // namespace
@@ -238,44 +260,60 @@ riffle_prefill_mode parse_prefill_mode(const std::string& word) {
 Model make_synthetic(const std::string& shape, const std::string& weights) {
   riffle_model* model = nullptr;
   char err[1024] = "";
-  const riffle_status status = riffle_model_synthetic(shape.c_str(), weights.c_str(), &model, err, sizeof err);
-  if (status != RIFFLE_OK) throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
+  const riffle_status status =
+      riffle_model_synthetic(shape.c_str(), weights.c_str(), &model, err, sizeof err);
+  if (status != RIFFLE_OK)
+    throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   return Model(model);
 }
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
   riffle_attention_trace_defaults(&o->trace);
-  CLI::App* sub = app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
+  CLI::App* sub =
+      app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
   sub->footer(
-      "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory GB/s: what "
+      "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. "
+      "memory GB/s: what "
       "the\n"
-      "same threads reach reading a buffer of that size over and over (a GPU: copying, read + write); share: how near\n"
-      "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host waited for the GPU. spread:\n"
+      "same threads reach reading a buffer of that size over and over (a GPU: copying, read + "
+      "write); share: how near\n"
+      "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host "
+      "waited for the GPU. spread:\n"
       "slowest less fastest, as a share of the median. --shape: llama-3.1-8b, llama-3.2-1b,\n"
-      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the answers mean nothing.\n"
+      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the "
+      "answers mean nothing.\n"
       "--weights is their type then (default q8_0).\n"
-      "With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's prefill) are those that a\n"
-      "client sees. sequences in a step, blocks and working set: means over iterations with decode steps; with --cost, of the\n"
+      "With --trace: first token, time between tokens and delay (arrival to the begin of the "
+      "prompt's prefill) are those that a\n"
+      "client sees. sequences in a step, blocks and working set: means over iterations with decode "
+      "steps; with --cost, of the\n"
       "model that it stands for.");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
   CLI::Option* prefill = sub->add_option("--prefill", o->prefill,
-                                         "prompt lengths; with --trace how prompts are read beside decode steps: layers (a few of them in "
+                                         "prompt lengths; with --trace how prompts are read beside "
+                                         "decode steps: layers (a few of them in "
                                          "each iteration), chunks or whole")
                              ->type_name("N,N|MODE")
                              ->capture_default_str();
   sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
       ->type_name("N,N")
       ->capture_default_str();
-  sub->add_option("--selectors", o->selectors, "selectors to compare; default: the one of --selector, if given; prompts are read under --selector")
+  sub->add_option("--selectors", o->selectors,
+                  "selectors to compare; default: the one of --selector, if given; prompts are "
+                  "read under --selector")
       ->type_name("S,S")
       ->capture_default_str();
-  CLI::Option* text = sub->add_option("--text", o->text, "text to run on; default: random tokens")->type_name("FILE");
+  CLI::Option* text = sub->add_option("--text", o->text, "text to run on; default: random tokens")
+                          ->type_name("FILE");
   sub->add_option("--steps", o->steps, "decode steps per measurement")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  sub->add_option("--reps", o->reps, "repeats of each measurement")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_option("--warmup", o->warmup, "steps before each measurement; default: 2, with --attention-trace 8")
+  sub->add_option("--reps", o->reps, "repeats of each measurement")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub->add_option("--warmup", o->warmup,
+                  "steps before each measurement; default: 2, with --attention-trace 8")
       ->type_name("N")
       ->check(CLI::Range(0, 100000));
   sub->add_option("--batch", o->batch, "sequences that step together")
@@ -286,26 +324,34 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->excludes("--model")
       ->excludes(text);
   const std::string heading = "Synthetic attention";
-  CLI::Option* trace = sub->add_flag("--attention-trace", o->traced,
-                                     "q, k and v of known sparsity in place of the model's; prompts are filled in")
-                           ->group(heading);
+  CLI::Option* trace =
+      sub->add_flag("--attention-trace", o->traced,
+                    "q, k and v of known sparsity in place of the model's; prompts are filled in")
+          ->group(heading);
   const auto trace_option = [&](const char* flag, auto& target, const char* what) {
-    sub->add_option(flag, target, what)->type_name("X")->needs(trace)->group(heading)->capture_default_str();
+    sub->add_option(flag, target, what)
+        ->type_name("X")
+        ->needs(trace)
+        ->group(heading)
+        ->capture_default_str();
   };
   trace_option("--trace-sparsity", o->trace.sparsity, "share of the blocks that a query looks at");
   trace_option("--trace-weight", o->trace.weight, "share of the attention weight in them");
-  trace_option("--trace-overlap", o->trace.overlap, "share of them that the next query looks at as well");
+  trace_option("--trace-overlap", o->trace.overlap,
+               "share of them that the next query looks at as well");
   trace_option("--trace-seed", o->trace.seed, "which blocks they are");
   add_trace_flags(*sub, o->arrivals);
   sub->final_callback([o, sub, prefill, trace, &chosen] {
     if (o->arrivals.on) {
-      for (const char* flag : {"--depth", "--selectors", "--text", "--steps", "--reps", "--warmup", "--batch"})
+      for (const char* flag :
+           {"--depth", "--selectors", "--text", "--steps", "--reps", "--warmup", "--batch"})
         if (sub->count(flag) > 0) throw CLI::ExcludesError("--trace", flag);
       if (prefill->count() > 0) o->arrivals.scheduler.prefill = parse_prefill_mode(o->prefill);
       chosen = [o] { return run_trace(*o); };
       return;
     }
-    if (trace->count() > 0 && prefill->count() > 0) throw CLI::ExcludesError("--attention-trace", "--prefill");
+    if (trace->count() > 0 && prefill->count() > 0)
+      throw CLI::ExcludesError("--attention-trace", "--prefill");
     if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
       o->selectors = selector_name(o->common.context.selection.selector);
     chosen = [o] { return Bench(*o).run(); };

@@ -1,5 +1,5 @@
-// riffle bench in parts: bench.cpp measures, bench_bandwidth.cpp measures the machine, bench_report.cpp tells. Requests that
-// arrive over time: bench_trace.h.
+// riffle bench in parts: bench.cpp measures, bench_bandwidth.cpp measures the machine,
+// bench_report.cpp tells. Requests that arrive over time: bench_trace.h.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,14 +13,17 @@ namespace riffle::cli {
 struct BenchOptions {
   CommonOptions common;
   std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,psa", text;
-  std::string shape;                    // "": a model file
-  std::string weights() const { return common.weights.empty() ? "q8_0" : common.weights; }  // with shape
-  bool traced = false;                  // --attention-trace
+  std::string shape;  // "": a model file
+  std::string weights() const {
+    return common.weights.empty() ? "q8_0" : common.weights;
+  }                     // with shape
+  bool traced = false;  // --attention-trace
   riffle_attention_trace trace;
   int steps = 32, reps = 3, batch = 1;
   std::optional<int> warmup;
-  TraceOptions arrivals;                // --trace
-  // Steps before a measurement: buffers, caches, and with a trace a pool that holds what the last steps looked at.
+  TraceOptions arrivals;  // --trace
+  // Steps before a measurement: buffers, caches, and with a trace a pool that holds what the last
+  // steps looked at.
   int warmup_steps() const { return warmup.value_or(traced ? 8 : 2); }
 };
 
@@ -35,11 +38,11 @@ struct PrefillRow {
 struct DecodeRow {
   size_t depth;
   riffle_selector selector;
-  std::vector<double> seconds;           // per step
+  std::vector<double> seconds;  // per step
   riffle_stats stats;
-  std::optional<riffle_timing> timing;   // of one step, in parts
-  double bytes = 0;                      // read per step
-  double bandwidth = 0;                  // bytes per second that the device's memory gives; 0: not known
+  std::optional<riffle_timing> timing;  // of one step, in parts
+  double bytes = 0;                     // read per step
+  double bandwidth = 0;  // bytes per second that the device's memory gives; 0: not known
 };
 
 struct BenchResults {
@@ -47,14 +50,15 @@ struct BenchResults {
   std::string notice;  // of the context
   std::vector<PrefillRow> prefill;
   std::vector<DecodeRow> decode;
-  riffle_stats stats{};  // at the end
+  riffle_stats stats{};      // at the end
   bool interrupted = false;  // by Ctrl-C: what had been measured until then
 };
 
 double median(std::vector<double> values);
 
-// Bytes per second at which n_threads read a buffer of that size over and over: what one token's weights and KV could
-// at best be read at, with whatever cache the machine has for a set of that size.
+// Bytes per second at which n_threads read a buffer of that size over and over: what one token's
+// weights and KV could at best be read at, with whatever cache the machine has for a set of that
+// size.
 double read_bandwidth(size_t bytes, int n_threads);
 
 Json attention_trace_json(const BenchOptions& options);  // null without one

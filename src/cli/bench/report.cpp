@@ -19,14 +19,23 @@ double per_token(uint64_t count, const DecodeRow& r, bool known) {
   if (!known || !r.stats.decode_tokens) return std::numeric_limits<double>::quiet_NaN();
   return static_cast<double>(count) / static_cast<double>(r.stats.decode_tokens);
 }
-double loaded_per_token(const DecodeRow& r) { return per_token(r.stats.loaded_bytes, r, r.stats.pool_slots > 0); }
-double syncs_per_token(const DecodeRow& r) { return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0); }
-double share_pct(const DecodeRow& r) {
-  return r.bandwidth > 0 ? 100 * r.bytes / median(r.seconds) / r.bandwidth : std::numeric_limits<double>::quiet_NaN();
+double loaded_per_token(const DecodeRow& r) {
+  return per_token(r.stats.loaded_bytes, r, r.stats.pool_slots > 0);
 }
-double known(double bandwidth) { return bandwidth > 0 ? bandwidth / 1e9 : std::numeric_limits<double>::quiet_NaN(); }
+double syncs_per_token(const DecodeRow& r) {
+  return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0);
+}
+double share_pct(const DecodeRow& r) {
+  return r.bandwidth > 0 ? 100 * r.bytes / median(r.seconds) / r.bandwidth
+                         : std::numeric_limits<double>::quiet_NaN();
+}
+double known(double bandwidth) {
+  return bandwidth > 0 ? bandwidth / 1e9 : std::numeric_limits<double>::quiet_NaN();
+}
 
-std::string fixed(double v, int digits) { return std::isfinite(v) ? text_of("%.*f", digits, v) : "-"; }
+std::string fixed(double v, int digits) {
+  return std::isfinite(v) ? text_of("%.*f", digits, v) : "-";
+}
 
 Json timing_json(const riffle_timing& t) {
   return {{"linear_us", 1e6 * t.linear},
@@ -39,7 +48,9 @@ Json timing_json(const riffle_timing& t) {
           {"link_gb_per_second", number(known(t.link_bandwidth))}};
 }
 
-std::string subject(const BenchOptions& o) { return o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights(); }
+std::string subject(const BenchOptions& o) {
+  return o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights();
+}
 std::string tokens_from(const BenchOptions& o) { return o.text.empty() ? "random tokens" : o.text; }
 
 }  // namespace
@@ -90,7 +101,8 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
   }
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
-          {"weights", !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
+          {"weights",
+           !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
           {"attention_trace", attention_trace_json(o)},
           {"device", results.plan.device ? results.plan.device : ""},
           {"isa", results.plan.isa ? results.plan.isa : ""},
@@ -113,13 +125,15 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
 
 void print_bench(const BenchOptions& o, const BenchResults& results) {
   const riffle_plan& plan = results.plan;
-  write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(), plan.device ? plan.device : "?",
-                    plan.isa ? plan.isa : "?", plan.n_threads, tokens_from(o).c_str()));
+  write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(),
+                    plan.device ? plan.device : "?", plan.isa ? plan.isa : "?", plan.n_threads,
+                    tokens_from(o).c_str()));
   if (o.traced)
-    write_out(
-        text_of("synthetic attention: %g%% of the weight in %g%% of the blocks, %g%% of them kept from step to step\n",
-                100 * static_cast<double>(o.trace.weight), 100 * static_cast<double>(o.trace.sparsity),
-                100 * static_cast<double>(o.trace.overlap)));
+    write_out(text_of(
+        "synthetic attention: %g%% of the weight in %g%% of the blocks, %g%% of them kept from "
+        "step to step\n",
+        100 * static_cast<double>(o.trace.weight), 100 * static_cast<double>(o.trace.sparsity),
+        100 * static_cast<double>(o.trace.overlap)));
   if (o.batch > 1) write_out(text_of("%d sequences step together\n", o.batch));
   write_out("\n");
   if (!results.prefill.empty()) {
@@ -132,22 +146,26 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
     t.print();
     write_out("\n");
   }
-  Table t({"depth", "selector", "tokens/s", o.batch > 1 ? "ms/step" : "ms/token", "spread", "KV read", "pool hits",
-           "loaded MB/token", "syncs/token", o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "share"});
+  Table t({"depth", "selector", "tokens/s", o.batch > 1 ? "ms/step" : "ms/token", "spread",
+           "KV read", "pool hits", "loaded MB/token", "syncs/token",
+           o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "share"});
   Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
   bool any_parts = false;
   for (const DecodeRow& r : results.decode) {
     const double s = median(r.seconds);
-    t.add({std::to_string(r.depth), selector_name(r.selector), fixed(o.batch / s, 1), fixed(1e3 * s, 2),
-           r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-", percent(kv_read_pct(r.stats)),
-           percent(pool_hit_pct(r.stats)), fixed(loaded_per_token(r) / 1e6, 2), fixed(syncs_per_token(r), 1),
-           fixed(r.bytes / 1e6, 1), fixed(r.bytes / s / 1e9, 1), fixed(known(r.bandwidth), 1), percent(share_pct(r))});
+    t.add({std::to_string(r.depth), selector_name(r.selector), fixed(o.batch / s, 1),
+           fixed(1e3 * s, 2), r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
+           percent(kv_read_pct(r.stats)), percent(pool_hit_pct(r.stats)),
+           fixed(loaded_per_token(r) / 1e6, 2), fixed(syncs_per_token(r), 1),
+           fixed(r.bytes / 1e6, 1), fixed(r.bytes / s / 1e9, 1), fixed(known(r.bandwidth), 1),
+           percent(share_pct(r))});
     if (!r.timing) continue;
     any_parts = true;
     const riffle_timing& p = *r.timing;
     parts.add({std::to_string(r.depth), selector_name(r.selector), fixed(1e6 * p.linear, 0),
-               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0), fixed(1e6 * p.attention_attend, 0),
-               fixed(1e6 * p.other, 0), fixed(1e6 * p.total, 0)});
+               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0),
+               fixed(1e6 * p.attention_attend, 0), fixed(1e6 * p.other, 0),
+               fixed(1e6 * p.total, 0)});
   }
   if (!results.decode.empty()) t.print();
   if (any_parts) {
@@ -155,13 +173,14 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
     parts.print();
     const riffle_timing& p = *results.decode.front().timing;
     write_out(text_of("\ndevice memory copy %s GB/s (read + write), host to device %s GB/s\n",
-                      fixed(known(p.copy_bandwidth), 0).c_str(), fixed(known(p.link_bandwidth), 1).c_str()));
+                      fixed(known(p.copy_bandwidth), 0).c_str(),
+                      fixed(known(p.link_bandwidth), 1).c_str()));
   }
   const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
   std::string memory = "\npeak memory " + bytes(results.stats.peak_rss_bytes);
   if (results.stats.peak_device_bytes)
-    memory +=
-        ", on the device " + bytes(results.stats.peak_device_bytes) + ", pinned " + bytes(results.stats.pinned_bytes);
+    memory += ", on the device " + bytes(results.stats.peak_device_bytes) + ", pinned " +
+              bytes(results.stats.pinned_bytes);
   write_out(memory + "\n");
 }
 

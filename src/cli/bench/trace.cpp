@@ -1,4 +1,5 @@
-// riffle bench --trace: flags, the context, and the search for the highest rate that keeps the limits.
+// riffle bench --trace: flags, the context, and the search for the highest rate that keeps the
+// limits.
 #include "cli/bench/trace.h"
 
 #include <algorithm>
@@ -35,8 +36,10 @@ class TraceBench {
       if (e.code() != EXIT_INTERRUPTED) throw;
       report_.interrupted = true;
       if (t_.goodput) notice(o_.common.quiet, "[stopped after %zu rates]", report_.probes.size());
-      else notice(o_.common.quiet, "[stopped after %llu of %d requests]",
-                  static_cast<unsigned long long>(report_.result ? report_.result->done : 0), t_.requests);
+      else
+        notice(o_.common.quiet, "[stopped after %llu of %d requests]",
+               static_cast<unsigned long long>(report_.result ? report_.result->done : 0),
+               t_.requests);
     }
     report_.stats = context_stats(context_.get());
     report_.notice = say_notice(context_.get(), o_.common.quiet, report_.notice);
@@ -53,7 +56,8 @@ class TraceBench {
     if (!t_.cost.empty()) {
       if (c.device != RIFFLE_DEVICE_AUTO && c.device != RIFFLE_DEVICE_EMU)
         throw Exit(EXIT_USAGE,
-                   text_of("--cost is for --device emu, not %s, which has a clock of its own", device_name(c.device)));
+                   text_of("--cost is for --device emu, not %s, which has a clock of its own",
+                           device_name(c.device)));
       report_.cost = parse_cost_model(t_.cost, read_file);
       c.device = RIFFLE_DEVICE_EMU;
       if (o_.shape.empty() && o_.common.model_path.empty()) {
@@ -61,11 +65,13 @@ class TraceBench {
         o_.traced = true;
       }
     } else if (t_.pool_mem) {
-      throw Exit(EXIT_USAGE, "--pool-mem is of the model that --cost stands for: see --slots and --gpu-mem");
+      throw Exit(EXIT_USAGE,
+                 "--pool-mem is of the model that --cost stands for: see --slots and --gpu-mem");
     }
     if (t_.pool_mem && (c.slots || c.gpu_mem))
       throw Exit(EXIT_USAGE, "--pool-mem is in place of --slots and --gpu-mem");
-    if (t_.requests == 0) t_.requests = static_cast<int>(lengths_.given.size() > 1 ? lengths_.given.size() : kRequests);
+    if (t_.requests == 0)
+      t_.requests = static_cast<int>(lengths_.given.size() > 1 ? lengths_.given.size() : kRequests);
     if (t_.scheduler.max_seqs == 0) t_.scheduler.max_seqs = kMaxSeqs;
     if (t_.all_resident) t_.scheduler.no_ws_control = true;  // there is nothing to control
     c.n_sessions = t_.scheduler.max_seqs;
@@ -80,11 +86,14 @@ class TraceBench {
     info_ = model_info(model_.get());
     riffle_context_options& c = o_.common.context;
     const bool free_length = !o_.shape.empty() && c.n_ctx == 0;
-    const int64_t n_ctx = !free_length ? (c.n_ctx ? c.n_ctx : info_.n_ctx_train) : lengths_.random() ? kContext : 0;
+    const int64_t n_ctx = !free_length        ? (c.n_ctx ? c.n_ctx : info_.n_ctx_train)
+                          : lengths_.random() ? kContext
+                                              : 0;
     sizes_ = lengths_.draw(static_cast<size_t>(t_.requests), t_.seed, n_ctx);
     if (free_length) {
       int64_t longest = 0;
-      for (const TraceLength& l : sizes_) longest = std::max<int64_t>(longest, int64_t{l.prompt} + l.output);
+      for (const TraceLength& l : sizes_)
+        longest = std::max<int64_t>(longest, int64_t{l.prompt} + l.output);
       c.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
     }
     run_ = {static_cast<double>(info_.n_layers), static_cast<double>(info_.n_kv_heads),
@@ -94,12 +103,13 @@ class TraceBench {
       const double bytes = block_bytes(*report_.cost, run_) * block_scale(*report_.cost, run_);
       c.slots = static_cast<int64_t>(static_cast<double>(t_.pool_mem) / bytes);
       if (c.slots < 1)
-        throw Exit(EXIT_USAGE,
-                   text_of("--pool-mem: one block of the model stood for takes %s", human_bytes(bytes).c_str()));
+        throw Exit(EXIT_USAGE, text_of("--pool-mem: one block of the model stood for takes %s",
+                                       human_bytes(bytes).c_str()));
     }
     report_.plan.struct_size = sizeof report_.plan;
     char err[1024] = "";
-    if (riffle_plan_memory(model_.get(), &c, &report_.plan, err, sizeof err) != RIFFLE_OK) report_.plan.n_threads = 0;
+    if (riffle_plan_memory(model_.get(), &c, &report_.plan, err, sizeof err) != RIFFLE_OK)
+      report_.plan.n_threads = 0;
     context_ = create_context(model_.get(), c, o_.common.quiet);
     report_.notice = say_notice(context_.get(), o_.common.quiet);
     setup_.context = context_.get();
@@ -110,12 +120,14 @@ class TraceBench {
     if (t_.all_resident) {
       setup_.resident_blocks = report_.plan.slots;
       if (setup_.resident_blocks < 1)
-        throw Exit(EXIT_USAGE, "--all-resident needs a pool that KV has to fit: --device emu or cuda");
+        throw Exit(EXIT_USAGE,
+                   "--all-resident needs a pool that KV has to fit: --device emu or cuda");
     }
     requests_.resize(sizes_.size());
     for (size_t i = 0; i < sizes_.size(); ++i) {
       requests_[i].output = sizes_[i].output;
-      requests_[i].prompt = random_prompt(static_cast<size_t>(sizes_[i].prompt), t_.shared_prefix, t_.seed, i, info_);
+      requests_[i].prompt =
+          random_prompt(static_cast<size_t>(sizes_[i].prompt), t_.shared_prefix, t_.seed, i, info_);
     }
   }
 
@@ -135,12 +147,15 @@ class TraceBench {
     for (const TraceLength& l : sizes_) prompts.push_back(l.prompt);
     TraceRequest r;
     r.output = static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kLoneTokens));
-    const auto n = std::min<int64_t>(static_cast<int64_t>(percentile(prompts, 50)), report_.plan.n_ctx - r.output);
-    r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed, requests_.size(), info_);
+    const auto n = std::min<int64_t>(static_cast<int64_t>(percentile(prompts, 50)),
+                                     report_.plan.n_ctx - r.output);
+    r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed,
+                             requests_.size(), info_);
     const ReplayResult result = replay(setup_, {r});
     whole(result);
     const double step = percentile(result.gaps, 50);
-    if (result.failed || !(step > 0)) throw Exit(EXIT_RUN, "a lone request failed: " + result.error);
+    if (result.failed || !(step > 0))
+      throw Exit(EXIT_RUN, "a lone request failed: " + result.error);
     return step;
   }
 
@@ -150,12 +165,13 @@ class TraceBench {
     const GoodputProbe p{rate, percentile(result.gaps, 99), mean(result.delays), false};
     report_.probes.push_back(p);
     // Nothing after nothing: answers of one token have no time between tokens.
-    const bool within = !(p.tbt_p99 > report_.tbt_limit) && p.delay <= t_.delay_limit && result.failed == 0;
+    const bool within =
+        !(p.tbt_p99 > report_.tbt_limit) && p.delay <= t_.delay_limit && result.failed == 0;
     report_.probes.back().within = within;
     report_.bounded |= !within;
     if (!o_.common.json)
-      write_out(text_of("  %8.4g requests/s: P99 between tokens %8.1f ms, mean delay %8.2f s: %s\n", rate,
-                        1e3 * p.tbt_p99, p.delay, within ? "within" : "beyond"));
+      write_out(text_of("  %8.4g requests/s: P99 between tokens %8.1f ms, mean delay %8.2f s: %s\n",
+                        rate, 1e3 * p.tbt_p99, p.delay, within ? "within" : "beyond"));
     if (within && rate > report_.goodput) {
       report_.goodput = rate;
       report_.result = std::move(result);
@@ -166,8 +182,8 @@ class TraceBench {
   void find_goodput() {
     report_.tbt_limit = t_.tbt_limit > 0 ? t_.tbt_limit : kTbtLimit * report_.lone_step;
     if (!o_.common.json)
-      write_out(
-          text_of("limits: P99 between tokens %.1f ms, mean delay %.1f s\n", 1e3 * report_.tbt_limit, t_.delay_limit));
+      write_out(text_of("limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
+                        1e3 * report_.tbt_limit, t_.delay_limit));
     double low = t_.rate > 0 ? t_.rate : 1, high = low;
     if (probe(low)) {
       for (int i = 0; i < kMaxDoublings && probe(high *= 2); ++i) low = high;
@@ -190,19 +206,22 @@ class TraceBench {
       outputs += l.output;
     }
     const double n = static_cast<double>(sizes_.size());
-    write_out(text_of("%s: %s, %d requests, prompts of %.0f and answers of %.0f tokens on average (%s)\n",
-                      o_.shape.empty() ? o_.common.model_path.c_str() : o_.shape.c_str(),
-                      report_.plan.device ? report_.plan.device : "?", t_.requests, prompts / n, outputs / n,
-                      t_.lengths.c_str()));
+    write_out(
+        text_of("%s: %s, %d requests, prompts of %.0f and answers of %.0f tokens on average (%s)\n",
+                o_.shape.empty() ? o_.common.model_path.c_str() : o_.shape.c_str(),
+                report_.plan.device ? report_.plan.device : "?", t_.requests, prompts / n,
+                outputs / n, t_.lengths.c_str()));
     if (!t_.goodput)
       write_out(t_.rate > 0 ? text_of("arriving at %g a second\n", t_.rate)
                             : std::string("all there from the beginning\n"));
     if (report_.cost)
-      write_out(text_of("virtual clock: --cost %s; a block stands for %g, the pool of %lld for %s\n", t_.cost.c_str(),
-                        block_scale(*report_.cost, run_), static_cast<long long>(report_.plan.slots),
-                        human_bytes(static_cast<double>(report_.plan.slots) * block_scale(*report_.cost, run_) *
-                                    block_bytes(*report_.cost, run_))
-                            .c_str()));
+      write_out(
+          text_of("virtual clock: --cost %s; a block stands for %g, the pool of %lld for %s\n",
+                  t_.cost.c_str(), block_scale(*report_.cost, run_),
+                  static_cast<long long>(report_.plan.slots),
+                  human_bytes(static_cast<double>(report_.plan.slots) *
+                              block_scale(*report_.cost, run_) * block_bytes(*report_.cost, run_))
+                      .c_str()));
     write_out("\n");
   }
 
@@ -227,9 +246,14 @@ void add_trace_flags(CLI::App& app, TraceOptions& t) {
   riffle_scheduler_defaults(&t.scheduler);
   const std::string heading = "Many requests (--trace)";
   CLI::Option* trace =
-      app.add_flag("--trace", t.on, "replay requests that arrive over time, through the scheduler")->group(heading);
+      app.add_flag("--trace", t.on, "replay requests that arrive over time, through the scheduler")
+          ->group(heading);
   const auto option = [&](const char* flag, auto& target, const char* what, const char* type) {
-    return app.add_option(flag, target, what)->type_name(type)->needs(trace)->group(heading)->capture_default_str();
+    return app.add_option(flag, target, what)
+        ->type_name(type)
+        ->needs(trace)
+        ->group(heading)
+        ->capture_default_str();
   };
   const auto flag = [&](const char* name, bool& target, const char* what) {
     return app.add_flag(name, target, what)->needs(trace)->group(heading);
@@ -251,35 +275,44 @@ void add_trace_flags(CLI::App& app, TraceOptions& t) {
         ->group(heading)
         ->default_str(std::to_string(target));
   };
-  option("--request-rate", t.rate, "requests a second, Poisson; 0: all at once", "R")->check(CLI::Range(0.0, 1e9));
+  option("--request-rate", t.rate, "requests a second, Poisson; 0: all at once", "R")
+      ->check(CLI::Range(0.0, 1e9));
   option("--requests", t.requests, "how many; 0: a line of the file each, else 100", "N")
       ->check(CLI::Range(0, 10000000));
   option("--lengths", t.lengths,
-         "tokens of prompt and answer: longbench[:SCALE] (random, about as LongBench's), PROMPT:OUTPUT, or a file with "
+         "tokens of prompt and answer: longbench[:SCALE] (random, about as LongBench's), "
+         "PROMPT:OUTPUT, or a file with "
          "both on a line for "
          "each request",
          "L");
   option("--seed", t.seed, "of arrivals, lengths and prompts", "N");
   size("--shared-prefix", t.shared_prefix, "first tokens that all prompts have in common");
   option("--cost", t.cost,
-         "emu with a virtual clock, which moves on by what an iteration costs on the device of this model: h200-8b, "
+         "emu with a virtual clock, which moves on by what an iteration costs on the device of "
+         "this model: h200-8b, "
          "a100-8b, a100-lwm-7b or "
-         "a file of KEY = VALUE lines, then ,copies (blocks moved by a copy each) and ,KEY=VALUE; without -m and "
+         "a file of KEY = VALUE lines, then ,copies (blocks moved by a copy each) and ,KEY=VALUE; "
+         "without -m and "
          "--shape it stands on "
          "--shape tiny --attention-trace",
          "MODEL")
       ->check([](const std::string& text) {
-        return text.empty() ? "nothing is given, expected one of " + cost_model_names() + ", or a file" : "";
+        return text.empty()
+                   ? "nothing is given, expected one of " + cost_model_names() + ", or a file"
+                   : "";
       });
   size("--pool-mem", t.pool_mem,
-       "bytes of KV in the device's memory, of the model that --cost stands for; in place of --slots");
-  flag("--all-resident", t.all_resident,
-       "as without offloading: a request waits until its whole KV fits the pool beside the others'");
+       "bytes of KV in the device's memory, of the model that --cost stands for; in place of "
+       "--slots");
+  flag(
+      "--all-resident", t.all_resident,
+      "as without offloading: a request waits until its whole KV fits the pool beside the others'");
   size("--max-seqs", t.scheduler.max_seqs, "sequences that hold KV at once; 0: 16");
   for (CLI::Option* added : add_scheduler_flags(app, t.scheduler, heading)) added->needs(trace);
-  CLI::Option* goodput =
-      flag("--goodput", t.goodput, "find the highest rate within the limits, from --request-rate on");
-  option("--tbt-limit", t.tbt_limit, "seconds between tokens, P99; 0: 25 times a lone decode step", "S")
+  CLI::Option* goodput = flag("--goodput", t.goodput,
+                              "find the highest rate within the limits, from --request-rate on");
+  option("--tbt-limit", t.tbt_limit, "seconds between tokens, P99; 0: 25 times a lone decode step",
+         "S")
       ->check(CLI::Range(0.0, 1e6))
       ->needs(goodput);
   option("--delay-limit", t.delay_limit, "seconds from arrival to the begin of prefill, mean", "S")

@@ -1,6 +1,7 @@
-// riffle bench --trace in parts: many requests arrive at a scheduler, and what each of them waits for is measured.
-// _workload makes the requests, _cost says how long an iteration takes where the clock is a virtual one, _replay runs
-// them, _report tells; bench_trace.cpp has the flags and the search for the highest rate.
+// riffle bench --trace in parts: many requests arrive at a scheduler, and what each of them waits
+// for is measured. _workload makes the requests, _cost says how long an iteration takes where the
+// clock is a virtual one, _replay runs them, _report tells; bench_trace.cpp has the flags and the
+// search for the highest rate.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -19,21 +20,23 @@ namespace riffle::cli {
 struct BenchOptions;
 
 using ReadFile = std::string(const std::string& path);  // read_file of common.h
-// What a flag names that is none of its words. Throws Exit as a usage error, `otherwise` first, where it cannot be read.
+// What a flag names that is none of its words. Throws Exit as a usage error, `otherwise` first,
+// where it cannot be read.
 std::string read_given(ReadFile* read, const std::string& path, const std::string& otherwise);
 
 // ---- requests ----
 
-// Random numbers that are the same on every platform: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Streams of one
-// seed with different numbers are independent.
+// Random numbers that are the same on every platform: SplitMix64 (Steele, Lea and Flood, OOPSLA
+// 2014). Streams of one seed with different numbers are independent.
 class TraceRandom {
  public:
   TraceRandom(uint64_t seed, uint64_t stream);
   uint64_t next();
   uint64_t below(uint64_t n);  // 0 to n - 1; n < 2^32
   double uniform();            // [0,1), a multiple of 2^-53
-  // Exponentially distributed with mean 1, by comparisons and additions alone (von Neumann, "Various techniques used in
-  // connection with random digits", 1951), so that no platform's log() matters.
+  // Exponentially distributed with mean 1, by comparisons and additions alone (von Neumann,
+  // "Various techniques used in connection with random digits", 1951), so that no platform's log()
+  // matters.
   double exponential();
 
  private:
@@ -44,12 +47,13 @@ struct TraceLength {
   int32_t prompt = 0, output = 0;  // tokens
 };
 
-// What --lengths says: "longbench", "longbench:SCALE", "PROMPT:OUTPUT", or the name of a file with a line "PROMPT
-// OUTPUT" for each request. Files are read here and checked: throws Exit, naming file and line.
+// What --lengths says: "longbench", "longbench:SCALE", "PROMPT:OUTPUT", or the name of a file with
+// a line "PROMPT OUTPUT" for each request. Files are read here and checked: throws Exit, naming
+// file and line.
 struct TraceLengths {
   TraceLengths(const std::string& spec, ReadFile* read);
-  // n of them: a file's in order, from its beginning again when they run out. n_ctx 0: no limit. Random prompts are cut
-  // to fit; others that do not fit throw Exit.
+  // n of them: a file's in order, from its beginning again when they run out. n_ctx 0: no limit.
+  // Random prompts are cut to fit; others that do not fit throw Exit.
   std::vector<TraceLength> draw(size_t n, uint64_t seed, int64_t n_ctx) const;
   bool random() const { return given.empty(); }
 
@@ -58,25 +62,26 @@ struct TraceLengths {
   std::vector<TraceLength> given;  // empty: random ones, as LongBench's
 };
 
-// Quantile functions, linear between these knots: percent, tokens. They are riffle's own choice, near log-normal ones
-// with a mean of about 9,600 tokens, which is LongBench's published average of 6,711 words (Bai et al., ACL 2024)
-// at 1.4 tokens a word (median 6,900, sigma 0.8), and answers from a line to LongBench's longest, 512 tokens.
-inline constexpr std::pair<int, int> kLongBenchPrompt[] = {{0, 500},    {1, 1070},   {5, 1850},   {10, 2480},
-                                                           {25, 4020},  {50, 6900},  {75, 11840}, {90, 19240},
-                                                           {95, 25730}, {99, 44370}, {100, 64000}};
-inline constexpr std::pair<int, int> kLongBenchOutput[] = {{0, 16},   {10, 40},  {25, 70},  {50, 128},
-                                                           {75, 220}, {90, 330}, {99, 500}, {100, 512}};
+// Quantile functions, linear between these knots: percent, tokens. They are riffle's own choice,
+// near log-normal ones with a mean of about 9,600 tokens, which is LongBench's published average of
+// 6,711 words (Bai et al., ACL 2024) at 1.4 tokens a word (median 6,900, sigma 0.8), and answers
+// from a line to LongBench's longest, 512 tokens.
+inline constexpr std::pair<int, int> kLongBenchPrompt[] = {
+    {0, 500},    {1, 1070},   {5, 1850},   {10, 2480},  {25, 4020},  {50, 6900},
+    {75, 11840}, {90, 19240}, {95, 25730}, {99, 44370}, {100, 64000}};
+inline constexpr std::pair<int, int> kLongBenchOutput[] = {
+    {0, 16}, {10, 40}, {25, 70}, {50, 128}, {75, 220}, {90, 330}, {99, 500}, {100, 512}};
 // The quantile at millionth / 10^6, in whole numbers.
 int32_t quantile_of(const std::pair<int, int>* knots, size_t n_knots, uint32_t millionth);
 
-// Arrival times in seconds, not decreasing, Poisson at `rate` a second; 0: all at 0. The same seed at another rate is
-// the same process at another speed.
+// Arrival times in seconds, not decreasing, Poisson at `rate` a second; 0: all at 0. The same seed
+// at another rate is the same process at another speed.
 std::vector<double> poisson_arrivals(size_t n, double rate, uint64_t seed);
 
-// Random token ids above control and byte pieces, after the model's first token if it has one. Those of all requests of
-// a seed have the first shared_prefix in common.
-std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed, uint64_t request,
-                                   const riffle_model_info& info);
+// Random token ids above control and byte pieces, after the model's first token if it has one.
+// Those of all requests of a seed have the first shared_prefix in common.
+std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed,
+                                   uint64_t request, const riffle_model_info& info);
 
 struct TraceRequest {
   double arrival = 0;
@@ -91,21 +96,23 @@ struct CostModel {
   double layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
   double layer_params = 0, output_params = 0;  // in all layers' matrices; in the output matrix
   double param_bytes = 2;
-  double memory_gb_s = 0;                          // weights, KV and indexes are read at
-  double linear_tflops = 0;                        // products with weights
-  double attention_tflops = 0;                     // prefill's attention
-  double load_gb_s = 0, flush_gb_s = 0;            // blocks to the device and back, by one kernel (FlashH2D, FlashD2H)
+  double memory_gb_s = 0;       // weights, KV and indexes are read at
+  double linear_tflops = 0;     // products with weights
+  double attention_tflops = 0;  // prefill's attention
+  double load_gb_s = 0,
+         flush_gb_s = 0;  // blocks to the device and back, by one kernel (FlashH2D, FlashD2H)
   double copy_load_gb_s = 0, copy_flush_gb_s = 0;  // the same by a copy for each block
-  double step_us = 0;                              // of each iteration with decode rows, whatever they are
-  double row_us = 0;                               // of each decode row that selects
-  double first_row_us = 0;                         // more of the first one
-  double overlap_loads =
-      0;              // share of the loads' time hidden behind the step's other work: 0, they wait for each other
-  double reload = 1;  // 1: prefill in chunks loads the earlier chunks' KV again; 0: it stays on the device
+  double step_us = 0;        // of each iteration with decode rows, whatever they are
+  double row_us = 0;         // of each decode row that selects
+  double first_row_us = 0;   // more of the first one
+  double overlap_loads = 0;  // share of the loads' time hidden behind the step's other work: 0,
+                             // they wait for each other
+  double reload =
+      1;  // 1: prefill in chunks loads the earlier chunks' KV again; 0: it stays on the device
 };
 
-// "NAME[,copies][,KEY=VALUE...]", NAME one of cost_model_names() or a file of lines "KEY = VALUE", the first maybe a
-// NAME; without a NAME the first of them. Throws Exit, naming key, file and line.
+// "NAME[,copies][,KEY=VALUE...]", NAME one of cost_model_names() or a file of lines "KEY = VALUE",
+// the first maybe a NAME; without a NAME the first of them. Throws Exit, naming key, file and line.
 CostModel parse_cost_model(const std::string& spec, ReadFile* read);
 std::string cost_model_names();
 std::vector<std::pair<const char*, double>> cost_model_values(const CostModel& cost);  // every key
@@ -159,7 +166,8 @@ struct ReplaySetup {
   const CostModel* cost = nullptr;  // null: the clock on the wall
   RunShape run;
   bool selects = true;
-  int64_t resident_blocks = 0;  // 0: no limit; else requests are held back until all their KV fits beside the others'
+  int64_t resident_blocks =
+      0;  // 0: no limit; else requests are held back until all their KV fits beside the others'
 };
 
 struct ReplayResult {
@@ -174,11 +182,12 @@ struct ReplayResult {
   uint64_t pool_lookups = 0, pool_hits = 0;
   double working_set = 0, available = 0;  // sums over decode iterations
   double longest_stall = 0;               // of sequences that decode, by one piece of prefill
-  double prefill_kv_blocks = 0;           // the most that the device held for prompts (riffle_iteration)
+  double prefill_kv_blocks = 0;  // the most that the device held for prompts (riffle_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
 };
 
-// Sends the requests to a scheduler of their own when they are due, and runs it until all are over, or until Ctrl-C. Throws Exit.
+// Sends the requests to a scheduler of their own when they are due, and runs it until all are over,
+// or until Ctrl-C. Throws Exit.
 ReplayResult replay(const ReplaySetup& setup, const std::vector<TraceRequest>& requests);
 
 // ---- what is told ----
@@ -208,8 +217,8 @@ struct TraceReport {
   RunShape run;
   double lone_step = 0, tbt_limit = 0;  // seconds
   std::optional<ReplayResult> result;
-  double goodput = 0;  // requests a second; 0: none found
-  bool bounded = false;                 // a higher rate was beyond the limits
+  double goodput = 0;    // requests a second; 0: none found
+  bool bounded = false;  // a higher rate was beyond the limits
   std::vector<GoodputProbe> probes;
   bool interrupted = false;
   std::string notice;

@@ -1,4 +1,5 @@
-// How long an iteration takes on a device that is not there: bytes over bandwidths, operations over rates.
+// How long an iteration takes on a device that is not there: bytes over bandwidths, operations over
+// rates.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -8,11 +9,12 @@
 namespace riffle::cli {
 namespace {
 
-// Llama-3.1-8B, bf16, on one H200, from tools/bench/results/gpu.md. Memory and step_us: decode at 1,024 and 131,072
-// tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and row_us: psa's excess over its bytes at
-// 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and 16 rows of 32,000 tokens behind a pool (steps of 12.2, 16.4
-// and 20.7 ms, measured: 13.4, 16.3 and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700
-// tokens/s, measured: 35,194 and 21,886). Links: "Moving blocks".
+// Llama-3.1-8B, bf16, on one H200, from tools/bench/results/gpu.md. Memory and step_us: decode at
+// 1,024 and 131,072 tokens, dense (model: 4.6 and 8.8 ms, measured: 4.5 and 9.3). first_row_us and
+// row_us: psa's excess over its bytes at 1,024 to 131,072 tokens (0.7 to 1.2 ms), and of 8, 12 and
+// 16 rows of 32,000 tokens behind a pool (steps of 12.2, 16.4 and 20.7 ms, measured: 13.4, 16.3
+// and 20.5). Rates: prefill of 8,192 and 32,768 tokens (model: 34,500 and 21,700 tokens/s,
+// measured: 35,194 and 21,886). Links: "Moving blocks".
 constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .heads = 32,
                                     .kv_heads = 8,
@@ -31,9 +33,10 @@ constexpr CostModel kH200Llama8b = {.layers = 32,
                                     .row_us = 300,
                                     .first_row_us = 500};
 
-// The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20 and 23 GB/s by one
-// kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6 of the memory's 1,555 GB/s, 2/3 of 312
-// TFLOP/s for products and half for attention, 1 ms a step, and a selection that costs its bytes alone.
+// The same on the paper's A100 (SparseServe, sections 3.2 and 4.1): its links as published, over 20
+// and 23 GB/s by one kernel or copy, under 5 and 6 by a copy a block. The others are assumed: 5/6
+// of the memory's 1,555 GB/s, 2/3 of 312 TFLOP/s for products and half for attention, 1 ms a step,
+// and a selection that costs its bytes alone.
 constexpr CostModel a100_llama_8b() {
   CostModel c = kH200Llama8b;
   c.memory_gb_s = 1300;
@@ -61,7 +64,8 @@ struct Named {
   const char* name;
   CostModel model;
 };
-constexpr Named kModels[] = {{"h200-8b", kH200Llama8b}, {"a100-8b", a100_llama_8b()}, {"a100-lwm-7b", lwm_7b()}};
+constexpr Named kModels[] = {
+    {"h200-8b", kH200Llama8b}, {"a100-8b", a100_llama_8b()}, {"a100-lwm-7b", lwm_7b()}};
 
 struct Key {
   const char* name;
@@ -118,23 +122,28 @@ void apply(CostModel& cost, std::string_view item, const std::string& where) {
   }
   const size_t equals = item.find('=');
   if (equals == item.npos)  // any bytes, where it is a line of a file
-    throw Exit(EXIT_USAGE, where + ": " + Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
-                               ", expected KEY=VALUE or copies");
+    throw Exit(EXIT_USAGE,
+               where + ": " +
+                   Json(item.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace) +
+                   ", expected KEY=VALUE or copies");
   const std::string name(trimmed(item.substr(0, equals)));
   for (const Key& key : kKeys) {
     if (name != key.name) continue;
     const std::string_view text = equals == item.npos ? "" : trimmed(item.substr(equals + 1));
     double v = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (error != std::errc() || end != text.data() + text.size() || !(v >= key.low && v <= key.high))
+    if (error != std::errc() || end != text.data() + text.size() ||
+        !(v >= key.low && v <= key.high))
       throw Exit(EXIT_USAGE, where + ": " + name + " is '" + std::string(text.substr(0, 60)) +
-                                 "', expected a number, " + digits(key.low) + " to " + digits(key.high));
+                                 "', expected a number, " + digits(key.low) + " to " +
+                                 digits(key.high));
     cost.*key.value = v;
     return;
   }
   std::string names = "copies";
   for (const Key& key : kKeys) names += std::string(", ") + key.name;
-  throw Exit(EXIT_USAGE, where + ": '" + name.substr(0, 60) + "' is not known, expected one of " + names);
+  throw Exit(EXIT_USAGE,
+             where + ": '" + name.substr(0, 60) + "' is not known, expected one of " + names);
 }
 
 CostModel read_cost_model(const std::string& path, const std::string& text) {
@@ -174,7 +183,9 @@ CostModel parse_cost_model(const std::string& spec, ReadFile* read) {
     if (!first || item == "copies" || item.find('=') != item.npos) apply(cost, item, "--cost");
     else if (const CostModel* const named = find_model(item)) cost = *named;
     else {
-      cost = read_cost_model(item, read_given(read, item, "--cost: " + item + " is none of " + cost_model_names() + ", and as a file"));
+      cost = read_cost_model(item, read_given(read, item,
+                                              "--cost: " + item + " is none of " +
+                                                  cost_model_names() + ", and as a file"));
     }
   }
   return cost;
@@ -189,11 +200,15 @@ std::vector<std::pair<const char*, double>> cost_model_values(const CostModel& c
 double block_scale(const CostModel& c, const RunShape& run) {
   return c.layers * c.kv_heads / (run.layers * run.kv_heads);
 }
-double block_bytes(const CostModel& c, const RunShape& run) { return run.block_size * c.head_dim * 2 * 2; }
+double block_bytes(const CostModel& c, const RunShape& run) {
+  return run.block_size * c.head_dim * 2 * 2;
+}
 
 IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWork& w) {
-  const double memory = 1e9 * c.memory_gb_s, load = 1e9 * c.load_gb_s, linear = 1e12 * c.linear_tflops;
-  const double rows = block_scale(c, run), width = c.head_dim / run.head_dim, deep = c.layers / run.layers;
+  const double memory = 1e9 * c.memory_gb_s, load = 1e9 * c.load_gb_s,
+               linear = 1e12 * c.linear_tflops;
+  const double rows = block_scale(c, run), width = c.head_dim / run.head_dim,
+               deep = c.layers / run.layers;
   IterationCost out;
   if (w.decode_rows > 0) {
     const double params = c.layer_params + c.output_params;
@@ -214,9 +229,11 @@ IterationCost cost_of(const CostModel& c, const RunShape& run, const IterationWo
                                     layers * c.layer_params / c.layers * c.param_bytes / memory) +
                            4 * c.head_dim * c.heads * w.pairs * deep / (1e12 * c.attention_tflops);
     // A layer goes to the host beside the next one's arithmetic.
-    out.prefill = w.resident ? compute : std::max(compute, token_layers * kv_bytes / (1e9 * c.flush_gb_s));
+    out.prefill =
+        w.resident ? compute : std::max(compute, token_layers * kv_bytes / (1e9 * c.flush_gb_s));
     if (w.chunks && !w.resident) {
-      const double earlier = std::max(0.0, w.pairs / w.token_layers - (piece + 1) / 2);  // tokens before this piece
+      const double earlier =
+          std::max(0.0, w.pairs / w.token_layers - (piece + 1) / 2);  // tokens before this piece
       out.prefill += c.reload * earlier * c.layers * kv_bytes / load;
     }
   }

@@ -1,5 +1,5 @@
-// One run of riffle bench --trace: requests go to the scheduler when they are due, by the clock on the wall, or by a
-// virtual one that moves on by what an iteration costs.
+// One run of riffle bench --trace: requests go to the scheduler when they are due, by the clock on
+// the wall, or by a virtual one that moves on by what an iteration costs.
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -13,7 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxIdle = 1000;  // far more than failed requests, which take an iteration each, one after the other
+constexpr int kMaxIdle =
+    1000;  // far more than failed requests, which take an iteration each, one after the other
 
 struct SchedulerDeleter {
   void operator()(riffle_scheduler* p) const { riffle_scheduler_free(p); }
@@ -64,7 +65,8 @@ class Replay {
 
   bool on_wall() const { return setup_.cost == nullptr; }
   double now() const {
-    return on_wall() ? std::chrono::duration<double>(Clock::now() - started_).count() : virtual_now_;
+    return on_wall() ? std::chrono::duration<double>(Clock::now() - started_).count()
+                     : virtual_now_;
   }
 
   void wait_until(double time) {
@@ -78,7 +80,8 @@ class Replay {
 
   int64_t blocks_of(const TraceRequest& r) const {
     const double tokens = static_cast<double>(r.prompt.size()) + r.output;
-    return static_cast<int64_t>(std::ceil(tokens / setup_.run.block_size) * setup_.run.layers * setup_.run.kv_heads);
+    return static_cast<int64_t>(std::ceil(tokens / setup_.run.block_size) * setup_.run.layers *
+                                setup_.run.kv_heads);
   }
 
   void submit_due() {
@@ -86,10 +89,12 @@ class Replay {
       const TraceRequest& r = requests_[submitted_];
       const int64_t blocks = setup_.resident_blocks > 0 ? blocks_of(r) : 0;
       if (blocks > setup_.resident_blocks)
-        throw Exit(EXIT_MEMORY, text_of("--all-resident: request %zu needs %lld blocks for a prompt of %zu and %d more "
-                                        "tokens, the pool has %lld",
-                                        submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
-                                        static_cast<long long>(setup_.resident_blocks)));
+        throw Exit(
+            EXIT_MEMORY,
+            text_of("--all-resident: request %zu needs %lld blocks for a prompt of %zu and %d more "
+                    "tokens, the pool has %lld",
+                    submitted_ + 1, static_cast<long long>(blocks), r.prompt.size(), r.output,
+                    static_cast<long long>(setup_.resident_blocks)));
       if (held_ + blocks > setup_.resident_blocks) return;  // and nobody overtakes it
       riffle_generate_options g;
       riffle_generate_defaults(&g);
@@ -97,7 +102,8 @@ class Replay {
       g.ignore_eos = true;
       g.sampling.temperature = 0;
       uint64_t id = 0;
-      check(riffle_scheduler_submit(scheduler_.get(), r.prompt.data(), r.prompt.size(), &g, &id), setup_.context);
+      check(riffle_scheduler_submit(scheduler_.get(), r.prompt.data(), r.prompt.size(), &g, &id),
+            setup_.context);
       number_[id] = submitted_;
       states_[submitted_].blocks = blocks;
       held_ += blocks;
@@ -141,11 +147,13 @@ class Replay {
     result_.skipped += static_cast<uint64_t>(it.skipped);
     result_.blocks_loaded += static_cast<double>(it.blocks_loaded);
     result_.blocks_read += static_cast<double>(it.blocks_read);
-    result_.prefill_kv_blocks = std::max(result_.prefill_kv_blocks, static_cast<double>(it.prefill_kv_blocks));
+    result_.prefill_kv_blocks =
+        std::max(result_.prefill_kv_blocks, static_cast<double>(it.prefill_kv_blocks));
     idle_ = it.decode_rows > 0 || it.prefill_token_layers > 0 ? 0 : idle_ + 1;
     if (idle_ > kMaxIdle)
-      throw Exit(EXIT_RUN, text_of("the scheduler has done nothing for %d iterations, with %zu requests left", kMaxIdle,
-                                   requests_.size() - done_));
+      throw Exit(EXIT_RUN,
+                 text_of("the scheduler has done nothing for %d iterations, with %zu requests left",
+                         kMaxIdle, requests_.size() - done_));
     if (it.decode_rows == 0) return;
     ++result_.decode_iterations;
     result_.decode_rows += static_cast<uint64_t>(it.decode_rows);
@@ -179,11 +187,12 @@ class Replay {
     result_.reused_tokens += end.reused_tokens;
     if (end.status == RIFFLE_OK && end.result.n_tokens == requests_[i].output) return;
     if (result_.failed++ == 0)
-      result_.error =
-          text_of("request %zu: %s", i + 1,
-                  end.status == RIFFLE_OK
-                      ? text_of("%d tokens in place of %d", end.result.n_tokens, requests_[i].output).c_str()
-                      : end.error);
+      result_.error = text_of(
+          "request %zu: %s", i + 1,
+          end.status == RIFFLE_OK
+              ? text_of("%d tokens in place of %d", end.result.n_tokens, requests_[i].output)
+                    .c_str()
+              : end.error);
   }
 
   const ReplaySetup& setup_;

@@ -12,17 +12,29 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 double ratio(double a, double b) { return b > 0 ? a / b : kNaN; }
 double hit_pct(const ReplayResult& r) {
-  return r.pool_lookups ? 100 * static_cast<double>(r.pool_hits) / static_cast<double>(r.pool_lookups) : kNaN;
+  return r.pool_lookups
+             ? 100 * static_cast<double>(r.pool_hits) / static_cast<double>(r.pool_lookups)
+             : kNaN;
 }
-double per_iteration(double sum, const ReplayResult& r) { return ratio(sum, static_cast<double>(r.decode_iterations)); }
+double per_iteration(double sum, const ReplayResult& r) {
+  return ratio(sum, static_cast<double>(r.decode_iterations));
+}
 double rate(uint64_t n, const ReplayResult& r) { return ratio(static_cast<double>(n), r.seconds); }
 
-std::string fixed(double v, int digits) { return std::isfinite(v) ? text_of("%.*f", digits, v) : "-"; }
-std::string ms(double seconds) { return std::isfinite(seconds) ? text_of("%.1f ms", 1e3 * seconds) : "-"; }
-std::string sec(double seconds) { return std::isfinite(seconds) ? text_of("%.3f s", seconds) : "-"; }
+std::string fixed(double v, int digits) {
+  return std::isfinite(v) ? text_of("%.*f", digits, v) : "-";
+}
+std::string ms(double seconds) {
+  return std::isfinite(seconds) ? text_of("%.1f ms", 1e3 * seconds) : "-";
+}
+std::string sec(double seconds) {
+  return std::isfinite(seconds) ? text_of("%.3f s", seconds) : "-";
+}
 
 const char* prefill_name(riffle_prefill_mode mode) {
-  return mode == RIFFLE_PREFILL_CHUNKS ? "chunks" : mode == RIFFLE_PREFILL_WHOLE ? "whole" : "layers";
+  return mode == RIFFLE_PREFILL_CHUNKS  ? "chunks"
+         : mode == RIFFLE_PREFILL_WHOLE ? "whole"
+                                        : "layers";
 }
 
 Json spread_json(const std::vector<double>& v) {
@@ -65,9 +77,10 @@ Json result_json(const TraceReport& report, const ReplayResult& r) {
       {"available_blocks", number(per_iteration(r.available * scale, r))},
       {"longest_stall_s", number(r.longest_stall)},
       {"prefill_kv_blocks", number(prefill_kv_blocks(report, r))},
-      {"cost_seconds",
-       !report.cost ? Json(nullptr)
-                    : Json{{"decode", r.decode_seconds}, {"load", r.load_seconds}, {"prefill", r.prefill_seconds}}}};
+      {"cost_seconds", !report.cost ? Json(nullptr)
+                                    : Json{{"decode", r.decode_seconds},
+                                           {"load", r.load_seconds},
+                                           {"prefill", r.prefill_seconds}}}};
 }
 
 Json cost_json(const CostModel& cost) {
@@ -96,8 +109,10 @@ Json trace_json(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
   Json probes = Json::array();
   for (const GoodputProbe& p : report.probes)
-    probes.push_back(
-        {{"rate", p.rate}, {"tbt_p99_s", number(p.tbt_p99)}, {"delay_mean_s", number(p.delay)}, {"within", p.within}});
+    probes.push_back({{"rate", p.rate},
+                      {"tbt_p99_s", number(p.tbt_p99)},
+                      {"delay_mean_s", number(p.delay)},
+                      {"within", p.within}});
   return {{"model", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)},
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
           {"attention_trace", attention_trace_json(o)},
@@ -132,22 +147,25 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   const TraceOptions& t = o.arrivals;
   const bool searched = t.goodput && !report.interrupted;
   if (t.goodput && (searched || report.goodput > 0))
-    write_out(report.goodput > 0
-                  ? text_of("\ngoodput %s%.4g requests/s (P99 between tokens within %.1f ms, mean delay within %.1f s)\n",
-                            report.bounded && searched ? "" : "at least ", report.goodput, 1e3 * report.tbt_limit, t.delay_limit)
-                  : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
-                            1e3 * report.tbt_limit, t.delay_limit));
+    write_out(
+        report.goodput > 0
+            ? text_of("\ngoodput %s%.4g requests/s (P99 between tokens within %.1f ms, mean delay "
+                      "within %.1f s)\n",
+                      report.bounded && searched ? "" : "at least ", report.goodput,
+                      1e3 * report.tbt_limit, t.delay_limit)
+            : text_of("\nno rate keeps the limits: P99 between tokens %.1f ms, mean delay %.1f s\n",
+                      1e3 * report.tbt_limit, t.delay_limit));
   if (!report.result) return;
   const ReplayResult& r = *report.result;
   const double scale = report.cost ? block_scale(*report.cost, report.run) : 1;
   if (t.goodput) write_out("\nat that rate\n");
   Table times({"", "mean", "P50", "P99", "longest"});
-  times.add({"first token", sec(mean(r.ttft)), sec(percentile(r.ttft, 50)), sec(percentile(r.ttft, 99)),
-             sec(percentile(r.ttft, 100))});
-  times.add({"between tokens", ms(mean(r.gaps)), ms(percentile(r.gaps, 50)), ms(percentile(r.gaps, 99)),
-             ms(percentile(r.gaps, 100))});
-  times.add({"delay before prefill", sec(mean(r.delays)), sec(percentile(r.delays, 50)), sec(percentile(r.delays, 99)),
-             sec(percentile(r.delays, 100))});
+  times.add({"first token", sec(mean(r.ttft)), sec(percentile(r.ttft, 50)),
+             sec(percentile(r.ttft, 99)), sec(percentile(r.ttft, 100))});
+  times.add({"between tokens", ms(mean(r.gaps)), ms(percentile(r.gaps, 50)),
+             ms(percentile(r.gaps, 99)), ms(percentile(r.gaps, 100))});
+  times.add({"delay before prefill", sec(mean(r.delays)), sec(percentile(r.delays, 50)),
+             sec(percentile(r.delays, 99)), sec(percentile(r.delays, 100))});
   times.print();
   write_out("\n");
   const auto count = [](uint64_t n) { return static_cast<unsigned long long>(n); };
@@ -158,10 +176,11 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
   fact("output tokens/s", fixed(rate(r.output_tokens, r), 1));
   fact("all tokens/s", fixed(rate(r.prompt_tokens + r.output_tokens, r), 0));
   if (r.reused_tokens)
-    fact("prompt tokens reused",
-         percent(100 * ratio(static_cast<double>(r.reused_tokens), static_cast<double>(r.prompt_tokens))));
-  fact("iterations", text_of("%llu, %llu with decode steps", static_cast<unsigned long long>(r.iterations),
-                             static_cast<unsigned long long>(r.decode_iterations)));
+    fact("prompt tokens reused", percent(100 * ratio(static_cast<double>(r.reused_tokens),
+                                                     static_cast<double>(r.prompt_tokens))));
+  fact("iterations",
+       text_of("%llu, %llu with decode steps", static_cast<unsigned long long>(r.iterations),
+               static_cast<unsigned long long>(r.decode_iterations)));
   fact("sequences in a step", fixed(per_iteration(static_cast<double>(r.decode_rows), r), 2));
   fact("skipped", std::to_string(r.skipped));
   fact("blocks read an iteration", fixed(per_iteration(r.blocks_read * scale, r), 0));
@@ -174,8 +193,8 @@ void print_trace(const BenchOptions& o, const TraceReport& report) {
     fact("KV of prompts on the device", fixed(prefill_kv_blocks(report, r), 0) + " blocks at most");
   if (report.lone_step > 0) fact("lone decode step", ms(report.lone_step));
   if (report.cost)
-    fact("time by the model",
-         text_of("decode %.1f s, loads %.1f s, prefill %.1f s", r.decode_seconds, r.load_seconds, r.prefill_seconds));
+    fact("time by the model", text_of("decode %.1f s, loads %.1f s, prefill %.1f s",
+                                      r.decode_seconds, r.load_seconds, r.prefill_seconds));
   facts.print_left();
   if (r.failed) write_out("\nfirst failure: " + r.error + "\n");
 }

@@ -1,5 +1,5 @@
-// Requests for riffle bench --trace: when they come, how long they are, what they say. Whole numbers and exact
-// operations only, so that a seed gives the same requests everywhere.
+// Requests for riffle bench --trace: when they come, how long they are, what they say. Whole
+// numbers and exact operations only, so that a seed gives the same requests everywhere.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -42,17 +42,20 @@ std::vector<TraceLength> read_lengths(const std::string& path, const std::string
     at = end + 1;
     ++line;
     const std::string_view whole = rest;
-    while (!rest.empty() && (rest.back() == '\r' || rest.back() == ' ' || rest.back() == '\t')) rest.remove_suffix(1);
+    while (!rest.empty() && (rest.back() == '\r' || rest.back() == ' ' || rest.back() == '\t'))
+      rest.remove_suffix(1);
     skip_spaces(rest);
     if (rest.empty() || rest.front() == '#') continue;
     const std::optional<int32_t> prompt = take_tokens(rest);
     const size_t before = rest.size();
     skip_spaces(rest);
-    const std::optional<int32_t> output = prompt && rest.size() < before ? take_tokens(rest) : std::nullopt;
+    const std::optional<int32_t> output =
+        prompt && rest.size() < before ? take_tokens(rest) : std::nullopt;
     if (!prompt || !output || !rest.empty())
-      throw Exit(EXIT_RUN, path + ", line " + std::to_string(line) + ": '" + std::string(whole.substr(0, 60)) +
-                               "', expected two numbers of tokens, 1 to " + std::to_string(kMaxTokens) +
-                               ": prompt and output");
+      throw Exit(EXIT_RUN, path + ", line " + std::to_string(line) + ": '" +
+                               std::string(whole.substr(0, 60)) +
+                               "', expected two numbers of tokens, 1 to " +
+                               std::to_string(kMaxTokens) + ": prompt and output");
     out.push_back({*prompt, *output});
   }
   if (out.empty()) throw Exit(EXIT_RUN, path + ": there is no line with prompt and output tokens");
@@ -79,7 +82,8 @@ std::string read_given(ReadFile* read, const std::string& path, const std::strin
   }
 }
 
-TraceRandom::TraceRandom(uint64_t seed, uint64_t stream) : state_(mixed(mixed(seed + 0x9E3779B97F4A7C15u) + stream)) {}
+TraceRandom::TraceRandom(uint64_t seed, uint64_t stream)
+    : state_(mixed(mixed(seed + 0x9E3779B97F4A7C15u) + stream)) {}
 
 uint64_t TraceRandom::next() { return mixed(state_ += 0x9E3779B97F4A7C15u); }
 uint64_t TraceRandom::below(uint64_t n) { return (next() >> 32) * n >> 32; }
@@ -88,7 +92,8 @@ double TraceRandom::uniform() { return static_cast<double>(next() >> 11) * 0x1p-
 double TraceRandom::exponential() {
   for (double whole = 0;; ++whole) {
     const double first = uniform();
-    // How long the numbers fall from the first on: an odd length, the first included, has probability exp(-first).
+    // How long the numbers fall from the first on: an odd length, the first included, has
+    // probability exp(-first).
     int length = 1;
     for (double last = first, u = uniform(); u < last; u = uniform()) {
       last = u;
@@ -112,15 +117,18 @@ TraceLengths::TraceLengths(const std::string& text, ReadFile* read) : spec(text)
   if (text.rfind("longbench:", 0) == 0) {
     const char* const begin = text.data() + 10;
     const auto [end, error] = std::from_chars(begin, text.data() + text.size(), scale);
-    if (error != std::errc() || end != text.data() + text.size() || !(scale >= 0.001 && scale <= 1000))
-      throw Exit(EXIT_USAGE, "--lengths '" + text + "': expected a factor of 0.001 to 1000 after longbench:");
+    if (error != std::errc() || end != text.data() + text.size() ||
+        !(scale >= 0.001 && scale <= 1000))
+      throw Exit(EXIT_USAGE,
+                 "--lengths '" + text + "': expected a factor of 0.001 to 1000 after longbench:");
     return;
   }
   if (const auto pair = read_pair(text)) {
     given.push_back(*pair);
     return;
   }
-  const std::string expected = "--lengths '" + text + "': expected longbench[:SCALE], PROMPT:OUTPUT (each 1 to " +
+  const std::string expected = "--lengths '" + text +
+                               "': expected longbench[:SCALE], PROMPT:OUTPUT (each 1 to " +
                                std::to_string(kMaxTokens) + " tokens) or a file";
   given = read_lengths(text, read_given(read, text, expected));
 }
@@ -133,19 +141,22 @@ std::vector<TraceLength> TraceLengths::draw(size_t n, uint64_t seed, int64_t n_c
       out.push_back(given[i % given.size()]);
       const TraceLength& l = out.back();
       if (n_ctx > 0 && int64_t{l.prompt} + l.output > n_ctx)
-        throw Exit(EXIT_USAGE, "--lengths " + spec + ": a prompt of " + std::to_string(l.prompt) + " and " +
-                                   std::to_string(l.output) + " more tokens do not fit the context of " +
+        throw Exit(EXIT_USAGE, "--lengths " + spec + ": a prompt of " + std::to_string(l.prompt) +
+                                   " and " + std::to_string(l.output) +
+                                   " more tokens do not fit the context of " +
                                    std::to_string(n_ctx) + ": see -c");
       continue;
     }
     TraceLength l;
     const double prompt = scale * quantile_of(kLongBenchPrompt, std::size(kLongBenchPrompt),
                                               static_cast<uint32_t>(random.below(1000000)));
-    l.output = quantile_of(kLongBenchOutput, std::size(kLongBenchOutput), static_cast<uint32_t>(random.below(1000000)));
+    l.output = quantile_of(kLongBenchOutput, std::size(kLongBenchOutput),
+                           static_cast<uint32_t>(random.below(1000000)));
     const int64_t most = n_ctx > 0 ? n_ctx - l.output : kMaxTokens;
     if (most < 1)
       throw Exit(EXIT_USAGE, "--lengths " + spec + ": " + std::to_string(l.output) +
-                                 " tokens of output do not fit the context of " + std::to_string(n_ctx) + ": see -c");
+                                 " tokens of output do not fit the context of " +
+                                 std::to_string(n_ctx) + ": see -c");
     l.prompt = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(prompt), 1, most));
     out.push_back(l);
   }
@@ -164,15 +175,17 @@ std::vector<double> poisson_arrivals(size_t n, double rate, uint64_t seed) {
   return out;
 }
 
-std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed, uint64_t request,
-                                   const riffle_model_info& info) {
+std::vector<int32_t> random_prompt(size_t n_tokens, size_t shared_prefix, uint64_t seed,
+                                   uint64_t request, const riffle_model_info& info) {
   TraceRandom shared(seed, kShared), own(seed, kPrompts + request);
-  const auto vocab = static_cast<uint64_t>(info.vocab_size), low = std::min<uint64_t>(300, vocab / 2);
+  const auto vocab = static_cast<uint64_t>(info.vocab_size),
+             low = std::min<uint64_t>(300, vocab / 2);
   std::vector<int32_t> out;
   out.reserve(n_tokens);
   if (info.bos_id >= 0 && n_tokens > 0) out.push_back(info.bos_id);
   while (out.size() < n_tokens)
-    out.push_back(static_cast<int32_t>(low + (out.size() < shared_prefix ? shared : own).below(vocab - low)));
+    out.push_back(
+        static_cast<int32_t>(low + (out.size() < shared_prefix ? shared : own).below(vocab - low)));
   return out;
 }
 

@@ -1,4 +1,5 @@
-// Line charts as SVG text, for the report of `riffle eval --compare`. Colours are CSS variables --c0 ... --c7 and
+// Line charts as SVG text, for the report of `riffle eval --compare`. Colours are CSS variables
+// --c0 ... --c7 and
 // --ink,
 // --grid, --page of the page around them.
 #pragma once
@@ -26,11 +27,13 @@ struct ChartLine {
 
 struct Chart {
   std::string title, x_title, y_title;
-  std::string y_unit;                // "%" or empty
-  double y_most = 0;                 // the y axis ends at no more than this, if it is not 0
-  bool y_root = false;               // distances from y_most are drawn as their square root: more room near y_most
-  std::vector<double> guides;        // dotted horizontal lines
-  std::vector<double> x_too, y_too;  // values the axes must hold, so that several charts have the same
+  std::string y_unit;  // "%" or empty
+  double y_most = 0;   // the y axis ends at no more than this, if it is not 0
+  bool y_root =
+      false;  // distances from y_most are drawn as their square root: more room near y_most
+  std::vector<double> guides;  // dotted horizontal lines
+  std::vector<double> x_too,
+      y_too;  // values the axes must hold, so that several charts have the same
   std::vector<ChartLine> lines;
 };
 

@@ -37,7 +37,8 @@ double read_ratio(const Row* row, const Row* to) {
 std::vector<const Column*> shown_columns(const std::vector<Row>& rows) {
   std::vector<const Column*> shown;
   for (const Column& c : columns()) {
-    const bool measured = std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return !std::isnan(c.value(r)); });
+    const bool measured = std::any_of(rows.begin(), rows.end(),
+                                      [&](const Row& r) { return !std::isnan(c.value(r)); });
     if (measured && *c.title) shown.push_back(&c);
   }
   return shown;
@@ -49,7 +50,8 @@ const std::vector<Column>& columns() {
   static const std::vector<Column> all = {
       {"asked", "asked", Form::COUNT, [](const Row& r) { return double(r.total().n); },
        "questions that have a right answer"},
-      {"right", "right", Form::COUNT, [](const Row& r) { return double(r.total().sparse); }, "answered rightly"},
+      {"right", "right", Form::COUNT, [](const Row& r) { return double(r.total().sparse); },
+       "answered rightly"},
       {"kept_pct", "kept", Form::PERCENT, [](const Row& r) { return 100 * r.total().kept(); },
        "share of the answers that are right when dense and stay right (95% interval, Wilson)",
        [](const Row& r) { return r.kept_interval(); }},
@@ -57,48 +59,65 @@ const std::vector<Column>& columns() {
        "lower end of its 95% interval (Wilson)"},
       {"kept_high_pct", "", Form::PERCENT, [](const Row& r) { return r.kept_interval().high; },
        "upper end of its 95% interval (Wilson)"},
-      {"lost", "lost", Form::COUNT, [](const Row& r) { return double(r.total().dense - r.total().both); },
+      {"lost", "lost", Form::COUNT,
+       [](const Row& r) { return double(r.total().dense - r.total().both); },
        "right when dense, wrong here"},
-      {"gained", "gained", Form::COUNT, [](const Row& r) { return double(r.total().sparse - r.total().both); },
+      {"gained", "gained", Form::COUNT,
+       [](const Row& r) { return double(r.total().sparse - r.total().both); },
        "wrong when dense, right here"},
       {"kv_read_pct", "KV read", Form::PERCENT, [](const Row& r) { return r.answers.read_pct(); },
        "share of the tokens' KV attended to while answering"},
-      {"bytes_read_pct", "+ index", Form::PERCENT, [](const Row& r) { return r.answers.bytes_read_pct(); },
+      {"bytes_read_pct", "+ index", Form::PERCENT,
+       [](const Row& r) { return r.answers.bytes_read_pct(); },
        "bytes of the KV attended to and of what was read to choose it, as a share of all KV"},
-      {"kv_blocks_read_pct", "blocks", Form::PERCENT, [](const Row& r) { return r.answers.blocks_read_pct(); },
+      {"kv_blocks_read_pct", "blocks", Form::PERCENT,
+       [](const Row& r) { return r.answers.blocks_read_pct(); },
        "share of the blocks of which something was attended to"},
-      {"same_first_pct", "same first", Form::PERCENT, [](const Row& r) { return r.agreement.same_pct(); },
-       "steps along the dense answers at which the most likely token is the dense one's (95% interval, Wilson)",
+      {"same_first_pct", "same first", Form::PERCENT,
+       [](const Row& r) { return r.agreement.same_pct(); },
+       "steps along the dense answers at which the most likely token is the dense one's (95% "
+       "interval, Wilson)",
        [](const Row& r) {
-         return share_interval(static_cast<double>(r.agreement.same), static_cast<double>(r.agreement.divergence.size()));
+         return share_interval(static_cast<double>(r.agreement.same),
+                               static_cast<double>(r.agreement.divergence.size()));
        }},
-      {"divergence_mean", "divergence", Form::DIVERGENCE, [](const Row& r) { return r.agreement.divergence_mean(); },
+      {"divergence_mean", "divergence", Form::DIVERGENCE,
+       [](const Row& r) { return r.agreement.divergence_mean(); },
        "Kullback-Leibler divergence from dense along the dense answers, nats, mean over steps"},
-      {"divergence_p99", "its p99", Form::DIVERGENCE, [](const Row& r) { return r.agreement.divergence_p99(); },
-       "its 99th percentile"},
-      {"tokens_until_parting", "same for", Form::TOKENS, [](const Row& r) { return r.agreement.tokens_until_parting(); },
+      {"divergence_p99", "its p99", Form::DIVERGENCE,
+       [](const Row& r) { return r.agreement.divergence_p99(); }, "its 99th percentile"},
+      {"tokens_until_parting", "same for", Form::TOKENS,
+       [](const Row& r) { return r.agreement.tokens_until_parting(); },
        "tokens until the text parts from the dense one, mean over answers"},
       {"answer_tokens", "of", Form::TOKENS, [](const Row& r) { return r.agreement.tokens(); },
        "tokens of a dense answer, mean"},
-      {"text_nll_increase", "text nll", Form::NLL, [](const Row& r) { return r.text_nll_increase(); },
+      {"text_nll_increase", "text nll", Form::NLL,
+       [](const Row& r) { return r.text_nll_increase(); },
        "nll of held-out text over dense, nats per token"},
       {"text_nll_error", "", Form::NLL, [](const Row& r) { return r.text_nll_error(); },
        "half the width of its 95% interval (normal approximation)"},
-      {"text_kv_read_pct", "text KV read", Form::PERCENT, [](const Row& r) { return r.text.read_pct(); },
+      {"text_kv_read_pct", "text KV read", Form::PERCENT,
+       [](const Row& r) { return r.text.read_pct(); },
        "share of the KV attended to in held-out text"},
-      {"coverage_mean", "coverage", Form::SHARE, [](const Row& r) { return r.answers.coverage_mean(); },
-       "share of the attention weight truly covered while answering, mean over steps, layers and query heads"},
-      {"coverage_p1", "1%", Form::SHARE, [](const Row& r) { return r.answers.coverage_p1(); }, "its 1st percentile"},
-      {"kv_bytes_per_step", "KV/step", Form::BYTES, [](const Row& r) { return r.answers.kv_bytes_per_step(); },
+      {"coverage_mean", "coverage", Form::SHARE,
+       [](const Row& r) { return r.answers.coverage_mean(); },
+       "share of the attention weight truly covered while answering, mean over steps, layers and "
+       "query heads"},
+      {"coverage_p1", "1%", Form::SHARE, [](const Row& r) { return r.answers.coverage_p1(); },
+       "its 1st percentile"},
+      {"kv_bytes_per_step", "KV/step", Form::BYTES,
+       [](const Row& r) { return r.answers.kv_bytes_per_step(); },
        "K and V attended to per decode step"},
-      {"host_bytes_per_step", "host/step", Form::BYTES, [](const Row& r) { return r.answers.host_bytes_per_step(); },
+      {"host_bytes_per_step", "host/step", Form::BYTES,
+       [](const Row& r) { return r.answers.host_bytes_per_step(); },
        "K and V from host memory per decode step: all, or with a pool what it did not hold"},
-      {"index_bytes_per_step", "index/step", Form::BYTES, [](const Row& r) { return r.answers.index_bytes_per_step(); },
+      {"index_bytes_per_step", "index/step", Form::BYTES,
+       [](const Row& r) { return r.answers.index_bytes_per_step(); },
        "read per decode step to choose them: digests, codes, keys that are only scored"},
       {"reused_pct", "reused", Form::PERCENT, [](const Row& r) { return r.answers.reused_pct(); },
        "selections that were an earlier step's"},
-      {"pool_hit_pct", "pool hits", Form::PERCENT, [](const Row& r) { return r.answers.pool_hit_pct(); },
-       "blocks found in the pool"},
+      {"pool_hit_pct", "pool hits", Form::PERCENT,
+       [](const Row& r) { return r.answers.pool_hit_pct(); }, "blocks found in the pool"},
       {"ms_per_step", "ms/step", Form::MS, [](const Row& r) { return r.answers.ms_per_step(); },
        "time of a decode step, the measuring of coverage included"},
   };
@@ -110,7 +129,8 @@ std::string Column::text(const Row& row) const {
   if (std::isnan(v)) return "-";
   switch (form) {
     case Form::COUNT: return fixed(v, 0);
-    case Form::PERCENT: return cli::percent(v) + (interval ? " (" + interval(row).text(1) + ")" : "");
+    case Form::PERCENT:
+      return cli::percent(v) + (interval ? " (" + interval(row).text(1) + ")" : "");
     case Form::NLL: return cli::text_of("%+.4f", v);
     case Form::DIVERGENCE: return fixed(v, 4);
     case Form::SHARE: return fixed(v, 3);
@@ -124,7 +144,8 @@ std::string Column::text(const Row& row) const {
 std::vector<int> lengths_of(const std::vector<Row>& rows) {
   std::vector<int> lengths;
   for (const Row& r : rows) {
-    if (std::find(lengths.begin(), lengths.end(), r.length) == lengths.end()) lengths.push_back(r.length);
+    if (std::find(lengths.begin(), lengths.end(), r.length) == lengths.end())
+      lengths.push_back(r.length);
   }
   return lengths;
 }
@@ -169,8 +190,8 @@ std::vector<EqualAccuracy> equal_accuracy(const std::vector<Row>& rows) {
       EqualAccuracy e{length, s.name, s.selector, is_series, {}};
       for (int percent : kGoals) {
         const Row* best = cheapest(s.rows, percent);
-        e.goals.push_back(
-            {percent, best, read_ratio(best, best_of("topk", percent)), read_ratio(best, best_of("psa", percent))});
+        e.goals.push_back({percent, best, read_ratio(best, best_of("topk", percent)),
+                           read_ratio(best, best_of("psa", percent))});
       }
       all.push_back(e);
     };
@@ -236,7 +257,8 @@ std::string compare_text(const std::vector<Row>& rows) {
   bool starred = false;
   for (const Row& r : rows) {
     starred |= r.setting.paper_default;
-    std::vector<std::string> line = {r.setting.label + (r.setting.paper_default ? " *" : ""), std::to_string(r.length)};
+    std::vector<std::string> line = {r.setting.label + (r.setting.paper_default ? " *" : ""),
+                                     std::to_string(r.length)};
     for (const Column* c : shown) line.push_back(c->text(r));
     table.add(line);
   }
@@ -252,8 +274,8 @@ std::string compare_text(const std::vector<Row>& rows) {
   for (const EqualAccuracy& e : equal_accuracy(rows)) {
     std::vector<std::string> line = {(e.is_series ? "  " : "") + e.name, std::to_string(e.length)};
     for (const EqualAccuracy::Goal& g : e.goals) {
-      line.insert(line.end(), {g.best ? cli::percent(g.best->answers.read_pct()) : "-", fixed(g.to_topk, 2),
-                               fixed(g.to_psa, 2), setting_of(e, g)});
+      line.insert(line.end(), {g.best ? cli::percent(g.best->answers.read_pct()) : "-",
+                               fixed(g.to_topk, 2), fixed(g.to_psa, 2), setting_of(e, g)});
     }
     goals.add(line);
   }

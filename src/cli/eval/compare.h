@@ -1,4 +1,5 @@
-// `riffle eval --compare`: what all settings cost and kept, beside each other. Tables and JSON; pictures: cli/eval/html.h.
+// `riffle eval --compare`: what all settings cost and kept, beside each other. Tables and JSON;
+// pictures: cli/eval/html.h.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,7 +11,8 @@
 
 namespace riffle::eval {
 
-// A figure of a row. A further one needs only a line in columns(): tables, JSON and the report take what stands there.
+// A figure of a row. A further one needs only a line in columns(): tables, JSON and the report take
+// what stands there.
 struct Column {
   enum class Form { COUNT, PERCENT, NLL, DIVERGENCE, SHARE, TOKENS, BYTES, MS };
   const char* key;    // in JSON
@@ -34,8 +36,8 @@ struct Series {
 std::vector<Series> series_of(const std::vector<Row>& rows, int length);
 std::vector<int> lengths_of(const std::vector<Row>& rows);
 
-// What a selector, or one of its series, must read to keep a share of the dense answers: the smallest KV read among the
-// settings that were run and keep it. Nothing is interpolated.
+// What a selector, or one of its series, must read to keep a share of the dense answers: the
+// smallest KV read among the settings that were run and keep it. Nothing is interpolated.
 struct EqualAccuracy {
   struct Goal {
     int percent;             // of the answers that are right when dense

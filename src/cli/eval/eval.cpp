@@ -1,9 +1,10 @@
-// riffle eval: do answers survive sparse attention? Facts are hidden in real text, questions are asked about them, and
-// every question is answered densely and by each setting from the same prefilled KV. (Tasks: cli/eval/tasks.h.)
+// riffle eval: do answers survive sparse attention? Facts are hidden in real text, questions are
+// asked about them, and every question is answered densely and by each setting from the same
+// prefilled KV. (Tasks: cli/eval/tasks.h.)
 //
-// A document is prefilled once and asked several questions: the session is cut back to the document, the question is
-// appended densely but for its last token, and that token and the answer's tokens run as decode steps, so that all
-// retrieval happens where blocks are selected.
+// A document is prefilled once and asked several questions: the session is cut back to the
+// document, the question is appended densely but for its last token, and that token and the
+// answer's tokens run as decode steps, so that all retrieval happens where blocks are selected.
 #include "cli/eval/eval.h"
 
 #include <algorithm>
@@ -31,7 +32,9 @@ using eval::Setting;
 using eval::Task;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // The processor's name as Linux gives it; "unknown" elsewhere.
 std::string cpu_name() {
@@ -49,14 +52,16 @@ std::string command_line() {
   std::string line;
   for (std::string word; std::getline(file, word, '\0');) {
     if (line.empty()) word = std::filesystem::path(word).filename().string();
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                               "0123456789_-+=./:,%@") == std::string::npos;
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789_-+=./:,%@") == std::string::npos;
     line += line.empty() ? "" : " ";
     if (plain) {
       line += word;
       continue;
     }
-    for (size_t at = 0; (at = word.find('\'', at)) != std::string::npos; at += 4) word.replace(at, 1, "'\\''");
+    for (size_t at = 0; (at = word.find('\'', at)) != std::string::npos; at += 4)
+      word.replace(at, 1, "'\\''");
     line += "'" + word + "'";
   }
   return line;
@@ -66,7 +71,8 @@ std::string date_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   char text[32];
-  if (!gmtime_r(&now, &utc) || !std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)) return "unknown";
+  if (!gmtime_r(&now, &utc) || !std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc))
+    return "unknown";
   return text;
 }
 
@@ -117,7 +123,9 @@ void Evaluator::put_line(const Json& json) {
 std::vector<int64_t> Evaluator::lengths() const {
   const bool given = !o_.lengths.empty();
   // 1024 to 32000 are the lengths that the training recipe's own figures were taken at.
-  const std::string list = given ? o_.lengths : o_.dense_only ? "1024,4096,8192,16384,32000" : "8192,16384,30000";
+  const std::string list = given           ? o_.lengths
+                           : o_.dense_only ? "1024,4096,8192,16384,32000"
+                                           : "8192,16384,30000";
   const int64_t longest = o_.common.context.n_ctx > 0 ? o_.common.context.n_ctx : info_.n_ctx_train;
   // Lists and registers are made for their questions and take nothing from the text.
   const bool needs_text = !std::all_of(tasks_.begin(), tasks_.end(), eval::is_whole);
@@ -126,31 +134,36 @@ std::vector<int64_t> Evaluator::lengths() const {
   };
   std::vector<int64_t> lengths;
   for (int64_t n : parse_size_list("--length", list)) {
-    if (n < 256) throw Exit(EXIT_USAGE, text_of("--length %lld: expected at least 256", static_cast<long long>(n)));
-    if (o_.nll_tokens > n / 2) {
+    if (n < 256)
       throw Exit(EXIT_USAGE,
-                 text_of("--nll %d: expected at most half of --length %lld", o_.nll_tokens, static_cast<long long>(n)));
+                 text_of("--length %lld: expected at least 256", static_cast<long long>(n)));
+    if (o_.nll_tokens > n / 2) {
+      throw Exit(EXIT_USAGE, text_of("--nll %d: expected at most half of --length %lld",
+                                     o_.nll_tokens, static_cast<long long>(n)));
     }
     if (fits(n)) {
       lengths.push_back(n);
     } else if (given) {
       if (n > longest)
-        throw Exit(EXIT_USAGE,
-                   text_of("--length %lld: the context holds %lld tokens%s", static_cast<long long>(n),
-                           static_cast<long long>(longest), o_.common.context.n_ctx > 0 ? " (-c)" : ""));
-      throw Exit(EXIT_USAGE,
-                 text_of("--length %lld: the text has %zu tokens, %lld are missing; give more with --text FILE...",
-                         static_cast<long long>(n), text_.size(), static_cast<long long>(n) - std::ssize(text_)));
+        throw Exit(EXIT_USAGE, text_of("--length %lld: the context holds %lld tokens%s",
+                                       static_cast<long long>(n), static_cast<long long>(longest),
+                                       o_.common.context.n_ctx > 0 ? " (-c)" : ""));
+      throw Exit(EXIT_USAGE, text_of("--length %lld: the text has %zu tokens, %lld are missing; "
+                                     "give more with --text FILE...",
+                                     static_cast<long long>(n), text_.size(),
+                                     static_cast<long long>(n) - std::ssize(text_)));
     } else {
-      notice(o_.common.quiet, "length %lld left out: the context holds %lld tokens and the text %zu",
+      notice(o_.common.quiet,
+             "length %lld left out: the context holds %lld tokens and the text %zu",
              static_cast<long long>(n), static_cast<long long>(longest), text_.size());
     }
   }
   if (lengths.empty())
-    throw Exit(EXIT_USAGE,
-               text_of("no default length fits: the context holds %lld tokens and the text %zu; give "
-                       "--length N, or more text with --text FILE",
-                       static_cast<long long>(longest), text_.size()));
+    throw Exit(
+        EXIT_USAGE,
+        text_of("no default length fits: the context holds %lld tokens and the text %zu; give "
+                "--length N, or more text with --text FILE",
+                static_cast<long long>(longest), text_.size()));
   return lengths;
 }
 
@@ -160,7 +173,8 @@ void Evaluator::prepare() {
   for (std::string name; std::getline(names, name, ',');) {
     const std::optional<Task> task = eval::task_from_name(name);
     if (!task) {
-      throw Exit(EXIT_USAGE, "--tasks: unknown task '" + name + "'; known: " + eval::task_names(", "));
+      throw Exit(EXIT_USAGE,
+                 "--tasks: unknown task '" + name + "'; known: " + eval::task_names(", "));
     }
     if (std::find(tasks_.begin(), tasks_.end(), *task) == tasks_.end()) tasks_.push_back(*task);
   }
@@ -179,7 +193,8 @@ void Evaluator::prepare() {
       more = {eval::flag_setting(flags.selection)};
     }
     for (Setting& s : more) {
-      if (s.selection.selector != RIFFLE_SELECTOR_DENSE) settings_.push_back(std::move(s));  // dense runs anyway
+      if (s.selection.selector != RIFFLE_SELECTOR_DENSE)
+        settings_.push_back(std::move(s));  // dense runs anyway
     }
   }
 
@@ -188,14 +203,16 @@ void Evaluator::prepare() {
   vocabulary_ = eval_vocabulary(model_.get(), info_);
   form_ = eval::prompt_form(vocabulary_);
   if (!form_.is_chat) {
-    notice(o_.common.quiet, "%s: it has no chat template that riffle knows: questions are asked in plain text",
+    notice(o_.common.quiet,
+           "%s: it has no chat template that riffle knows: questions are asked in plain text",
            o_.common.model_path.c_str());
   }
 
   if (o_.text_paths.empty()) {
     o_.text_paths = {sample_text_path(o_.common.model_path)};
     notice(o_.common.quiet,
-           "no --text: facts are hidden in %s, which a small model wrote; give real text that the model was not trained "
+           "no --text: facts are hidden in %s, which a small model wrote; give real text that the "
+           "model was not trained "
            "on with --text FILE",
            o_.text_paths[0].c_str());
   }
@@ -208,14 +225,17 @@ void Evaluator::prepare() {
 
   riffle_context_options options = o_.common.context;
   if (options.n_ctx == 0) {
-    // What is needed and no more, so that a pool or the host store is not planned for 32K when 4K are asked for.
+    // What is needed and no more, so that a pool or the host store is not planned for 32K when 4K
+    // are asked for.
     int64_t needed = *std::max_element(lengths_.begin(), lengths_.end()) + 128;
-    if (o_.dense_only) needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.n_ctx_train));
+    if (o_.dense_only)
+      needed = std::max<int64_t>(needed, std::min<int64_t>(32768, info_.n_ctx_train));
     options.n_ctx = static_cast<int32_t>(std::min<int64_t>(needed, info_.n_ctx_train));
   }
   n_ctx_ = options.n_ctx;
   plan_.struct_size = sizeof plan_;
-  riffle_plan_memory(model_.get(), &options, &plan_, nullptr, 0);  // if it fails, creating the context says why
+  riffle_plan_memory(model_.get(), &options, &plan_, nullptr,
+                     0);  // if it fails, creating the context says why
   context_ = create_context(model_.get(), options, o_.common.quiet);
   std::vector<Setting> possible;
   for (const Setting& s : settings_) {
@@ -224,16 +244,19 @@ void Evaluator::prepare() {
       note(s);
     } else if (o_.compare && o_.compare_spec.empty()) {
       // Nobody asked for it by name: a device need not have every selector.
-      notice(o_.common.quiet, "%s left out: %s", s.label.c_str(), riffle_context_error(context_.get()));
+      notice(o_.common.quiet, "%s left out: %s", s.label.c_str(),
+             riffle_context_error(context_.get()));
     } else {
       throw Exit(EXIT_USAGE, s.label + ": " + with_flags(riffle_context_error(context_.get())));
     }
   }
   settings_ = std::move(possible);
-  const bool by_paper = o_.heat_maps.empty() && !o_.report_path.empty() && !o_.report_path.ends_with(".svg");
-  std::vector<bool> mapped =
-      by_paper ? eval::paper_settings(settings_) : eval::named_settings(o_.heat_maps, settings_, "--heatmap");
-  examiner_ = std::make_unique<Examiner>(o_, model_.get(), context_.get(), n_ctx_, settings_, std::move(mapped));
+  const bool by_paper =
+      o_.heat_maps.empty() && !o_.report_path.empty() && !o_.report_path.ends_with(".svg");
+  std::vector<bool> mapped = by_paper ? eval::paper_settings(settings_)
+                                      : eval::named_settings(o_.heat_maps, settings_, "--heatmap");
+  examiner_ = std::make_unique<Examiner>(o_, model_.get(), context_.get(), n_ctx_, settings_,
+                                         std::move(mapped));
   const auto open = [](std::ofstream& file, const std::string& path) {
     if (path.empty()) return;
     file.open(path, std::ios::app);
@@ -251,7 +274,8 @@ void Evaluator::prepare() {
 void Evaluator::note(const Setting& setting) {
   const std::string text = with_flags(riffle_context_notice(context_.get()));
   if (text.empty()) return;
-  const bool known = std::any_of(notices_.begin(), notices_.end(), [&](const Json& j) { return j == text; });
+  const bool known =
+      std::any_of(notices_.begin(), notices_.end(), [&](const Json& j) { return j == text; });
   if (!known) notice(o_.common.quiet, "%s: %s", setting.label.c_str(), text.c_str());
   notices_[setting.label] = text;
 }
@@ -281,22 +305,30 @@ void Evaluator::write_header() {
 
 RunFacts Evaluator::facts() const {
   // Names of files without their folders: a report may be handed on.
-  const auto name = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
+  const auto name = [](const std::string& path) {
+    return std::filesystem::path(path).filename().string();
+  };
   std::string texts;
   for (const std::string& path : o_.text_paths) texts += (texts.empty() ? "" : ", ") + name(path);
   const riffle_context_options& c = o_.common.context;
-  const std::string gpu = plan_.device == std::string("cuda") ? " (" + std::string(plan_.device_note) + ")" : "";
+  const std::string gpu =
+      plan_.device == std::string("cuda") ? " (" + std::string(plan_.device_note) + ")" : "";
   return {{"riffle", riffle_version()},
-          {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name, info_.weight_type)},
-          {"prompt", form_.is_chat ? text_of("chat template %s", info_.chat_template_name)
-                                   : std::string("plain text (the model has no chat template that riffle knows)")},
+          {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name,
+                            info_.weight_type)},
+          {"prompt",
+           form_.is_chat
+               ? text_of("chat template %s", info_.chat_template_name)
+               : std::string("plain text (the model has no chat template that riffle knows)")},
           {"text", texts},
           {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
-          {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?", plan_.n_threads)},
+          {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?",
+                          plan_.n_threads)},
           {"KV", text_of("%s, blocks of %d tokens", kv_name(c.kv_type), plan_.block_size)},
-          {"questions", text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
-                                o_.questions, o_.questions_per_document, o_.tasks.c_str(),
-                                static_cast<unsigned long long>(o_.seed), o_.answer_tokens)},
+          {"questions",
+           text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
+                   o_.questions, o_.questions_per_document, o_.tasks.c_str(),
+                   static_cast<unsigned long long>(o_.seed), o_.answer_tokens)},
           {"held-out text", text_of("%d tokens at the end of each document", o_.nll_tokens)},
           {"date", date_},
           {"command", command_line()}};
@@ -324,8 +356,8 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
       random.next();
       Document doc;
       try {
-        doc = eval::build_document(plan, length, o_.answer_tokens, index[kind], count[kind], text_, vocabulary_, form_,
-                                   random);
+        doc = eval::build_document(plan, length, o_.answer_tokens, index[kind], count[kind], text_,
+                                   vocabulary_, form_, random);
       } catch (const Exit&) {
         throw;
       } catch (const std::runtime_error& e) {
@@ -333,8 +365,9 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
       }
       ++index[kind];
       record(length, doc,
-             examiner_->run(doc, text_of("length %d, document %zu of %zu", length, done + 1, plans.size()), length, done == 0,
-                            rows));
+             examiner_->run(
+                 doc, text_of("length %d, document %zu of %zu", length, done + 1, plans.size()),
+                 length, done == 0, rows));
       n_tokens += doc.tokens.size();
       ++done;
     }
@@ -347,14 +380,15 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
     if (r.asked() > 0) counted.push_back(std::move(r));
   }
   if (done > 0) {
-    notice(o_.common.quiet, "length %d: %zu documents, %.0f tokens on average, %.1f s%s", length, done,
-           static_cast<double>(n_tokens) / static_cast<double>(done), seconds_since(start),
+    notice(o_.common.quiet, "length %d: %zu documents, %.0f tokens on average, %.1f s%s", length,
+           done, static_cast<double>(n_tokens) / static_cast<double>(done), seconds_since(start),
            stopped ? " (stopped early)" : "");
   }
   return counted;
 }
 
-void Evaluator::record(int length, const Document& doc, const std::vector<std::vector<EvalAnswer>>& answers) {
+void Evaluator::record(int length, const Document& doc,
+                       const std::vector<std::vector<EvalAnswer>>& answers) {
   if (!records_.is_open()) return;
   for (size_t q = 0; q < answers.size(); ++q) {
     const Question& question = doc.questions[q];
@@ -399,19 +433,23 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   if (!o_.common.json && !rows.empty()) write_out(eval::compare_text(rows));
   if (o_.report_path.empty()) return;
   std::ofstream file(o_.report_path, std::ios::binary | std::ios::trunc);
-  file << (o_.report_path.ends_with(".svg") ? eval::report_svg(rows) : eval::report_html(rows, examiner_->maps(), facts()))
+  file << (o_.report_path.ends_with(".svg") ? eval::report_svg(rows)
+                                            : eval::report_html(rows, examiner_->maps(), facts()))
        << std::flush;
   if (!file) throw Exit(EXIT_RUN, o_.report_path + ": cannot write");
   notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
 }
 
-// Windows spread over the text, each predicted from its own beginning (behind <s>) in one scored prefill.
+// Windows spread over the text, each predicted from its own beginning (behind <s>) in one scored
+// prefill.
 std::vector<eval::PositionBucket> Evaluator::score_positions() {
-  const int window = static_cast<int>(std::min<int64_t>({32768, n_ctx_, static_cast<int64_t>(text_.size())}));
+  const int window =
+      static_cast<int>(std::min<int64_t>({32768, n_ctx_, static_cast<int64_t>(text_.size())}));
   std::vector<eval::PositionBucket> buckets = eval::position_buckets(window);
   const size_t spare = text_.size() - static_cast<size_t>(window);
   for (int w = 0; w < o_.windows; ++w) {
-    const size_t begin = o_.windows > 1 ? spare / static_cast<size_t>(o_.windows - 1) * static_cast<size_t>(w) : 0;
+    const size_t begin =
+        o_.windows > 1 ? spare / static_cast<size_t>(o_.windows - 1) * static_cast<size_t>(w) : 0;
     std::vector<int32_t> tokens;
     if (info_.bos_id >= 0) tokens.push_back(info_.bos_id);
     tokens.insert(tokens.end(), text_.begin() + static_cast<ptrdiff_t>(begin),
@@ -459,14 +497,16 @@ int Evaluator::run() {
     if (!buckets.empty()) {
       Json j;
       j["type"] = "nll";
-      for (const eval::PositionBucket& b : buckets) j["nll"][b.name()] = number(b.sum / static_cast<double>(b.n));
+      for (const eval::PositionBucket& b : buckets)
+        j["nll"][b.name()] = number(b.sum / static_cast<double>(b.n));
       j["windows"] = o_.windows;
       put_line(j);
     }
     if (!o_.common.json) write_out(eval::dense_text(dense, buckets, reference));
   }
   const riffle_stats stats = context_stats(context_.get());
-  notice(o_.common.quiet, "peak memory %s", human_bytes(static_cast<double>(stats.peak_rss_bytes)).c_str());
+  notice(o_.common.quiet, "peak memory %s",
+         human_bytes(static_cast<double>(stats.peak_rss_bytes)).c_str());
   Json j;
   j["type"] = "end";
   j["stopped"] = stopped;

@@ -18,7 +18,9 @@ using eval::Setting;
 using eval::Usage;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 bool reads_itself(const riffle_selection& s) {
   return s.selector == RIFFLE_SELECTOR_TOKENSELECT && s.positions == RIFFLE_POSITIONS_LIST;
@@ -26,10 +28,16 @@ bool reads_itself(const riffle_selection& s) {
 
 }  // namespace
 
-Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
-                   std::vector<Setting> settings, std::vector<bool> mapped)
-    : o_(options), model_(model), context_(context), info_(model_info(model)), n_ctx_(n_ctx),
-      has_pool_(context_stats(context).pool_slots > 0), settings_(std::move(settings)), mapped_(std::move(mapped)) {
+Examiner::Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context,
+                   int n_ctx, std::vector<Setting> settings, std::vector<bool> mapped)
+    : o_(options),
+      model_(model),
+      context_(context),
+      info_(model_info(model)),
+      n_ctx_(n_ctx),
+      has_pool_(context_stats(context).pool_slots > 0),
+      settings_(std::move(settings)),
+      mapped_(std::move(mapped)) {
   for (const Setting& s : settings_) {
     const bool own = reads_itself(s.selection);
     session_of_.push_back(own ? sessions_.size() : 0);
@@ -49,12 +57,14 @@ const float* Examiner::step(int32_t token) {
 // The session that a setting answers from, and the selection that reads its prompts.
 void Examiner::use(size_t setting) {
   current_ = sessions_[session_of_[setting]].get();
-  check(riffle_set_selection(context_, &settings_[session_of_[setting] ? setting : 0].selection), context_);
+  check(riffle_set_selection(context_, &settings_[session_of_[setting] ? setting : 0].selection),
+        context_);
 }
 
 void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
   if (n == 0) return;
-  check(riffle_prefill(current_, tokens, n, progress ? Progress::callback : nullptr, progress), context_);
+  check(riffle_prefill(current_, tokens, n, progress ? Progress::callback : nullptr, progress),
+        context_);
 }
 
 void Examiner::on_trace(void* user, const riffle_trace* trace) {
@@ -67,7 +77,8 @@ std::vector<riffle_score> Examiner::score(const std::vector<int32_t>& tokens, Pr
   std::vector<riffle_score> scores(tokens.size());
   use(0);
   truncate(0);
-  check(riffle_prefill_scored(current_, tokens.data(), tokens.size(), scores.data(), Progress::callback, &progress),
+  check(riffle_prefill_scored(current_, tokens.data(), tokens.size(), scores.data(),
+                              Progress::callback, &progress),
         context_);
   return scores;
 }
@@ -90,15 +101,17 @@ Usage Examiner::end() {
   return std::move(usage_);
 }
 
-// Back to the first n tokens of the prompt. What a selector has learnt since (candidates, a cached selection) must not
-// reach the next answer, and what it learns from the queries at a prompt's end it must learn from this one's: so the
-// end is read again under the setting in force. Dense reading gives the same KV however it is cut (on a GPU to within
-// rounding).
+// Back to the first n tokens of the prompt. What a selector has learnt since (candidates, a cached
+// selection) must not reach the next answer, and what it learns from the queries at a prompt's end
+// it must learn from this one's: so the end is read again under the setting in force. Dense reading
+// gives the same KV however it is cut (on a GPU to within rounding).
 void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   constexpr size_t kReread = 64;
-  const bool remembers = selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
+  const bool remembers =
+      selector_ == RIFFLE_SELECTOR_TOKENSELECT || selector_ == RIFFLE_SELECTOR_LFPS;
   size_t keep = current_ == sessions_[0].get() && remembers ? n - std::min(n, kReread) : n;
-  // Nor to where the document ended: what lfps learnt of that would be left, if it was there already.
+  // Nor to where the document ended: what lfps learnt of that would be left, if it was there
+  // already.
   if (keep == document_end_ && keep > 0 && keep < n) --keep;
   truncate(keep);
   // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
@@ -112,7 +125,8 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   rewind(prompt_, prompt_.size() - 1);
   Spoken spoken;
   int32_t token = prompt_.back();
-  while (spoken.tokens.size() < limit && riffle_session_length(current_) < static_cast<size_t>(n_ctx_)) {
+  while (spoken.tokens.size() < limit &&
+         riffle_session_length(current_) < static_cast<size_t>(n_ctx_)) {
     const float* logits = step(token);
     if (keep_logits) spoken.by.emplace_back(logits, info_.vocab_size);
     token = best_token(logits, info_.vocab_size);
@@ -126,7 +140,8 @@ Examiner::Spoken Examiner::speak(size_t limit, bool keep_logits) {
   return spoken;
 }
 
-// Goes along the dense answer under the setting in force and compares what it would have said at each step.
+// Goes along the dense answer under the setting in force and compares what it would have said at
+// each step.
 eval::Agreement Examiner::follow(const Spoken& dense) {
   rewind(prompt_, prompt_.size() - 1);
   eval::Agreement agreement;
@@ -166,7 +181,8 @@ EvalAnswer Examiner::answer(const Question& q, Spoken& dense, bool is_dense) {
   return a;
 }
 
-void Examiner::describe(eval::HeatMap& map, const Setting& setting, const Question& question, const EvalAnswer& answer) const {
+void Examiner::describe(eval::HeatMap& map, const Setting& setting, const Question& question,
+                        const EvalAnswer& answer) const {
   map.setting = setting.label;
   map.is_paper = setting.paper_default;
   map.length = length_;
@@ -176,15 +192,17 @@ void Examiner::describe(eval::HeatMap& map, const Setting& setting, const Questi
   map.right = answer.right;
 }
 
-std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress& progress, std::vector<Row>& rows) {
+std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress& progress,
+                                                   std::vector<Row>& rows) {
   const size_t n_questions = doc.questions.size(), n_settings = settings_.size();
   document_end_ = doc.tokens.size();
   std::vector<std::vector<EvalAnswer>> answers(n_questions, std::vector<EvalAnswer>(n_settings));
-  std::vector<size_t> prepared(sessions_.size(), n_questions);  // the question whose tail a session holds
+  std::vector<size_t> prepared(sessions_.size(),
+                               n_questions);  // the question whose tail a session holds
   std::vector<Spoken> dense(has_pool_ ? n_questions : 1);
   for (size_t k = 0; k < n_questions * n_settings; ++k) {
-    // With a pool, all questions by one setting before the next one, or every setting would find in the pool what
-    // dense reading left there.
+    // With a pool, all questions by one setting before the next one, or every setting would find in
+    // the pool what dense reading left there.
     const size_t q = has_pool_ ? k % n_questions : k / n_settings;
     const size_t s = has_pool_ ? k / n_questions : k % n_settings;
     const Question& question = doc.questions[q];
@@ -221,8 +239,8 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
   return answers;
 }
 
-// Held-out nll on the end of the document, whose facts are not counted: the session must hold all but the last
-// nll_tokens + 1 tokens. Leaves it so.
+// Held-out nll on the end of the document, whose facts are not counted: the session must hold all
+// but the last nll_tokens + 1 tokens. Leaves it so.
 void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Row>& rows) {
   const size_t n = doc.tokens.size(), begin_at = n - static_cast<size_t>(o_.nll_tokens);
   std::vector<double> dense(n, 0);
@@ -236,7 +254,8 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
     uint64_t counted = 0;
     for (size_t i = begin_at; i < n; ++i) {
       const float* logits = step(doc.tokens[i - 1]);
-      const double nll = log_sum_exp(logits, info_.vocab_size) - static_cast<double>(logits[doc.tokens[i]]);
+      const double nll =
+          log_sum_exp(logits, info_.vocab_size) - static_cast<double>(logits[doc.tokens[i]]);
       if (s == 0) dense[i] = nll;
       if (!doc.is_text[i]) continue;
       sum += nll;
@@ -261,7 +280,8 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
   }
 }
 
-std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const std::string& label, int length, bool is_first,
+std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const std::string& label,
+                                                   int length, bool is_first,
                                                    std::vector<Row>& rows) {
   length_ = length;
   is_first_ = is_first;
@@ -272,7 +292,8 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
       if (s > 0 && session_of_[s] == 0) continue;
       use(s);
       if (held == 0) truncate(0);
-      Progress progress(label + ", prefill" + (s ? " by " + settings_[s].label : ""), o_.common.quiet);
+      Progress progress(label + ", prefill" + (s ? " by " + settings_[s].label : ""),
+                        o_.common.quiet);
       prefill(doc.tokens.data() + held, end - held, &progress);
     }
     held = end;
@@ -280,9 +301,12 @@ std::vector<std::vector<EvalAnswer>> Examiner::run(const Document& doc, const st
   // The end of a register or a list of words is no held-out text.
   if (o_.nll_tokens > 0 && !doc.is_whole && !o_.dense_only) {
     if (doc.tokens.size() < static_cast<size_t>(o_.nll_tokens) + 2)
-      throw Exit(EXIT_USAGE, text_of("--nll %d: a document of --length %d has %zu tokens beside its question and answer, "
-                                     "expected at least %d; give a smaller --nll or --answer-tokens",
-                                     o_.nll_tokens, length, doc.tokens.size(), o_.nll_tokens + 2));
+      throw Exit(
+          EXIT_USAGE,
+          text_of(
+              "--nll %d: a document of --length %d has %zu tokens beside its question and answer, "
+              "expected at least %d; give a smaller --nll or --answer-tokens",
+              o_.nll_tokens, length, doc.tokens.size(), o_.nll_tokens + 2));
     read_to(doc.tokens.size() - static_cast<size_t>(o_.nll_tokens) - 1);
     Progress progress(label + ", held-out text", o_.common.quiet);
     read_text(doc, progress, rows);

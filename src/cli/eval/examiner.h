@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cli/common.h"
-#include "cli/eval/eval.h"
 #include "cli/eval/distribution.h"
+#include "cli/eval/eval.h"
 #include "cli/eval/heatmap.h"
 #include "cli/eval/report.h"
 #include "cli/eval/tasks.h"
@@ -19,19 +19,20 @@ struct EvalAnswer {
   bool in_order = false;      // the reference's very tokens, the end token included
   eval::Agreement agreement;  // with the dense answer; of the dense one itself: nothing
   double read_pct = 0;
-  std::string text;           // as the model writes it, greedily
+  std::string text;  // as the model writes it, greedily
 };
 
 class Examiner {
  public:
-  // settings: the first is dense. mapped: by setting, whether a heat map is wanted. Both handles outlive it.
+  // settings: the first is dense. mapped: by setting, whether a heat map is wanted. Both handles
+  // outlive it.
   Examiner(const EvalOptions& options, riffle_model* model, riffle_context* context, int n_ctx,
            std::vector<eval::Setting> settings, std::vector<bool> mapped);
 
-  // Adds what a document's text and questions gave to rows (by setting); the answers as [question][setting]. is_first: of its
-  // length, so that heat maps are drawn.
-  std::vector<std::vector<EvalAnswer>> run(const eval::Document& doc, const std::string& label, int length, bool is_first,
-                                           std::vector<eval::Row>& rows);
+  // Adds what a document's text and questions gave to rows (by setting); the answers as
+  // [question][setting]. is_first: of its length, so that heat maps are drawn.
+  std::vector<std::vector<EvalAnswer>> run(const eval::Document& doc, const std::string& label,
+                                           int length, bool is_first, std::vector<eval::Row>& rows);
   // Predicts tokens from their own beginning, densely.
   std::vector<riffle_score> score(const std::vector<int32_t>& tokens, Progress& progress);
 
@@ -39,7 +40,8 @@ class Examiner {
   const std::vector<eval::HeatMap>& maps() const { return maps_; }
 
  private:
-  std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
+  std::vector<std::vector<EvalAnswer>> ask(const eval::Document& doc, Progress& progress,
+                                           std::vector<eval::Row>& rows);
   void read_text(const eval::Document& doc, Progress& progress, std::vector<eval::Row>& rows);
   // What a setting says to a question: its tokens (the end token included), and for dense attention
   // by which distribution each was chosen.
@@ -72,18 +74,19 @@ class Examiner {
   bool has_pool_;
   std::vector<eval::Setting> settings_;
   std::vector<bool> mapped_;
-  // A document is read densely once for all settings, but for those whose positions are in a list: they read it themselves.
+  // A document is read densely once for all settings, but for those whose positions are in a list:
+  // they read it themselves.
   std::vector<Session> sessions_;
   std::vector<size_t> session_of_;  // by setting
   riffle_session* current_ = nullptr;
-  eval::Usage usage_;                                 // since begin()
-  uint64_t reread_bytes_ = 0;                         // loaded to go back in a prompt, since begin()
+  eval::Usage usage_;          // since begin()
+  uint64_t reread_bytes_ = 0;  // loaded to go back in a prompt, since begin()
   riffle_selector selector_ = RIFFLE_SELECTOR_DENSE;  // in force
   std::vector<int32_t> prompt_;                       // document and question being answered
   size_t document_end_ = 0;                           // of its tokens the document's
   int length_ = 0;                                    // of the document, as --length says
   bool is_first_ = false;
-  std::unique_ptr<eval::HeatMap> map_;                // of the answer being given
+  std::unique_ptr<eval::HeatMap> map_;  // of the answer being given
   std::vector<eval::HeatMap> maps_;
 };
 

@@ -33,7 +33,9 @@ int HeatMap::n_kv_heads() const {
   return static_cast<int>(n);
 }
 
-int HeatMap::n_rows() const { return blocks_per_row_ ? (n_blocks_ + blocks_per_row_ - 1) / blocks_per_row_ : 0; }
+int HeatMap::n_rows() const {
+  return blocks_per_row_ ? (n_blocks_ + blocks_per_row_ - 1) / blocks_per_row_ : 0;
+}
 
 int HeatMap::level(int layer, int kv_head, int step, int row) const {
   const auto& heads = layers_[static_cast<size_t>(layer)];
@@ -68,7 +70,8 @@ nlohmann::ordered_json HeatMap::json() const {
       panel["kv_head"] = head;
       for (int step = 0; step < n_steps_; ++step) {
         std::string digits;
-        for (int row = 0; row < n_rows(); ++row) digits += static_cast<char>('0' + level(layer, head, step, row));
+        for (int row = 0; row < n_rows(); ++row)
+          digits += static_cast<char>('0' + level(layer, head, step, row));
         panel["read"].push_back(digits);
       }
       j["panels"].push_back(panel);

@@ -29,7 +29,8 @@ class HeatMap {
   int n_rows() const;
   int n_blocks() const { return n_blocks_; }  // held at the last step
   int blocks_per_row() const { return blocks_per_row_; }
-  // 0: nothing of the row was read; else the quarter of its blocks that was begun: 1 up to 25 %, 4 above 75 %.
+  // 0: nothing of the row was read; else the quarter of its blocks that was begun: 1 up to 25 %, 4
+  // above 75 %.
   int level(int layer, int kv_head, int step, int row) const;
   // One string of digits (levels) per step and (layer, KV head), first row first.
   nlohmann::ordered_json json() const;

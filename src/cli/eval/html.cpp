@@ -16,8 +16,8 @@ using cli::text_of;
 // Heat maps beyond this are left out, and named.
 constexpr size_t kMostHeatBytes = 4 << 20;
 
-// Colours: Okabe and Ito's (2008), which readers with each kind of colour blindness can tell apart, darkened for white
-// and lightened for black where they would be too faint.
+// Colours: Okabe and Ito's (2008), which readers with each kind of colour blindness can tell apart,
+// darkened for white and lightened for black where they would be too faint.
 constexpr const char* kColours = R"(
 :root{color-scheme:light dark;--page:#fff;--ink:#1c1e21;--soft:#5b6168;--grid:#e3e5e8;--guide:#8a9097;--stripe:#f5f6f8;
 --c0:#0072b2;--c1:#d55e00;--c2:#00805c;--c3:#b8578f;--c4:#a87400;--c5:#3a93c9;--c6:#6b4fa8;--c7:#33373c;
@@ -75,26 +75,35 @@ constexpr size_t kRootMetrics = 2;
 
 const Metric kMetrics[] = {
     {"Answers kept",
-     "Of the answers that are right when dense, the share that stay right. Distances from 100% are drawn as "
+     "Of the answers that are right when dense, the share that stay right. Distances from 100% are "
+     "drawn as "
      "their square root.",
      "answers kept", "%", 100, 100, "KV read", answers_read, answers_kept},
     {"Answers kept, by bytes",
-     "The same against the bytes of the KV that was read and of the index that was read to choose it, as a share of all KV.",
+     "The same against the bytes of the KV that was read and of the index that was read to choose "
+     "it, as a share of all KV.",
      "answers kept", "%", 100, 100, "KV and index read", answers_bytes, answers_kept},
     {"Nll of held-out text, over dense",
-     "Real text behind the document, token by token; nats per token more than dense attention needs. Lower is better.",
-     "nll over dense", "", 0, 0, "KV read, held-out text", text_read, [](const Row& r) { return r.text_nll_increase(); }},
+     "Real text behind the document, token by token; nats per token more than dense attention "
+     "needs. Lower is better.",
+     "nll over dense", "", 0, 0, "KV read, held-out text", text_read,
+     [](const Row& r) { return r.text_nll_increase(); }},
     {"Divergence from dense",
-     "Kullback-Leibler divergence of the next token's distribution along the dense answers, mean over steps, in nats. "
+     "Kullback-Leibler divergence of the next token's distribution along the dense answers, mean "
+     "over steps, in nats. "
      "Lower is better.",
-     "divergence, nats", "", 0, 0, "KV read", answers_read, [](const Row& r) { return r.agreement.divergence_mean(); }},
+     "divergence, nats", "", 0, 0, "KV read", answers_read,
+     [](const Row& r) { return r.agreement.divergence_mean(); }},
     {"True coverage",
-     "Share of the dense attention weight that lies in what was read: mean over steps, layers and query heads.",
-     "attention covered", "%", 100, 100, "KV read", answers_read, [](const Row& r) { return 100 * r.answers.coverage_mean(); }},
+     "Share of the dense attention weight that lies in what was read: mean over steps, layers and "
+     "query heads.",
+     "attention covered", "%", 100, 100, "KV read", answers_read,
+     [](const Row& r) { return 100 * r.answers.coverage_mean(); }},
 };
 
 std::string hover(const Row& row) {
-  std::string text = row.setting.label + (row.setting.paper_default ? " (as its paper runs it)" : "");
+  std::string text =
+      row.setting.label + (row.setting.paper_default ? " (as its paper runs it)" : "");
   for (const Column& c : columns()) {
     if (!*c.title || std::isnan(c.value(row))) continue;
     text += std::string("\n") + c.title + " " + c.text(row);
@@ -153,7 +162,8 @@ std::vector<Chart> charts_of(const std::vector<Row>& rows, const Metric& metric,
     for (const Series& s : series_of(rows, length)) {
       ChartLine line{styles.at(s.name), {}};
       for (const Row* r : s.rows) {
-        line.points.push_back({metric.read(*r), metric.value(*r), hover(*r), r->setting.paper_default});
+        line.points.push_back(
+            {metric.read(*r), metric.value(*r), hover(*r), r->setting.paper_default});
       }
       chart.lines.push_back(line);
     }
@@ -171,7 +181,8 @@ std::string curves(const std::vector<Row>& rows) {
   legend += "<span>" + star_svg() + "as its paper runs it</span></div>";
 
   std::string html =
-      "<h2>Accuracy against KV read</h2><p class=soft>One line per selector, a point per setting; hover a "
+      "<h2>Accuracy against KV read</h2><p class=soft>One line per selector, a point per setting; "
+      "hover a "
       "point for its name and figures. Up and to the left is better, but for nll: down.</p>" +
       legend;
   for (const Metric& metric : kMetrics) {
@@ -188,14 +199,18 @@ std::string curves(const std::vector<Row>& rows) {
 
 std::string equal_accuracy_table(const std::vector<Row>& rows) {
   std::string html =
-      "<h2>KV read at equal accuracy</h2><p class=soft>The smallest share of the KV that any setting run here reads "
+      "<h2>KV read at equal accuracy</h2><p class=soft>The smallest share of the KV that any "
+      "setting run here reads "
       "while "
-      "keeping so many of the dense answers; nothing is interpolated. Beside it: over what topk and psa read for the "
+      "keeping so many of the dense answers; nothing is interpolated. Beside it: over what topk "
+      "and psa read for the "
       "same "
-      "(below 1: less than they do).</p><div class=scroll><table><thead><tr><th rowspan=2>selector</th><th "
+      "(below 1: less than they do).</p><div class=scroll><table><thead><tr><th "
+      "rowspan=2>selector</th><th "
       "rowspan=2>length"
       "</th>";
-  for (int percent : kGoals) html += text_of("<th colspan=4 class=left>%d%% of the answers kept</th>", percent);
+  for (int percent : kGoals)
+    html += text_of("<th colspan=4 class=left>%d%% of the answers kept</th>", percent);
   html += "</tr><tr>";
   for (size_t i = 0; i < std::size(kGoals); ++i) {
     html += "<th>KV read</th><th>: topk</th><th>: psa</th><th class=left>by</th>";
@@ -218,33 +233,39 @@ std::string equal_accuracy_table(const std::vector<Row>& rows) {
 }
 
 std::string all_table(const std::vector<Row>& rows) {
-  std::string html = "<h2>All settings</h2><div class=scroll><table><thead><tr><th>setting</th><th>length</th>";
+  std::string html =
+      "<h2>All settings</h2><div class=scroll><table><thead><tr><th>setting</th><th>length</th>";
   std::vector<const Column*> shown;
   for (const Column& c : columns()) {
-    const bool measured = std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return !std::isnan(c.value(r)); });
+    const bool measured = std::any_of(rows.begin(), rows.end(),
+                                      [&](const Row& r) { return !std::isnan(c.value(r)); });
     if (!measured || !*c.title) continue;
     shown.push_back(&c);
-    html += text_of("<th title=\"%s\">%s</th>", escape_html(c.meaning).c_str(), escape_html(c.title).c_str());
+    html += text_of("<th title=\"%s\">%s</th>", escape_html(c.meaning).c_str(),
+                    escape_html(c.title).c_str());
   }
   html += "</tr></thead><tbody>";
   int length = 0;
   for (const Row& r : rows) {
     html += text_of("<tr%s><td>%s%s</td><td>%d</td>", r.length != length ? " class=first" : "",
-                    escape_html(r.setting.label).c_str(), r.setting.paper_default ? " &#9733;" : "", r.length);
+                    escape_html(r.setting.label).c_str(), r.setting.paper_default ? " &#9733;" : "",
+                    r.length);
     length = r.length;
     for (const Column* c : shown) html += "<td>" + escape_html(c->text(r)) + "</td>";
     html += "</tr>";
   }
   html += "</tbody></table></div><p class=soft>&#9733; as its paper runs it. ";
   for (const Column* c : shown) {
-    html += "<b>" + escape_html(c->title) + "</b>: " + escape_html(c->meaning) + (c == shown.back() ? "." : "; ");
+    html += "<b>" + escape_html(c->title) + "</b>: " + escape_html(c->meaning) +
+            (c == shown.back() ? "." : "; ");
   }
   return html + "</p>";
 }
 
 // ---- heat maps ----
 
-// The cells of one level as strokes one cell wide, drawn along whichever direction takes fewer of them.
+// The cells of one level as strokes one cell wide, drawn along whichever direction takes fewer of
+// them.
 std::string runs(const HeatMap& map, int layer, int head, int level) {
   std::string along_steps, along_rows;
   const auto is = [&](int step, int row) { return map.level(layer, head, step, row) == level; };
@@ -268,17 +289,20 @@ std::string runs(const HeatMap& map, int layer, int head, int level) {
 }
 
 std::string heat_svg(const HeatMap& map) {
-  const int layers = map.n_layers(), heads = map.n_kv_heads(), steps = map.n_steps(), rows = map.n_rows();
+  const int layers = map.n_layers(), heads = map.n_kv_heads(), steps = map.n_steps(),
+            rows = map.n_rows();
   // Whole pixels per step where there is room, so that columns are equally wide.
   const int wide = std::clamp(1200 / std::max(1, layers) / std::max(1, steps), 1, 12) * steps;
   const int high = rows * std::max(1, 96 / std::max(1, rows));
   const int pitch_x = wide + 16, pitch_y = high + 14, left = 44, top = 20;
-  std::string svg =
-      text_of("<svg class=heat viewBox=\"0 0 %d %d\" width=%d height=%d role=img aria-label=\"blocks read\">",
-              left + layers * pitch_x, top + heads * pitch_y, left + layers * pitch_x, top + heads * pitch_y);
+  std::string svg = text_of(
+      "<svg class=heat viewBox=\"0 0 %d %d\" width=%d height=%d role=img aria-label=\"blocks "
+      "read\">",
+      left + layers * pitch_x, top + heads * pitch_y, left + layers * pitch_x,
+      top + heads * pitch_y);
   for (int layer = 0; layer < layers; ++layer) {
-    svg += text_of("<text class=tick text-anchor=middle x=%d y=13>%s%d</text>", left + layer * pitch_x + wide / 2,
-                   layer == 0 ? "layer " : "", layer);
+    svg += text_of("<text class=tick text-anchor=middle x=%d y=13>%s%d</text>",
+                   left + layer * pitch_x + wide / 2, layer == 0 ? "layer " : "", layer);
   }
   for (int head = 0; head < heads; ++head) {
     const int y = top + head * pitch_y;
@@ -295,7 +319,8 @@ std::string heat_svg(const HeatMap& map) {
       }
       const double needle = map.depth * high;
       svg += "</svg>" +
-             text_of("<path class=needle style=\"fill:var(--needle)\" d=\"M%d %.1fl-6 -4v8z\"/>", x - 1, y + needle);
+             text_of("<path class=needle style=\"fill:var(--needle)\" d=\"M%d %.1fl-6 -4v8z\"/>",
+                     x - 1, y + needle);
     }
   }
   return svg + "</svg>";
@@ -304,15 +329,19 @@ std::string heat_svg(const HeatMap& map) {
 std::string heat_maps(const std::vector<HeatMap>& maps) {
   if (maps.empty()) return "";
   std::string html =
-      "<h2>Which blocks are read over time</h2><p class=soft>The first question of the first document. A panel per "
+      "<h2>Which blocks are read over time</h2><p class=soft>The first question of the first "
+      "document. A panel per "
       "layer and "
-      "KV head: from left to right the steps of the answer, from top to bottom the blocks, oldest first. The triangle "
-      "points to where the fact asked for begins.</p><div class=legend><span class=soft>share read of the blocks that "
+      "KV head: from left to right the steps of the answer, from top to bottom the blocks, oldest "
+      "first. The triangle "
+      "points to where the fact asked for begins.</p><div class=legend><span class=soft>share read "
+      "of the blocks that "
       "a cell "
       "stands for:</span><span><i class=swatch style=\"background:var(--none)\"></i>none</span>";
   constexpr const char* kNames[] = {"to 25%", "to 50%", "to 75%", "to 100%"};
   for (int i = 0; i < HeatMap::kLevels; ++i) {
-    html += text_of("<span><i class=swatch style=\"background:var(--h%d)\"></i>%s</span>", i + 1, kNames[i]);
+    html += text_of("<span><i class=swatch style=\"background:var(--h%d)\"></i>%s</span>", i + 1,
+                    kNames[i]);
   }
   html += "</div>";
   size_t bytes = 0;
@@ -325,30 +354,36 @@ std::string heat_maps(const std::vector<HeatMap>& maps) {
       continue;
     }
     bytes += svg.size();
-    const std::string asked = text_of("%d tokens: \"%s\" (%s)", map.length, map.question.c_str(), map.answer.c_str());
+    const std::string asked =
+        text_of("%d tokens: \"%s\" (%s)", map.length, map.question.c_str(), map.answer.c_str());
     if (asked != question) html += "<p>" + escape_html(asked) + "</p>";
     question = asked;
-    html += text_of("<h3>%s%s</h3><p class=soft>%s; %d steps, %d blocks, %d to a cell</p><div class=scroll>",
-                    escape_html(name).c_str(), map.is_paper ? " &#9733;" : "",
-                    map.right ? "answered rightly" : "answered wrongly", map.n_steps(), map.n_blocks(),
-                    map.blocks_per_row());
+    html += text_of(
+        "<h3>%s%s</h3><p class=soft>%s; %d steps, %d blocks, %d to a cell</p><div class=scroll>",
+        escape_html(name).c_str(), map.is_paper ? " &#9733;" : "",
+        map.right ? "answered rightly" : "answered wrongly", map.n_steps(), map.n_blocks(),
+        map.blocks_per_row());
     html += svg + "</div>";
   }
-  if (!left_out.empty()) html += "<p>Left out, or the file would grow too large: " + escape_html(left_out) + ".</p>";
+  if (!left_out.empty())
+    html += "<p>Left out, or the file would grow too large: " + escape_html(left_out) + ".</p>";
   return html;
 }
 
 }  // namespace
 
 std::string report_svg(const std::vector<Row>& rows) {
-  constexpr int kPanelWidth = 460, kPanelHeight = 312, kKeyWidth = 250, kKeyHeight = 22, kMargin = 16;
+  constexpr int kPanelWidth = 460, kPanelHeight = 312, kKeyWidth = 250, kKeyHeight = 22,
+                kMargin = 16;
   const std::map<std::string, LineStyle> styles = styles_of(rows);
-  std::vector<std::vector<Chart>> charts;  // a line of panels for each share that answers are drawn against
+  std::vector<std::vector<Chart>>
+      charts;  // a line of panels for each share that answers are drawn against
   for (size_t i = 0; i < kRootMetrics; ++i) {
     charts.push_back(charts_of(rows, kMetrics[i], styles));
     if (charts.back().empty()) charts.pop_back();
   }
-  const int n_lines = static_cast<int>(charts.size()), n_panels = charts.empty() ? 1 : static_cast<int>(charts[0].size());
+  const int n_lines = static_cast<int>(charts.size()),
+            n_panels = charts.empty() ? 1 : static_cast<int>(charts[0].size());
   const int wide = n_panels * kPanelWidth + kMargin, columns = wide / kKeyWidth;
   const std::vector<std::string> names = series_names(rows);
   std::string legend;
@@ -360,18 +395,23 @@ std::string report_svg(const std::vector<Row>& rows) {
     ++n;
   };
   for (const std::string& name : names) key(legend_svg(styles.at(name)), name);
-  const bool any_paper = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.setting.paper_default; });
-  if (any_paper) key("<g transform=\"translate(13 -2)\">" + star_svg() + "</g>", "as its paper runs it");
+  const bool any_paper =
+      std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.setting.paper_default; });
+  if (any_paper)
+    key("<g transform=\"translate(13 -2)\">" + star_svg() + "</g>", "as its paper runs it");
   const int top = kMargin + (n + columns - 1) / columns * kKeyHeight + 8;
-  std::string svg = text_of("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n"
-                            "<title>Answers kept against KV read</title>\n<style>",
-                            wide, top + n_lines * kPanelHeight, wide, top + n_lines * kPanelHeight);
-  svg += std::string(kColours) + kChartStyle + "</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--page)\"/>\n" +
-         legend;
+  std::string svg = text_of(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+      "height=\"%d\">\n"
+      "<title>Answers kept against KV read</title>\n<style>",
+      wide, top + n_lines * kPanelHeight, wide, top + n_lines * kPanelHeight);
+  svg += std::string(kColours) + kChartStyle +
+         "</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--page)\"/>\n" + legend;
   for (int line = 0; line < n_lines; ++line) {
     int x = kMargin;
     for (const Chart& chart : charts[static_cast<size_t>(line)]) {
-      svg += text_of("<g transform=\"translate(%d %d)\">", x, top + line * kPanelHeight) + chart_svg(chart) + "</g>\n";
+      svg += text_of("<g transform=\"translate(%d %d)\">", x, top + line * kPanelHeight) +
+             chart_svg(chart) + "</g>\n";
       x += kPanelWidth;
     }
   }
@@ -381,14 +421,16 @@ std::string report_svg(const std::vector<Row>& rows) {
 std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
                         const cli::RunFacts& facts) {
   std::string html =
-      "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
+      "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport "
+      "content=\"width=device-width\">"
       "<title>riffle eval --compare</title><style>" +
-      std::string(kColours) + kPageStyle + kChartStyle + "</style></head><body>\n<h1>Selectors compared</h1><dl class=facts>";
+      std::string(kColours) + kPageStyle + kChartStyle +
+      "</style></head><body>\n<h1>Selectors compared</h1><dl class=facts>";
   for (const auto& [name, value] : facts) {
     html += "<dt>" + escape_html(name) + "</dt><dd>" + escape_html(value) + "</dd>";
   }
-  html +=
-      "</dl>\n" + curves(rows) + "\n" + equal_accuracy_table(rows) + "\n" + all_table(rows) + "\n" + heat_maps(maps);
+  html += "</dl>\n" + curves(rows) + "\n" + equal_accuracy_table(rows) + "\n" + all_table(rows) +
+          "\n" + heat_maps(maps);
   return html + "\n</body></html>\n";
 }
 

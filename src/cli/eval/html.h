@@ -1,16 +1,17 @@
-// The report of `riffle eval --compare --report FILE`: one HTML file that holds all it needs (no scripts, no links
-// out).
+// The report of `riffle eval --compare --report FILE`: one HTML file that holds all it needs (no
+// scripts, no links out).
 #pragma once
 #include <string>
 #include <vector>
 
-#include "cli/eval/eval.h"
 #include "cli/eval/compare.h"
+#include "cli/eval/eval.h"
 
 namespace riffle::eval {
 
 // facts: for the head of the page.
-std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps, const cli::RunFacts& facts);
+std::string report_html(const std::vector<Row>& rows, const std::vector<HeatMap>& maps,
+                        const cli::RunFacts& facts);
 
 // The curves of answers kept alone, as one SVG file that needs nothing else.
 std::string report_svg(const std::vector<Row>& rows);

@@ -13,10 +13,12 @@ using cli::text_of;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-constexpr double kZ = 1.959964;  // of the standard normal distribution, 95% lie within so many deviations
+constexpr double kZ =
+    1.959964;  // of the standard normal distribution, 95% lie within so many deviations
 
 double percentile(std::vector<float> values, double share) {
-  const size_t k = std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
+  const size_t k =
+      std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
   std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(k), values.end());
   return static_cast<double>(values[k]);
 }
@@ -30,7 +32,9 @@ void grow(std::vector<T>& v, size_t n) {
 
 double ratio(double a, double b) { return b > 0 ? a / b : kNan; }
 
-std::string fixed(double value, int decimals) { return std::isnan(value) ? "-" : text_of("%.*f", decimals, value); }
+std::string fixed(double value, int decimals) {
+  return std::isnan(value) ? "-" : text_of("%.*f", decimals, value);
+}
 
 // ---- counting ----
 
@@ -71,7 +75,8 @@ void Usage::add(const Usage& other) {
   tokens_total += other.tokens_total, tokens_read += other.tokens_read;
   index_bytes_read += other.index_bytes_read, selections += other.selections;
   cached_selections += other.cached_selections;
-  kv_bytes_read += other.kv_bytes_read, pool_lookups += other.pool_lookups, pool_hits += other.pool_hits;
+  kv_bytes_read += other.kv_bytes_read, pool_lookups += other.pool_lookups,
+      pool_hits += other.pool_hits;
   loaded_bytes += other.loaded_bytes, seconds += other.seconds;
   coverage.insert(coverage.end(), other.coverage.begin(), other.coverage.end());
   const auto sum = [](auto& to, const auto& from) {
@@ -90,8 +95,10 @@ double Usage::read_pct() const {
   return 100 * ratio(static_cast<double>(tokens_read), static_cast<double>(tokens_total));
 }
 double Usage::bytes_read_pct() const {
-  const double bytes_of_token = ratio(static_cast<double>(kv_bytes_read), static_cast<double>(tokens_read));
-  return 100 * ratio(static_cast<double>(kv_bytes_read + index_bytes_read), static_cast<double>(tokens_total) * bytes_of_token);
+  const double bytes_of_token =
+      ratio(static_cast<double>(kv_bytes_read), static_cast<double>(tokens_read));
+  return 100 * ratio(static_cast<double>(kv_bytes_read + index_bytes_read),
+                     static_cast<double>(tokens_total) * bytes_of_token);
 }
 double Usage::blocks_read_pct() const {
   return 100 * ratio(static_cast<double>(blocks_read), static_cast<double>(blocks_total));
@@ -100,8 +107,9 @@ double Usage::pool_hit_pct() const {
   return 100 * ratio(static_cast<double>(pool_hits), static_cast<double>(pool_lookups));
 }
 double Usage::reused_pct() const {
-  return cached_selections ? 100 * ratio(static_cast<double>(cached_selections), static_cast<double>(selections))
-                           : kNan;
+  return cached_selections
+             ? 100 * ratio(static_cast<double>(cached_selections), static_cast<double>(selections))
+             : kNan;
 }
 double Usage::index_bytes_per_step() const {
   return ratio(static_cast<double>(index_bytes_read), static_cast<double>(steps));
@@ -111,7 +119,8 @@ double Usage::kv_bytes_per_step() const {
   return ratio(static_cast<double>(kv_bytes_read), static_cast<double>(steps));
 }
 double Usage::host_bytes_per_step() const {
-  return ratio(static_cast<double>(pool_lookups > 0 ? loaded_bytes : kv_bytes_read), static_cast<double>(steps));
+  return ratio(static_cast<double>(pool_lookups > 0 ? loaded_bytes : kv_bytes_read),
+               static_cast<double>(steps));
 }
 
 double Usage::coverage_mean() const {
@@ -125,7 +134,8 @@ double Usage::coverage_p1() const { return coverage.empty() ? kNan : percentile(
 std::vector<double> Usage::layer_read_pct() const {
   std::vector<double> pct;
   for (size_t i = 0; i < layer_total.size(); ++i) {
-    pct.push_back(100 * ratio(static_cast<double>(layer_read[i]), static_cast<double>(layer_total[i])));
+    pct.push_back(100 *
+                  ratio(static_cast<double>(layer_read[i]), static_cast<double>(layer_total[i])));
   }
   return pct;
 }
@@ -156,7 +166,8 @@ Json Usage::json() const {
     layer["kv_read_pct"] = number(pct[i]);
     layer["kv_blocks_read"] = layer_blocks[i];
     // Mean over steps and KV heads.
-    layer["blocks_per_step"] = number(ratio(static_cast<double>(layer_blocks[i]), static_cast<double>(layer_rows[i])));
+    layer["blocks_per_step"] =
+        number(ratio(static_cast<double>(layer_blocks[i]), static_cast<double>(layer_rows[i])));
     layer["coverage_mean"] = number(ratio(layer_coverage[i], static_cast<double>(layer_heads[i])));
     j["layers"].push_back(layer);
   }
@@ -164,7 +175,8 @@ Json Usage::json() const {
 }
 
 void Marks::add(const Marks& m) {
-  n += m.n, dense += m.dense, sparse += m.sparse, both += m.both, dense_in_order += m.dense_in_order;
+  n += m.n, dense += m.dense, sparse += m.sparse, both += m.both,
+      dense_in_order += m.dense_in_order;
 }
 
 double Marks::kept() const { return ratio(both, dense); }
@@ -188,7 +200,8 @@ Json Marks::json() const {
 }
 
 void Agreement::add(const Agreement& other) {
-  answers += other.answers, identical += other.identical, same += other.same, until_parting += other.until_parting;
+  answers += other.answers, identical += other.identical, same += other.same,
+      until_parting += other.until_parting;
   divergence.insert(divergence.end(), other.divergence.begin(), other.divergence.end());
 }
 
@@ -201,7 +214,9 @@ double Agreement::identical_pct() const {
 double Agreement::tokens_until_parting() const {
   return ratio(static_cast<double>(until_parting), static_cast<double>(answers));
 }
-double Agreement::tokens() const { return ratio(static_cast<double>(divergence.size()), static_cast<double>(answers)); }
+double Agreement::tokens() const {
+  return ratio(static_cast<double>(divergence.size()), static_cast<double>(answers));
+}
 
 double Agreement::divergence_mean() const {
   double sum = 0;
@@ -209,11 +224,14 @@ double Agreement::divergence_mean() const {
   return ratio(sum, static_cast<double>(divergence.size()));
 }
 
-double Agreement::divergence_p99() const { return divergence.empty() ? kNan : percentile(divergence, 0.99); }
+double Agreement::divergence_p99() const {
+  return divergence.empty() ? kNan : percentile(divergence, 0.99);
+}
 
 Json Agreement::json() const {
   double sum = 0, squares = 0;
-  for (float d : divergence) sum += static_cast<double>(d), squares += static_cast<double>(d) * static_cast<double>(d);
+  for (float d : divergence)
+    sum += static_cast<double>(d), squares += static_cast<double>(d) * static_cast<double>(d);
   const double n = static_cast<double>(divergence.size());
   const Interval same_interval = share_interval(static_cast<double>(same), n);
   Json j;
@@ -241,7 +259,8 @@ Interval share_interval(double successes, double n) {
   const double centre = (p + kZ * kZ / (2 * n)) / scale;
   const double half = kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / scale;
   // At 0 and 1 rounding must not put the share outside.
-  return {100 * std::min(p, std::max(0.0, centre - half)), 100 * std::max(p, std::min(1.0, centre + half))};
+  return {100 * std::min(p, std::max(0.0, centre - half)),
+          100 * std::max(p, std::min(1.0, centre + half))};
 }
 
 double mean_error(double sum, double squares, double n) {
@@ -267,7 +286,8 @@ double Row::text_nll_increase() const {
 }
 
 double Row::text_nll_error() const {
-  return mean_error(text_nll_sparse - text_nll_dense, text_nll_squares, static_cast<double>(text_tokens));
+  return mean_error(text_nll_sparse - text_nll_dense, text_nll_squares,
+                    static_cast<double>(text_tokens));
 }
 
 Interval Row::kept_interval() const {
@@ -307,7 +327,7 @@ std::string rows_text(const std::vector<Row>& rows) {
     pooled |= r.answers.pool_lookups > 0;
     text |= r.text_tokens > 0;
   }
-  std::vector<std::string> header = {"setting",  "asked",  "right",      "kept",     "95%",
+  std::vector<std::string> header = {"setting", "asked",      "right",      "kept",    "95%",
                                      "KV read", "same first", "divergence", "its p99", "same for"};
   if (text) header.insert(header.end(), {"text nll", "+", "95%", "KV read"});
   if (covered) header.insert(header.end(), {"coverage", "1%"});
@@ -318,9 +338,15 @@ std::string rows_text(const std::vector<Row>& rows) {
     const Marks m = r.total();
     const Agreement& a = r.agreement;
     std::vector<std::string> line = {
-        r.setting.label, std::to_string(m.n), std::to_string(m.sparse), cli::percent(100 * m.kept()),
-        r.kept_interval().text(1), cli::percent(r.answers.read_pct()),
-        a.answers ? cli::percent(a.same_pct()) : "-", fixed(a.divergence_mean(), 4), fixed(a.divergence_p99(), 3),
+        r.setting.label,
+        std::to_string(m.n),
+        std::to_string(m.sparse),
+        cli::percent(100 * m.kept()),
+        r.kept_interval().text(1),
+        cli::percent(r.answers.read_pct()),
+        a.answers ? cli::percent(a.same_pct()) : "-",
+        fixed(a.divergence_mean(), 4),
+        fixed(a.divergence_p99(), 3),
         a.answers ? fixed(a.tokens_until_parting(), 1) + " of " + fixed(a.tokens(), 1) : "-"};
     if (text) {
       line.push_back(fixed(ratio(r.text_nll_sparse, static_cast<double>(r.text_tokens)), 4));
@@ -336,7 +362,8 @@ std::string rows_text(const std::vector<Row>& rows) {
     line.push_back(fixed(r.answers.ms_per_step(), 2));
     line.push_back(fixed(r.seconds, 1));
     std::string layers;
-    for (double pct : r.answers.layer_read_pct()) layers += (layers.empty() ? "" : " ") + fixed(pct, 0);
+    for (double pct : r.answers.layer_read_pct())
+      layers += (layers.empty() ? "" : " ") + fixed(pct, 0);
     line.push_back(layers);
     table.add(line);
   }
@@ -375,7 +402,8 @@ std::vector<PositionBucket> position_buckets(int window) {
 }
 
 bool shares_differ(double a, int n, double b, int m) {
-  // Two virtual cases, one right and one wrong, keep the pooled share off 0 and 1, where no variance would be left.
+  // Two virtual cases, one right and one wrong, keep the pooled share off 0 and 1, where no
+  // variance would be left.
   const double pooled = (a * n + b * m + 1) / (n + m + 2);
   const double error = std::sqrt(pooled * (1 - pooled) * (1.0 / n + 1.0 / m));
   return !(std::fabs(a - b) <= 2.6 * error);
@@ -385,7 +413,8 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
                        const Json& reference) {
   constexpr int kReferenceCases = 20;  // of each figure in the reference file
   const auto expected = [&](const char* group, const std::string& name) {
-    if (!reference.is_object() || !reference.contains(group) || !reference[group].contains(name)) return kNan;
+    if (!reference.is_object() || !reference.contains(group) || !reference[group].contains(name))
+      return kNan;
     const Json& value = reference[group][name];
     return value.is_number() ? value.get<double>() : kNan;
   };
@@ -400,7 +429,8 @@ std::string dense_text(const std::vector<Row>& rows, const std::vector<PositionB
       const double in_order = ratio(m.dense_in_order, m.n);
       std::string verdict;
       if (!std::isnan(wanted)) {
-        verdict = shares_differ(in_order, m.n, wanted, kReferenceCases) ? "DIFFERS" : "within chance";
+        verdict =
+            shares_differ(in_order, m.n, wanted, kReferenceCases) ? "DIFFERS" : "within chance";
       }
       table.add({name, std::to_string(r.length), std::to_string(m.n), std::to_string(m.dense),
                  cli::percent(100 * ratio(m.dense, m.n)), share_interval(m.dense, m.n).text(1),

@@ -26,7 +26,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& value, const std::string& expected) {
+[[noreturn]] void refuse(const std::string& key, const std::string& value,
+                         const std::string& expected) {
   throw Exit(EXIT_USAGE, key + "=" + value + ": expected " + expected);
 }
 
@@ -34,7 +35,8 @@ const SelectionSetting& field_named(const std::string& key) {
   const SelectionSetting* field = cli::selection_setting(key);
   if (field && field->name != "selector") return *field;
   std::string known = sweep_fields();
-  for (size_t at = 0; (at = known.find(' ', at)) != std::string::npos; at += 2) known.replace(at, 1, ", ");
+  for (size_t at = 0; (at = known.find(' ', at)) != std::string::npos; at += 2)
+    known.replace(at, 1, ", ");
   throw Exit(EXIT_USAGE, text_of("unknown field '%s'; known: %s", key.c_str(), known.c_str()));
 }
 
@@ -75,7 +77,8 @@ std::vector<List> parse_lists(const std::string& text) {
   return lists;
 }
 
-// The list whose values a curve runs along: of the numbers, the longest; the first of equals. lists.size(): none.
+// The list whose values a curve runs along: of the numbers, the longest; the first of equals.
+// lists.size(): none.
 size_t curve_of(const std::vector<List>& lists) {
   size_t best = lists.size();
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -90,13 +93,14 @@ void check_fields(const std::vector<List>& lists, const std::vector<Setting>& se
   const riffle_selector selector = settings[0].selection.selector;
   for (const List& list : lists) {
     const SelectionSetting& f = *list.field;
-    const bool read = std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return f.read_by(s.selection); });
+    const bool read = std::any_of(settings.begin(), settings.end(),
+                                  [&](const Setting& s) { return f.read_by(s.selection); });
     if (!f.known_to(selector))
-      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.name.c_str(), cli::selector_name(selector),
-                                     f.selectors().c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.name.c_str(),
+                                     cli::selector_name(selector), f.selectors().c_str()));
     if (!read)
-      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.name.c_str(), cli::selector_name(selector),
-                                     f.bases().c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.name.c_str(),
+                                     cli::selector_name(selector), f.bases().c_str()));
   }
 }
 
@@ -106,8 +110,8 @@ struct Given {
   bool read = false, used = false;  // some setting looks at it; and takes it from the flag
 };
 
-std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base, bool is_standard,
-                                std::vector<Given>& given) {
+std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection& base,
+                                bool is_standard, std::vector<Given>& given) {
   const size_t colon = spec.find(':');
   const std::string selector = split(spec.substr(0, colon), ':')[0];
   Setting first;
@@ -117,7 +121,8 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
   if (!selectors.set(first.selection, selector)) refuse("selector", selector, selectors.expected);
   std::vector<List> lists;
   if (colon != std::string::npos) lists = parse_lists(spec.substr(colon + 1));
-  first.paper_default = std::any_of(lists.begin(), lists.end(), [](const List& l) { return l.starred(); });
+  first.paper_default =
+      std::any_of(lists.begin(), lists.end(), [](const List& l) { return l.starred(); });
   const size_t curve = curve_of(lists);
   std::vector<Setting> settings = {first};
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -128,7 +133,8 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
         grown.push_back(s);
         Setting& g = grown.back();
         const std::string pair = list.field->name + "=" + value.text;
-        if (!list.field->set(g.selection, value.text)) refuse(list.field->name, value.text, list.field->expected);
+        if (!list.field->set(g.selection, value.text))
+          refuse(list.field->name, value.text, list.field->expected);
         g.label += " " + pair;
         if (i == curve) g.point = pair;
         if (i != curve) g.series += " " + pair;
@@ -141,21 +147,23 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
   riffle_selection defaults;
   riffle_selection_defaults(&defaults);
   for (Given& g : given) {
-    const bool own = std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
+    const bool own =
+        std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
     for (Setting& s : settings) {
       if (!g.flag->read_by(s.selection)) continue;
       g.read = true;
       if (own) continue;
       g.used = true;
       // The standard list's stars are for the papers' runs, which this is not any more.
-      if (is_standard && g.flag->text(s.selection) != g.flag->text(defaults)) s.paper_default = false;
+      if (is_standard && g.flag->text(s.selection) != g.flag->text(defaults))
+        s.paper_default = false;
     }
   }
   return settings;
 }
 
-std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& flags, const std::string& flag,
-                                 bool is_standard) {
+std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& flags,
+                                 const std::string& flag, bool is_standard) {
   std::vector<Setting> all;
   std::vector<Given> given;
   for (const SelectionSetting* f : flags.given) given.push_back({f});
@@ -172,13 +180,18 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
   for (const Given& g : given) {
     const char* list = is_standard ? "--compare's own list" : flag.c_str();
     if (g.flag->name == "selector")
-      throw Exit(EXIT_USAGE, text_of("--selector: beside %s, whose settings name their selectors, it would change nothing", list));
+      throw Exit(
+          EXIT_USAGE,
+          text_of(
+              "--selector: beside %s, whose settings name their selectors, it would change nothing",
+              list));
     if (!g.read)
-      throw Exit(EXIT_USAGE, text_of("%s: no setting of %s looks at it, it is for %s", g.flag->flag.c_str(), list,
-                                     g.flag->selectors().c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s: no setting of %s looks at it, it is for %s",
+                                     g.flag->flag.c_str(), list, g.flag->selectors().c_str()));
     if (!g.used)
-      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s", g.flag->flag.c_str(),
-                                     list, g.flag->name.c_str(), is_standard ? ": give --compare a SPEC" : ""));
+      throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",
+                                     g.flag->flag.c_str(), list, g.flag->name.c_str(),
+                                     is_standard ? ": give --compare a SPEC" : ""));
   }
   return all;
 }
@@ -198,13 +211,16 @@ Setting flag_setting(const riffle_selection& base) {
   Setting s;
   s.label = s.series = cli::selector_name(base.selector);
   s.selection = base;
-  if (base.selector == RIFFLE_SELECTOR_PSA) s.point = text_of("epsilon=%g", static_cast<double>(base.epsilon));
-  if (base.selector == RIFFLE_SELECTOR_TOPK) s.point = text_of("budget=%g", static_cast<double>(base.budget));
+  if (base.selector == RIFFLE_SELECTOR_PSA)
+    s.point = text_of("epsilon=%g", static_cast<double>(base.epsilon));
+  if (base.selector == RIFFLE_SELECTOR_TOPK)
+    s.point = text_of("budget=%g", static_cast<double>(base.budget));
   if (!s.point.empty()) s.label += " " + s.point;
   return s;
 }
 
-std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags, const std::string& flag) {
+std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags,
+                                 const std::string& flag) {
   return parse_specs(text, flags, flag, false);
 }
 
@@ -219,7 +235,8 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // Twilight, section 5: p 0.95 within a quarter of the KV (its base is Quest there).
       "twilight:digest=quest,top_p_attn=0.5,0.7,0.85,0.95*;"
       "twilight:base=all,top_p_attn=0.5,0.7,0.85,0.95;"
-      // TokenSelect, section 5: 2048 tokens by the soft vote beside 128 first and 512 last ones, theta 0.9.
+      // TokenSelect, section 5: 2048 tokens by the soft vote beside 128 first and 512 last ones,
+      // theta 0.9.
       "tokenselect:select_tokens=128,256,512,1024,2048*;"
       "tokenselect:vote=hard,select_tokens=128,512,2048;"
       // LFPS: gamma 0.95, bypass 0.85, alpha 0.2 or 0.3.
@@ -237,8 +254,8 @@ std::string sweep_fields() {
   return names;
 }
 
-std::vector<bool> named_settings(const std::vector<std::string>& names, const std::vector<Setting>& settings,
-                                 const std::string& flag) {
+std::vector<bool> named_settings(const std::vector<std::string>& names,
+                                 const std::vector<Setting>& settings, const std::string& flag) {
   std::vector<bool> chosen(settings.size(), false);
   for (const std::string& name : names) {
     if (name == "none") continue;

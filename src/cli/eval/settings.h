@@ -1,4 +1,5 @@
-// The settings that `riffle eval` compares, and how they are written: "psa:epsilon=0.3,0.5;topk:budget=0.05".
+// The settings that `riffle eval` compares, and how they are written:
+// "psa:epsilon=0.3,0.5;topk:budget=0.05".
 #pragma once
 #include <string>
 #include <vector>
@@ -27,26 +28,27 @@ struct SelectionFlags {
   std::vector<const cli::SelectionSetting*> given;
 };
 
-// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and pairs of one of its fields
-// and its values; a word without '=' is one more value of the field before it. Several lists in one spec give all
-// combinations. What a spec does not say is taken from flags. A '*' behind values marks the settings that have them as the
-// paper's defaults ("epsilon=0.9,0.95*"). Throws cli::Exit(EXIT_USAGE), whose text names flag; also for a field that the
-// selector does not look at, and for a flag given that no setting takes up.
+// "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and
+// pairs of one of its fields and its values; a word without '=' is one more value of the field
+// before it. Several lists in one spec give all combinations. What a spec does not say is taken
+// from flags. A '*' behind values marks the settings that have them as the paper's defaults
+// ("epsilon=0.9,0.95*"). Throws cli::Exit(EXIT_USAGE), whose text names flag; also for a field that
+// the selector does not look at, and for a flag given that no setting takes up.
 std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& flags,
                                  const std::string& flag = "--sweep");
 
-// What --compare runs if it is given no spec: every selector at several settings, its paper's defaults among them (no longer
-// marked so where a flag changes them).
+// What --compare runs if it is given no spec: every selector at several settings, its paper's
+// defaults among them (no longer marked so where a flag changes them).
 std::vector<Setting> default_comparison(const SelectionFlags& flags);
 
 // "epsilon budget ..." and "psa topk ...": what a spec may say, for the help.
 std::string sweep_fields();
 
 // Which of the settings are chosen. Dense never is.
-// By names: labels, specs of one setting ("psa:epsilon=0.3"), or "none". Throws cli::Exit(EXIT_USAGE) for an unknown
-// one.
-std::vector<bool> named_settings(const std::vector<std::string>& names, const std::vector<Setting>& settings,
-                                 const std::string& flag);
+// By names: labels, specs of one setting ("psa:epsilon=0.3"), or "none". Throws
+// cli::Exit(EXIT_USAGE) for an unknown one.
+std::vector<bool> named_settings(const std::vector<std::string>& names,
+                                 const std::vector<Setting>& settings, const std::string& flag);
 // Each selector as its paper runs it; the first setting of a selector of which none is marked so.
 std::vector<bool> paper_settings(const std::vector<Setting>& settings);
 

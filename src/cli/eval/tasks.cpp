@@ -94,8 +94,10 @@ std::string magic_value(const std::string& kind, Random& random) {
   return adjective + " " + choose(facts::kNouns, random);
 }
 
-// Needles of one kind: n_keys keys with n_values values each are asked for, and n_others further keys have one each.
-Fact make_needles(Task task, int n_keys, int n_values, int n_others, Random& random, std::set<std::string>& used) {
+// Needles of one kind: n_keys keys with n_values values each are asked for, and n_others further
+// keys have one each.
+Fact make_needles(Task task, int n_keys, int n_values, int n_others, Random& random,
+                  std::set<std::string>& used) {
   Strings keys;
   const std::string kind = choose(facts::kMagicKinds, random);
   std::set<std::string> taken;  // a value that stood there twice could not be marked
@@ -119,7 +121,8 @@ Fact make_needles(Task task, int n_keys, int n_values, int n_others, Random& ran
   }
   const bool one = n_keys * n_values == 1;
   const std::string asked = listing(keys), answer = listing(fact.values);
-  fact.question = fill(one ? facts::kMagicQuestionOne : facts::kMagicQuestionMany, {{"kind", kind}, {"k", asked}});
+  fact.question = fill(one ? facts::kMagicQuestionOne : facts::kMagicQuestionMany,
+                       {{"kind", kind}, {"k", asked}});
   fact.answer = fill(one ? facts::kMagicAnswerOne : facts::kMagicAnswerMany,
                      {{"kind", kind}, {"k", asked}, {"v", answer}});
   return fact;
@@ -144,7 +147,8 @@ Fact make_person(Random& random, std::set<std::string>& used) {
   fact.task = Task::PERSON;
   for (int i = 0; i < n; ++i) {
     const facts::PersonAttribute& a = facts::kPersonAttributes[order[i]];
-    const std::string value = a.values ? std::string(a.values[random.below(a.n_values)]) : digits(random, a.n_digits);
+    const std::string value =
+        a.values ? std::string(a.values[random.below(a.n_values)]) : digits(random, a.n_digits);
     const std::string statement = fill(a.statement, {{"p", person}, {"v", value}});
     if (i > 0) {
       fact.others.push_back(statement);
@@ -164,12 +168,15 @@ Fact make_thing(Random& random, std::set<std::string>& used) {
     return adjective + " " + choose(facts::kNouns, random);
   });
   const bool hidden = random.unit() < 0.5;
-  const std::string value = hidden ? choose(facts::kCities, random) : digits(random, random.range(2, 5));
+  const std::string value =
+      hidden ? choose(facts::kCities, random) : digits(random, random.range(2, 5));
   Fact fact{};
   fact.task = Task::THING;
-  fact.statements = {fill(hidden ? facts::kHiddenStatement : facts::kPriceStatement, {{"k", key}, {"v", value}})};
+  fact.statements = {
+      fill(hidden ? facts::kHiddenStatement : facts::kPriceStatement, {{"k", key}, {"v", value}})};
   fact.question = fill(hidden ? facts::kHiddenQuestion : facts::kPriceQuestion, {{"k", key}});
-  fact.answer = fill(hidden ? facts::kHiddenAnswer : facts::kPriceAnswer, {{"k", key}, {"v", value}});
+  fact.answer =
+      fill(hidden ? facts::kHiddenAnswer : facts::kPriceAnswer, {{"k", key}, {"v", value}});
   fact.values = {value};
   return fact;
 }
@@ -211,27 +218,39 @@ struct Passage {
   } asked[4];
 };
 constexpr Passage kPassages[] = {
-    {"The harbour wall of {c} was built by {p}, {a:j} who had come there as a child. The work began on a {d} in spring "
-     "and took {n} weeks. Stones were brought from {e}, and {q} kept the accounts, which came to {m} pounds in all. "
+    {"The harbour wall of {c} was built by {p}, {a:j} who had come there as a child. The work "
+     "began on a {d} in spring "
+     "and took {n} weeks. Stones were brought from {e}, and {q} kept the accounts, which came to "
+     "{m} pounds in all. "
      "When it was done, the people of {c} put up {a:o} in memory of the builder.",
      {{"Who built the harbour wall of {c}?", "The harbour wall of {c} was built by {p}.", "{p}"},
-      {"From which town were the stones for the harbour wall of {c} brought?", "The stones were brought from {e}.", "{e}"},
-      {"How many pounds did the harbour wall of {c} cost?", "The harbour wall cost {m} pounds.", "{m}"},
-      {"Who kept the accounts of the harbour wall of {c}?", "The accounts were kept by {q}.", "{q}"}}},
-    {"In the museum of {c} there is {a:o} that belonged to {p}. It was found by {q}, {a:j}, in a cellar in {e}, where it "
-     "had lain for {n} years. The museum paid {m} pounds for it. Every {d} it is carried through the streets, and "
+      {"From which town were the stones for the harbour wall of {c} brought?",
+       "The stones were brought from {e}.", "{e}"},
+      {"How many pounds did the harbour wall of {c} cost?", "The harbour wall cost {m} pounds.",
+       "{m}"},
+      {"Who kept the accounts of the harbour wall of {c}?", "The accounts were kept by {q}.",
+       "{q}"}}},
+    {"In the museum of {c} there is {a:o} that belonged to {p}. It was found by {q}, {a:j}, in a "
+     "cellar in {e}, where it "
+     "had lain for {n} years. The museum paid {m} pounds for it. Every {d} it is carried through "
+     "the streets, and "
      "visitors may touch it.",
      {{"To whom did the {o} in the museum of {c} belong?", "The {o} belonged to {p}.", "{p}"},
       {"In which town was the {o} of the museum of {c} found?", "The {o} was found in {e}.", "{e}"},
-      {"How many years had the {o} of the museum of {c} lain in a cellar?", "It had lain there for {n} years.", "{n}"},
-      {"On which day is the {o} of the museum of {c} carried through the streets?", "It is carried on {d}.", "{d}"}}},
-    {"The expedition to {c} was led by {p}, whom the newspapers called {a:j}. It set out from {e} on a {d} with {n} "
-     "porters. {q}, the second in command, lost {a:o} in the river, and searching for it cost the party {m} pounds. "
+      {"How many years had the {o} of the museum of {c} lain in a cellar?",
+       "It had lain there for {n} years.", "{n}"},
+      {"On which day is the {o} of the museum of {c} carried through the streets?",
+       "It is carried on {d}.", "{d}"}}},
+    {"The expedition to {c} was led by {p}, whom the newspapers called {a:j}. It set out from {e} "
+     "on a {d} with {n} "
+     "porters. {q}, the second in command, lost {a:o} in the river, and searching for it cost the "
+     "party {m} pounds. "
      "They came back late in autumn.",
      {{"Who led the expedition to {c}?", "The expedition to {c} was led by {p}.", "{p}"},
       {"From which town did the expedition to {c} set out?", "It set out from {e}.", "{e}"},
       {"How many porters did the expedition to {c} have?", "It had {n} porters.", "{n}"},
-      {"Who was second in command of the expedition to {c}?", "The second in command was {q}.", "{q}"}}},
+      {"Who was second in command of the expedition to {c}?", "The second in command was {q}.",
+       "{q}"}}},
 };
 
 Fact make_passage(Random& random, std::set<std::string>& used) {
@@ -252,12 +271,22 @@ Fact make_passage(Random& random, std::set<std::string>& used) {
   std::string from;
   do from = choose(facts::kCities, random);
   while (from == city);
-  const std::string p = person(), q = person(), job = choose(facts::kJobs, random), day = choose(facts::kDays, random),
-                    thing = choose(facts::kNouns, random), weeks = digits(random, 2), pounds = digits(random, 4);
+  const std::string p = person(), q = person(), job = choose(facts::kJobs, random),
+                    day = choose(facts::kDays, random), thing = choose(facts::kNouns, random),
+                    weeks = digits(random, 2), pounds = digits(random, 4);
   const Passage::Asked& asked = passage.asked[random.below(std::size(passage.asked))];
   const auto filled = [&](std::string_view s) {
-    return fill(s, {{"c", city}, {"e", from}, {"p", p}, {"q", q}, {"j", job}, {"d", day}, {"o", thing}, {"n", weeks},
-                    {"m", pounds}, {"a:j", with_article(job)}, {"a:o", with_article(thing)}});
+    return fill(s, {{"c", city},
+                    {"e", from},
+                    {"p", p},
+                    {"q", q},
+                    {"j", job},
+                    {"d", day},
+                    {"o", thing},
+                    {"n", weeks},
+                    {"m", pounds},
+                    {"a:j", with_article(job)},
+                    {"a:o", with_article(thing)}});
   };
   Fact fact{};
   fact.task = Task::PASSAGE;
@@ -306,14 +335,16 @@ uint64_t Random::below(uint64_t n) {
   }
 }
 
-int Random::range(int low, int high) { return low + static_cast<int>(below(static_cast<uint64_t>(high - low) + 1)); }
+int Random::range(int low, int high) {
+  return low + static_cast<int>(below(static_cast<uint64_t>(high - low) + 1));
+}
 
 double Random::unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
 namespace {
-constexpr const char* kTaskNames[kTasks] = {"passkey",    "magic",   "person", "thing",    "vars",    "kv",
-                                            "multikey",   "multivalue", "multiquery", "passage", "common", "frequent",
-                                            "needle", "summary"};
+constexpr const char* kTaskNames[kTasks] = {
+    "passkey",    "magic",      "person",  "thing",  "vars",     "kv",     "multikey",
+    "multivalue", "multiquery", "passage", "common", "frequent", "needle", "summary"};
 }  // namespace
 
 const char* task_name(Task task) { return kTaskNames[static_cast<int>(task)]; }
@@ -332,7 +363,9 @@ std::optional<Task> task_from_name(std::string_view name) {
 }
 
 bool has_answer(Task task) { return task != Task::SUMMARY; }
-bool is_whole(Task task) { return task == Task::KV || task == Task::COMMON || task == Task::FREQUENT; }
+bool is_whole(Task task) {
+  return task == Task::KV || task == Task::COMMON || task == Task::FREQUENT;
+}
 bool shares_document(Task task) { return task != Task::COMMON && task != Task::FREQUENT; }
 
 Fact make_fact(Task task, Random& random, std::set<std::string>& used) {
@@ -377,7 +410,8 @@ Register make_register(size_t n_pairs, Random& random) {
 std::string Register::text() const {
   std::string s(json_style ? facts::kKvHeading : facts::kRegisterHeading);
   for (const KvPair& p : pairs) {
-    s += "\n" + fill(json_style ? facts::kKvLine : facts::kRegisterLine, {{"k", p.key}, {"v", p.value}});
+    s += "\n" +
+         fill(json_style ? facts::kKvLine : facts::kRegisterLine, {{"k", p.key}, {"v", p.value}});
   }
   return s;
 }
@@ -401,13 +435,16 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
     random.shuffle(all);
     // The asked words stand there ten times as often as the others. Short lists have each of the
     // others once.
-    words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(n_words / 8, kAsked + 2, all.size()))};
+    words = {all.begin(), all.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(
+                                            n_words / 8, kAsked + 2, all.size()))};
     const size_t times = std::max<size_t>(1, n_words / (words.size() + 9 * kAsked));
     for (size_t i = 0; i < words.size(); ++i) counts.push_back(i < kAsked ? 10 * times : times);
   } else {
-    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word stands there in proportion to 1 / r^2.
+    // Zipf's law with exponent 2, as RULER's frequent words: the r-th word stands there in
+    // proportion to 1 / r^2.
     std::set<std::string> used;
-    double share = 6 / (3.14159265358979 * 3.14159265358979);  // of the first: 1 over the sum of 1 / r^2
+    double share =
+        6 / (3.14159265358979 * 3.14159265358979);  // of the first: 1 over the sum of 1 / r^2
     for (size_t r = 1, left = n_words; left > 0; ++r) {
       words.push_back(unused(used, [&] {
         std::string s;
@@ -424,14 +461,18 @@ WordList make_word_list(Task task, size_t n_words, Random& random) {
   random.shuffle(entries);
   WordList list;
   const bool common = task == Task::COMMON;
-  list.text = common ? "Below is a numbered list of words. Memorise the ones that appear most often."
-                     : "Read the following coded text and track the frequency of each coded word.";
+  list.text = common
+                  ? "Below is a numbered list of words. Memorise the ones that appear most often."
+                  : "Read the following coded text and track the frequency of each coded word.";
   for (size_t i = 0; i < entries.size(); ++i)
-    list.text += common ? "\n" + std::to_string(i + 1) + ". " + entries[i] : (i % 12 ? " " : "\n") + entries[i];
-  list.values = {words.begin(), words.begin() + static_cast<ptrdiff_t>(std::min(kAsked, words.size()))};
+    list.text += common ? "\n" + std::to_string(i + 1) + ". " + entries[i]
+                        : (i % 12 ? " " : "\n") + entries[i];
+  list.values = {words.begin(),
+                 words.begin() + static_cast<ptrdiff_t>(std::min(kAsked, words.size()))};
   list.question = common ? "What are the 3 most common words in the above list?"
                          : "What are the 3 most frequent words in the above coded text?";
-  list.answer = (common ? "The 3 most common words are " : "The 3 most frequent words are ") + listing(list.values) + ".";
+  list.answer = (common ? "The 3 most common words are " : "The 3 most frequent words are ") +
+                listing(list.values) + ".";
   return list;
 }
 
@@ -467,7 +508,8 @@ bool answer_right(const Question& question, std::string_view text) {
     }
     return false;
   };
-  return !question.values.empty() && std::all_of(question.values.begin(), question.values.end(), named);
+  return !question.values.empty() &&
+         std::all_of(question.values.begin(), question.values.end(), named);
 }
 
 }  // namespace riffle::eval

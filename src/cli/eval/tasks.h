@@ -1,14 +1,16 @@
-// Retrieval tasks of `riffle eval`: documents with facts hidden in real text, questions about them, and the marking of
-// answers. Pure functions of their arguments; nothing here runs a model.
+// Retrieval tasks of `riffle eval`: documents with facts hidden in real text, questions about them,
+// and the marking of answers. Pure functions of their arguments; nothing here runs a model.
 //
-// A prompt is one user message, "{document}\n{question}", in the model's chat template, or plain text that ends
-// with "\nAnswer:" where the model has no template. Facts are tokenised one by one and spliced into the tokens of
-// the text behind the ends of sentences, so that a document has exactly the length that was asked for.
+// A prompt is one user message, "{document}\n{question}", in the model's chat template, or plain
+// text that ends with "\nAnswer:" where the model has no template. Facts are tokenised one by one
+// and spliced into the tokens of the text behind the ends of sentences, so that a document has
+// exactly the length that was asked for.
 //
-// The kinds of questions are those of RULER (Hsieh et al., 2024, arXiv 2404.06654, section 3), in words of our own:
-// needles (one; several keys; several values; several questions), chains of variables, common words, frequent words
-// and a question about a passage; beside them registers of keys and values, and a summary, which has no right answer
-// and shows how long an answer stays the same.
+// The kinds of questions are those of RULER (Hsieh et al., 2024, arXiv 2404.06654, section 3), in
+// words of our own: needles (one; several keys; several values; several questions), chains of
+// variables, common words, frequent words and a question about a passage; beside them registers of
+// keys and values, and a summary, which has no right answer and shows how long an answer stays the
+// same.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,7 +22,8 @@
 
 namespace riffle::eval {
 
-// The same numbers from the same seed with every compiler and library (splitmix64; Steele et al., 2014).
+// The same numbers from the same seed with every compiler and library (splitmix64; Steele et al.,
+// 2014).
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -57,16 +60,17 @@ inline constexpr int kTasks = 14;
 const char* task_name(Task task);
 std::string task_names(const char* separator);  // all of them
 std::optional<Task> task_from_name(std::string_view name);
-bool has_answer(Task task);      // whether an answer can be right
-bool is_whole(Task task);        // the document is made for the question: no text around it
-bool shares_document(Task task); // whether questions of this kind can share a document
+bool has_answer(Task task);       // whether an answer can be right
+bool is_whole(Task task);         // the document is made for the question: no text around it
+bool shares_document(Task task);  // whether questions of this kind can share a document
 
 // A fact or a group of facts, and what is asked about it.
 struct Fact {
   Task task;
   std::vector<std::string> statements;
   std::vector<std::string> others;  // statements that are much like these and not asked about
-  std::string question, answer;     // answer: one that is right, as the shipped model was taught to write it
+  std::string question,
+      answer;  // answer: one that is right, as the shipped model was taught to write it
   std::vector<std::string> values;  // what a right answer names, in any order
 };
 
@@ -78,7 +82,7 @@ struct KvPair {
 };
 // A register of keys and values: the document is the register itself.
 struct Register {
-  bool json_style;            // "key": "value" lines; otherwise line key: REGISTER_CONTENT is value.
+  bool json_style;  // "key": "value" lines; otherwise line key: REGISTER_CONTENT is value.
   std::vector<KvPair> pairs;  // keys differ
   std::string text() const;
   std::string question(size_t pair) const;
@@ -98,11 +102,13 @@ WordList make_word_list(Task task, size_t n_words, Random& random);
 
 // What of a tokenizer the documents need.
 struct Vocabulary {
-  std::function<std::vector<int32_t>(std::string_view)> encode;  // plain text, no beginning-of-sequence token
-  // A conversation of one user message, ready for the answer; empty: the model has no chat template.
+  std::function<std::vector<int32_t>(std::string_view)>
+      encode;  // plain text, no beginning-of-sequence token
+  // A conversation of one user message, ready for the answer; empty: the model has no chat
+  // template.
   std::function<std::vector<int32_t>(std::string_view)> chat;
-  std::function<const char*(int32_t)> piece;                     // as the vocabulary spells it
-  int32_t size, bos_id, eos_id;                                  // bos_id -1: texts begin without one
+  std::function<const char*(int32_t)> piece;  // as the vocabulary spells it
+  int32_t size, bos_id, eos_id;               // bos_id -1: texts begin without one
 };
 
 // The fixed tokens of a prompt.
@@ -110,17 +116,20 @@ struct PromptForm {
   std::vector<int32_t> open, close;  // before the document, and between the question and the answer
   std::vector<int32_t> newline;
   int32_t eos;
-  bool is_chat;                        // false: no chat template, plain text
-  bool marks_words;                    // the tokenizer puts a mark of a space before every text (sentencepiece)
+  bool is_chat;      // false: no chat template, plain text
+  bool marks_words;  // the tokenizer puts a mark of a space before every text (sentencepiece)
   std::vector<uint8_t> ends_sentence;  // by token id
 };
 // Throws std::runtime_error if the vocabulary lacks what a prompt needs.
 PromptForm prompt_form(const Vocabulary& vocabulary);
 // Tokens of text that follows other text: after a space, or directly ("\n...").
-std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const PromptForm& form, std::string_view text);
-std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form, std::string_view text);
+std::vector<int32_t> encode_after_space(const Vocabulary& vocabulary, const PromptForm& form,
+                                        std::string_view text);
+std::vector<int32_t> encode_directly(const Vocabulary& vocabulary, const PromptForm& form,
+                                     std::string_view text);
 
-// Tokens of running text, encoded in pieces of some 4,000 bytes that end at a line's end, as the training text was.
+// Tokens of running text, encoded in pieces of some 4,000 bytes that end at a line's end, as the
+// training text was.
 std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view text);
 
 struct Question {
@@ -146,22 +155,26 @@ struct DocumentPlan {
   bool is_whole() const { return eval::is_whole(whole); }
 };
 
-// Deals n_questions to the tasks evenly and the tasks to documents of at most per_document questions. A document holds
-// at most one passkey and one summary (there is one to ask for) and one chain of variables (a second one makes a task of
-// its own); beside other tasks these are asked once per document and the others take the rest. Lists of words have one
-// question each. Short documents take fewer questions: at most one per 100 tokens.
-std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions, int per_document, int length);
+// Deals n_questions to the tasks evenly and the tasks to documents of at most per_document
+// questions. A document holds at most one passkey and one summary (there is one to ask for) and one
+// chain of variables (a second one makes a task of its own); beside other tasks these are asked
+// once per document and the others take the rest. Lists of words have one question each. Short
+// documents take fewer questions: at most one per 100 tokens.
+std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions,
+                                         int per_document, int length);
 
-// The document `index` of `count` (so that depths are spread over all documents too), cut so that with its longest
-// question and `answer_tokens` for an answer it has at most `length` tokens: exactly that many, but for registers, which
-// hold min(length, 16000) / 24 lines, and lists of words. text: tokens of real text; a random stretch of it is taken.
-// Throws std::runtime_error if the text or the length is too short.
-Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index, int count,
-                        const std::vector<int32_t>& text, const Vocabulary& vocabulary, const PromptForm& form,
-                        Random& random);
+// The document `index` of `count` (so that depths are spread over all documents too), cut so that
+// with its longest question and `answer_tokens` for an answer it has at most `length` tokens:
+// exactly that many, but for registers, which hold min(length, 16000) / 24 lines, and lists of
+// words. text: tokens of real text; a random stretch of it is taken. Throws std::runtime_error if
+// the text or the length is too short.
+Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index,
+                        int count, const std::vector<int32_t>& text, const Vocabulary& vocabulary,
+                        const PromptForm& form, Random& random);
 
-// Whether an answer is right: it names every value, as whole words, in any order, whatever else it says (RULER's
-// measure; capitals and commas inside numbers do not count). False where there is no value to name.
+// Whether an answer is right: it names every value, as whole words, in any order, whatever else it
+// says (RULER's measure; capitals and commas inside numbers do not count). False where there is no
+// value to name.
 bool answer_right(const Question& question, std::string_view text);
 
 }  // namespace riffle::eval

@@ -1,4 +1,5 @@
-// A model's vocabulary in the form that documents with hidden facts are made with (cli/eval/tasks.h).
+// A model's vocabulary in the form that documents with hidden facts are made with
+// (cli/eval/tasks.h).
 #pragma once
 #include "cli/common.h"
 #include "cli/eval/tasks.h"

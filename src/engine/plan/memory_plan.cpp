@@ -15,23 +15,26 @@
 
 namespace riffle {
 
-// Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's activations to stay in
-// the second-level cache of a core.
+// Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's
+// activations to stay in the second-level cache of a core.
 static constexpr int kPrefillChunk = 512;
-// On a GPU: large enough that a product's weights are read seldom, small enough that its activations are a few hundred MB.
+// On a GPU: large enough that a product's weights are read seldom, small enough that its
+// activations are a few hundred MB.
 static constexpr int kCudaPrefillChunk = 2048;
 // Left to the driver and to other programs where no budget is given.
 static constexpr uint64_t kDeviceMargin = uint64_t(512) << 20;
-// Of the host's memory, 1/8 is left to the system, to other programs, to the cached part of a mapped model file and to what
-// the plan does not count (page tables, what a selector takes for a prompt's time).
+// Of the host's memory, 1/8 is left to the system, to other programs, to the cached part of a
+// mapped model file and to what the plan does not count (page tables, what a selector takes for a
+// prompt's time).
 static constexpr uint64_t kHostMarginShare = 8;
-// A context whose length nobody gave is no shorter than this, and where it is shorter than the trained length a multiple of it.
+// A context whose length nobody gave is no shorter than this, and where it is shorter than the
+// trained length a multiple of it.
 static constexpr int kContextStep = 1024;
 
 static void check(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high)
-    fail(RIFFLE_BAD_ARGUMENT, "%s is %lld, expected %lld to %lld", field, static_cast<long long>(value),
-         static_cast<long long>(low), static_cast<long long>(high));
+    fail(RIFFLE_BAD_ARGUMENT, "%s is %lld, expected %lld to %lld", field,
+         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
 }
 
 ResolvedOptions resolve_options(const Config& config, const riffle_context_options& given) {
@@ -39,7 +42,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.options = given;
   riffle_context_options& o = r.options;
   if (o.struct_size != sizeof o)
-    fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size, sizeof o);
+    fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size,
+         sizeof o);
   check("device", o.device, RIFFLE_DEVICE_AUTO, RIFFLE_DEVICE_CUDA);
   check("kv_type", o.kv_type, RIFFLE_KV_F16, RIFFLE_KV_F32);
   check("isa", o.isa, RIFFLE_ISA_AUTO, RIFFLE_ISA_AMX);
@@ -57,8 +61,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   check("n_sessions", o.n_sessions, 1, kMaxSequences);
   check("slots", o.slots, 0, INT32_MAX);
   if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
-    fail(RIFFLE_UNSUPPORTED, "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
-         config.n_kv_heads, static_cast<long long>(kMaxLayers), static_cast<long long>(kMaxKvHeads));
+    fail(RIFFLE_UNSUPPORTED,
+         "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
+         config.n_kv_heads, static_cast<long long>(kMaxLayers),
+         static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
   if (o.attention_trace) {
     r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
@@ -66,8 +72,10 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   }
   o.attention_trace = nullptr;  // the caller's
 
-  r.isa = o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
-  if (!cpu::isa_available(r.isa)) fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", cpu::kernels(r.isa)->name);
+  r.isa =
+      o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
+  if (!cpu::isa_available(r.isa))
+    fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", cpu::kernels(r.isa)->name);
   r.layout.block_size = o.block_size;
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
@@ -80,29 +88,37 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
     const auto selector = make_selector(o.selection);
     // Said before anyone looks for a GPU: none would do.
     if (o.device == RIFFLE_DEVICE_CUDA && selector->rule().host_only)
-      fail(RIFFLE_UNSUPPORTED, "selection.selector is %s, which %s: device is cuda, expected cpu or emu", selector->name(),
-           selector->rule().host_only_why);
+      fail(RIFFLE_UNSUPPORTED,
+           "selection.selector is %s, which %s: device is cuda, expected cpu or emu",
+           selector->name(), selector->rule().host_only_why);
     r.cuda = cuda_usable(r.device_note);
     if (r.cuda && selector->rule().host_only) {
       r.cuda = false;
-      r.device_note = format("selector %s %s: it needs device cpu or emu", selector->name(), selector->rule().host_only_why);
+      r.device_note = format("selector %s %s: it needs device cpu or emu", selector->name(),
+                             selector->rule().host_only_why);
     }
     if (r.cuda) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
-    if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda) fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
-           r.device_note.empty() ? "this riffle was built without the CUDA toolkit" : r.device_note.c_str());
+    if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda)
+      fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
+           r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
+                                 : r.device_note.c_str());
     // A pool was asked for, so without a GPU AUTO means the device that has one all the same.
     if (r.cuda) o.device = RIFFLE_DEVICE_CUDA;
     else o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
   }
   if (o.prefill_chunk == 0) o.prefill_chunk = r.cuda ? kCudaPrefillChunk : kPrefillChunk;
   r.pooled = o.device == RIFFLE_DEVICE_EMU;
-  if (r.cuda && o.residency == RIFFLE_RESIDENCY_DEVICE && (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
+  if (r.cuda && o.residency == RIFFLE_RESIDENCY_DEVICE &&
+      (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
     fail(RIFFLE_UNSUPPORTED,
-         "residency device has one pool for all layers, evicts the least recently used and needs pinned memory");
+         "residency device has one pool for all layers, evicts the least recently used and needs "
+         "pinned memory");
   if (!r.pooled && !r.cuda && (o.slots || o.gpu_mem))
-    fail(RIFFLE_BAD_ARGUMENT, "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
   if (!r.cuda && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
-    fail(RIFFLE_BAD_ARGUMENT, "device %s has no GPU memory to manage: residency and no_pin need device cuda%s%s",
+    fail(RIFFLE_BAD_ARGUMENT,
+         "device %s has no GPU memory to manage: residency and no_pin need device cuda%s%s",
          r.pooled ? "emu" : "cpu", r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
   return r;
 }
@@ -151,8 +167,10 @@ int64_t row_slots(const riffle_selection& s) {
   return int64_t(s.sink_blocks) + s.window_blocks + int64_t(s.lookahead + 1) * s.microbatch;
 }
 
-int64_t sequences_per_step(const Config& config, const riffle_selection& s, int64_t slots, bool per_layer) {
-  const int64_t tails = per_layer ? config.n_kv_heads : int64_t(config.n_kv_heads) * config.n_layers;
+int64_t sequences_per_step(const Config& config, const riffle_selection& s, int64_t slots,
+                           bool per_layer) {
+  const int64_t tails =
+      per_layer ? config.n_kv_heads : int64_t(config.n_kv_heads) * config.n_layers;
   const int64_t have = per_layer ? slots / config.n_layers : slots;
   return have < row_slots(s) ? 0 : (have - row_slots(s)) / tails;
 }
@@ -163,8 +181,8 @@ static std::string size_text(uint64_t bytes) {
   return format("%.1f KiB", double(bytes) / (1 << 10));
 }
 
-// A million sessions of a hundred million tokens may be beyond 64 bits; the largest number is too much for any machine as
-// well. factors: above 0.
+// A million sessions of a hundred million tokens may be beyond 64 bits; the largest number is too
+// much for any machine as well. factors: above 0.
 static uint64_t product(std::initializer_list<uint64_t> factors) {
   uint64_t out = 1;
   for (const uint64_t factor : factors)
@@ -187,7 +205,8 @@ struct Verdict {
   bool by_length = true;             // a shorter length may do
 };
 
-static Verdict refuse(riffle_status status, const std::string& limit, bool by_length, const std::string& text) {
+static Verdict refuse(riffle_status status, const std::string& limit, bool by_length,
+                      const std::string& text) {
   return {status, text, limit, by_length};
 }
 
@@ -197,7 +216,8 @@ static uint64_t host_kv(const ResolvedOptions& r, const riffle_plan& plan) {
   return r.options.host_mem ? std::min(full, r.options.host_mem) : full;
 }
 
-// In host memory when every session is full; a mapped file's weights are not in it, which the system may drop and read again.
+// In host memory when every session is full; a mapped file's weights are not in it, which the
+// system may drop and read again.
 static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const riffle_plan& plan) {
   // So many full sessions; what is kept beside the KV grows with it.
   const uint64_t kv = host_kv(r, plan), sessions = r.options.n_sessions;
@@ -205,16 +225,20 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
   if (r.cuda) return bytes;
-  if (!model.weights.embedding.data) bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
+  if (!model.weights.embedding.data)
+    bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
-// Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths tried are told the same.
-static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free) {
+// Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths
+// tried are told the same.
+static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                           uint64_t& device_free) {
   const Config& c = model.config;
   const riffle_context_options& o = r.options;
   const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
-  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim, kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
+  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim,
+                 kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
   plan = {};
   plan.struct_size = sizeof plan;
   plan.n_ctx = o.n_ctx;
@@ -225,15 +249,18 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   plan.isa = cpu::kernels(r.isa)->name;
   plan.weights = model.weight_bytes;
   const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
-  plan.activations = sizeof(float) * (uint64_t(o.n_ctx) * c.dim + chunk * (c.dim + 2 * q_width + 2 * kv_width +
-                                                                          2 * uint64_t(c.hidden_dim)) +
-                                      uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
+  plan.activations =
+      sizeof(float) * (uint64_t(o.n_ctx) * c.dim +
+                       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.hidden_dim)) +
+                       uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
   const DigestSpec spec = digest_spec(o.selection);
-  plan.digests = product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
+  plan.digests =
+      product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
   plan.slot_bytes = r.layout.bytes();
   plan.host_memory = r.host_memory;
   plan.host_kv = product({heads, blocks, plan.slot_bytes});
-  if (!r.cuda) plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
+  if (!r.cuda)
+    plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
   uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
   if (r.cuda) {
     const CudaPlan cuda = plan_cuda(model, cuda_options(r));
@@ -242,11 +269,14 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
     plan.digests = cuda.digests;
     plan.prefill_kv = cuda.prefill_kv;
     plan.min_slots = cuda.min_slots;
-    // The host gives every row of a layer one iteration's slots; the device needs none to go on. But where the system does
-    // not pin memory, the host has to take over, and a pool that riffle chooses is large enough for that.
-    const bool host = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin || o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
+    // The host gives every row of a layer one iteration's slots; the device needs none to go on.
+    // But where the system does not pin memory, the host has to take over, and a pool that riffle
+    // chooses is large enough for that.
+    const bool host = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin ||
+                      o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
     if (host || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
-      plan.min_slots = (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
+      plan.min_slots =
+          (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
     per_slot = cuda.per_slot;
     if (!device_free) device_free = cuda.free;
     if (!budget) budget = device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
@@ -257,63 +287,81 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   }
   const uint64_t fixed = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
   plan.total = fixed;
-  const std::string memory = format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
+  const std::string memory =
+      format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
   if (o.host_mem && plan.host_kv > o.host_mem)
-    return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()), true,
-        format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)", size_text(o.host_mem).c_str(), o.n_ctx,
-               size_text(plan.host_kv).c_str(), static_cast<unsigned long long>(plan.host_kv)));
+    return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()),
+                  true,
+                  format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
+                         size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
+                         static_cast<unsigned long long>(plan.host_kv)));
   if (r.cuda || r.pooled) {
     plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
-    const auto all_blocks = static_cast<int64_t>(std::min<uint64_t>(product({sessions, heads, blocks}), INT64_MAX));
+    const auto all_blocks =
+        static_cast<int64_t>(std::min<uint64_t>(product({sessions, heads, blocks}), INT64_MAX));
     r.slots = o.slots;
     if (r.slots == 0) {
-      r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0) : all_blocks;
+      r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0)
+                       : all_blocks;
       // More slots than there are blocks would never be used.
       r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
     }
     plan.slots = r.slots;
     plan.pool = product({uint64_t(r.slots), per_slot});
     plan.total = sum({fixed, plan.pool});
-    const std::string limit = format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory", size_text(budget).c_str());
+    const std::string limit = format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory",
+                                     size_text(budget).c_str());
     // Too few by themselves are the last thing said: the budget has nothing to do with it.
     if (budget && ((o.slots == 0 && r.slots < plan.min_slots) || plan.total > budget)) {
       const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
-      return refuse(RIFFLE_OUT_OF_MEMORY, limit, o.slots == 0 || plan.pool <= budget,
-          format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, activations %s, digests %s, "
+      return refuse(
+          RIFFLE_OUT_OF_MEMORY, limit, o.slots == 0 || plan.pool <= budget,
+          format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
+                 "activations %s, digests %s, "
                  "one layer of KV while prefilling %s, %lld slots %s",
-                 o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx, size_text(least).c_str(),
-                 static_cast<unsigned long long>(least), size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
+                 o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
+                 size_text(least).c_str(), static_cast<unsigned long long>(least),
+                 size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
                  size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
                  static_cast<long long>(o.slots ? o.slots : plan.min_slots),
                  size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
     }
     if (r.cuda && plan.total > device_free)
-      return refuse(RIFFLE_OUT_OF_MEMORY, format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
-          format("gpu_mem is %s and %s of it would be used, but the GPU has only %s free: a gpu_mem from %s up to that works",
-                 size_text(budget).c_str(), size_text(plan.total).c_str(), size_text(device_free).c_str(),
-                 size_text(plan.min_gpu_mem).c_str()));
+      return refuse(RIFFLE_OUT_OF_MEMORY,
+                    format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
+                    format("gpu_mem is %s and %s of it would be used, but the GPU has only %s "
+                           "free: a gpu_mem from %s up to that works",
+                           size_text(budget).c_str(), size_text(plan.total).c_str(),
+                           size_text(device_free).c_str(), size_text(plan.min_gpu_mem).c_str()));
     if (r.pooled && plan.pool > r.host_memory)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, o.slots == 0,
-          format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots), size_text(plan.pool).c_str(),
-                 r.host_owner.c_str(), size_text(r.host_memory).c_str()));
+                    format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots),
+                           size_text(plan.pool).c_str(), r.host_owner.c_str(),
+                           size_text(r.host_memory).c_str()));
     // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
     if (r.cuda && o.host_mem > r.host_memory && host_kv(r, plan) == o.host_mem)
       return refuse(RIFFLE_OUT_OF_MEMORY, memory, false,
-          format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(), r.host_owner.c_str(),
-                 size_text(r.host_memory).c_str()));
+                    format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(),
+                           r.host_owner.c_str(), size_text(r.host_memory).c_str()));
     if (r.cuda && host_kv(r, plan) > r.host_memory)
-      return refuse(RIFFLE_OUT_OF_MEMORY, memory, true,
-          format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at most %llu tokens fit",
+      return refuse(
+          RIFFLE_OUT_OF_MEMORY, memory, true,
+          format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
+                 "most %llu tokens fit",
                  o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-                 size_text(host_kv(r, plan)).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str(),
-                 static_cast<unsigned long long>(r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
+                 size_text(host_kv(r, plan)).c_str(), r.host_owner.c_str(),
+                 size_text(r.host_memory).c_str(),
+                 static_cast<unsigned long long>(
+                     r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
     if (r.slots < plan.min_slots)
-      return refuse(RIFFLE_NO_SLOT, "slots", false,
-          format("slots is %lld, but one iteration of one sequence needs at least %lld", static_cast<long long>(r.slots),
-                 static_cast<long long>(plan.min_slots)));
+      return refuse(
+          RIFFLE_NO_SLOT, "slots", false,
+          format("slots is %lld, but one iteration of one sequence needs at least %lld",
+                 static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots)));
   }
   // No error: memory is taken as sessions grow, and they may stay short.
-  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare) return {RIFFLE_OK, "", memory, true};
+  if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare)
+    return {RIFFLE_OK, "", memory, true};
   return {};
 }
 
@@ -330,7 +378,8 @@ static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
 
 // Plans the longest such length. Where none fits: one step, and what is wrong with it. limit: what
 // the next longer one exceeds.
-static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan, uint64_t& device_free, std::string& limit) {
+static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                       uint64_t& device_free, std::string& limit) {
   const auto planned = [&](int n_ctx) {
     r.options.n_ctx = n_ctx;
     return plan_length(model, r, plan, device_free);
@@ -406,12 +455,17 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (!verdict.limit.empty() && verdict.by_length && r.trained_ctx && trained > kContextStep) {
     std::string limit = verdict.limit;
     verdict = shorten(model, r, plan, device_free, limit);
-    r.context_note = format("the context holds %d tokens, of the %d that the model was trained with: more does not fit %s, and n_ctx "
-                            "sets another length", r.options.n_ctx, trained, limit.c_str());
+    r.context_note = format(
+        "the context holds %d tokens, of the %d that the model was trained with: more does not fit "
+        "%s, and n_ctx "
+        "sets another length",
+        r.options.n_ctx, trained, limit.c_str());
     const RopeScaling& rope = model.config.rope;
     if (rope.type == RopeScaling::DYNAMIC && trained > rope.original_ctx)
-      r.context_note += ", which changes this model's text too (its RoPE scaling is dynamic: positions are rotated by the context's "
-                        "length)";
+      r.context_note +=
+          ", which changes this model's text too (its RoPE scaling is dynamic: positions are "
+          "rotated by the context's "
+          "length)";
     if (verdict.status == RIFFLE_OK) r.context_note += codes_note(model, r, plan, device_free);
   }
   if (verdict.status == RIFFLE_OUT_OF_MEMORY && r.cuda)
@@ -424,9 +478,11 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";
-    r.context_note += format("%d tokens%s take %s of host memory, and %s has %s: it may run out before so many are held",
-                             r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
-                             size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str());
+    r.context_note += format(
+        "%d tokens%s take %s of host memory, and %s has %s: it may run out before so many are held",
+        r.options.n_ctx, sessions == 1 ? "" : format(" in each of %d sessions", sessions).c_str(),
+        size_text(host_bytes(model, r, plan)).c_str(), r.host_owner.c_str(),
+        size_text(r.host_memory).c_str());
   }
   std::snprintf(plan.context_note, sizeof plan.context_note, "%s", r.context_note.c_str());
 }

@@ -1,4 +1,5 @@
-// What a context takes, computed before anything is allocated, and the choices that AUTO stands for.
+// What a context takes, computed before anything is allocated, and the choices that AUTO stands
+// for.
 #pragma once
 #include <functional>
 #include <optional>
@@ -16,25 +17,26 @@ struct ResolvedOptions {
   riffle_context_options options;
   cpu::Isa isa = cpu::Isa::Scalar;
   BlockLayout layout;
-  bool pooled = false;    // emu
+  bool pooled = false;  // emu
   bool cuda = false;
   std::string device_note;  // of riffle_plan
   int64_t slots = 0;
-  bool trained_ctx = false;   // n_ctx was 0: plan_memory may shorten it
-  uint64_t host_memory = 0;   // bytes that this process may use (util/memory_limits.h), of
+  bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
+  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h), of
   std::string host_owner = "this machine";
-  std::string context_note;   // of riffle_plan and riffle_context_notice; plan_memory's
+  std::string context_note;  // of riffle_plan and riffle_context_notice; plan_memory's
   std::optional<TraceSpec> trace;
   bool trace_runs_prompts = false;
 };
 
-// Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the trained length;
-// plan_memory settles both.
+// Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the
+// trained length; plan_memory settles both.
 ResolvedOptions resolve_options(const Config& config, const riffle_context_options& options);
 
-// Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the GPU's free memory or the
-// host's becomes the longest multiple of 1024 that does. Throws RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works
-// (with the length given, or with 1024 tokens), or RIFFLE_NO_SLOT, with plan filled.
+// Fills plan, resolved.slots and context_note. A trained length that does not fit the budget, the
+// GPU's free memory or the host's becomes the longest multiple of 1024 that does. Throws
+// RIFFLE_OUT_OF_MEMORY, naming the smallest budget that works (with the length given, or with 1024
+// tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& plan);
 
 // What else would do where a GPU's memory does not hold the INT4 keys that the selector ranks by,
@@ -44,10 +46,12 @@ void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& pla
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);
 
-// Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1 microbatches (psa), or one.
+// Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1
+// microbatches (psa), or one.
 int64_t row_slots(const riffle_selection& selection);
 // How many sequences can step together in a pool: their tails are all held, and one row iterates.
-int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots, bool per_layer);
+int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots,
+                           bool per_layer);
 
 // What a selector's state is made for.
 StateShape state_shape(const Config& config, const ResolvedOptions& resolved);

@@ -17,7 +17,9 @@ static constexpr size_t kLookAhead = 64;
 // Steps of a sequence that may fail for a passing reason, one after the other.
 static constexpr int kMaxFailures = 3;
 
-static double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+static double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 struct Scheduler::Request {
   uint64_t id = 0;
@@ -27,8 +29,9 @@ struct Scheduler::Request {
   riffle_generate_options options{};
   std::optional<Answer> answer;
   std::unique_ptr<Sequence> sequence;
-  size_t read = 0, reused = 0;  // tokens of the prompt that the sequence holds; of them, from another's
-  int32_t next = 0;             // the token to step with
+  size_t read = 0,
+         reused = 0;  // tokens of the prompt that the sequence holds; of them, from another's
+  int32_t next = 0;   // the token to step with
   int steps = 0, skips = 0, failures = 0;
   size_t calls = 0, shown = 0;  // of on_token: by this answer; by all attempts
   std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
@@ -37,11 +40,12 @@ struct Scheduler::Request {
 
 static void check(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high)
-    fail(RIFFLE_BAD_ARGUMENT, "scheduler options: %s is %lld, expected %lld to %lld", field, static_cast<long long>(value),
-         static_cast<long long>(low), static_cast<long long>(high));
+    fail(RIFFLE_BAD_ARGUMENT, "scheduler options: %s is %lld, expected %lld to %lld", field,
+         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
 }
 
-Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options) : engine_(engine), o_(options) {
+Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options)
+    : engine_(engine), o_(options) {
   const int64_t layers = engine.model().config.n_layers;
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
   check("max_seqs", o_.max_seqs, 1, kMaxSequences);
@@ -54,8 +58,11 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options) : 
   if (o_.reuse_unit == 0) o_.reuse_unit = static_cast<int32_t>(engine.reuse_unit());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
-    fail(RIFFLE_UNSUPPORTED, "prefill chunks does not go with a selector that learns from whole prompts (lfps, positions list)");
-  control_ = !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
+    fail(RIFFLE_UNSUPPORTED,
+         "prefill chunks does not go with a selector that learns from whole prompts (lfps, "
+         "positions list)");
+  control_ =
+      !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
   engine_.set_working_set(control_ ? o_.window : 0);
 }
 
@@ -70,13 +77,14 @@ Scheduler::~Scheduler() {
   engine_.set_working_set(0);
 }
 
-uint64_t Scheduler::submit(std::span<const int32_t> tokens, const riffle_generate_options& options) {
+uint64_t Scheduler::submit(std::span<const int32_t> tokens,
+                           const riffle_generate_options& options) {
   if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
   engine_.check_tokens(tokens);
   check_generate_options(options);
   if (static_cast<int64_t>(tokens.size()) > engine_.n_ctx())
-    fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld", tokens.size(),
-         static_cast<long long>(engine_.n_ctx()));
+    fail(RIFFLE_CONTEXT_FULL, "the prompt has %zu tokens, but the context holds %lld",
+         tokens.size(), static_cast<long long>(engine_.n_ctx()));
   auto r = std::make_unique<Request>();
   r->id = next_id_++;
   r->prompt.assign(tokens.begin(), tokens.end());
@@ -131,11 +139,13 @@ int64_t Scheduler::estimate(const Request& r) const {
   return r.steps >= o_.window ? r.sequence->working_set : std::max(r.sequence->working_set, usual);
 }
 
-// In order of arrival, but for those that have waited long: who fits is in, who does not is skipped. The first always is in.
+// In order of arrival, but for those that have waited long: who fits is in, who does not is
+// skipped. The first always is in.
 void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
   std::vector<Request*> order;
   for (auto& r : decoding_) order.push_back(r.get());
-  std::stable_partition(order.begin(), order.end(), [&](const Request* r) { return r->skips >= o_.max_skips; });
+  std::stable_partition(order.begin(), order.end(),
+                        [&](const Request* r) { return r->skips >= o_.max_skips; });
   const size_t limit = o_.max_tokens > 0 ? static_cast<size_t>(o_.max_tokens) : order.size();
   for (Request* r : order) {
     const int64_t need = control_ ? estimate(*r) : 0;
@@ -161,7 +171,8 @@ void Scheduler::decode(riffle_iteration& it) {
   // What is too much for a group may do one by one.
   if (left.size() > 1)
     for (Request* r : left) {
-      const bool here = std::any_of(decoding_.begin(), decoding_.end(), [&](const auto& d) { return d.get() == r; });
+      const bool here = std::any_of(decoding_.begin(), decoding_.end(),
+                                    [&](const auto& d) { return d.get() == r; });
       if (here) step_together({&r, 1});  // else one before it needed the memory
     }
   const riffle_stats after = engine_.stats();
@@ -177,8 +188,8 @@ void Scheduler::decode(riffle_iteration& it) {
   if (used > 0) share_ = used / all;
 }
 
-// One step of them all. Those that have not stepped, if there was an error that a smaller group may not have; what fails alone
-// ends, or waits for memory.
+// One step of them all. Those that have not stepped, if there was an error that a smaller group may
+// not have; what fails alone ends, or waits for memory.
 std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group) {
   std::vector<Sequence*> sequences;
   std::vector<int32_t> tokens, sampled(group.size(), Backend::kNotSampled);
@@ -240,7 +251,8 @@ bool Scheduler::make_memory(const Request& r) {
   return true;
 }
 
-// Waits again. The tokens that were drawn are taken again, and those that were shown are not shown again.
+// Waits again. The tokens that were drawn are taken again, and those that were shown are not shown
+// again.
 void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
@@ -263,7 +275,8 @@ bool Scheduler::take_token(Request& r, int32_t sampled) {
   try {
     const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
     if (at < r.drawn.size()) sampled = r.drawn[at];
-    const auto next = r.answer->advance(sampled, r.sequence->logits, engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
+    const auto next = r.answer->advance(sampled, r.sequence->logits,
+                                        engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
     if (!next) return false;
     r.next = *next;
     if (at == r.drawn.size()) r.drawn.push_back(*next);
@@ -277,7 +290,8 @@ bool Scheduler::take_token(Request& r, int32_t sampled) {
 }
 
 std::unique_ptr<Scheduler::Request> Scheduler::take(Requests& from, const Request* r) {
-  const auto at = std::find_if(from.begin(), from.end(), [&](const auto& p) { return p.get() == r; });
+  const auto at =
+      std::find_if(from.begin(), from.end(), [&](const auto& p) { return p.get() == r; });
   std::unique_ptr<Request> out = std::move(*at);
   from.erase(at);
   return out;
@@ -289,7 +303,9 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   e.status = own ? own->status() : status;
   e.error = own ? own->what() : error.c_str();
   e.result = r->answer->result();
-  e.result.n_tokens = std::max(e.result.n_tokens, static_cast<int32_t>(r->drawn.size()));  // one cut off while it started again
+  e.result.n_tokens =
+      std::max(e.result.n_tokens,
+               static_cast<int32_t>(r->drawn.size()));  // one cut off while it started again
   e.prompt_tokens = r->prompt.size();
   e.reused_tokens = r->reused;
   e.stats.struct_size = sizeof e.stats;
@@ -321,7 +337,8 @@ void Scheduler::read_prompt(riffle_iteration& it) {
   try {
     if (!run_) {
       size_t n = r.prompt.size() - r.read;
-      if (o_.prefill == RIFFLE_PREFILL_CHUNKS) n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
+      if (o_.prefill == RIFFLE_PREFILL_CHUNKS)
+        n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr);
       expect_next();
       if (o_.prefill == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
@@ -349,21 +366,25 @@ void Scheduler::read_prompt(riffle_iteration& it) {
   }
 }
 
-// Memory for the prompt after this one is got ready meanwhile: else the steps of those that decode would wait for it.
+// Memory for the prompt after this one is got ready meanwhile: else the steps of those that decode
+// would wait for it.
 void Scheduler::expect_next() {
   if (waiting_.empty() || live() >= static_cast<size_t>(o_.max_seqs)) return;
   const Request& next = *waiting_.front();
   size_t shared = static_cast<size_t>(find_donor(next).n_tokens);
   if (!o_.no_prefix_reuse && engine_.can_fork())
-    shared = std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
-  const int64_t blocks = engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared));
+    shared =
+        std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
+  const int64_t blocks =
+      engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared));
   if (blocks <= engine_.host_room()) engine_.expect(blocks);
 }
 
 // Where memory ran out it is tried again when somebody has ended.
 void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
   std::unique_ptr<Request> r = std::move(reading_);
-  if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty())) return end(std::move(r), status, error);
+  if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty()))
+    return end(std::move(r), status, error);
   while (!kept_.empty()) drop_kept(0);
   memory_short_ = !decoding_.empty();
   start_again(std::move(r));
@@ -374,7 +395,8 @@ bool Scheduler::begin_next() {
   while (!waiting_.empty()) {
     if (memory_short_ && !decoding_.empty()) return false;
     // Before prompts are compared, in every iteration of a full house.
-    if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty())) return false;
+    if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty()))
+      return false;
     Request& r = *waiting_.front();
     Donor donor = find_donor(r);
     const auto spare = [&] {  // a kept one that is of no use here
@@ -385,11 +407,15 @@ bool Scheduler::begin_next() {
     // Its prompt, and a block more for each that decodes, when so many more blocks are free.
     const auto fits = [&](int64_t freed) {
       const int64_t ahead = engine_.own_blocks(1, 0) * static_cast<int64_t>(decoding_.size());
-      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead - freed <= engine_.host_room();
+      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead -
+                 freed <=
+             engine_.host_room();
     };
     const auto freed_by_kept = [&] {
       int64_t freed = 0;
-      for (const auto& k : kept_) freed += engine_.freed_by_cut(*k->sequence, k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
+      for (const auto& k : kept_)
+        freed += engine_.freed_by_cut(*k->sequence,
+                                      k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
       return freed;
     };
     bool adopt = false;
@@ -397,7 +423,8 @@ bool Scheduler::begin_next() {
     while (!adopt) {
       const bool full = live() >= static_cast<size_t>(o_.max_seqs);
       if (!full && fits(0)) break;
-      if (!full && !decoding_.empty() && !fits(freed_by_kept())) return false;  // kept ones would go in vain
+      if (!full && !decoding_.empty() && !fits(freed_by_kept()))
+        return false;  // kept ones would go in vain
       if (const int i = spare(); i >= 0) drop_kept(i);
       else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
       else if (full || !decoding_.empty()) return false;
@@ -411,7 +438,8 @@ bool Scheduler::begin_next() {
         r.sequence->counts = {};
         engine_.truncate(*r.sequence, donor.n_tokens);
       } else {
-        r.sequence = donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
+        r.sequence =
+            donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
       }
       r.read = r.reused = donor.n_tokens;
     } catch (const Error& e) {
@@ -449,7 +477,8 @@ size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> 
   return n - n % static_cast<size_t>(o_.reuse_unit);
 }
 
-// The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a selection of the KV.
+// The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a
+// selection of the KV.
 Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   Donor best;
   if (o_.no_prefix_reuse || !engine_.can_fork()) return best;
@@ -458,7 +487,8 @@ Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   for (const Requests* list : {&kept_, &decoding_})
     for (const auto& d : *list) {
       const size_t n = reusable(prompt, d->prompt);
-      if (n >= kMinReuse && static_cast<int64_t>(n) > best.n_tokens) best = {d->sequence.get(), static_cast<int64_t>(n)};
+      if (n >= kMinReuse && static_cast<int64_t>(n) > best.n_tokens)
+        best = {d->sequence.get(), static_cast<int64_t>(n)};
     }
   return best;
 }
@@ -478,9 +508,11 @@ bool Scheduler::wanted(const Request& done) const {
 void Scheduler::drop_unwanted() {
   if (kept_.empty()) return;
   std::vector<const Sequence*> donors;
-  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) donors.push_back(find_donor(*waiting_[i]).sequence);
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i)
+    donors.push_back(find_donor(*waiting_[i]).sequence);
   for (size_t i = kept_.size(); i-- > 0;)
-    if (std::find(donors.begin(), donors.end(), kept_[i]->sequence.get()) == donors.end()) drop_kept(i);
+    if (std::find(donors.begin(), donors.end(), kept_[i]->sequence.get()) == donors.end())
+      drop_kept(i);
 }
 
 void Scheduler::drop_kept(size_t index) {

@@ -1,9 +1,11 @@
-// Many requests over one engine: first come first served, working-set batch control, prefill in pieces beside decode steps,
-// prompts that begin alike read once. SparseServe, section 3; algorithms.md 3.
+// Many requests over one engine: first come first served, working-set batch control, prefill in
+// pieces beside decode steps, prompts that begin alike read once. SparseServe, section 3;
+// algorithms.md 3.
 //
-// A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes. Each iteration is one decode
-// step of the sequences that fit together, then a piece of the prompt that is being read. A text does not depend on what else
-// runs: a row's bits are its own (backend.h), and what must be done again draws the same tokens.
+// A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes.
+// Each iteration is one decode step of the sequences that fit together, then a piece of the prompt
+// that is being read. A text does not depend on what else runs: a row's bits are its own
+// (backend.h), and what must be done again draws the same tokens.
 #pragma once
 #include <deque>
 #include <memory>
@@ -58,7 +60,9 @@ class Scheduler {
   void drop_unwanted();
   void drop_kept(size_t index);
   // That count against max_seqs.
-  size_t live() const { return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size()); }
+  size_t live() const {
+    return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size());
+  }
 
   Engine& engine_;
   riffle_scheduler_options o_;
@@ -66,10 +70,10 @@ class Scheduler {
   Requests waiting_, decoding_;  // in order of arrival
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
-  Requests kept_;                // over, but a waiting prompt begins as theirs
-  double share_ = 1;             // working set over all blocks, of sequences that have stepped
-  bool control_ = false;         // by working sets
-  bool memory_short_ = false;    // nobody begins until somebody ends
+  Requests kept_;              // over, but a waiting prompt begins as theirs
+  double share_ = 1;           // working set over all blocks, of sequences that have stepped
+  bool control_ = false;       // by working sets
+  bool memory_short_ = false;  // nobody begins until somebody ends
 };
 
 }  // namespace riffle

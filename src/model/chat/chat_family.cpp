@@ -9,13 +9,14 @@ constexpr const char* kHeaders = "<|start_header_id|> <|end_header_id|> <|eot_id
 constexpr const char* kTurns = "<|im_start|> <|im_end|>";
 constexpr const char* kInst = "[INST] [/INST]";
 constexpr const char* kVicunaSystem =
-    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+    "helpful, detailed, "
     "and polite answers to the user's questions.";
 
 using F = ChatFamily;
 
-// Sources: the chat templates on the models' pages at Hugging Face; for Vicuna and LongChat, which carry none,
-// FastChat's conversation "vicuna_v1.1"; for LWM the prompt of its evaluation scripts.
+// Sources: the chat templates on the models' pages at Hugging Face; for Vicuna and LongChat, which
+// carry none, FastChat's conversation "vicuna_v1.1"; for LWM the prompt of its evaluation scripts.
 constexpr ChatFamily kFamilies[] = {
     {.name = "llama3",
      .what = "Llama 3 Instruct",
@@ -30,13 +31,15 @@ constexpr ChatFamily kFamilies[] = {
      .required = kHeaders,
      .markers = "",
      .turn_end = "<|eot_id|>"},
-    // The date is the one that the template falls back to, so that the same prompt is the same on every day.
+    // The date is the one that the template falls back to, so that the same prompt is the same on
+    // every day.
     {.name = "llama3.1",
      .what = "Llama 3.1, 3.2, 3.3 Instruct",
      .bos_first = true,
      .system_place = F::OWN,
      .default_system = "",
-     .system = {"<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 "
+     .system = {"<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December "
+                "2023\nToday Date: 26 "
                 "Jul 2024\n\n",
                 "<|eot_id|>", true},
      .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", true},
@@ -230,7 +233,8 @@ constexpr ChatFamily kFamilies[] = {
      .markers = "",
      .turn_end = ""},
     {.name = "vicuna-lines",
-     .what = "Vicuna as later templates have it: a line for each message, no default system message",
+     .what =
+         "Vicuna as later templates have it: a line for each message, no default system message",
      .bos_first = true,
      .system_place = F::OWN,
      .default_system = nullptr,
@@ -276,8 +280,10 @@ void append_framed(TextPieces* out, const ChatFrame& frame, TextPieces content) 
 
 TextPieces content_of(int message) { return {{TextPiece::CONTENT, "", message, {}}}; }
 
-// system: what the system message is, if there is one; first: the number of the first message after it.
-TextPieces pieces_of(const ChatFormat& format, const std::optional<TextPieces>& system, int first, size_t n_user) {
+// system: what the system message is, if there is one; first: the number of the first message after
+// it.
+TextPieces pieces_of(const ChatFormat& format, const std::optional<TextPieces>& system, int first,
+                     size_t n_user) {
   const ChatFamily& family = *format.family;
   TextPieces out;
   if (format.bos_first) append_entry(&out, "{bos}");
@@ -289,7 +295,8 @@ TextPieces pieces_of(const ChatFormat& format, const std::optional<TextPieces>& 
     if (system && here) append_framed(&content, family.system, *system);
     append(&content, content_of(first + static_cast<int>(2 * i)));
     append_framed(&out, family.user, family.trim_together ? trimmed(std::move(content)) : content);
-    if (i + 1 < n_user) append_framed(&out, family.assistant, content_of(first + static_cast<int>(2 * i) + 1));
+    if (i + 1 < n_user)
+      append_framed(&out, family.assistant, content_of(first + static_cast<int>(2 * i) + 1));
   }
   append_entry(&out, family.answer);
   return out;

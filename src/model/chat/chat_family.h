@@ -15,8 +15,8 @@ struct ChatFrame {
   bool trim = false;
 };
 
-// In before and after, {bos} and {eos} are those tokens; everything else is text, in which the vocabulary's control
-// pieces (those in markers) are found.
+// In before and after, {bos} and {eos} are those tokens; everything else is text, in which the
+// vocabulary's control pieces (those in markers) are found.
 struct ChatFamily {
   const char* name;
   const char* what;  // whose it is, for people
@@ -27,13 +27,15 @@ struct ChatFamily {
     FIRST_USER,  // framed, inside the first user message's frame, before its content
     LAST_USER    // likewise in the last user message
   } system_place;
-  const char* default_system;  // the system message where there is none; nullptr: no turn is made up
+  const char*
+      default_system;  // the system message where there is none; nullptr: no turn is made up
   ChatFrame system, user, assistant;
   bool trim_together;    // user: content and a system message inside it are trimmed as one
   const char* answer;    // after the last user message, where the model goes on
   const char* required;  // control pieces that the vocabulary must have, with spaces between
   const char* markers;   // control pieces if the vocabulary has them, text otherwise
-  const char* turn_end;  // the control piece that ends the model's turn, beside the end-of-sequence token; "": none
+  const char* turn_end;  // the control piece that ends the model's turn, beside the end-of-sequence
+                         // token; "": none
 };
 
 std::span<const ChatFamily> chat_families();
@@ -47,12 +49,12 @@ struct ChatFormat {
 };
 ChatFormat chat_format_of(const ChatFamily& family);
 
-// [system,] user, assistant, ..., user: messages of these roles, in that order, as pieces. Trimmed pieces as
-// TemplateReader's, LITERAL and BOS and EOS as the family has them.
+// [system,] user, assistant, ..., user: messages of these roles, in that order, as pieces. Trimmed
+// pieces as TemplateReader's, LITERAL and BOS and EOS as the family has them.
 TextPieces chat_pieces(const ChatFormat& format, bool system, size_t n_user);
 
-// The stand-in for a default system message that is sought: chat_pieces with has_default_system, default_system
-// replaced by a CONTENT piece of this number.
+// The stand-in for a default system message that is sought: chat_pieces with has_default_system,
+// default_system replaced by a CONTENT piece of this number.
 inline constexpr int kDefaultSystem = -1;
 TextPieces chat_pieces_with_default(const ChatFormat& format, size_t n_user);
 

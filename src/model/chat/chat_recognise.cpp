@@ -8,9 +8,9 @@
 namespace riffle {
 namespace {
 
-// Conversations by which a template is compared with a family: up to so many user messages, with a system message and
-// without. A template that tells longer ones apart needs a number at least that large; one that mentions such numbers
-// (TemplateReader::numbers) is not recognised.
+// Conversations by which a template is compared with a family: up to so many user messages, with a
+// system message and without. A template that tells longer ones apart needs a number at least that
+// large; one that mentions such numbers (TemplateReader::numbers) is not recognised.
 constexpr size_t kMaxUserMessages = 8;
 constexpr int64_t kMaxNumbers = 12;
 
@@ -44,27 +44,32 @@ TextPieces spelled(const TextPieces& text, const std::string& bos, const std::st
 }
 
 bool mentions(const TextPieces& text, TextPiece::Kind kind) {
-  return std::any_of(text.begin(), text.end(), [&](const TextPiece& piece) { return piece.kind == kind; });
+  return std::any_of(text.begin(), text.end(),
+                     [&](const TextPiece& piece) { return piece.kind == kind; });
 }
 
-// True if format prints what the template printed, or refuses with an error where the template refuses.
+// True if format prints what the template printed, or refuses with an error where the template
+// refuses.
 bool same_text(const ChatFormat& format, const std::vector<Shape>& shapes, const std::string& bos,
                const std::string& eos) {
   for (const Shape& shape : shapes) {
     // Without system messages the family has an error for them, whatever the template does.
     if (shape.system && format.family->system_place == ChatFamily::NONE) continue;
     const TextPieces text = chat_pieces(format, shape.system, shape.n_user);
-    if ((bos.empty() && mentions(text, TextPiece::BOS)) || (eos.empty() && mentions(text, TextPiece::EOS)))
+    if ((bos.empty() && mentions(text, TextPiece::BOS)) ||
+        (eos.empty() && mentions(text, TextPiece::EOS)))
       return false;
-    if (shape.outcome != TemplateReader::Outcome::PRINTED || shape.text != spelled(text, bos, eos)) return false;
+    if (shape.outcome != TemplateReader::Outcome::PRINTED || shape.text != spelled(text, bos, eos))
+      return false;
   }
   return true;
 }
 
-// The template's own default system message, if it has one and is otherwise like the format: what stands in its text
-// for one user message where the format's default would. Only a candidate, to be compared.
-std::optional<std::string> default_system(const ChatFormat& format, const Shape& one, const std::string& bos,
-                                          const std::string& eos) {
+// The template's own default system message, if it has one and is otherwise like the format: what
+// stands in its text for one user message where the format's default would. Only a candidate, to be
+// compared.
+std::optional<std::string> default_system(const ChatFormat& format, const Shape& one,
+                                          const std::string& bos, const std::string& eos) {
   if (format.family->system_place != ChatFamily::OWN) return {};
   const TextPieces text = spelled(chat_pieces_with_default(format, 1), bos, eos);
   const auto is_sought = [](const TextPiece& piece) {
@@ -74,9 +79,12 @@ std::optional<std::string> default_system(const ChatFormat& format, const Shape&
   const auto at = std::find_if(text.begin(), text.end(), is_sought);
   if (at == text.end() || one.text.empty() || one.text[0].kind != TextPiece::LITERAL) return {};
   const std::string before = at == text.begin() ? "" : text.begin()->text;
-  const std::string after = at + 1 == text.end() || (at + 1)->kind != TextPiece::LITERAL ? "" : (at + 1)->text;
+  const std::string after =
+      at + 1 == text.end() || (at + 1)->kind != TextPiece::LITERAL ? "" : (at + 1)->text;
   const std::string& whole = one.text[0].text;
-  if (whole.size() < before.size() + after.size() || !whole.starts_with(before) || !whole.ends_with(after)) return {};
+  if (whole.size() < before.size() + after.size() || !whole.starts_with(before) ||
+      !whole.ends_with(after))
+    return {};
   return whole.substr(before.size(), whole.size() - before.size() - after.size());
 }
 
@@ -89,7 +97,8 @@ std::string spelling(const Tokenizer& tokenizer, int32_t id) {
 
 std::string chat_format_names() {
   std::string names;
-  for (const ChatFamily& family : chat_families()) names += (names.empty() ? "" : ", ") + std::string(family.name);
+  for (const ChatFamily& family : chat_families())
+    names += (names.empty() ? "" : ", ") + std::string(family.name);
   return names;
 }
 
@@ -97,12 +106,12 @@ ChatFormat chat_format_named(std::string_view name) {
   for (const ChatFamily& family : chat_families()) {
     if (name == family.name) return chat_format_of(family);
   }
-  fail(RIFFLE_BAD_ARGUMENT, "there is no chat template '%.40s'; riffle has %s", std::string(name).c_str(),
-       chat_format_names().c_str());
+  fail(RIFFLE_BAD_ARGUMENT, "there is no chat template '%.40s'; riffle has %s",
+       std::string(name).c_str(), chat_format_names().c_str());
 }
 
-std::optional<ChatFormat> recognise_chat_template(std::string_view template_text, const std::string& bos,
-                                                  const std::string& eos) {
+std::optional<ChatFormat> recognise_chat_template(std::string_view template_text,
+                                                  const std::string& bos, const std::string& eos) {
   TemplateReader reader(template_text, bos, eos);
   std::vector<Shape> shapes;
   for (size_t n = 1; n <= kMaxUserMessages; n++) {
@@ -139,7 +148,8 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view template_text
   return {};
 }
 
-std::optional<ChatFormat> recognise_chat_template(std::string_view template_text, const Tokenizer& tokenizer) {
+std::optional<ChatFormat> recognise_chat_template(std::string_view template_text,
+                                                  const Tokenizer& tokenizer) {
   return recognise_chat_template(template_text, spelling(tokenizer, tokenizer.bos_id()),
                                  spelling(tokenizer, tokenizer.eos_id()));
 }

@@ -14,7 +14,8 @@ struct Run {
   std::string text;
 };
 
-void flatten(const TextPieces& pieces, const std::vector<ChatMessage>& messages, std::vector<Run>* runs) {
+void flatten(const TextPieces& pieces, const std::vector<ChatMessage>& messages,
+             std::vector<Run>* runs) {
   for (const TextPiece& piece : pieces) {
     switch (piece.kind) {
       case TextPiece::LITERAL: runs->push_back({Run::FORMAT, piece.text}); break;
@@ -46,21 +47,26 @@ std::vector<Run> chat_runs(const ChatFormat& format, const std::vector<ChatMessa
   if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
   const bool system = messages[0].role == "system";
   if (system && format.family->system_place == ChatFamily::NONE) {
-    fail(RIFFLE_BAD_ARGUMENT, "message 0 has role 'system', but this model's chat template has no system messages");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "message 0 has role 'system', but this model's chat template has no system messages");
   }
   for (size_t i = 0; i < messages.size(); i++) {
-    if (utf8_error(messages[i].role) >= 0) fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
+    if (utf8_error(messages[i].role) >= 0)
+      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
     if (const int64_t bad = utf8_error(messages[i].content); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i, static_cast<long long>(bad));
+      fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
+           static_cast<long long>(bad));
     }
     if (i == 0 && system) continue;
     const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";
     if (messages[i].role != expected) {
-      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i, messages[i].role.c_str(), expected);
+      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i,
+           messages[i].role.c_str(), expected);
     }
   }
   if (messages.back().role != "user") {
-    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'", messages.back().role.c_str());
+    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'",
+         messages.back().role.c_str());
   }
   std::vector<Run> runs;
   flatten(chat_pieces(format, system, (messages.size() - system + 1) / 2), messages, &runs);
@@ -77,10 +83,11 @@ std::vector<std::string> words(std::string_view text) {
   return out;
 }
 
-// Collects plain text and control tokens in turn. Plain text is only encoded when a control token or the end comes, so
-// that neighbouring texts are encoded as one, as Hugging Face's LlamaTokenizer does. In it, control pieces that a
-// message spells out stay plain text. User-defined pieces ([INST] is one in some models) do not: sentencepiece matches
-// them in any text, and the ids could not be its own if that were prevented.
+// Collects plain text and control tokens in turn. Plain text is only encoded when a control token
+// or the end comes, so that neighbouring texts are encoded as one, as Hugging Face's LlamaTokenizer
+// does. In it, control pieces that a message spells out stay plain text. User-defined pieces
+// ([INST] is one in some models) do not: sentencepiece matches them in any text, and the ids could
+// not be its own if that were prevented.
 class TokenWriter {
  public:
   TokenWriter(const Tokenizer& tokenizer, const ChatFormat& format) : tokenizer_(tokenizer) {
@@ -88,7 +95,8 @@ class TokenWriter {
     for (const std::string& piece : words(family.required)) {
       const int32_t id = tokenizer.control_id(piece);
       if (id < 0) {
-        fail(RIFFLE_UNSUPPORTED, "the chat template is of the kind %s, but the vocabulary has no control piece %s",
+        fail(RIFFLE_UNSUPPORTED,
+             "the chat template is of the kind %s, but the vocabulary has no control piece %s",
              family.name, piece.c_str());
       }
       markers_.emplace_back(piece, id);
@@ -129,7 +137,9 @@ class TokenWriter {
 
  private:
   void control(int32_t id, const char* which) {
-    if (id < 0) fail(RIFFLE_UNSUPPORTED, "the chat template needs the %s-of-sequence token, the model has none", which);
+    if (id < 0)
+      fail(RIFFLE_UNSUPPORTED,
+           "the chat template needs the %s-of-sequence token, the model has none", which);
     flush();
     ids_.push_back(id);
   }

@@ -17,8 +17,9 @@ constexpr size_t kMaxPieces = 4096;
 constexpr int kMaxTrims = 8;  // of each other's insides
 constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 // Of Python's dict, which a message is one of.
-constexpr const char* kMessageMethods[] = {"clear", "copy",    "fromkeys",   "get",    "items", "keys",
-                                           "pop",   "popitem", "setdefault", "update", "values"};
+constexpr const char* kMessageMethods[] = {"clear",      "copy",   "fromkeys", "get",
+                                           "items",      "keys",   "pop",      "popitem",
+                                           "setdefault", "update", "values"};
 
 // Ends a reading.
 struct Stop {
@@ -26,7 +27,18 @@ struct Stop {
 };
 
 struct Value {
-  enum Kind { UNKNOWN, UNDEFINED, NONE, BOOL, INTEGER, TEXT, LIST, MESSAGE, LOOP, NAMESPACE } kind = UNKNOWN;
+  enum Kind {
+    UNKNOWN,
+    UNDEFINED,
+    NONE,
+    BOOL,
+    INTEGER,
+    TEXT,
+    LIST,
+    MESSAGE,
+    LOOP,
+    NAMESPACE
+  } kind = UNKNOWN;
   bool flag = false;         // BOOL
   bool plain = false;        // INTEGER: written as such; TEXT: not put together from others
   int64_t number = 0;        // INTEGER; MESSAGE: which; LOOP: index0; NAMESPACE: which
@@ -58,7 +70,8 @@ int64_t number_of(const Value& v) { return v.kind == Value::BOOL ? v.flag : v.nu
 
 // The text of a value if nothing in it is a stand-in.
 bool known(const Value& v, std::string* text) {
-  if (v.kind != Value::TEXT || v.text.size() > 1 || (v.text.size() == 1 && v.text[0].kind != TextPiece::LITERAL)) {
+  if (v.kind != Value::TEXT || v.text.size() > 1 ||
+      (v.text.size() == 1 && v.text[0].kind != TextPiece::LITERAL)) {
     return false;
   }
   *text = v.text.empty() ? "" : v.text[0].text;
@@ -136,7 +149,8 @@ class Reading {
       scopes_.back()[s.text] = std::move(v);
       return;
     }
-    // What outlives a round of a loop can count messages. Numbers do that in steps that numbers() knows.
+    // What outlives a round of a loop can count messages. Numbers do that in steps that numbers()
+    // knows.
     const Value target = variable(s.text);
     if (target.kind != Value::NAMESPACE) unknown();
     auto& attributes = namespaces_[target.number];
@@ -174,7 +188,8 @@ class Reading {
     }
     if (name == "true" || name == "True") return boolean(true);
     if (name == "false" || name == "False") return boolean(false);
-    if (name == "none" || name == "None" || name == "tools" || name == "documents") return value_of(Value::NONE);
+    if (name == "none" || name == "None" || name == "tools" || name == "documents")
+      return value_of(Value::NONE);
     if (name == "add_generation_prompt") return boolean(true);
     if (name == "messages") {
       Value list = value_of(Value::LIST);
@@ -185,10 +200,12 @@ class Reading {
     if (name == "bos_token") return bos_.empty() ? value_of(Value::UNDEFINED) : literal(bos_);
     if (name == "eos_token") return eos_.empty() ? value_of(Value::UNDEFINED) : literal(eos_);
     if (name.ends_with("_token")) return Value();  // other special tokens of the vocabulary
-    for (const char* other : {"range", "dict", "lipsum", "cycler", "joiner", "namespace", "raise_exception"}) {
+    for (const char* other :
+         {"range", "dict", "lipsum", "cycler", "joiner", "namespace", "raise_exception"}) {
       if (name == other) return Value();
     }
-    // strftime_now is one of these: a template that asks for today's date gets the date it falls back to.
+    // strftime_now is one of these: a template that asks for today's date gets the date it falls
+    // back to.
     return value_of(Value::UNDEFINED);
   }
 
@@ -247,7 +264,8 @@ class Reading {
         return v;
       }
       case Expression::BINARY: return binary(e);
-      case Expression::COMPARE: return compare(e.text, evaluate(e.operands[0]), evaluate(e.operands[1]));
+      case Expression::COMPARE:
+        return compare(e.text, evaluate(e.operands[0]), evaluate(e.operands[1]));
       case Expression::CHOICE:
         if (truth(evaluate(e.operands[1]))) return evaluate(e.operands[0]);
         return e.operands[2] < 0 ? value_of(Value::UNDEFINED) : evaluate(e.operands[2]);
@@ -279,7 +297,8 @@ class Reading {
         const auto it = attributes.find(name);
         return it == attributes.end() ? value_of(Value::UNDEFINED) : it->second;
       }
-      case Value::TEXT: return name == "content" || name == "type" ? value_of(Value::UNDEFINED) : Value();
+      case Value::TEXT:
+        return name == "content" || name == "type" ? value_of(Value::UNDEFINED) : Value();
       case Value::UNDEFINED: unknown();  // Jinja stops with an error
       default: return Value();
     }
@@ -287,7 +306,8 @@ class Reading {
 
   Value item(const Value& of, const Value& key) {
     std::string name;
-    if ((of.kind == Value::MESSAGE || of.kind == Value::UNDEFINED) && known(key, &name)) return member(of, name);
+    if ((of.kind == Value::MESSAGE || of.kind == Value::UNDEFINED) && known(key, &name))
+      return member(of, name);
     if (of.kind != Value::LIST || key.kind != Value::INTEGER) return Value();
     const int64_t n = static_cast<int64_t>(of.items.size());
     const int64_t at = key.number < 0 ? key.number + n : key.number;
@@ -310,7 +330,8 @@ class Reading {
     return of;
   }
 
-  // Text without white space around it, or with other letters; name: a filter's or a method's, without arguments.
+  // Text without white space around it, or with other letters; name: a filter's or a method's,
+  // without arguments.
   Value text_operation(const std::string& name, Value v) {
     if (v.kind != Value::TEXT) return Value();
     if (name == "trim" || name == "strip") {
@@ -321,8 +342,10 @@ class Reading {
     }
     if (name == "string") return v;
     std::string text;
-    if (!known(v, &text) || !v.plain || text.find_first_not_of(kLetters) != std::string::npos) return Value();
-    if (name != "upper" && name != "lower" && name != "capitalize" && name != "title") return Value();
+    if (!known(v, &text) || !v.plain || text.find_first_not_of(kLetters) != std::string::npos)
+      return Value();
+    if (name != "upper" && name != "lower" && name != "capitalize" && name != "title")
+      return Value();
     for (size_t i = 0; i < text.size(); i++) {
       const bool up = name == "upper" || (name != "lower" && i == 0);
       text[i] = static_cast<char>(up ? text[i] & ~0x20 : text[i] | 0x20);
@@ -333,7 +356,8 @@ class Reading {
   Value call(const Expression& e) {
     const Expression& callee = tree_.expressions[e.operands[0]];
     const size_t arguments = e.operands.size() - 1 + e.keywords.size();
-    if (callee.kind == Expression::NAME && callee.text == "raise_exception") throw Stop{Outcome::RAISED};
+    if (callee.kind == Expression::NAME && callee.text == "raise_exception")
+      throw Stop{Outcome::RAISED};
     if (callee.kind == Expression::NAME && callee.text == "namespace" && e.operands.size() == 1) {
       std::map<std::string, Value> attributes;
       for (const auto& [name, expression] : e.keywords) {
@@ -348,8 +372,8 @@ class Reading {
       const Value of = evaluate(callee.operands[0]);
       if (arguments == 0 && of.kind == Value::TEXT) return text_operation(callee.text, of);
       std::string name;
-      if (of.kind == Value::MESSAGE && callee.text == "get" && arguments == 1 && e.keywords.empty() &&
-          known(evaluate(e.operands[1]), &name)) {
+      if (of.kind == Value::MESSAGE && callee.text == "get" && arguments == 1 &&
+          e.keywords.empty() && known(evaluate(e.operands[1]), &name)) {
         const Value v = member(of, name);
         return v.kind == Value::UNDEFINED ? value_of(Value::NONE) : v;
       }
@@ -359,13 +383,16 @@ class Reading {
 
   Value filter(const Expression& e) {
     Value of = evaluate(e.operands[0]);
-    if (e.operands.size() == 1 && of.kind == Value::TEXT) return text_operation(e.text, std::move(of));
+    if (e.operands.size() == 1 && of.kind == Value::TEXT)
+      return text_operation(e.text, std::move(of));
     if (e.text == "default" && e.operands.size() == 2) {
       return of.kind == Value::UNDEFINED ? evaluate(e.operands[1]) : of;
     }
-    if (of.kind == Value::LIST && (e.text == "selectattr" || e.text == "rejectattr")) return select(e, of);
+    if (of.kind == Value::LIST && (e.text == "selectattr" || e.text == "rejectattr"))
+      return select(e, of);
     if (of.kind != Value::LIST || e.operands.size() != 1) return Value();
-    if (e.text == "length" || e.text == "count") return value_of(Value::INTEGER, static_cast<int64_t>(of.items.size()));
+    if (e.text == "length" || e.text == "count")
+      return value_of(Value::INTEGER, static_cast<int64_t>(of.items.size()));
     if (e.text == "list") return of;
     if ((e.text == "first" || e.text == "last") && !of.items.empty()) {
       return e.text == "first" ? of.items.front() : of.items.back();
@@ -373,13 +400,16 @@ class Reading {
     return Value();
   }
 
-  // Messages with or without an attribute, or one of some value: list | selectattr("role", "equalto", "user").
+  // Messages with or without an attribute, or one of some value: list | selectattr("role",
+  // "equalto", "user").
   Value select(const Expression& e, const Value& list) {
     std::string name, test;
-    if (e.operands.size() < 3 || !known(evaluate(e.operands[1]), &name) || !known(evaluate(e.operands[2]), &test)) {
+    if (e.operands.size() < 3 || !known(evaluate(e.operands[1]), &name) ||
+        !known(evaluate(e.operands[2]), &test)) {
       return Value();
     }
-    const bool equal = (test == "equalto" || test == "eq" || test == "==") && e.operands.size() == 4;
+    const bool equal =
+        (test == "equalto" || test == "eq" || test == "==") && e.operands.size() == 4;
     const bool defined = test == "defined" && e.operands.size() == 3;
     if (!equal && !defined && !(test == "undefined" && e.operands.size() == 3)) return Value();
     const Value wanted = equal ? evaluate(e.operands[3]) : Value();
@@ -387,9 +417,10 @@ class Reading {
     for (const Value& item : list.items) {
       if (item.kind != Value::MESSAGE) return Value();
       const Value v = member(item, name);
-      const Value holds = equal                      ? compare("==", v, wanted)
-                          : v.kind == Value::UNKNOWN ? Value()
-                                                     : boolean((v.kind != Value::UNDEFINED) == defined);
+      const Value holds = equal ? compare("==", v, wanted)
+                          : v.kind == Value::UNKNOWN
+                              ? Value()
+                              : boolean((v.kind != Value::UNDEFINED) == defined);
       if (holds.kind != Value::BOOL) return Value();
       if (holds.flag == (e.text == "selectattr")) out.items.push_back(item);
     }
@@ -407,11 +438,13 @@ class Reading {
     if (e.text == "undefined") return boolean(of.kind == Value::UNDEFINED);
     if (e.text == "none") return boolean(of.kind == Value::NONE);
     if (e.text == "string") return boolean(of.kind == Value::TEXT);
-    if (e.text == "mapping" && of.kind != Value::NAMESPACE) return boolean(of.kind == Value::MESSAGE);
+    if (e.text == "mapping" && of.kind != Value::NAMESPACE)
+      return boolean(of.kind == Value::MESSAGE);
     if (e.text == "true") return boolean(of.kind == Value::BOOL && of.flag);
     if (e.text == "false") return boolean(of.kind == Value::BOOL && !of.flag);
     const bool many = of.kind == Value::TEXT || of.kind == Value::LIST || of.kind == Value::MESSAGE;
-    if (e.text == "iterable" && (many || is_number(of) || of.kind == Value::NONE)) return boolean(many);
+    if (e.text == "iterable" && (many || is_number(of) || of.kind == Value::NONE))
+      return boolean(many);
     if (e.text == "odd" && of.kind == Value::INTEGER) return boolean(of.number % 2 != 0);
     if (e.text == "even" && of.kind == Value::INTEGER) return boolean(of.number % 2 == 0);
     return Value();
@@ -430,8 +463,8 @@ class Reading {
       if (literal_bytes(v.text) > kMaxText) unknown();
       return v;
     }
-    // Numbers: counting in steps that are written down, and taking turns; nothing by which a template could tell a
-    // conversation of many messages from one of a few more.
+    // Numbers: counting in steps that are written down, and taking turns; nothing by which a
+    // template could tell a conversation of many messages from one of a few more.
     if (left.kind == Value::INTEGER && right.kind == Value::INTEGER) {
       if (e.text == "%" && right.plain && right.number == 2) {
         return value_of(Value::INTEGER, ((left.number % 2) + 2) % 2);
@@ -476,7 +509,8 @@ class Reading {
     if (where.kind == Value::MESSAGE && known(what, &part)) {
       return boolean((part == "role" || part == "content") == wanted);
     }
-    if (where.kind == Value::TEXT && where.plain && what.plain && known(where, &text) && known(what, &part)) {
+    if (where.kind == Value::TEXT && where.plain && what.plain && known(where, &text) &&
+        known(what, &part)) {
       return boolean((text.find(part) != std::string::npos) == wanted);
     }
     if (where.kind != Value::LIST) return Value();
@@ -504,7 +538,8 @@ class Reading {
 void append(TextPieces* text, const TextPieces& more) {
   for (const TextPiece& piece : more) {
     if (piece.kind == TextPiece::LITERAL && piece.text.empty()) continue;
-    if (piece.kind == TextPiece::LITERAL && !text->empty() && text->back().kind == TextPiece::LITERAL) {
+    if (piece.kind == TextPiece::LITERAL && !text->empty() &&
+        text->back().kind == TextPiece::LITERAL) {
       text->back().text += piece.text;
     } else {
       text->push_back(piece);
@@ -541,7 +576,8 @@ TemplateReader::TemplateReader(std::string_view text, std::string bos, std::stri
   met_.resize(tree_.expressions.size());
 }
 
-TemplateReader::Outcome TemplateReader::read(const std::vector<std::string>& roles, TextPieces* text) {
+TemplateReader::Outcome TemplateReader::read(const std::vector<std::string>& roles,
+                                             TextPieces* text) {
   text->clear();
   if (!parsed_) return Outcome::UNKNOWN;
   Reading reading(tree_, roles, bos_, eos_, &met_);

@@ -1,7 +1,8 @@
-// What a chat template would print for a conversation, found without knowing the conversation: contents are stand-ins.
-// This tells templates apart by what they do, however they are spelled. It is no template engine: it knows the few
-// operations that chat templates are made of, no conversation ever reaches it, and whatever depends on what a message
-// says, or on anything that is not known here, has the answer "unknown".
+// What a chat template would print for a conversation, found without knowing the conversation:
+// contents are stand-ins. This tells templates apart by what they do, however they are spelled. It
+// is no template engine: it knows the few operations that chat templates are made of, no
+// conversation ever reaches it, and whatever depends on what a message says, or on anything that is
+// not known here, has the answer "unknown".
 #pragma once
 #include <string>
 #include <string_view>
@@ -28,8 +29,8 @@ struct TextPiece {
 };
 using TextPieces = std::vector<TextPiece>;
 
-// Both keep pieces in one spelling, so that equal texts are equal lists: no empty literals, no two side by side,
-// TRIMMED only where it could still matter.
+// Both keep pieces in one spelling, so that equal texts are equal lists: no empty literals, no two
+// side by side, TRIMMED only where it could still matter.
 void append(TextPieces* text, const TextPieces& more);
 void append_literal(TextPieces* text, std::string_view more);
 TextPieces trimmed(TextPieces text);
@@ -40,12 +41,14 @@ class TemplateReader {
   TemplateReader(std::string_view text, std::string bos, std::string eos);
 
   enum class Outcome { PRINTED, RAISED, UNKNOWN };  // RAISED: the template refuses the conversation
-  // *text: what is printed for messages of these roles, a generation prompt asked for, no tools, no documents. LITERAL,
-  // CONTENT and TRIMMED pieces only. Takes bounded time whatever the template is.
+  // *text: what is printed for messages of these roles, a generation prompt asked for, no tools, no
+  // documents. LITERAL, CONTENT and TRIMMED pieces only. Takes bounded time whatever the template
+  // is.
   Outcome read(const std::vector<std::string>& roles, TextPieces* text);
 
-  // The sum of the whole numbers that reading has met so far, each place of the template counted once: numbers this
-  // small are all by which the template can tell one long conversation from another.
+  // The sum of the whole numbers that reading has met so far, each place of the template counted
+  // once: numbers this small are all by which the template can tell one long conversation from
+  // another.
   int64_t numbers() const;
 
  private:

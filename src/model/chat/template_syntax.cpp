@@ -17,12 +17,12 @@ size_t space_at(std::string_view text, size_t pos) {
   if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F)) return 1;
   const std::string_view two = text.substr(pos, 2), three = text.substr(pos, 3);
   if (two == "\xC2\x85" || two == "\xC2\xA0") return 2;
-  if (three == "\xE1\x9A\x80" || three == "\xE2\x80\xA8" || three == "\xE2\x80\xA9" || three == "\xE2\x80\xAF" ||
-      three == "\xE2\x81\x9F" || three == "\xE3\x80\x80") {
+  if (three == "\xE1\x9A\x80" || three == "\xE2\x80\xA8" || three == "\xE2\x80\xA9" ||
+      three == "\xE2\x80\xAF" || three == "\xE2\x81\x9F" || three == "\xE3\x80\x80") {
     return 3;
   }
-  const bool en_to_hair =
-      three.size() == 3 && three.starts_with("\xE2\x80") && three >= "\xE2\x80\x80" && three <= "\xE2\x80\x8A";
+  const bool en_to_hair = three.size() == 3 && three.starts_with("\xE2\x80") &&
+                          three >= "\xE2\x80\x80" && three <= "\xE2\x80\x8A";
   return en_to_hair ? 3 : 0;
 }
 
@@ -56,10 +56,11 @@ bool unescape(std::string_view quoted, std::string* out) {
   return true;
 }
 
-// Splits a tag's inside, from pos, into tokens, up to its closing sign (which a '-' may stand before). Brackets that
-// are open keep "}}" and "%}" from closing. *bad: a token is none of ours. False if the tag does not close.
-bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vector<Token>* tokens, bool* bad,
-             size_t* after, bool* dash) {
+// Splits a tag's inside, from pos, into tokens, up to its closing sign (which a '-' may stand
+// before). Brackets that are open keep "}}" and "%}" from closing. *bad: a token is none of ours.
+// False if the tag does not close.
+bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vector<Token>* tokens,
+             bool* bad, size_t* after, bool* dash) {
   int open = 0;
   while (pos < text.size()) {
     const char c = text[pos];
@@ -88,7 +89,8 @@ bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vec
       else token.number = std::stoll(std::string(text.substr(pos, end - pos)));
       // 1.5, 1e5, 1_000: no numbers of ours.
       if (end < text.size() &&
-          (is_letter(text[end]) || (text[end] == '.' && end + 1 < text.size() && is_digit(text[end + 1])))) {
+          (is_letter(text[end]) ||
+           (text[end] == '.' && end + 1 < text.size() && is_digit(text[end + 1])))) {
         *bad = true;
       }
     } else if (c == '\'' || c == '"') {
@@ -114,8 +116,8 @@ bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vec
   return false;
 }
 
-// One tag's tokens to expressions, by the grammar of Jinja's own parser: filters, tests and calls bind tightest, then
-// unary minus, **, * / // %, ~, + -, comparisons, not, and, or, the inline if.
+// One tag's tokens to expressions, by the grammar of Jinja's own parser: filters, tests and calls
+// bind tightest, then unary minus, **, * / // %, ~, + -, comparisons, not, and, or, the inline if.
 class ExpressionParser {
  public:
   ExpressionParser(const std::vector<Token>& tokens, size_t at, TemplateTree* tree)
@@ -307,8 +309,8 @@ class ExpressionParser {
       if (!first && !take_sign(",")) return false;
       if (take_sign(")")) break;
       std::string keyword;
-      if (at_ + 1 < tokens_.size() && tokens_[at_].kind == Token::NAME && tokens_[at_ + 1].kind == Token::SIGN &&
-          tokens_[at_ + 1].text == "=") {
+      if (at_ + 1 < tokens_.size() && tokens_[at_].kind == Token::NAME &&
+          tokens_[at_ + 1].kind == Token::SIGN && tokens_[at_ + 1].text == "=") {
         keyword = tokens_[at_].text;
         at_ += 2;
       }
@@ -320,7 +322,8 @@ class ExpressionParser {
     return true;
   }
 
-  // What may follow a value. filters: also | and is, which a test's argument without brackets does not take.
+  // What may follow a value. filters: also | and is, which a test's argument without brackets does
+  // not take.
   std::optional<int> postfix(std::optional<int> value, bool filters) {
     while (value) {
       std::vector<int> operands = {*value};
@@ -368,8 +371,9 @@ class ExpressionParser {
         if (!test) return {};
         if (take_sign("(")) {
           if (!arguments(&operands, &keywords) || !keywords.empty()) return {};
-        } else if (!at_end() && !name("else") && !name("or") && !name("and") && !name("is") && !name("if") &&
-                   !name("in") && !name("not") && (tokens_[at_].kind != Token::SIGN || sign("["))) {
+        } else if (!at_end() && !name("else") && !name("or") && !name("and") && !name("is") &&
+                   !name("if") && !name("in") && !name("not") &&
+                   (tokens_[at_].kind != Token::SIGN || sign("["))) {
           const auto argument = postfix(primary(), false);
           if (!argument) return {};
           operands.push_back(*argument);
@@ -399,13 +403,15 @@ struct Tag {
 
 size_t tag_begin(std::string_view text, size_t pos) {
   for (; (pos = text.find('{', pos)) != std::string_view::npos; pos++) {
-    if (pos + 1 < text.size() && (text[pos + 1] == '%' || text[pos + 1] == '{' || text[pos + 1] == '#')) break;
+    if (pos + 1 < text.size() &&
+        (text[pos + 1] == '%' || text[pos + 1] == '{' || text[pos + 1] == '#'))
+      break;
   }
   return pos;
 }
 
-// Text between tags as Jinja prints it: trim_blocks drops the line break after a statement (or comment), lstrip_blocks
-// the indentation before one, a '-' all white space on its side.
+// Text between tags as Jinja prints it: trim_blocks drops the line break after a statement (or
+// comment), lstrip_blocks the indentation before one, a '-' all white space on its side.
 bool cut(std::string_view text, std::vector<Tag>* tags) {
   bool line_start = true, dash_left = false, statement_left = false;
   for (size_t pos = 0;;) {
@@ -425,7 +431,8 @@ bool cut(std::string_view text, std::vector<Tag>* tags) {
       literal = strip_right(literal);
     } else if (type == '%' || type == '#') {
       const size_t line = literal.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line > 0 || line_start) && strip_left(literal.substr(line)).empty()) literal = literal.substr(0, line);
+      if ((line > 0 || line_start) && strip_left(literal.substr(line)).empty())
+        literal = literal.substr(0, line);
     }
     if (!literal.empty()) tags->push_back({'t', std::string(literal), {}});
     if (last) return true;
@@ -439,7 +446,9 @@ bool cut(std::string_view text, std::vector<Tag>* tags) {
       dash_left = end > inside && text[end - 1] == '-';
       after = end + 2;
     } else {
-      if (!lex_tag(text, inside, type == '%' ? "%}" : "}}", &tag.tokens, &tag.bad, &after, &dash_left)) return false;
+      if (!lex_tag(text, inside, type == '%' ? "%}" : "}}", &tag.tokens, &tag.bad, &after,
+                   &dash_left))
+        return false;
       tags->push_back(std::move(tag));
     }
     statement_left = type != '{';
@@ -472,8 +481,12 @@ class StatementParser {
             return word == "elif" || (tag.tokens.size() == 1 && !tag.bad);
           }
         }
-        if (word == "generation" || word == "endgeneration") continue;  // marks text for training, prints nothing
-        if (!(word == "if" ? read_if(&s) : word == "for" ? read_for(&s) : word == "set" ? read_set(&s) : false)) {
+        if (word == "generation" || word == "endgeneration")
+          continue;  // marks text for training, prints nothing
+        if (!(word == "if"    ? read_if(&s)
+              : word == "for" ? read_for(&s)
+              : word == "set" ? read_set(&s)
+                              : false)) {
           return false;
         }
       }
@@ -592,7 +605,8 @@ bool parse_template(std::string_view text, TemplateTree* tree) {
   std::string source;
   source.reserve(text.size());
   for (size_t i = 0; i < text.size(); i++) {  // line breaks of all systems
-    if (text[i] == '\r') i + 1 < text.size() && text[i + 1] == '\n' ? void() : source.push_back('\n');
+    if (text[i] == '\r')
+      i + 1 < text.size() && text[i + 1] == '\n' ? void() : source.push_back('\n');
     else source.push_back(text[i]);
   }
   if (source.ends_with('\n')) source.pop_back();

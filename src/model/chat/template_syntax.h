@@ -1,4 +1,5 @@
-// The syntax of Jinja templates: text to a tree of statements and expressions. Nothing is evaluated here.
+// The syntax of Jinja templates: text to a tree of statements and expressions. Nothing is evaluated
+// here.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -59,12 +60,13 @@ struct TemplateTree {
   std::vector<int> body;
 };
 
-// Reads text as Hugging Face's transformers has Jinja read it (trim_blocks, lstrip_blocks). False if it is none, or too
-// long (256 KiB) or too deep for any honest one. An expression that cannot be read is BAD and harms nothing but its
-// place.
+// Reads text as Hugging Face's transformers has Jinja read it (trim_blocks, lstrip_blocks). False
+// if it is none, or too long (256 KiB) or too deep for any honest one. An expression that cannot be
+// read is BAD and harms nothing but its place.
 bool parse_template(std::string_view text, TemplateTree* tree);
 
-// Python's str.strip() and its halves: all that Unicode calls white space, and the separators 1C to 1F.
+// Python's str.strip() and its halves: all that Unicode calls white space, and the separators 1C to
+// 1F.
 std::string_view strip_left(std::string_view text);
 std::string_view strip_right(std::string_view text);
 

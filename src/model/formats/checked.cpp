@@ -25,15 +25,17 @@ static std::string one_line(std::string_view name) {
 
 static std::string sentence(std::string_view file, std::string_view field, std::string_view found,
                             std::string_view expected) {
-  return one_line(file) + ": " + printable(field, 160) + ": found " + printable(found, 300) + ", expected " +
-         printable(expected, 300);
+  return one_line(file) + ": " + printable(field, 160) + ": found " + printable(found, 300) +
+         ", expected " + printable(expected, 300);
 }
 
-void bad_model(std::string_view file, std::string_view field, std::string_view found, std::string_view expected) {
+void bad_model(std::string_view file, std::string_view field, std::string_view found,
+               std::string_view expected) {
   throw Error(RIFFLE_BAD_MODEL, sentence(file, field, found, expected));
 }
 
-void unsupported(std::string_view file, std::string_view field, std::string_view found, std::string_view expected) {
+void unsupported(std::string_view file, std::string_view field, std::string_view found,
+                 std::string_view expected) {
   throw Error(RIFFLE_UNSUPPORTED, sentence(file, field, found, expected));
 }
 

@@ -1,4 +1,5 @@
-// What every reader of hostile files here shares: a view of bytes, arithmetic that cannot wrap, one-line errors.
+// What every reader of hostile files here shares: a view of bytes, arithmetic that cannot wrap,
+// one-line errors.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -12,19 +13,26 @@ struct FileView {
   const uint8_t* data = nullptr;
   uint64_t size = 0;
   std::string name;  // for error texts
-  std::string_view text() const { return {reinterpret_cast<const char*>(data), static_cast<size_t>(size)}; }
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(data), static_cast<size_t>(size)};
+  }
 };
 
 // false if the result does not fit 64 bits.
-inline bool checked_add(uint64_t a, uint64_t b, uint64_t* sum) { return !__builtin_add_overflow(a, b, sum); }
-inline bool checked_mul(uint64_t a, uint64_t b, uint64_t* product) { return !__builtin_mul_overflow(a, b, product); }
+inline bool checked_add(uint64_t a, uint64_t b, uint64_t* sum) {
+  return !__builtin_add_overflow(a, b, sum);
+}
+inline bool checked_mul(uint64_t a, uint64_t b, uint64_t* product) {
+  return !__builtin_mul_overflow(a, b, product);
+}
 
 // Whether [offset, offset+length) lies inside [0, size).
 inline bool inside(uint64_t offset, uint64_t length, uint64_t size) {
   return offset <= size && length <= size - offset;
 }
 
-// Value of type T at p, which may be unaligned. Files are little-endian, as are the machines riffle runs on.
+// Value of type T at p, which may be unaligned. Files are little-endian, as are the machines riffle
+// runs on.
 template <class T>
 T load_unaligned(const void* p) {
   T value;
@@ -32,11 +40,12 @@ T load_unaligned(const void* p) {
   return value;
 }
 
-// Text from a file made fit for a one-line message: other than printable ASCII becomes \xNN, long text is cut.
+// Text from a file made fit for a one-line message: other than printable ASCII becomes \xNN, long
+// text is cut.
 std::string printable(std::string_view text, size_t max_bytes = 80);
 
-// "FILE: FIELD: found FOUND, expected EXPECTED" as RIFFLE_BAD_MODEL or RIFFLE_UNSUPPORTED. field and found may hold
-// text from the file.
+// "FILE: FIELD: found FOUND, expected EXPECTED" as RIFFLE_BAD_MODEL or RIFFLE_UNSUPPORTED. field
+// and found may hold text from the file.
 [[noreturn]] void bad_model(std::string_view file, std::string_view field, std::string_view found,
                             std::string_view expected);
 [[noreturn]] void unsupported(std::string_view file, std::string_view field, std::string_view found,

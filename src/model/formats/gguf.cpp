@@ -10,8 +10,8 @@ namespace riffle {
 
 namespace {
 
-// More than any model has, little enough that a hostile file cannot make us allocate much. Counts are also held
-// against the bytes left in the file before anything is allocated for them.
+// More than any model has, little enough that a hostile file cannot make us allocate much. Counts
+// are also held against the bytes left in the file before anything is allocated for them.
 constexpr uint64_t kMaxTensors = 100'000;
 constexpr uint64_t kMaxKeys = 100'000;
 constexpr uint64_t kMaxKeyBytes = 65'535;     // the format's own limit
@@ -21,8 +21,9 @@ constexpr uint64_t kMaxArrayLength = 16 << 20;
 constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr int kMaxArrayDepth = 4;
-constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;             // length, name, type, value
-constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // length, name, rank, one dimension, type, offset
+constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;  // length, name, type, value
+constexpr uint64_t kMinTensorBytes =
+    8 + 1 + 4 + 8 + 4 + 8;  // length, name, rank, one dimension, type, offset
 
 constexpr uint64_t kScalarBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr const char* kTypeNames[] = {"U8",   "I8",     "U16",   "I16", "U32", "I32", "F32",
@@ -33,11 +34,12 @@ uint64_t scalar_bytes(GgufType type) { return kScalarBytes[static_cast<uint32_t>
 
 const char* ggml_type_name(uint32_t type) {
   static constexpr const char* names[] = {
-      "F32",        "F16",        "Q4_0",       "Q4_1",  "Q4_2",     "Q4_3",     "Q5_0",     "Q5_1",    "Q8_0",
-      "Q8_1",       "Q2_K",       "Q3_K",       "Q4_K",  "Q5_K",     "Q6_K",     "Q8_K",     "IQ2_XXS", "IQ2_XS",
-      "IQ3_XXS",    "IQ1_S",      "IQ4_NL",     "IQ3_S", "IQ2_S",    "IQ4_XS",   "I8",       "I16",     "I32",
-      "I64",        "F64",        "IQ1_M",      "BF16",  "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",   "TQ2_0",
-      "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4", "NVFP4",    "Q1_0"};
+      "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
+      "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",
+      "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
+      "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
+      "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
+      "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4",    "Q1_0"};
   return type < std::size(names) ? names[type] : nullptr;
 }
 
@@ -58,7 +60,8 @@ std::optional<DType> dtype_of(uint32_t ggml_type) {
   }
 }
 
-// Walks the file; no step leaves it. what and of name the field for error texts: "value type" of "llama.block_count".
+// Walks the file; no step leaves it. what and of name the field for error texts: "value type" of
+// "llama.block_count".
 class Reader {
  public:
   explicit Reader(const FileView& file) : file_(file) {}
@@ -67,7 +70,8 @@ class Reader {
 
   const uint8_t* take(uint64_t bytes, const char* what, std::string_view of) {
     if (bytes > left()) {
-      fail_field(what, of, std::to_string(left()) + " bytes left in the file", std::to_string(bytes) + " bytes");
+      fail_field(what, of, std::to_string(left()) + " bytes left in the file",
+                 std::to_string(bytes) + " bytes");
     }
     const uint8_t* at = file_.data + pos_;
     pos_ += bytes;
@@ -80,28 +84,34 @@ class Reader {
   std::string_view string(uint64_t max_bytes, const char* what, std::string_view of = {}) {
     const auto bytes = read<uint64_t>(what, of);
     if (bytes > max_bytes) {
-      fail_field(what, of, std::to_string(bytes) + " bytes", "at most " + std::to_string(max_bytes));
+      fail_field(what, of, std::to_string(bytes) + " bytes",
+                 "at most " + std::to_string(max_bytes));
     }
     return {reinterpret_cast<const char*>(take(bytes, what, of)), static_cast<size_t>(bytes)};
   }
   // A count of things of which each takes at least min_bytes.
-  uint64_t count(uint64_t max_count, uint64_t min_bytes, const char* what, std::string_view of = {}) {
+  uint64_t count(uint64_t max_count, uint64_t min_bytes, const char* what,
+                 std::string_view of = {}) {
     const auto n = read<uint64_t>(what, of);
-    if (n > max_count) fail_field(what, of, std::to_string(n), "at most " + std::to_string(max_count));
+    if (n > max_count)
+      fail_field(what, of, std::to_string(n), "at most " + std::to_string(max_count));
     if (n > left() / min_bytes) {
       fail_field(what, of, std::to_string(n),
-                 "at most " + std::to_string(left() / min_bytes) + ", which is what the file has room for");
+                 "at most " + std::to_string(left() / min_bytes) +
+                     ", which is what the file has room for");
     }
     return n;
   }
   GgufType type(const char* what, std::string_view of) {
     const auto raw = read<uint32_t>(what, of);
-    if (raw > static_cast<uint32_t>(GgufType::F64)) fail_field(what, of, std::to_string(raw), "0 to 12");
+    if (raw > static_cast<uint32_t>(GgufType::F64))
+      fail_field(what, of, std::to_string(raw), "0 to 12");
     return static_cast<GgufType>(raw);
   }
   [[noreturn]] void fail_field(const char* what, std::string_view of, const std::string& found,
                                const std::string& expected) const {
-    bad_model(file_.name, of.empty() ? std::string(what) : std::string(of) + " " + what, found, expected);
+    bad_model(file_.name, of.empty() ? std::string(what) : std::string(of) + " " + what, found,
+              expected);
   }
 
  private:
@@ -111,7 +121,8 @@ class Reader {
 
 void check_bools(Reader& r, const uint8_t* at, uint64_t n, std::string_view key) {
   for (uint64_t i = 0; i < n; ++i) {
-    if (at[i] > 1) r.fail_field("value", key, "byte " + std::to_string(at[i]) + " in a BOOL", "0 or 1");
+    if (at[i] > 1)
+      r.fail_field("value", key, "byte " + std::to_string(at[i]) + " in a BOOL", "0 or 1");
   }
 }
 
@@ -120,7 +131,9 @@ void skip_elements(Reader& r, GgufType element, uint64_t count, std::string_view
 
 uint64_t read_array_head(Reader& r, GgufType* element, std::string_view key) {
   *element = r.type("array element type", key);
-  const uint64_t least = *element == GgufType::STRING ? 8 : *element == GgufType::ARRAY ? 12 : scalar_bytes(*element);
+  const uint64_t least = *element == GgufType::STRING  ? 8
+                         : *element == GgufType::ARRAY ? 12
+                                                       : scalar_bytes(*element);
   return r.count(kMaxArrayLength, least, "array length", key);
 }
 
@@ -128,14 +141,16 @@ void skip_elements(Reader& r, GgufType element, uint64_t count, std::string_view
   if (element == GgufType::STRING) {
     for (uint64_t i = 0; i < count; ++i) r.string(kMaxStringBytes, "array string length", key);
   } else if (element == GgufType::ARRAY) {
-    if (depth == kMaxArrayDepth) r.fail_field("array", key, "arrays nested deeper", "4 levels at most");
+    if (depth == kMaxArrayDepth)
+      r.fail_field("array", key, "arrays nested deeper", "4 levels at most");
     for (uint64_t i = 0; i < count; ++i) {
       GgufType inner;
       const uint64_t n = read_array_head(r, &inner, key);
       skip_elements(r, inner, n, key, depth + 1);
     }
   } else {
-    const uint8_t* at = r.take(count * scalar_bytes(element), "array", key);  // fits: count was held against left()
+    const uint8_t* at =
+        r.take(count * scalar_bytes(element), "array", key);  // fits: count was held against left()
     if (element == GgufType::BOOL) check_bools(r, at, count, key);
   }
 }
@@ -177,7 +192,8 @@ TensorInfo read_tensor_info(Reader& r, const FileView& file) {
   uint64_t elements = 1;
   for (uint32_t i = 0; i < rank; ++i) {
     const auto n = r.read<uint64_t>("dimension", field);
-    if (n == 0) r.fail_field("shape", field, "dimension " + std::to_string(i) + " of 0", "1 or more");
+    if (n == 0)
+      r.fail_field("shape", field, "dimension " + std::to_string(i) + " of 0", "1 or more");
     info.raw.shape[rank - 1 - i] = n;  // GGUF writes the row length first
     if (!checked_mul(elements, n, &elements) || elements > INT64_MAX) {
       r.fail_field("shape", field, "more than 2^63 values", "a tensor that fits the file");
@@ -192,7 +208,8 @@ TensorInfo read_tensor_info(Reader& r, const FileView& file) {
   info.offset = r.read<uint64_t>("offset", field);
   if (info.raw.type && !tensor_bytes(*info.raw.type, info.raw.shape, &info.raw.bytes)) {
     r.fail_field("shape", field, shape_text(info.raw.shape) + " of " + type_name,
-                 is_quantised(*info.raw.type) ? format("rows of a multiple of %d values", dtype_info(*info.raw.type).block_values)
+                 is_quantised(*info.raw.type) ? format("rows of a multiple of %d values",
+                                                       dtype_info(*info.raw.type).block_values)
                                               : "a tensor that fits the file");
   }
   return info;
@@ -201,7 +218,8 @@ TensorInfo read_tensor_info(Reader& r, const FileView& file) {
 uint64_t read_alignment(const GgufFile& gguf) {
   const uint64_t alignment = gguf.integer("general.alignment").value_or(32);
   if (alignment < 8 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
-    bad_model(gguf.file.name, "general.alignment", std::to_string(alignment), "a power of two from 8 to 2^20");
+    bad_model(gguf.file.name, "general.alignment", std::to_string(alignment),
+              "a power of two from 8 to 2^20");
   }
   return alignment;
 }
@@ -210,26 +228,32 @@ uint64_t read_alignment(const GgufFile& gguf) {
 void place_tensors(GgufFile& gguf, std::vector<TensorInfo>& infos, uint64_t header_end) {
   const FileView& file = gguf.file;
   const uint64_t alignment = read_alignment(gguf);
-  gguf.data_offset = (header_end + alignment - 1) / alignment * alignment;  // header_end is far below 2^63
+  gguf.data_offset =
+      (header_end + alignment - 1) / alignment * alignment;  // header_end is far below 2^63
   if (infos.empty()) return;
   if (gguf.data_offset > file.size) {
     bad_model(file.name, "file size", std::to_string(file.size) + " bytes",
               "at least " + std::to_string(gguf.data_offset) + ", where the tensor data begins");
   }
   const uint64_t data_bytes = file.size - gguf.data_offset;
-  std::sort(infos.begin(), infos.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.offset < b.offset; });
+  std::sort(infos.begin(), infos.end(),
+            [](const TensorInfo& a, const TensorInfo& b) { return a.offset < b.offset; });
   uint64_t taken = 0;
   for (TensorInfo& info : infos) {
     const std::string field = "tensor " + printable(info.name) + " offset";
-    const std::string found = std::to_string(info.offset) + " and " + std::to_string(info.raw.bytes) + " bytes";
+    const std::string found =
+        std::to_string(info.offset) + " and " + std::to_string(info.raw.bytes) + " bytes";
     if (info.offset % alignment != 0) {
-      bad_model(file.name, field, std::to_string(info.offset), "a multiple of " + std::to_string(alignment));
+      bad_model(file.name, field, std::to_string(info.offset),
+                "a multiple of " + std::to_string(alignment));
     }
     if (!inside(info.offset, info.raw.bytes, data_bytes)) {
-      bad_model(file.name, field, found, "both inside the " + std::to_string(data_bytes) + " bytes of tensor data");
+      bad_model(file.name, field, found,
+                "both inside the " + std::to_string(data_bytes) + " bytes of tensor data");
     }
     if (info.offset < taken) {
-      bad_model(file.name, field, found, "no overlap with the tensor that ends at " + std::to_string(taken));
+      bad_model(file.name, field, found,
+                "no overlap with the tensor that ends at " + std::to_string(taken));
     }
     taken = info.offset + info.raw.bytes;
     info.raw.data = file.data + gguf.data_offset + info.offset;
@@ -251,8 +275,10 @@ GgufFile parse_gguf(const FileView& file) {
   // Version 3 added the other byte order to version 2 and nothing else.
   if (version == 1) unsupported(file.name, "version", "GGUF 1", "GGUF 2 or 3");
   if (version == 2u << 24 || version == 3u << 24)
-    unsupported(file.name, "version", std::to_string(version >> 24) + " in big-endian order", "little-endian GGUF 2 or 3");
-  if (version != 2 && version != 3) bad_model(file.name, "version", std::to_string(version), "2 or 3");
+    unsupported(file.name, "version", std::to_string(version >> 24) + " in big-endian order",
+                "little-endian GGUF 2 or 3");
+  if (version != 2 && version != 3)
+    bad_model(file.name, "version", std::to_string(version), "2 or 3");
 
   const uint64_t n_tensors = r.count(kMaxTensors, kMinTensorBytes, "tensor_count");
   const uint64_t n_keys = r.count(kMaxKeys, kMinKeyBytes, "metadata_kv_count");
@@ -260,7 +286,8 @@ GgufFile parse_gguf(const FileView& file) {
     const std::string_view key = r.string(kMaxKeyBytes, "metadata key length");
     if (key.empty()) bad_model(file.name, "metadata key length", "0", "1 or more");
     const GgufValue value = read_value(r, gguf.file, key);
-    if (!gguf.metadata.emplace(std::string(key), value).second) bad_model(file.name, key, "the key twice", "once");
+    if (!gguf.metadata.emplace(std::string(key), value).second)
+      bad_model(file.name, key, "the key twice", "once");
   }
   std::vector<TensorInfo> infos;
   infos.reserve(n_tensors);
@@ -271,7 +298,9 @@ GgufFile parse_gguf(const FileView& file) {
 
 namespace {
 
-bool is_integer(GgufType type) { return type <= GgufType::I32 || type == GgufType::U64 || type == GgufType::I64; }
+bool is_integer(GgufType type) {
+  return type <= GgufType::I32 || type == GgufType::U64 || type == GgufType::I64;
+}
 
 // U64 above the range of int64 comes out negative: callers refuse that.
 int64_t integer_at(GgufType type, const uint8_t* at) {
@@ -291,7 +320,8 @@ const GgufValue* find(const GgufFile& gguf, std::string_view key) {
   return it == gguf.metadata.end() ? nullptr : &it->second;
 }
 
-[[noreturn]] void wrong_type(const GgufFile& gguf, std::string_view key, const GgufValue& value, const char* expected) {
+[[noreturn]] void wrong_type(const GgufFile& gguf, std::string_view key, const GgufValue& value,
+                             const char* expected) {
   bad_model(gguf.file.name, key,
             value.type == GgufType::ARRAY ? "an array of " + name_of(value.element)
                                           : "a value of type " + name_of(value.type),
@@ -306,9 +336,10 @@ std::optional<uint64_t> GgufFile::integer(std::string_view key) const {
   if (!is_integer(value->type)) wrong_type(*this, key, *value, "an integer");
   const int64_t n = integer_at(value->type, value->data);
   if (n < 0) {
-    bad_model(file.name, key,
-              value->type == GgufType::U64 ? std::to_string(static_cast<uint64_t>(n)) : std::to_string(n),
-              "0 to 2^63-1");
+    bad_model(
+        file.name, key,
+        value->type == GgufType::U64 ? std::to_string(static_cast<uint64_t>(n)) : std::to_string(n),
+        "0 to 2^63-1");
   }
   return n;
 }
@@ -374,7 +405,8 @@ std::optional<std::vector<int64_t>> GgufFile::integers(std::string_view key) con
   const uint64_t step = scalar_bytes(value->element);
   for (uint64_t i = 0; i < value->count; ++i) {
     out[i] = integer_at(value->element, value->data + i * step);
-    if (value->element == GgufType::U64 && out[i] < 0) bad_model(file.name, key, "a value above 2^63", "0 to 2^63-1");
+    if (value->element == GgufType::U64 && out[i] < 0)
+      bad_model(file.name, key, "a value above 2^63", "0 to 2^63-1");
   }
   return out;
 }
@@ -382,30 +414,33 @@ std::optional<std::vector<int64_t>> GgufFile::integers(std::string_view key) con
 namespace {
 
 // The id under key; without the key, that of the control piece spelled so; -1 if there is none.
-int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPiece>& pieces, int type,
-               std::string_view spelled) {
+int special_id(const GgufFile& gguf, const char* key, const std::vector<VocabPiece>& pieces,
+               int type, std::string_view spelled) {
   const auto id = gguf.integer(key);
   if (id && *id == UINT32_MAX) return -1;  // how some writers say "none"
   if (id) {
     if (*id >= pieces.size()) {
-      bad_model(gguf.file.name, key, std::to_string(*id), "an id below " + std::to_string(pieces.size()));
+      bad_model(gguf.file.name, key, std::to_string(*id),
+                "an id below " + std::to_string(pieces.size()));
     }
     return static_cast<int>(*id);
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].type == type && (spelled.empty() || pieces[i].text == spelled)) return static_cast<int>(i);
+    if (pieces[i].type == type && (spelled.empty() || pieces[i].text == spelled))
+      return static_cast<int>(i);
   }
   return -1;
 }
 
-// Tokens of chats that some converters leave as text of the vocabulary: they are control tokens all the same.
+// Tokens of chats that some converters leave as text of the vocabulary: they are control tokens all
+// the same.
 bool is_chat_control(std::string_view text) {
-  return is_end_token_name(text) || text == "<|im_start|>" || text == "<|begin_of_text|>" || text == "<|start_header_id|>" ||
-         text == "<|end_header_id|>";
+  return is_end_token_name(text) || text == "<|im_start|>" || text == "<|begin_of_text|>" ||
+         text == "<|start_header_id|>" || text == "<|end_header_id|>";
 }
 
-// Every token that ends an answer: those that the file names, and control pieces that instruct models end their turns with
-// but that files do not always name.
+// Every token that ends an answer: those that the file names, and control pieces that instruct
+// models end their turns with but that files do not always name.
 std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pieces, int eos_id) {
   std::vector<int> ids;
   const std::string at_most = "at most " + std::to_string(kMaxTokenIds);
@@ -420,11 +455,13 @@ std::vector<int> end_ids(const GgufFile& gguf, const std::vector<VocabPiece>& pi
   }
   const char* list = "tokenizer.ggml.eos_token_ids";  // Ollama's converter
   const std::vector<int64_t> listed = gguf.integers(list).value_or(std::vector<int64_t>());
-  if (listed.size() > kMaxTokenIds) bad_model(gguf.file.name, list, std::to_string(listed.size()) + " ids", at_most);
+  if (listed.size() > kMaxTokenIds)
+    bad_model(gguf.file.name, list, std::to_string(listed.size()) + " ids", at_most);
   for (const int64_t id : listed) {
     if (id == -1 || id == UINT32_MAX) continue;  // "none", as in special_id
     if (id < 0 || static_cast<uint64_t>(id) >= pieces.size())
-      bad_model(gguf.file.name, list, std::to_string(id), "ids below " + std::to_string(pieces.size()));
+      bad_model(gguf.file.name, list, std::to_string(id),
+                "ids below " + std::to_string(pieces.size()));
     add(static_cast<int>(id), list);
   }
   for (const std::string_view spelled : kEndTokenNames) {
@@ -442,10 +479,12 @@ bool is_padding(std::string_view text) {
          std::all_of(text.begin() + 4, text.end() - 1, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Ollama's converter and those of 2023 say of padding that it is user-defined: it would be drawn, and found in text.
+// Ollama's converter and those of 2023 say of padding that it is user-defined: it would be drawn,
+// and found in text.
 void mark_padding(std::vector<VocabPiece>& pieces) {
   for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
-    if (piece->type == VocabPiece::USER_DEFINED && is_padding(piece->text)) piece->type = VocabPiece::UNUSED;
+    if (piece->type == VocabPiece::USER_DEFINED && is_padding(piece->text))
+      piece->type = VocabPiece::UNUSED;
     if (piece->type != VocabPiece::UNUSED) return;
   }
 }
@@ -453,7 +492,8 @@ void mark_padding(std::vector<VocabPiece>& pieces) {
 }  // namespace
 
 bool is_end_token_name(std::string_view text) {
-  return std::find(std::begin(kEndTokenNames), std::end(kEndTokenNames), text) != std::end(kEndTokenNames);
+  return std::find(std::begin(kEndTokenNames), std::end(kEndTokenNames), text) !=
+         std::end(kEndTokenNames);
 }
 
 std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) {
@@ -477,8 +517,11 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
   const auto types = gguf.integers("tokenizer.ggml.token_type");
   if (!tokens) bad_model(name, "tokenizer.ggml.tokens", "none", "an array of STRING");
   const std::string n = std::to_string(tokens->size());
-  if (tokens->empty() || tokens->size() > kMaxPieces) bad_model(name, "tokenizer.ggml.tokens", n, "1 to 2^22 pieces");
-  const auto length = [](const auto& list) { return list ? std::to_string(list->size()) : std::string("none"); };
+  if (tokens->empty() || tokens->size() > kMaxPieces)
+    bad_model(name, "tokenizer.ggml.tokens", n, "1 to 2^22 pieces");
+  const auto length = [](const auto& list) {
+    return list ? std::to_string(list->size()) : std::string("none");
+  };
   if ((scores || !options->byte_level) && (!scores || scores->size() != tokens->size())) {
     bad_model(name, "tokenizer.ggml.scores", length(scores), n + ", as many as tokens");
   }
@@ -487,24 +530,31 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
   }
   std::vector<VocabPiece> pieces(tokens->size());
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto at = [&](const char* key) { return std::string(key) + "[" + std::to_string(i) + "]"; };
+    const auto at = [&](const char* key) {
+      return std::string(key) + "[" + std::to_string(i) + "]";
+    };
     const float score = scores ? (*scores)[i] : 0;
     const int64_t type = (*types)[i];
-    if (!std::isfinite(score)) bad_model(name, at("tokenizer.ggml.scores"), format("%g", score), "a finite number");
+    if (!std::isfinite(score))
+      bad_model(name, at("tokenizer.ggml.scores"), format("%g", score), "a finite number");
     if (type < VocabPiece::NORMAL || type > VocabPiece::BYTE) {
       bad_model(name, at("tokenizer.ggml.token_type"), std::to_string(type), "1 to 6");
     }
     const bool text = type == VocabPiece::NORMAL || type == VocabPiece::USER_DEFINED;
-    pieces[i] = {std::string((*tokens)[i]), score,
-                 text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
+    pieces[i] = {
+        std::string((*tokens)[i]), score,
+        text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
   mark_padding(pieces);
   options->add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   options->add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
   options->bpe = true;
-  options->bos_id = special_id(gguf, "tokenizer.ggml.bos_token_id", pieces, VocabPiece::CONTROL, "<s>");
-  options->eos_id = special_id(gguf, "tokenizer.ggml.eos_token_id", pieces, VocabPiece::CONTROL, "</s>");
-  options->unk_id = special_id(gguf, "tokenizer.ggml.unknown_token_id", pieces, VocabPiece::UNKNOWN, "");
+  options->bos_id =
+      special_id(gguf, "tokenizer.ggml.bos_token_id", pieces, VocabPiece::CONTROL, "<s>");
+  options->eos_id =
+      special_id(gguf, "tokenizer.ggml.eos_token_id", pieces, VocabPiece::CONTROL, "</s>");
+  options->unk_id =
+      special_id(gguf, "tokenizer.ggml.unknown_token_id", pieces, VocabPiece::UNKNOWN, "");
   options->eos_ids = end_ids(gguf, pieces, options->eos_id);
   return pieces;
 }

@@ -1,24 +1,25 @@
-// A model's facts and vocabulary as the metadata of a GGUF file (ggml docs/gguf.md), in the keys that config_from_gguf,
-// gguf_vocab and bpe_from_gguf read.
+// A model's facts and vocabulary as the metadata of a GGUF file (ggml docs/gguf.md), in the keys
+// that config_from_gguf, gguf_vocab and bpe_from_gguf read.
 #pragma once
-#include "model/text/bpe.h"
 #include "model/formats/gguf_writer.h"
 #include "model/model.h"
+#include "model/text/bpe.h"
 #include "model/text/tokenizer.h"
 
 namespace riffle {
 
-// general.* but for the types of weights, and the architecture's keys. rope_freqs.weight is the caller's: see
-// rope_factors. Throws RIFFLE_UNSUPPORTED for what has no key.
+// general.* but for the types of weights, and the architecture's keys. rope_freqs.weight is the
+// caller's: see rope_factors. Throws RIFFLE_UNSUPPORTED for what has no key.
 void write_config(GgufFileWriter& out, const Config& config, const std::string& where);
 
-// What each frequency is divided by where the file says so by a tensor (llama3 scaling, or factors); else empty.
+// What each frequency is divided by where the file says so by a tensor (llama3 scaling, or
+// factors); else empty.
 std::vector<float> rope_factors_of(const Config& config);
 
-// tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A sentencepiece
-// vocabulary of the BPE kind, or byte-level BPE.
-void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix, bool add_bos,
-                  const Config& config);
+// tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A
+// sentencepiece vocabulary of the BPE kind, or byte-level BPE.
+void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix,
+                  bool add_bos, const Config& config);
 void write_bpe(GgufFileWriter& out, const BpeSpec& spec, const Config& config);
 
 }  // namespace riffle

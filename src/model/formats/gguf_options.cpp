@@ -14,15 +14,18 @@ namespace {
 
 constexpr std::string_view kModelKeys[] = {
     // Read in config_gguf.cpp.
-    "embedding_length", "feed_forward_length", "block_count", "vocab_size", "context_length", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.head_dim",
-    "attention.layer_norm_rms_epsilon", "attention.sliding_window", "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type",
-    "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
-    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-    "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier",
+    "embedding_length", "feed_forward_length", "block_count", "vocab_size", "context_length",
+    "attention.head_count", "attention.head_count_kv", "attention.key_length",
+    "attention.value_length", "attention.head_dim", "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window", "rope.dimension_count", "rope.freq_base", "rope.scale_linear",
+    "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
+    "rope.scaling.original_context_length", "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
     // Of no consequence.
     "rope.scaling.finetuned",        // how the model came to its context
-    "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have RMS norms alone
+    "attention.layer_norm_epsilon",  // converters copy it from config.json; these models have RMS
+                                     // norms alone
     "pooling_type",                  // how embeddings of texts are made, which riffle does not make
 };
 
@@ -37,7 +40,8 @@ constexpr std::string_view kTokenizerKeys[] = {
 };
 
 // What multiplies.
-constexpr std::string_view kScales[] = {"attention.output_scale", "logit_scale", "embedding_scale", "residual_scale"};
+constexpr std::string_view kScales[] = {"attention.output_scale", "logit_scale", "embedding_scale",
+                                        "residual_scale"};
 
 template <class List>
 bool holds(const List& list, std::string_view key) {
@@ -73,12 +77,14 @@ std::string shown(const GgufFile& gguf, const std::string& key, const GgufValue&
 
 template <class Known>
 void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& known) {
-  for (auto it = gguf.metadata.lower_bound(prefix); it != gguf.metadata.end() && it->first.starts_with(prefix); ++it) {
+  for (auto it = gguf.metadata.lower_bound(prefix);
+       it != gguf.metadata.end() && it->first.starts_with(prefix); ++it) {
     const auto& [key, value] = *it;
     const std::string_view name = std::string_view(key).substr(prefix.size());
     if (known(name)) continue;
     // How converters of 2023 name the order of rows that all files of these architectures have.
-    if (name == "tensor_data_layout" && value.type == GgufType::STRING && *gguf.string(key) == "Meta AI original pth")
+    if (name == "tensor_data_layout" && value.type == GgufType::STRING &&
+        *gguf.string(key) == "Meta AI original pth")
       continue;
     const std::optional<double> number = scalar(value);
     if (name == "attention.causal" && number == 1) continue;
@@ -96,11 +102,13 @@ void refuse_below(const GgufFile& gguf, const std::string& prefix, const Known& 
 }  // namespace
 
 void refuse_unknown_options(const GgufFile& gguf, std::string_view architecture) {
-  refuse_below(gguf, std::string(architecture) + ".", [](std::string_view name) { return holds(kModelKeys, name); });
-  // Other ids name tokens for uses that riffle has not (padding, filling in the middle); Ollama's converter writes lists of
-  // any.
+  refuse_below(gguf, std::string(architecture) + ".",
+               [](std::string_view name) { return holds(kModelKeys, name); });
+  // Other ids name tokens for uses that riffle has not (padding, filling in the middle); Ollama's
+  // converter writes lists of any.
   refuse_below(gguf, "tokenizer.ggml.", [](std::string_view name) {
-    return holds(kTokenizerKeys, name) || name.ends_with("_token_id") || name.ends_with("_token_ids");
+    return holds(kTokenizerKeys, name) || name.ends_with("_token_id") ||
+           name.ends_with("_token_ids");
   });
 }
 

@@ -1,4 +1,5 @@
-// Options of a GGUF file that riffle does not know: a file may say anything, and what it says may change the results.
+// Options of a GGUF file that riffle does not know: a file may say anything, and what it says may
+// change the results.
 #pragma once
 #include <string_view>
 
@@ -6,9 +7,9 @@
 
 namespace riffle {
 
-// Refuses (RIFFLE_UNSUPPORTED, naming the key) what metadata says below ARCHITECTURE. and below tokenizer.ggml. unless
-// riffle reads the key, or it changes nothing that riffle does, or its value is the one that changes nothing: 0 or
-// false (how writers say "not set"), 1 for what multiplies.
+// Refuses (RIFFLE_UNSUPPORTED, naming the key) what metadata says below ARCHITECTURE. and below
+// tokenizer.ggml. unless riffle reads the key, or it changes nothing that riffle does, or its value
+// is the one that changes nothing: 0 or false (how writers say "not set"), 1 for what multiplies.
 void refuse_unknown_options(const GgufFile& gguf, std::string_view architecture);
 
 }  // namespace riffle

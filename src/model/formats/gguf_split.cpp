@@ -19,7 +19,8 @@ uint64_t required(const GgufFile& gguf, const char* key) {
 uint64_t part_number(const GgufFile& gguf, uint64_t count) {
   const uint64_t no = required(gguf, "split.no");
   if (no >= count)
-    bad_model(gguf.file.name, "split.no", std::to_string(no), "below split.count = " + std::to_string(count));
+    bad_model(gguf.file.name, "split.no", std::to_string(no),
+              "below split.count = " + std::to_string(count));
   return no;
 }
 
@@ -48,7 +49,8 @@ void check_same_model(const GgufFile& first, const GgufFile& part) {
 uint64_t split_count(const GgufFile& gguf) {
   const uint64_t count = gguf.integer("split.count").value_or(1);
   if (count > kMaxParts)
-    bad_model(gguf.file.name, "split.count", std::to_string(count), "at most " + std::to_string(kMaxParts));
+    bad_model(gguf.file.name, "split.count", std::to_string(count),
+              "at most " + std::to_string(kMaxParts));
   return count > 1 ? count : 1;
 }
 
@@ -82,12 +84,14 @@ GgufFile join_parts(std::vector<GgufFile> parts) {
     check_same_model(whole, part);
     for (auto& [tensor, raw] : part.tensors) {
       const auto [it, added] = whole.tensors.emplace(tensor, std::move(raw));
-      if (!added) bad_model(name, "tensor " + tensor, "it here and in " + it->second.file, "it in one part");
+      if (!added)
+        bad_model(name, "tensor " + tensor, "it here and in " + it->second.file, "it in one part");
     }
   }
   if (whole.tensors.size() != n_tensors) {
     bad_model(whole.file.name, "split.tensors.count", std::to_string(n_tensors),
-              std::to_string(whole.tensors.size()) + ", as many as the " + std::to_string(count) + " parts hold");
+              std::to_string(whole.tensors.size()) + ", as many as the " + std::to_string(count) +
+                  " parts hold");
   }
   return whole;
 }
@@ -106,8 +110,8 @@ GgufParts open_gguf(const std::string& path) {
   std::vector<GgufFile> parts;
   for (uint64_t i = 0; i < count; ++i) {
     if (!file_exists(names[i])) {
-      throw Error(RIFFLE_IO, names[i] + ": not there, part " + std::to_string(i + 1) + " of " + std::to_string(count) +
-                                 " of a model in parts");
+      throw Error(RIFFLE_IO, names[i] + ": not there, part " + std::to_string(i + 1) + " of " +
+                                 std::to_string(count) + " of a model in parts");
     }
     out.files.push_back(MappedFile::open(names[i]));
     parts.push_back(parse_gguf(out.files.back()->view()));

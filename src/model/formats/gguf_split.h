@@ -1,6 +1,6 @@
-// GGUF files in parts, as gguf-split of ggml writes them: NAME-00001-of-00003.gguf and so on. The first part has the
-// metadata, each its number (split.no, from 0), how many there are (split.count) and how many tensors all of them hold
-// (split.tensors.count).
+// GGUF files in parts, as gguf-split of ggml writes them: NAME-00001-of-00003.gguf and so on. The
+// first part has the metadata, each its number (split.no, from 0), how many there are (split.count)
+// and how many tensors all of them hold (split.tensors.count).
 #pragma once
 #include <memory>
 #include <vector>
@@ -20,7 +20,8 @@ GgufParts open_gguf(const std::string& path);
 
 // 1: not split. Throws RIFFLE_BAD_MODEL.
 uint64_t split_count(const GgufFile& gguf);
-// The names of all parts, given the name of part `no`. Throws RIFFLE_BAD_MODEL if it is not such a name.
+// The names of all parts, given the name of part `no`. Throws RIFFLE_BAD_MODEL if it is not such a
+// name.
 std::vector<std::string> part_names(const std::string& path, uint64_t no, uint64_t count);
 // Parts in order, at least one, into one. Throws RIFFLE_BAD_MODEL.
 GgufFile join_parts(std::vector<GgufFile> parts);

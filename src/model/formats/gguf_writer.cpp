@@ -57,11 +57,13 @@ uint32_t gguf_type_of(DType type) {
   fail(RIFFLE_INTERNAL, "weight type %d has no number in GGUF", static_cast<int>(type));
 }
 
-GgufFileWriter::GgufFileWriter(std::string path, bool overwrite) : path_(std::move(path)), overwrite_(overwrite) {
+GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
+    : path_(std::move(path)), overwrite_(overwrite) {
   struct stat info;
   if (::stat(path_.c_str(), &info) == 0) {
     if (!S_ISREG(info.st_mode)) {
-      throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": found a " + (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
+      throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": found a " +
+                                           (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
                                            ", expected the name of a file to write");
     }
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
@@ -131,8 +133,9 @@ void GgufFileWriter::value(std::string_view name, const GgufValue& value) {
 void GgufFileWriter::tensor(std::string_view name, DType type, const std::vector<uint64_t>& shape) {
   uint64_t bytes = 0;
   if (!tensor_bytes(type, shape, &bytes)) {
-    fail(RIFFLE_INTERNAL, "%s: tensor %.*s of shape %s cannot be %s", path_.c_str(), static_cast<int>(name.size()),
-         name.data(), shape_text(shape).c_str(), dtype_info(type).name);
+    fail(RIFFLE_INTERNAL, "%s: tensor %.*s of shape %s cannot be %s", path_.c_str(),
+         static_cast<int>(name.size()), name.data(), shape_text(shape).c_str(),
+         dtype_info(type).name);
   }
   append_text(infos_, name);
   append<uint32_t>(infos_, static_cast<uint32_t>(shape.size()));
@@ -164,7 +167,8 @@ void GgufFileWriter::begin() {
 }
 
 void GgufFileWriter::write(const void* data, uint64_t bytes) {
-  while (current_ < sizes_.size() && bytes > 0 && in_tensor_ == sizes_[current_]) ++current_, in_tensor_ = 0;
+  while (current_ < sizes_.size() && bytes > 0 && in_tensor_ == sizes_[current_])
+    ++current_, in_tensor_ = 0;
   if (bytes == 0) return;
   if (current_ == sizes_.size() || bytes > sizes_[current_] - in_tensor_)
     fail(RIFFLE_INTERNAL, "%s: more bytes than tensor %zu has", path_.c_str(), current_);
@@ -197,8 +201,11 @@ void GgufFileWriter::write_all(const char* data, uint64_t bytes) {
 }
 
 void GgufFileWriter::finish() {
-  const bool whole = sizes_.empty() || (current_ == sizes_.size() - 1 && in_tensor_ == sizes_[current_]);
-  if (!whole) fail(RIFFLE_INTERNAL, "%s: only %zu of %zu tensors were written", path_.c_str(), current_, sizes_.size());
+  const bool whole =
+      sizes_.empty() || (current_ == sizes_.size() - 1 && in_tensor_ == sizes_[current_]);
+  if (!whole)
+    fail(RIFFLE_INTERNAL, "%s: only %zu of %zu tensors were written", path_.c_str(), current_,
+         sizes_.size());
   write_all(buffer_.data(), buffer_.size());
   if (::fsync(fd_) != 0 && errno != EINVAL) io_error(path_, "cannot write", errno);
   const int closed = ::close(fd_);
@@ -210,7 +217,8 @@ void GgufFileWriter::finish() {
   if (closed != 0) give_up("cannot write", errno);
   // A file that came to be meanwhile is not ours to replace.
   if (!overwrite_) {
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return;
+    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0)
+      return;
     if (errno == EEXIST) give_up("cannot rename to it", errno);
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("cannot rename to it", errno);

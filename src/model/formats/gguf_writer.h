@@ -1,5 +1,5 @@
-// Writing a GGUF v3 file (ggml docs/gguf.md) from its first byte to its last: metadata, then the list of tensors, then
-// their bytes in the order of the list. Nothing is kept but the header.
+// Writing a GGUF v3 file (ggml docs/gguf.md) from its first byte to its last: metadata, then the
+// list of tensors, then their bytes in the order of the list. Nothing is kept but the header.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,8 +13,9 @@ namespace riffle {
 
 class GgufFileWriter {
  public:
-  // Writes to PATH.part-PID, which finish() renames to path; without finish() that file goes away. overwrite: path may
-  // exist. Throws RIFFLE_IO; RIFFLE_BAD_ARGUMENT if path exists, or is no regular file.
+  // Writes to PATH.part-PID, which finish() renames to path; without finish() that file goes away.
+  // overwrite: path may exist. Throws RIFFLE_IO; RIFFLE_BAD_ARGUMENT if path exists, or is no
+  // regular file.
   GgufFileWriter(std::string path, bool overwrite);
   ~GgufFileWriter();
   GgufFileWriter(const GgufFileWriter&) = delete;
@@ -32,9 +33,11 @@ class GgufFileWriter {
   // shape: outermost first, as RawTensor has it.
   void tensor(std::string_view name, DType type, const std::vector<uint64_t>& shape);
 
-  // ---- then: writes the header and reserves the room that all of it takes, so that a full disk is known at once
+  // ---- then: writes the header and reserves the room that all of it takes, so that a full disk is
+  // known at once
   void begin();
-  // ---- then: the tensors' bytes, one after another, in pieces of any size that do not reach across tensors
+  // ---- then: the tensors' bytes, one after another, in pieces of any size that do not reach
+  // across tensors
   void write(const void* data, uint64_t bytes);
   // ---- last: throws RIFFLE_INTERNAL unless every byte was written.
   void finish();

@@ -27,8 +27,8 @@ const json* find(const json& object, const char* key) {
 
 // A file name and nothing else: an index must not reach outside its folder.
 bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
+  return !name.empty() && name.size() <= 255 && name.front() != '.' &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
 }  // namespace
@@ -37,7 +37,8 @@ ShardIndex parse_shard_index(const FileView& file) {
   const json root = parse_json_object(file);
   const json* map = find(root, "weight_map");
   if (!map || !map->is_object()) {
-    bad_model(file.name, "weight_map", map ? std::string("JSON of type ") + map->type_name() : "none", "an object");
+    bad_model(file.name, "weight_map",
+              map ? std::string("JSON of type ") + map->type_name() : "none", "an object");
   }
   if (map->size() > kMaxTensors) {
     bad_model(file.name, "weight_map", std::to_string(map->size()) + " tensors",
@@ -47,12 +48,14 @@ ShardIndex parse_shard_index(const FileView& file) {
   std::map<std::string, size_t> seen;
   for (const auto& [name, shard] : map->items()) {
     if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {
-      bad_model(file.name, "weight_map " + name, shard.dump().substr(0, 80), "the name of a file in the same folder");
+      bad_model(file.name, "weight_map " + name, shard.dump().substr(0, 80),
+                "the name of a file in the same folder");
     }
     seen.emplace(shard.get<std::string>(), 0);
   }
   if (seen.size() > kMaxShards) {
-    bad_model(file.name, "weight_map", std::to_string(seen.size()) + " files", "at most " + std::to_string(kMaxShards));
+    bad_model(file.name, "weight_map", std::to_string(seen.size()) + " files",
+              "at most " + std::to_string(kMaxShards));
   }
   for (auto& [shard, i] : seen) {
     i = index.shards.size();
@@ -70,13 +73,15 @@ namespace {
 std::string pick_template(const FileView& file, const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) {
-    bad_model(file.name, "chat_template", std::string("JSON of type ") + value.type_name(), "a string or an array");
+    bad_model(file.name, "chat_template", std::string("JSON of type ") + value.type_name(),
+              "a string or an array");
   }
   for (const json& entry : value) {
     const json* name = entry.is_object() ? find(entry, "name") : nullptr;
     const json* text = entry.is_object() ? find(entry, "template") : nullptr;
     if (!name || !name->is_string() || !text || !text->is_string()) {
-      bad_model(file.name, "chat_template", entry.dump().substr(0, 80), "objects with strings name and template");
+      bad_model(file.name, "chat_template", entry.dump().substr(0, 80),
+                "objects with strings name and template");
     }
     if (*name == "default") return text->get<std::string>();
   }
@@ -94,16 +99,19 @@ std::string token_text(const json* token) {
 TokenizerConfig parse_tokenizer_config(const FileView& file) {
   const json root = parse_json_object(file);
   TokenizerConfig out;
-  if (const json* value = find(root, "chat_template")) out.chat_template = pick_template(file, *value);
+  if (const json* value = find(root, "chat_template"))
+    out.chat_template = pick_template(file, *value);
   out.bos_token = token_text(find(root, "bos_token"));
   out.eos_token = token_text(find(root, "eos_token"));
   out.pad_token = token_text(find(root, "pad_token"));
   if (const json* add_bos = find(root, "add_bos_token")) {
-    if (!add_bos->is_boolean()) bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
+    if (!add_bos->is_boolean())
+      bad_model(file.name, "add_bos_token", add_bos->dump().substr(0, 80), "true or false");
     out.add_bos = add_bos->get<bool>();
   }
   if (const json* added = find(root, "added_tokens_decoder")) {
-    if (!added->is_object()) bad_model(file.name, "added_tokens_decoder", added->type_name(), "an object");
+    if (!added->is_object())
+      bad_model(file.name, "added_tokens_decoder", added->type_name(), "an object");
     for (const auto& [key, token] : added->items()) {
       uint64_t id = 0;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -126,10 +134,14 @@ void read_shards(const std::string& folder, Model& model, TensorTable& table) {
   const std::string index_path = folder + "/model.safetensors.index.json";
   if (file_exists(folder + "/model.safetensors")) return read("model.safetensors");
   if (!file_exists(index_path)) {
-    for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
+    for (const char* name :
+         {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
       if (file_exists(folder + "/" + name)) unsupported(folder, "weights", name, "*.safetensors");
     }
-    throw Error(RIFFLE_IO, folder + ": found neither model.safetensors nor model.safetensors.index.json, expected one");
+    throw Error(
+        RIFFLE_IO,
+        folder +
+            ": found neither model.safetensors nor model.safetensors.index.json, expected one");
   }
   const auto index_file = MappedFile::open(index_path);
   const ShardIndex index = parse_shard_index(index_file->view());
@@ -138,7 +150,8 @@ void read_shards(const std::string& folder, Model& model, TensorTable& table) {
     const auto it = table.find(name);
     const std::string path = folder + "/" + index.shards[i];
     if (it == table.end() || it->second.file != path) {
-      bad_model(index_path, "weight_map " + name, it == table.end() ? "no such tensor" : "it in " + it->second.file,
+      bad_model(index_path, "weight_map " + name,
+                it == table.end() ? "no such tensor" : "it in " + it->second.file,
                 "it in " + index.shards[i]);
     }
   }

@@ -11,10 +11,12 @@
 
 namespace riffle {
 
-// Everything but the tokenizer. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_ABORTED.
+// Everything but the tokenizer. Throws RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED,
+// RIFFLE_ABORTED.
 std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgress& progress);
 
-// The names of the shards in a model.safetensors.index.json, sorted, and which shard holds which tensor.
+// The names of the shards in a model.safetensors.index.json, sorted, and which shard holds which
+// tensor.
 struct ShardIndex {
   std::vector<std::string> shards;
   std::vector<std::pair<std::string, size_t>> tensors;  // name, index in shards

@@ -22,7 +22,8 @@ nlohmann::json parse_json_object(const FileView& file, std::string_view text, co
       case json::parse_event_t::object_start:
       case json::parse_event_t::array_start:
         if (keys.size() == kMaxDepth) {
-          bad_model(file.name, field, "JSON nested deeper", std::to_string(kMaxDepth) + " levels at most");
+          bad_model(file.name, field, "JSON nested deeper",
+                    std::to_string(kMaxDepth) + " levels at most");
         }
         keys.emplace_back();
         ++n_values;
@@ -47,10 +48,13 @@ nlohmann::json parse_json_object(const FileView& file, std::string_view text, co
   } catch (const json::exception& e) {
     bad_model(file.name, field, e.what(), "JSON");
   }
-  if (!out.is_object()) bad_model(file.name, field, std::string("JSON of type ") + out.type_name(), "an object");
+  if (!out.is_object())
+    bad_model(file.name, field, std::string("JSON of type ") + out.type_name(), "an object");
   return out;
 }
 
-nlohmann::json parse_json_object(const FileView& file) { return parse_json_object(file, file.text(), "file"); }
+nlohmann::json parse_json_object(const FileView& file) {
+  return parse_json_object(file, file.text(), "file");
+}
 
 }  // namespace riffle

@@ -1,4 +1,5 @@
-// JSON from hostile files: nesting and number of values are capped, keys given twice and broken text are errors.
+// JSON from hostile files: nesting and number of values are capped, keys given twice and broken
+// text are errors.
 #pragma once
 #include <nlohmann/json.hpp>
 

@@ -34,7 +34,8 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   struct stat info;
   if (::fstat(file.fd, &info) != 0) io_error(path, "cannot read its size", errno);
   if (!S_ISREG(info.st_mode)) {
-    throw Error(RIFFLE_IO, path + ": found a " + (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
+    throw Error(RIFFLE_IO, path + ": found a " +
+                               (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
                                ", expected a regular file");
   }
   if (info.st_size == 0) bad_model(path, "file", "0 bytes", "a model file");
@@ -55,7 +56,8 @@ MappedFile::~MappedFile() {
 
 void MappedFile::drop(const void* data, uint64_t bytes) const {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto at = reinterpret_cast<uintptr_t>(data), first = reinterpret_cast<uintptr_t>(view_.data);
+  const auto at = reinterpret_cast<uintptr_t>(data),
+             first = reinterpret_cast<uintptr_t>(view_.data);
   if (at < first || !inside(at - first, bytes, view_.size)) return;
   // Whole pages only: what shares a page with the neighbours stays.
   const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;

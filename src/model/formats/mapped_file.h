@@ -1,5 +1,5 @@
-// A whole file mapped read-only. If another program cuts the file while it is mapped, reading what is gone raises
-// SIGBUS: no check made at load can prevent that.
+// A whole file mapped read-only. If another program cuts the file while it is mapped, reading what
+// is gone raises SIGBUS: no check made at load can prevent that.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,7 +17,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   const FileView& view() const { return view_; }
-  // Lets go of the memory that these bytes take in this process, if they are this file's; reading them fetches them anew.
+  // Lets go of the memory that these bytes take in this process, if they are this file's; reading
+  // them fetches them anew.
   void drop(const void* data, uint64_t bytes) const;
   // Whether path names this file, under any name.
   bool is_same_file(const std::string& path) const;

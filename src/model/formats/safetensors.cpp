@@ -48,14 +48,16 @@ struct Entry {
   uint64_t begin = 0, end = 0;  // from the beginning of the data
 };
 
-const json& member(const FileView& file, const json& object, const std::string& field, const char* key) {
+const json& member(const FileView& file, const json& object, const std::string& field,
+                   const char* key) {
   const auto it = object.find(key);
   if (it == object.end()) bad_model(file.name, field + " " + key, "none", "a value");
   return *it;
 }
 
 uint64_t whole_number(const FileView& file, const json& value, const std::string& field) {
-  if (!value.is_number_unsigned()) bad_model(file.name, field, value.dump().substr(0, 80), "a whole number from 0");
+  if (!value.is_number_unsigned())
+    bad_model(file.name, field, value.dump().substr(0, 80), "a whole number from 0");
   return value.get<uint64_t>();
 }
 
@@ -63,7 +65,8 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
   Entry entry;
   entry.name = name;
   const std::string field = "tensor " + printable(name);
-  if (!object.is_object()) bad_model(file.name, field, std::string("JSON of type ") + object.type_name(), "an object");
+  if (!object.is_object())
+    bad_model(file.name, field, std::string("JSON of type ") + object.type_name(), "an object");
 
   const json& dtype = member(file, object, field, "dtype");
   const TypeInfo* type = nullptr;
@@ -71,25 +74,29 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
     if (dtype.is_string() && dtype.get_ref<const std::string&>() == t.name) type = &t;
   }
   if (!type)
-    bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80), "a type of safetensors, such as \"BF16\"");
+    bad_model(file.name, field + " dtype", dtype.dump().substr(0, 80),
+              "a type of safetensors, such as \"BF16\"");
   entry.raw.file = file.name;
   entry.raw.type_name = type->name;
   if (type->dtype >= 0) entry.raw.type = static_cast<DType>(type->dtype);
 
   const json& shape = member(file, object, field, "shape");
   if (!shape.is_array() || shape.size() > kMaxDims) {
-    bad_model(file.name, field + " shape", shape.is_array() ? std::to_string(shape.size()) + " dimensions" : "no array",
+    bad_model(file.name, field + " shape",
+              shape.is_array() ? std::to_string(shape.size()) + " dimensions" : "no array",
               "an array of at most 8");
   }
   uint64_t bits = type->bits;
   for (const json& n : shape) {
     entry.raw.shape.push_back(whole_number(file, n, field + " shape"));
-    if (entry.raw.shape.back() == 0) bad_model(file.name, field + " shape", "a dimension of 0", "1 or more");
+    if (entry.raw.shape.back() == 0)
+      bad_model(file.name, field + " shape", "a dimension of 0", "1 or more");
     if (!checked_mul(bits, entry.raw.shape.back(), &bits)) {
       bad_model(file.name, field + " shape", "more than 2^64 bits", "a tensor that fits the file");
     }
   }
-  if (bits % 8 != 0) bad_model(file.name, field + " shape", std::to_string(bits) + " bits", "whole bytes");
+  if (bits % 8 != 0)
+    bad_model(file.name, field + " shape", std::to_string(bits) + " bits", "whole bytes");
   entry.raw.bytes = bits / 8;
 
   const json& offsets = member(file, object, field, "data_offsets");
@@ -101,7 +108,8 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
   if (entry.begin > entry.end || entry.end - entry.begin != entry.raw.bytes) {
     bad_model(file.name, field + " data_offsets",
               "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]",
-              std::to_string(entry.raw.bytes) + " bytes for " + type->name + " " + shape_text(entry.raw.shape));
+              std::to_string(entry.raw.bytes) + " bytes for " + type->name + " " +
+                  shape_text(entry.raw.shape));
   }
   return entry;
 }
@@ -109,10 +117,12 @@ Entry read_entry(const FileView& file, const std::string& name, const json& obje
 }  // namespace
 
 void parse_safetensors(const FileView& file, TensorTable& table) {
-  if (file.size < 8) bad_model(file.name, "file size", std::to_string(file.size) + " bytes", "8 or more");
+  if (file.size < 8)
+    bad_model(file.name, "file size", std::to_string(file.size) + " bytes", "8 or more");
   const auto header_bytes = load_unaligned<uint64_t>(file.data);
   if (header_bytes > kMaxHeaderBytes) {
-    bad_model(file.name, "header length", std::to_string(header_bytes), "at most " + std::to_string(kMaxHeaderBytes));
+    bad_model(file.name, "header length", std::to_string(header_bytes),
+              "at most " + std::to_string(kMaxHeaderBytes));
   }
   if (!inside(8, header_bytes, file.size)) {
     bad_model(file.name, "header length", std::to_string(header_bytes),
@@ -130,21 +140,27 @@ void parse_safetensors(const FileView& file, TensorTable& table) {
   for (const auto& [name, object] : header.items()) {
     if (name != "__metadata__") entries.push_back(read_entry(file, name, object));
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
   uint64_t taken = 0;
   for (Entry& entry : entries) {
     const std::string field = "tensor " + printable(entry.name) + " data_offsets";
-    const std::string found = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+    const std::string found =
+        "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
     if (!inside(entry.begin, entry.raw.bytes, data_bytes)) {
-      bad_model(file.name, field, found, "both inside the " + std::to_string(data_bytes) + " bytes of data");
+      bad_model(file.name, field, found,
+                "both inside the " + std::to_string(data_bytes) + " bytes of data");
     }
     if (entry.begin != taken) {
-      bad_model(file.name, field, found, "to begin at " + std::to_string(taken) + ", where the tensor before ends");
+      bad_model(file.name, field, found,
+                "to begin at " + std::to_string(taken) + ", where the tensor before ends");
     }
     taken = entry.end;
     entry.raw.data = data + entry.begin;
     const auto [it, is_new] = table.emplace(entry.name, std::move(entry.raw));
-    if (!is_new) bad_model(file.name, "tensor " + entry.name, "a name that is in " + it->second.file + " too", "once");
+    if (!is_new)
+      bad_model(file.name, "tensor " + entry.name, "a name that is in " + it->second.file + " too",
+                "once");
   }
   if (taken != data_bytes) {
     bad_model(file.name, "file size", std::to_string(data_bytes) + " bytes of data",

@@ -37,17 +37,20 @@ void q8_0(const float* x, uint8_t* b) {
   }
 }
 
-// Value j in the low half of byte j, value j+16 in the high one; for 5 bits the high ones are a word of 32.
+// Value j in the low half of byte j, value j+16 in the high one; for 5 bits the high ones are a
+// word of 32.
 void put_codes(const uint8_t* code, bool five, uint8_t* b) {
   if (five) {
     std::memset(b, 0, 4);
     for (int j = 0; j < 32; ++j) b[j / 8] |= static_cast<uint8_t>(code[j] >> 4 << j % 8);
     b += 4;
   }
-  for (int j = 0; j < 16; ++j) b[j] = static_cast<uint8_t>((code[j] & 15) | (code[j + 16] & 15) << 4);
+  for (int j = 0; j < 16; ++j)
+    b[j] = static_cast<uint8_t>((code[j] & 15) | (code[j + 16] & 15) << 4);
 }
 
-// Q4_0, Q5_0: the value of largest magnitude (the first of them) becomes the lowest code, which stands for -half.
+// Q4_0, Q5_0: the value of largest magnitude (the first of them) becomes the lowest code, which
+// stands for -half.
 void q_symmetric(const float* x, bool five, uint8_t* b) {
   const int half = five ? 16 : 8;
   float most = x[0];
@@ -95,7 +98,8 @@ F4 most(F4 a, F4 b) { return a < b ? b : a; }
 // Nearest integer, ties to even, for |v| < 2^22.
 F4 nearest(F4 v) { return v + 0x1.8p23f - 0x1.8p23f; }
 
-// Codes of n values for given scale and offset: nearest integers to (x - offset) inverse in [low, high].
+// Codes of n values for given scale and offset: nearest integers to (x - offset) inverse in [low,
+// high].
 struct Grid {
   float inverse, offset, low, high;
   F4 code(F4 x) const {
@@ -122,14 +126,17 @@ struct Fit {
   float scale, offset, error;
 };
 
-// The best scale and offset for the codes that a grid gives. with_offset: an offset <= 0, else none.
+// The best scale and offset for the codes that a grid gives. with_offset: an offset <= 0, else
+// none.
 Fit fit(const float* x, const float* w, int n, const Grid& grid, bool with_offset) {
   F4 sw = {}, sx = {}, sq = {}, sqq = {}, sqx = {}, sxx = {};
   for (int j = 0; j < n; j += 4) {
-    const F4 v = load(x + j), weight = load(w + j), q = grid.code(v), wq = weight * q, wx = weight * v;
+    const F4 v = load(x + j), weight = load(w + j), q = grid.code(v), wq = weight * q,
+             wx = weight * v;
     sw += weight, sx += wx, sq += wq, sqq += wq * q, sqx += wq * v, sxx += wx * v;
   }
-  const double w1 = sum(sw), x1 = sum(sx), q1 = sum(sq), qq = sum(sqq), qx = sum(sqx), xx = sum(sxx);
+  const double w1 = sum(sw), x1 = sum(sx), q1 = sum(sq), qq = sum(sqq), qx = sum(sqx),
+               xx = sum(sxx);
   double scale = qq > 0 ? qx / qq : 0, offset = 0;
   if (with_offset) {
     const double det = w1 * qq - q1 * q1;
@@ -146,8 +153,8 @@ Fit fit(const float* x, const float* w, int n, const Grid& grid, bool with_offse
     }
     if (!(scale >= 0)) scale = 0;
   }
-  const double error =
-      xx + scale * scale * qq + offset * offset * w1 + 2 * (scale * offset * q1 - scale * qx - offset * x1);
+  const double error = xx + scale * scale * qq + offset * offset * w1 +
+                       2 * (scale * offset * q1 - scale * qx - offset * x1);
   return {static_cast<float>(scale), static_cast<float>(offset), static_cast<float>(error)};
 }
 
@@ -155,8 +162,8 @@ void take_better(Fit* best, const Fit& other) {
   if (other.error < best->error) *best = other;
 }
 
-// Scale and minimum of 32 values for codes 0..top: grids about the one that spans the values, each with the best scale
-// for its codes; the codes of the best one once more.
+// Scale and minimum of 32 values for codes 0..top: grids about the one that spans the values, each
+// with the best scale for its codes; the codes of the best one once more.
 Fit search_range(const float* x, const float* w, float top) {
   const auto [first, last] = std::minmax_element(x, x + 32);
   const float low = std::min(*first, 0.0f), high = *last;
@@ -166,7 +173,8 @@ Fit search_range(const float* x, const float* w, float top) {
     const float steps = top + 0.15f * static_cast<float>(i);
     take_better(&best, fit(x, w, 32, {steps / (high - low), low, 0, top}, true));
   }
-  for (int i = 0; i < 2; ++i) take_better(&best, fit(x, w, 32, grid_of(best.scale, best.offset, 0, top), true));
+  for (int i = 0; i < 2; ++i)
+    take_better(&best, fit(x, w, 32, grid_of(best.scale, best.offset, 0, top), true));
   return best;
 }
 
@@ -180,9 +188,11 @@ Fit search_symmetric(const float* x, const float* w) {
   for (int i = -8; i <= 8; ++i)
     for (int side = -1; side <= 1; side += 2) {
       const float steps = 31.5f + 0.5f * static_cast<float>(-side) + 0.15f * static_cast<float>(i);
-      take_better(&best, fit(x, w, 16, {static_cast<float>(side) * steps / most, 0, -32, 31}, false));
+      take_better(&best,
+                  fit(x, w, 16, {static_cast<float>(side) * steps / most, 0, -32, 31}, false));
     }
-  for (int i = 0; i < 2; ++i) take_better(&best, fit(x, w, 16, grid_of(best.scale, 0, -32, 31), false));
+  for (int i = 0; i < 2; ++i)
+    take_better(&best, fit(x, w, 16, grid_of(best.scale, 0, -32, 31), false));
   return best;
 }
 
@@ -201,7 +211,8 @@ struct Scales {
   float error = INFINITY;
 };
 
-// The nearest f16; among its few subnormal ones the next larger in magnitude, so that no group lacks range.
+// The nearest f16; among its few subnormal ones the next larger in magnitude, so that no group
+// lacks range.
 float as_f16(float v) {
   uint16_t h = f32_to_f16(v);
   if (std::fabs(v) < 0x1p-14f && std::fabs(f16_to_f32(h)) < std::fabs(v)) ++h;
@@ -216,10 +227,10 @@ struct Kind {
   int size() const { return 256 / groups; }
 };
 
-// For given d and dmin: the integer scale and minimum of each group, begun at those of fits (wanted values) and moved
-// while that helps.
-void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales, const float* mins,
-                     Scales* s) {
+// For given d and dmin: the integer scale and minimum of each group, begun at those of fits (wanted
+// values) and moved while that helps.
+void choose_integers(const Kind& kind, const float* x, const float* w, const float* scales,
+                     const float* mins, Scales* s) {
   s->error = 0;
   for (int g = 0; g < kind.groups; ++g) {
     const float* xg = x + g * kind.size();
@@ -229,14 +240,15 @@ void choose_integers(const Kind& kind, const float* x, const float* w, const flo
       return error_of(xg, wg, kind.size(), grid_of(a, b, kind.low, kind.high), a);
     };
     const auto whole = [](float v, float unit, int low, int high) {
-      return unit != 0
-                 ? static_cast<int>(std::clamp(std::round(v / unit), static_cast<float>(low), static_cast<float>(high)))
-                 : 0;
+      return unit != 0 ? static_cast<int>(std::clamp(std::round(v / unit), static_cast<float>(low),
+                                                     static_cast<float>(high)))
+                       : 0;
     };
     const int scale = whole(scales[g], s->d, kind.scale_low, kind.scale_high),
               min = whole(mins[g], s->dmin, 0, kind.min_high);
     float best = INFINITY;
-    for (int i = std::max(scale - 1, kind.scale_low); i <= std::min(scale + 1, kind.scale_high); ++i)
+    for (int i = std::max(scale - 1, kind.scale_low); i <= std::min(scale + 1, kind.scale_high);
+         ++i)
       for (int k = std::max(min - 1, 0); k <= std::min(min + 1, kind.min_high); ++k)
         if (const float e = error(i, k); e < best) best = e, s->scale[g] = i, s->min[g] = k;
     s->error += best;
@@ -244,7 +256,8 @@ void choose_integers(const Kind& kind, const float* x, const float* w, const flo
 }
 
 // Best d and dmin for the codes that s gives.
-void refit(const Kind& kind, const float* x, const float* w, const Scales& s, float* d, float* dmin) {
+void refit(const Kind& kind, const float* x, const float* w, const Scales& s, float* d,
+           float* dmin) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // x ~ d a + dmin b
   for (int g = 0; g < kind.groups; ++g) {
     const float scale = static_cast<float>(s.scale[g]), min = static_cast<float>(s.min[g]);
@@ -252,9 +265,11 @@ void refit(const Kind& kind, const float* x, const float* w, const Scales& s, fl
     F4 waa = {}, wa = {}, wax = {}, w1 = {}, wx = {};
     for (int j = g * kind.size(); j < (g + 1) * kind.size(); j += 4) {
       const F4 v = load(x + j), weight = load(w + j), a = scale * grid.code(v);
-      waa += weight * a * a, wa += weight * a, wax += weight * a * v, w1 += weight, wx += weight * v;
+      waa += weight * a * a, wa += weight * a, wax += weight * a * v, w1 += weight,
+          wx += weight * v;
     }
-    aa += sum(waa), ab -= min * sum(wa), bb += min * min * sum(w1), ax += sum(wax), bx -= min * sum(wx);
+    aa += sum(waa), ab -= min * sum(wa), bb += min * min * sum(w1), ax += sum(wax),
+        bx -= min * sum(wx);
   }
   const double det = aa * bb - ab * ab;
   if (kind.min_high > 0 && det > 1e-6 * aa * bb) {
@@ -294,8 +309,8 @@ Scales search(const Kind& kind, const float* x, const float* w) {
 
 void codes_of(const Kind& kind, const float* x, const Scales& s, uint8_t* code) {
   for (int g = 0; g < kind.groups; ++g) {
-    const Grid grid =
-        grid_of(s.d * static_cast<float>(s.scale[g]), -s.dmin * static_cast<float>(s.min[g]), kind.low, kind.high);
+    const Grid grid = grid_of(s.d * static_cast<float>(s.scale[g]),
+                              -s.dmin * static_cast<float>(s.min[g]), kind.low, kind.high);
     for (int j = g * kind.size(); j < (g + 1) * kind.size(); j += 4) {
       const F4 q = grid.code(load(x + j));
       for (int i = 0; i < 4; ++i)
@@ -352,7 +367,8 @@ void quantise_block(DType type, const float* x, uint8_t* b) {
     case DType::F32: std::memcpy(b, x, 4); return;
     case DType::F16: put_f16(b, *x); return;
     case DType::BF16: {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, *x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+      const uint32_t bits = __builtin_bit_cast(uint32_t, *x),
+                     rounded = bits + 0x7fff + (bits >> 16 & 1);
       if ((rounded & 0x7f800000) == 0x7f800000) throw TooLarge();
       const uint16_t h = static_cast<uint16_t>(rounded >> 16);
       std::memcpy(b, &h, 2);
@@ -371,35 +387,39 @@ void quantise_block(DType type, const float* x, uint8_t* b) {
 
 }  // namespace
 
-void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void* out, const char* name) {
+void quantise_rows(DType type, const float* x, int64_t rows, int64_t cols, void* out,
+                   const char* name) {
   const DTypeInfo& info = dtype_info(type);
   if (cols % info.block_values != 0)
-    fail(RIFFLE_BAD_ARGUMENT, "%s: rows of %lld values are not whole blocks of %d, as %s needs", name,
-         static_cast<long long>(cols), info.block_values, info.name);
+    fail(RIFFLE_BAD_ARGUMENT, "%s: rows of %lld values are not whole blocks of %d, as %s needs",
+         name, static_cast<long long>(cols), info.block_values, info.name);
   uint8_t* b = static_cast<uint8_t*>(out);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < cols; j += info.block_values, b += info.block_bytes) {
       const float* v = x + r * cols + j;
       for (int i = 0; i < info.block_values; ++i)
         if (!std::isfinite(v[i]))
-          fail(RIFFLE_BAD_MODEL, "%s: value %g in row %lld, column %lld cannot be written as %s", name,
-               static_cast<double>(v[i]), static_cast<long long>(r), static_cast<long long>(j + i), info.name);
+          fail(RIFFLE_BAD_MODEL, "%s: value %g in row %lld, column %lld cannot be written as %s",
+               name, static_cast<double>(v[i]), static_cast<long long>(r),
+               static_cast<long long>(j + i), info.name);
       try {
         quantise_block(type, v, b);
       } catch (const TooLarge&) {
-        fail(RIFFLE_BAD_MODEL, "%s: values in row %lld from column %lld on are too large for %s", name,
-             static_cast<long long>(r), static_cast<long long>(j), info.name);
+        fail(RIFFLE_BAD_MODEL, "%s: values in row %lld from column %lld on are too large for %s",
+             name, static_cast<long long>(r), static_cast<long long>(j), info.name);
       }
     }
 }
 
-void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols, void* out,
-                   const char* name) {
+void quantise_rows(ThreadPool& threads, DType type, const float* x, int64_t rows, int64_t cols,
+                   void* out, const char* name) {
   // Small enough pieces to even out the threads, whole rows each.
-  const int64_t step = std::max<int64_t>(1, rows / (8 * threads.size())), bytes = row_bytes(type, cols);
+  const int64_t step = std::max<int64_t>(1, rows / (8 * threads.size())),
+                bytes = row_bytes(type, cols);
   threads.parallel_for((rows + step - 1) / step, [&](int64_t i, int) {
     const int64_t r = i * step;
-    quantise_rows(type, x + r * cols, std::min(step, rows - r), cols, static_cast<uint8_t*>(out) + r * bytes, name);
+    quantise_rows(type, x + r * cols, std::min(step, rows - r), cols,
+                  static_cast<uint8_t*>(out) + r * bytes, name);
   });
 }
 

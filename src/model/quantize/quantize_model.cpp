@@ -6,15 +6,15 @@
 #include <functional>
 #include <thread>
 
+#include "kernels/common/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
 #include "model/formats/gguf_metadata.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
-#include "model/load_model.h"
 #include "model/formats/mapped_file.h"
+#include "model/load_model.h"
 #include "model/quantize/quantize.h"
 #include "model/text/sentencepiece_model.h"
-#include "kernels/common/synthetic.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
@@ -26,7 +26,9 @@ namespace {
 constexpr int64_t kBatchValues = 8 << 20;  // a batch's results are held in memory
 constexpr int64_t kItemValues = 64 << 10;  // of one item of the thread pool
 
-int threads_or_all(int n) { return n > 0 ? n : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+int threads_or_all(int n) {
+  return n > 0 ? n : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 // Bytes of converted rows, in order.
 using Sink = std::function<void(const void* data, uint64_t bytes)>;
@@ -43,8 +45,10 @@ class Converter {
     // Whole heads, so that a batch's rows come from the same rows of the source.
     const int64_t unit = std::max<int64_t>(head_dim, 1);
     const int64_t batch = std::max<int64_t>(1, kBatchValues / (from.cols * unit)) * unit;
-    const int64_t item_rows = std::max<int64_t>(1, kItemValues / from.cols), row_out = row_bytes(type, from.cols);
-    if (out_.size() < static_cast<size_t>(batch * row_out)) out_.resize(static_cast<size_t>(batch * row_out));
+    const int64_t item_rows = std::max<int64_t>(1, kItemValues / from.cols),
+                  row_out = row_bytes(type, from.cols);
+    if (out_.size() < static_cast<size_t>(batch * row_out))
+      out_.resize(static_cast<size_t>(batch * row_out));
     scratch_.resize(static_cast<size_t>(threads_.size()));
     for (auto& s : scratch_) s.resize(static_cast<size_t>(2 * from.cols));
     for (int64_t first = 0; first < from.rows; first += batch) {
@@ -55,15 +59,20 @@ class Converter {
           const int64_t source = source_row(first + r, head_dim);
           std::byte* to = out_.data() + r * row_out;
           if (same)
-            std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out, static_cast<size_t>(row_out));
-          else row(t, source, type, to, scratch_[static_cast<size_t>(thread)], &errors_[static_cast<size_t>(item)]);
+            std::memcpy(to, static_cast<const std::byte*>(from.data) + source * row_out,
+                        static_cast<size_t>(row_out));
+          else
+            row(t, source, type, to, scratch_[static_cast<size_t>(thread)],
+                &errors_[static_cast<size_t>(item)]);
         }
       });
       // In the order of the items, so that the sums do not depend on the threads.
       for (const Error2& e : errors_) sums.error += e.error, sums.norm += e.norm;
       sink(out_.data(), static_cast<uint64_t>(n * row_out));
       const int64_t row_in = row_bytes(from.type, from.cols);
-      if (from.data) drop(static_cast<const std::byte*>(from.data) + first * row_in, static_cast<uint64_t>(n * row_in));
+      if (from.data)
+        drop(static_cast<const std::byte*>(from.data) + first * row_in,
+             static_cast<uint64_t>(n * row_in));
       advance(static_cast<double>(n * row_in));
     }
   }
@@ -72,7 +81,8 @@ class Converter {
   void vector(const NamedTensor& t, int64_t head_dim, const Sink& sink) {
     std::vector<float> values(static_cast<size_t>(t.tensor->cols));
     const auto* from = static_cast<const float*>(t.tensor->data);
-    for (int64_t i = 0; i < t.tensor->cols; ++i) values[static_cast<size_t>(i)] = from[source_row(i, head_dim)];
+    for (int64_t i = 0; i < t.tensor->cols; ++i)
+      values[static_cast<size_t>(i)] = from[source_row(i, head_dim)];
     sink(values.data(), values.size() * sizeof(float));
     advance(static_cast<double>(t.tensor->bytes()));
   }
@@ -90,8 +100,8 @@ class Converter {
     return r - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
   }
 
-  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to, std::vector<float>& scratch,
-                  Error2* e) {
+  static void row(const NamedTensor& t, int64_t source, DType type, std::byte* to,
+                  std::vector<float>& scratch, Error2* e) {
     const int64_t cols = t.tensor->cols;
     float *x = scratch.data(), *back = x + cols;
     rows_of(*t.tensor, source, 1, x);
@@ -110,7 +120,8 @@ class Converter {
 
   void advance(double bytes) {
     done_ += bytes;
-    if (progress_ && !progress_(done_, total_)) throw Error(RIFFLE_ABORTED, "converting the weights was cancelled");
+    if (progress_ && !progress_(done_, total_))
+      throw Error(RIFFLE_ABORTED, "converting the weights was cancelled");
   }
 
   Model& model_;
@@ -136,15 +147,17 @@ void write_vocabulary(GgufFileWriter& out, const std::string& folder, const Mode
   };
   require(pieces.bpe, "model_type", "a unigram model", "BPE, to write it as GGUF");
   require(pieces.escape_whitespaces, "escape_whitespaces", "false", "true, to write it as GGUF");
-  require(!pieces.remove_extra_whitespaces, "remove_extra_whitespaces", "true", "false, to write it as GGUF");
-  require(!pieces.treat_whitespace_as_suffix, "treat_whitespace_as_suffix", "true", "false, to write it as GGUF");
+  require(!pieces.remove_extra_whitespaces, "remove_extra_whitespaces", "true",
+          "false, to write it as GGUF");
+  require(!pieces.treat_whitespace_as_suffix, "treat_whitespace_as_suffix", "true",
+          "false, to write it as GGUF");
   // Tokens that were added to the vocabulary after training.
   if (vocab.bpe) {
     for (size_t id = pieces.pieces.size(); id < vocab.bpe->pieces.size(); ++id)
       pieces.pieces.push_back(vocab.bpe->pieces[id]);
   }
-  write_pieces(out, std::move(pieces.pieces), pieces.add_dummy_prefix, vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos,
-               model.config);
+  write_pieces(out, std::move(pieces.pieces), pieces.add_dummy_prefix,
+               vocab.bpe ? vocab.bpe->add_bos : vocab.add_bos, model.config);
 }
 
 void copy_metadata(GgufFileWriter& out, const GgufFile& gguf) {
@@ -167,10 +180,12 @@ void rows_of(const Tensor& t, int64_t first, int64_t n, float* out) {
   }
   const int64_t bytes = row_bytes(t.type, t.cols);
   for (int64_t r = 0; r < n; ++r)
-    cpu::dequant_blocks(t.type, static_cast<const uint8_t*>(t.data) + (first + r) * bytes, t.cols, out + r * t.cols);
+    cpu::dequant_blocks(t.type, static_cast<const uint8_t*>(t.data) + (first + r) * bytes, t.cols,
+                        out + r * t.cols);
 }
 
-void quantize_weights(Model& model, const WeightMix& mix, int n_threads, const LoadProgress& progress) {
+void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
+                      const LoadProgress& progress) {
   struct Job {
     NamedTensor tensor;
     DType type;
@@ -219,8 +234,10 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
     types.push_back(type_in_mix(mix, t, c, &fallback));
     fallbacks.n_fallback += fallback;
     total += static_cast<double>(t.tensor->bytes());
-    const auto rows = static_cast<uint64_t>(t.tensor->rows), cols = static_cast<uint64_t>(t.tensor->cols);
-    out.tensor(t.name, types.back(), t.role == NamedTensor::VECTOR ? std::vector{cols} : std::vector{rows, cols});
+    const auto rows = static_cast<uint64_t>(t.tensor->rows),
+               cols = static_cast<uint64_t>(t.tensor->cols);
+    out.tensor(t.name, types.back(),
+               t.role == NamedTensor::VECTOR ? std::vector{cols} : std::vector{rows, cols});
   }
   out.begin();
   out.write(factors.data(), factors.size() * sizeof(float));
@@ -237,8 +254,8 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
   return converter.sums;
 }
 
-QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix, int n_threads,
-                            bool overwrite, const LoadProgress& progress) {
+QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix,
+                            int n_threads, bool overwrite, const LoadProgress& progress) {
   if (out.find('\0') != std::string::npos)
     throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
   const auto model = load_model(in, {});

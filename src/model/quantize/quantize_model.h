@@ -19,12 +19,14 @@ struct ConversionSums {
 // Rows [first, first + n) as f32, of a synthetic tensor too. out[n][cols]
 void rows_of(const Tensor& tensor, int64_t first, int64_t n, float* out);
 
-// Converts the matrices that take more bits a weight than mix gives them, into model.generated; what they were mapped
-// from is dropped as it is read. progress: of the source's bytes. On an error the model must not be used.
-void quantize_weights(Model& model, const WeightMix& mix, int n_threads, const LoadProgress& progress);
+// Converts the matrices that take more bits a weight than mix gives them, into model.generated;
+// what they were mapped from is dropped as it is read. progress: of the source's bytes. On an error
+// the model must not be used.
+void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
+                      const LoadProgress& progress);
 
-// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is written here). Rows of q
-// and k are put in GGUF's order if the model has the other.
+// Writes tensors and their bytes to a file whose metadata is there (general.file_type too is
+// written here). Rows of q and k are put in GGUF's order if the model has the other.
 ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
                              const LoadProgress& progress);
 
@@ -33,7 +35,7 @@ struct QuantizedFile {
   uint64_t n_params = 0, weight_bytes_in = 0, weight_bytes_out = 0, file_bytes = 0;
 };
 // riffle_quantize.
-QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix, int n_threads,
-                            bool overwrite, const LoadProgress& progress);
+QuantizedFile quantize_file(const std::string& in, const std::string& out, const WeightMix& mix,
+                            int n_threads, bool overwrite, const LoadProgress& progress);
 
 }  // namespace riffle

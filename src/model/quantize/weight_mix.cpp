@@ -12,10 +12,12 @@ namespace riffle {
 namespace {
 
 constexpr WeightMix kMixes[] = {
-    {"q8_0", DType::Q8_0, false, 7},   {"q6_k", DType::Q6_K, false, 18}, {"q5_k", DType::Q5_K, false, 16},
-    {"q5_k_m", DType::Q5_K, true, 17}, {"q4_k", DType::Q4_K, false, 14}, {"q4_k_m", DType::Q4_K, true, 15},
-    {"q5_1", DType::Q5_1, false, 9},   {"q5_0", DType::Q5_0, false, 8},  {"q4_1", DType::Q4_1, false, 3},
-    {"q4_0", DType::Q4_0, false, 2},   {"f16", DType::F16, false, 1},    {"bf16", DType::BF16, false, 32},
+    {"q8_0", DType::Q8_0, false, 7},  {"q6_k", DType::Q6_K, false, 18},
+    {"q5_k", DType::Q5_K, false, 16}, {"q5_k_m", DType::Q5_K, true, 17},
+    {"q4_k", DType::Q4_K, false, 14}, {"q4_k_m", DType::Q4_K, true, 15},
+    {"q5_1", DType::Q5_1, false, 9},  {"q5_0", DType::Q5_0, false, 8},
+    {"q4_1", DType::Q4_1, false, 3},  {"q4_0", DType::Q4_0, false, 2},
+    {"f16", DType::F16, false, 1},    {"bf16", DType::BF16, false, 32},
     {"f32", DType::F32, false, 0},
 };
 constexpr std::pair<const char*, const char*> kShort[] = {
@@ -56,8 +58,10 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     char prefix[64];
     std::snprintf(prefix, sizeof prefix, names.layer, static_cast<int>(l));
     const auto add = [&](const char* rest, Tensor& t, N::Role role, bool qk = false) {
-      // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but rows.
-      if (t.rows > 0) all.push_back({std::string(prefix) + rest, &t, role, static_cast<int>(l), qk});
+      // A bias that the model lacks has neither rows nor data; a synthetic matrix has no data but
+      // rows.
+      if (t.rows > 0)
+        all.push_back({std::string(prefix) + rest, &t, role, static_cast<int>(l), qk});
     };
     LayerWeights& layer = w.layers[l];
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
@@ -83,14 +87,16 @@ std::vector<NamedTensor> named_tensors(Model& model) {
   return all;
 }
 
-DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& config, bool* fallback) {
+DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& config,
+                  bool* fallback) {
   *fallback = false;
   using N = NamedTensor;
   if (t.role == N::VECTOR) return DType::F32;
   DType type = mix.type;
   if (mix.mixed) {
     const bool output = t.role == N::OUTPUT || (t.role == N::EMBEDDING && config.tied_output);
-    const bool layer = (t.role == N::V || t.role == N::DOWN) && (t.layer % 2 == 0 || t.layer == config.n_layers - 1);
+    const bool layer = (t.role == N::V || t.role == N::DOWN) &&
+                       (t.layer % 2 == 0 || t.layer == config.n_layers - 1);
     if (output || layer) type = DType::Q6_K;
   }
   const auto fits = [&] { return t.tensor->cols % dtype_info(type).block_values == 0; };

@@ -31,6 +31,7 @@ struct NamedTensor {
 std::vector<NamedTensor> named_tensors(Model& model);
 
 // fallback: whether the rows' length asked for another type than the mix has.
-DType type_in_mix(const WeightMix& mix, const NamedTensor& tensor, const Config& config, bool* fallback);
+DType type_in_mix(const WeightMix& mix, const NamedTensor& tensor, const Config& config,
+                  bool* fallback);
 
 }  // namespace riffle

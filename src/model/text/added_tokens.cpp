@@ -24,8 +24,9 @@ size_t char_before(std::string_view text, size_t pos) {
 
 // Unicode's White_Space.
 bool is_space(int32_t c) {
-  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 // \w of UTS #18: Alphabetic, marks, decimal digits, connector punctuation, join controls.
@@ -33,8 +34,8 @@ bool is_word(int32_t c) {
   if (c < 0) return false;
   if (c == 0x200C || c == 0x200D) return true;
   // Other_Alphabetic beside marks.
-  if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-      (c >= 0x1F170 && c <= 0x1F189)) {
+  if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+      (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
     return true;
   }
   switch (utf8proc_category(c)) {
@@ -71,8 +72,10 @@ const Spellings::Entry* Spellings::longest_at(std::string_view text) const {
   for (size_t k = 0; k < text.size() && first != last; k++) {
     const uint8_t want = static_cast<uint8_t>(text[k]);
     const auto byte = [k](const Entry& entry) { return static_cast<uint8_t>(entry.first[k]); };
-    first = std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) < want; });
-    last = std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) == want; });
+    first =
+        std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) < want; });
+    last =
+        std::partition_point(first, last, [&](const Entry& entry) { return byte(entry) == want; });
     // The shortest sorts first. Of several spelled alike the first counts.
     if (first != last && first->first.size() == k + 1) {
       longest = &*first;
@@ -83,8 +86,9 @@ const Spellings::Entry* Spellings::longest_at(std::string_view text) const {
 }
 
 int32_t Spellings::id_of(std::string_view text) const {
-  const auto it = std::lower_bound(entries_.begin(), entries_.end(), text,
-                                   [](const Entry& entry, std::string_view t) { return entry.first < t; });
+  const auto it =
+      std::lower_bound(entries_.begin(), entries_.end(), text,
+                       [](const Entry& entry, std::string_view t) { return entry.first < t; });
   return it != entries_.end() && it->first == text ? it->second : -1;
 }
 

@@ -37,17 +37,20 @@ struct AddedToken {
   bool normalized = false;   // looked for in normalised text, itself normalised
 };
 
-// Cuts text at such tokens, the leftmost and of those the longest first, as Hugging Face's tokenizers do.
+// Cuts text at such tokens, the leftmost and of those the longest first, as Hugging Face's
+// tokenizers do.
 class AddedTokens {
  public:
-  void add(const AddedToken& token, std::string spelling);  // spelling: what is looked for in the text
+  void add(const AddedToken& token,
+           std::string spelling);  // spelling: what is looked for in the text
   void sort() { spellings_.sort(); }
   bool empty() const { return tokens_.empty(); }
   struct Part {
     int32_t id;  // -1: text between tokens
     size_t begin, end;
   };
-  // parse_special: control tokens too; else they are text (but nothing inside of one is another token).
+  // parse_special: control tokens too; else they are text (but nothing inside of one is another
+  // token).
   void cut(std::string_view text, bool parse_special, std::vector<Part>* parts) const;
 
  private:

@@ -1,6 +1,7 @@
-// Byte pair encoding as Hugging Face's tokenizers do it: what a file says of it, whatever the file's format. Two kinds:
-// byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one printable character for each byte) and
-// sentencepiece-like (pieces of characters, "▁" for a space, bytes as a last resort).
+// Byte pair encoding as Hugging Face's tokenizers do it: what a file says of it, whatever the
+// file's format. Two kinds: byte-level (GPT-2, Llama-3, Qwen2: pieces are spelled with one
+// printable character for each byte) and sentencepiece-like (pieces of characters, "▁" for a space,
+// bytes as a last resort).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/text/added_tokens.h"
 #include "model/formats/gguf.h"
+#include "model/text/added_tokens.h"
 #include "model/text/split_pattern.h"
 #include "model/text/tokenizer.h"
 
@@ -26,11 +27,17 @@ struct NormalizerStep {
 // A step of cutting text into words; merges never cross a word's ends.
 struct SplitStep {
   enum Kind { PATTERN, BYTE_LEVEL, METASPACE } kind = PATTERN;
-  // PATTERN: cut at matches. BYTE_LEVEL: perhaps a space is put before the text, which is then cut if there is a
-  // pattern. METASPACE: spaces become symbol, which is perhaps put before the text; then text is cut before each symbol
-  // (split).
+  // PATTERN: cut at matches. BYTE_LEVEL: perhaps a space is put before the text, which is then cut
+  // if there is a pattern. METASPACE: spaces become symbol, which is perhaps put before the text;
+  // then text is cut before each symbol (split).
   std::optional<SplitPattern> pattern;
-  enum Behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS } behavior = ISOLATED;
+  enum Behavior {
+    ISOLATED,
+    REMOVED,
+    MERGED_WITH_PREVIOUS,
+    MERGED_WITH_NEXT,
+    CONTIGUOUS
+  } behavior = ISOLATED;
   bool invert = false;  // what lies between matches counts as match
   bool add_prefix_space = false;
   enum Prepend { NEVER, FIRST, ALWAYS } prepend = NEVER;  // FIRST: only where the whole text begins
@@ -44,18 +51,19 @@ struct BpeMerge {
 
 struct BpeSpec {
   std::string where;               // file name for error texts
-  std::vector<VocabPiece> pieces;  // by id, spelled as in the file; NORMAL, BYTE, UNUSED, and of added tokens CONTROL,
-                                   // USER_DEFINED
-  std::vector<bool> in_model;      // by id: a piece of the BPE model (added tokens need not be)
+  std::vector<VocabPiece> pieces;  // by id, spelled as in the file; NORMAL, BYTE, UNUSED, and of
+                                   // added tokens CONTROL, USER_DEFINED
+  std::vector<bool> in_model;  // by id: a piece of the BPE model (added tokens need not be)
   std::vector<BpeMerge> merges;
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::vector<SplitStep> splits;
   bool byte_level = false;
-  bool ignore_merges = false;      // a word that is a piece is that piece, whatever the merges
-  bool byte_fallback = false;      // a character without piece becomes its bytes' pieces, <0x00> to <0xFF>
-  bool fuse_unk = false;           // neighbouring unknown characters become one unknown piece
-  int unk_id = -1;                 // -1: a character without piece gives nothing
+  bool ignore_merges = false;  // a word that is a piece is that piece, whatever the merges
+  bool byte_fallback =
+      false;              // a character without piece becomes its bytes' pieces, <0x00> to <0xFF>
+  bool fuse_unk = false;  // neighbouring unknown characters become one unknown piece
+  int unk_id = -1;        // -1: a character without piece gives nothing
   bool strip_first_space = false;  // decoding drops the text's first space
   int bos_id = -1, eos_id = -1;
   bool add_bos = false;  // texts begin with bos_id
@@ -64,18 +72,20 @@ struct BpeSpec {
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 
-// tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a pre-tokenizer
-// (tokenizer.ggml.pre) too that riffle does not know. One that names none is
-// taken for "default", with a note.
+// tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a
+// pre-tokenizer (tokenizer.ggml.pre) too that riffle does not know. One that names none is taken
+// for "default", with a note.
 BpeSpec bpe_from_gguf(const GgufFile& gguf);
-// The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if there is none.
+// The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if
+// there is none.
 std::string_view gguf_pre(const BpeSpec& spec);
 
-// The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws RIFFLE_BAD_MODEL if one of the
-// three pieces is missing. index: of the merge in the list, for the error text.
+// The merge of the pieces spelled left and right; ids: of a spelling, or -1. Throws
+// RIFFLE_BAD_MODEL if one of the three pieces is missing. index: of the merge in the list, for the
+// error text.
 class PieceIds;
-BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right, size_t index,
-                    const std::string& where, const char* field);
+BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right,
+                    size_t index, const std::string& where, const char* field);
 
 // Spelling to id. Views into the pieces, which must stay where they are.
 class PieceIds {
@@ -98,7 +108,8 @@ class PieceIds {
   size_t n_ = 0;
 };
 
-// The bytes that a byte-level piece stands for; nothing if it holds a character that stands for no byte.
+// The bytes that a byte-level piece stands for; nothing if it holds a character that stands for no
+// byte.
 std::optional<std::string> byte_level_bytes(std::string_view piece);
 // How byte-level vocabularies spell a byte.
 std::string byte_level_spelling(uint8_t byte);

@@ -3,8 +3,8 @@
 #include <iterator>
 #include <utility>
 
-#include "model/text/bpe.h"
 #include "model/formats/checked.h"
+#include "model/text/bpe.h"
 
 namespace riffle {
 
@@ -12,25 +12,29 @@ namespace {
 
 constexpr size_t kMaxAddedBytes = 1 << 10;
 
-// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files. patterns: one after the
-// other, each on what the one before left, as the family's tokenizer.json has them; "default", and the names after it, as
-// in llama.cpp (src/llama-vocab.cpp), which takes "default" where a file names no family and warns of it.
+// tokenizer.ggml.pre: the name under which a family's way of cutting text goes in GGUF files.
+// patterns: one after the other, each on what the one before left, as the family's tokenizer.json
+// has them; "default", and the names after it, as in llama.cpp (src/llama-vocab.cpp), which takes
+// "default" where a file names no family and warns of it.
 struct Family {
   std::string_view pre;
   bool nfc;
   std::initializer_list<std::string_view> patterns;
   bool ignore_merges, add_bos;
 };
-constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern}, kQwen2 = {kQwen2Pattern},
-                                                  kSmolLm = {kDigitPattern, kGpt2Pattern}, kGpt2 = {kGpt2Pattern},
-                                                  kCased = {kCasedPattern}, kTekken = {kTekkenPattern};
-constexpr std::initializer_list<std::string_view> kDeepSeekLlm = {kLineEndPattern,         kCasedLettersPattern,
-                                                                  kWidePunctuationPattern, kTrailingSpacePattern,
-                                                                  kHanHangulPattern,       kDigitPattern};
+constexpr std::initializer_list<std::string_view> kLlama3 = {kLlama3Pattern},
+                                                  kQwen2 = {kQwen2Pattern},
+                                                  kSmolLm = {kDigitPattern, kGpt2Pattern},
+                                                  kGpt2 = {kGpt2Pattern}, kCased = {kCasedPattern},
+                                                  kTekken = {kTekkenPattern};
+constexpr std::initializer_list<std::string_view> kDeepSeekLlm = {
+    kLineEndPattern,       kCasedLettersPattern, kWidePunctuationPattern,
+    kTrailingSpacePattern, kHanHangulPattern,    kDigitPattern};
 constexpr std::initializer_list<std::string_view> kDeepSeekCoder = {
-    kLineEndPattern, kSpacedLettersPattern, kSpacedPunctuationPattern, kHanHangulPattern, kDigitPattern};
-constexpr std::initializer_list<std::string_view> kDefault = {kPunctuationPattern, kGpt2Pattern, kDigitsPattern,
-                                                              kThreeDigitsPattern};
+    kLineEndPattern, kSpacedLettersPattern, kSpacedPunctuationPattern, kHanHangulPattern,
+    kDigitPattern};
+constexpr std::initializer_list<std::string_view> kDefault = {kPunctuationPattern, kGpt2Pattern,
+                                                              kDigitsPattern, kThreeDigitsPattern};
 constexpr Family kFamilies[] = {
     {"llama-bpe", false, kLlama3, true, true},
     {"llama3", false, kLlama3, true, true},
@@ -58,14 +62,17 @@ std::string known_families() {
 }
 
 // Empty: the file names none.
-std::string_view pre_of(const GgufFile& gguf) { return gguf.string("tokenizer.ggml.pre").value_or(""); }
+std::string_view pre_of(const GgufFile& gguf) {
+  return gguf.string("tokenizer.ggml.pre").value_or("");
+}
 
 const Family& family_of(const GgufFile& gguf) {
   const std::string_view pre = pre_of(gguf).empty() ? "default" : pre_of(gguf);
   const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies),
                                [&](const Family& family) { return pre == family.pre; });
   if (it == std::end(kFamilies)) {
-    unsupported(gguf.file.name, "tokenizer.ggml.pre", "\"" + std::string(pre) + "\"", "one of " + known_families());
+    unsupported(gguf.file.name, "tokenizer.ggml.pre", "\"" + std::string(pre) + "\"",
+                "one of " + known_families());
   }
   return *it;
 }
@@ -74,7 +81,8 @@ const Family& family_of(const GgufFile& gguf) {
 
 std::string_view gguf_pre(const BpeSpec& spec) {
   const auto refuse = [&](const char* field, const char* found) {
-    unsupported(spec.where, field, found, "what one of the families has, to write it as GGUF: " + known_families());
+    unsupported(spec.where, field, found,
+                "what one of the families has, to write it as GGUF: " + known_families());
   };
   const bool nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::NFC;
   if (!spec.normalizer.empty() && !nfc) refuse("normalizer", "other steps than NFC");
@@ -86,7 +94,8 @@ std::string_view gguf_pre(const BpeSpec& spec) {
     if (step.pattern) patterns.push_back(step.pattern->text());
   }
   for (const Family& family : kFamilies) {
-    const bool same = std::equal(patterns.begin(), patterns.end(), family.patterns.begin(), family.patterns.end());
+    const bool same = std::equal(patterns.begin(), patterns.end(), family.patterns.begin(),
+                                 family.patterns.end());
     if (same && family.nfc == nfc && family.ignore_merges == spec.ignore_merges) return family.pre;
   }
   unsupported(spec.where, "pre_tokenizer", "other patterns",
@@ -102,15 +111,18 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
   BpeSpec spec;
   spec.where = file;
   if (pre_of(gguf).empty())
-    spec.note = "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): it is cut as llama.cpp does "
-                "without (\"default\"), perhaps not as the model was trained";
+    spec.note =
+        "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): it is "
+        "cut as llama.cpp does "
+        "without (\"default\"), perhaps not as the model was trained";
   VocabOptions options;
   spec.pieces = gguf_vocab(gguf, &options);
   spec.byte_level = true;
   spec.ignore_merges = family.ignore_merges;
   spec.bos_id = options.bos_id;
   spec.eos_id = options.eos_id;
-  spec.add_bos = options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(family.add_bos);
+  spec.add_bos =
+      options.bos_id >= 0 && gguf.boolean("tokenizer.ggml.add_bos_token").value_or(family.add_bos);
   if (family.nfc) spec.normalizer.push_back({NormalizerStep::NFC, "", ""});
   for (const std::string_view pattern : family.patterns) {
     spec.splits.emplace_back();
@@ -125,16 +137,21 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
                 "\"" + piece.text.substr(0, 40) + "\" of type byte", "<0x00> to <0xFF>");
     }
     if (piece.type == VocabPiece::UNKNOWN) piece.type = VocabPiece::CONTROL;
-    const bool control = piece.type == VocabPiece::CONTROL, added = control || piece.type == VocabPiece::USER_DEFINED;
-    spec.in_model.push_back(piece.type == VocabPiece::NORMAL || piece.type == VocabPiece::USER_DEFINED);
+    const bool control = piece.type == VocabPiece::CONTROL,
+               added = control || piece.type == VocabPiece::USER_DEFINED;
+    spec.in_model.push_back(piece.type == VocabPiece::NORMAL ||
+                            piece.type == VocabPiece::USER_DEFINED);
     if (!added || piece.text.empty()) continue;
     if (piece.text.size() > kMaxAddedBytes) {
-      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]", std::to_string(piece.text.size()) + " bytes",
-                "at most " + std::to_string(kMaxAddedBytes) + " for a control token or a user-defined one");
+      bad_model(file, "tokenizer.ggml.tokens[" + std::to_string(id) + "]",
+                std::to_string(piece.text.size()) + " bytes",
+                "at most " + std::to_string(kMaxAddedBytes) +
+                    " for a control token or a user-defined one");
     }
-    // GGUF does not say whether a token takes the spaces beside it (lstrip, rstrip) or is looked for in normalised text.
-    // llama.cpp knows by name who does: Phi-3's and Jina's, of other architectures. Those of Llama, CodeLlama, Mistral,
-    // Qwen2, Yi, SmolLM, TinyLlama and DeepSeek take none, and no normalisation changes their spelling.
+    // GGUF does not say whether a token takes the spaces beside it (lstrip, rstrip) or is looked
+    // for in normalised text. llama.cpp knows by name who does: Phi-3's and Jina's, of other
+    // architectures. Those of Llama, CodeLlama, Mistral, Qwen2, Yi, SmolLM, TinyLlama and DeepSeek
+    // take none, and no normalisation changes their spelling.
     AddedToken token;
     token.id = static_cast<int32_t>(id);
     token.text = piece.text;
@@ -150,11 +167,12 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
     const std::string_view text = (*merges)[i];
     const size_t space = text.find(' ');
     if (space == 0 || space >= text.size() - 1 || text.find(' ', space + 1) != text.npos) {
-      bad_model(file, "tokenizer.ggml.merges[" + std::to_string(i) + "]", "\"" + std::string(text.substr(0, 80)) + "\"",
+      bad_model(file, "tokenizer.ggml.merges[" + std::to_string(i) + "]",
+                "\"" + std::string(text.substr(0, 80)) + "\"",
                 "two pieces with a space between them");
     }
-    spec.merges.push_back(
-        make_merge(ids, text.substr(0, space), text.substr(space + 1), i, file, "tokenizer.ggml.merges"));
+    spec.merges.push_back(make_merge(ids, text.substr(0, space), text.substr(space + 1), i, file,
+                                     "tokenizer.ggml.merges"));
   }
   return spec;
 }

@@ -1,14 +1,15 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/text/bpe.h"
 #include "model/formats/checked.h"
+#include "model/text/bpe.h"
 
 namespace riffle {
 
 namespace {
 
-// Up to so many symbols the best pair is looked for anew after each merge, which is faster than keeping order.
+// Up to so many symbols the best pair is looked for anew after each merge, which is faster than
+// keeping order.
 constexpr size_t kShortWord = 20;
 
 uint64_t mixed(uint64_t x) {
@@ -31,8 +32,10 @@ BpeMerges::BpeMerges(const std::vector<BpeMerge>& merges) : slots_(table_size(me
     const BpeMerge& merge = merges[rank];
     const uint64_t pair = pair_of(merge.left, merge.right);
     size_t at = mixed(pair) & (slots_.size() - 1);
-    while (slots_[at].pair != kEmpty && slots_[at].pair != pair) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = {pair, static_cast<uint32_t>(rank), merge.result};  // of two alike the later counts
+    while (slots_[at].pair != kEmpty && slots_[at].pair != pair)
+      at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = {pair, static_cast<uint32_t>(rank),
+                  merge.result};  // of two alike the later counts
   }
 }
 
@@ -74,18 +77,22 @@ void BpeMerges::apply_short(std::vector<int32_t>* ids) const {
 void BpeMerges::apply_long(std::vector<int32_t>* ids, Work* work) const {
   auto& symbols = work->symbols;
   auto& heap = work->heap;
-  const auto later = [](const Work::Candidate& a, const Work::Candidate& b) { return a.order > b.order; };
+  const auto later = [](const Work::Candidate& a, const Work::Candidate& b) {
+    return a.order > b.order;
+  };
   const auto candidate = [&](uint32_t at, std::vector<Work::Candidate>* out) {
     const uint32_t next = symbols[at].next;
     if (next == kNone) return false;
     const Slot* merge = find(symbols[at].id, symbols[next].id);
     if (merge == nullptr) return false;
-    out->push_back({static_cast<uint64_t>(merge->rank) << 32 | at, symbols[at].id, symbols[next].id, merge->result});
+    out->push_back({static_cast<uint64_t>(merge->rank) << 32 | at, symbols[at].id, symbols[next].id,
+                    merge->result});
     return true;
   };
   const uint32_t n = static_cast<uint32_t>(ids->size());
   symbols.resize(n);
-  for (uint32_t i = 0; i < n; i++) symbols[i] = {(*ids)[i], i == 0 ? kNone : i - 1, i + 1 == n ? kNone : i + 1};
+  for (uint32_t i = 0; i < n; i++)
+    symbols[i] = {(*ids)[i], i == 0 ? kNone : i - 1, i + 1 == n ? kNone : i + 1};
   heap.clear();
   for (uint32_t i = 0; i < n; i++) candidate(i, &heap);
   std::make_heap(heap.begin(), heap.end(), later);
@@ -110,7 +117,8 @@ void BpeMerges::apply_long(std::vector<int32_t>* ids, Work* work) const {
   ids->resize(out);
 }
 
-// ---- spellings ------------------------------------------------------------------------------------------------------
+// ---- spellings
+// ------------------------------------------------------------------------------------------------------
 
 PieceIds::PieceIds(const std::vector<VocabPiece>& pieces, const std::vector<bool>& in_model) {
   reserve(pieces.size());
@@ -144,24 +152,28 @@ bool PieceIds::add(std::string_view text, int32_t id) {
   return true;
 }
 
-int32_t PieceIds::find(std::string_view text) const { return slots_.empty() ? -1 : slots_[slot_of(text)].id; }
+int32_t PieceIds::find(std::string_view text) const {
+  return slots_.empty() ? -1 : slots_[slot_of(text)].id;
+}
 
-BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right, size_t index,
-                    const std::string& where, const char* field) {
+BpeMerge make_merge(const PieceIds& ids, std::string_view left, std::string_view right,
+                    size_t index, const std::string& where, const char* field) {
   const std::string joined = std::string(left) + std::string(right);
   const BpeMerge merge = {ids.find(left), ids.find(right), ids.find(joined)};
-  for (const auto& [id, text] :
-       {std::pair<int32_t, std::string_view>{merge.left, left}, {merge.right, right}, {merge.result, joined}}) {
+  for (const auto& [id, text] : {std::pair<int32_t, std::string_view>{merge.left, left},
+                                 {merge.right, right},
+                                 {merge.result, joined}}) {
     if (id < 0) {
       bad_model(where, std::string(field) + "[" + std::to_string(index) + "]",
-                "\"" + std::string(text.substr(0, 80)) + "\", which is no piece", "pieces of the vocabulary");
+                "\"" + std::string(text.substr(0, 80)) + "\", which is no piece",
+                "pieces of the vocabulary");
     }
   }
   return merge;
 }
 
-// GPT-2's table (Radford et al. 2019, bytes_to_unicode): printable Latin-1 characters stand for themselves, the other
-// 68 bytes for U+0100 and on.
+// GPT-2's table (Radford et al. 2019, bytes_to_unicode): printable Latin-1 characters stand for
+// themselves, the other 68 bytes for U+0100 and on.
 namespace {
 
 struct ByteLevelTable {
@@ -171,7 +183,8 @@ struct ByteLevelTable {
     for (auto& byte : of_char) byte = -1;
     int next = 0x100;
     for (int byte = 0; byte < 256; byte++) {
-      const bool itself = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      const bool itself =
+          (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       of_byte[byte] = static_cast<uint16_t>(itself ? byte : next++);
       of_char[of_byte[byte]] = static_cast<int16_t>(byte);
     }

@@ -4,8 +4,8 @@
 #include <functional>
 #include <utility>
 
-#include "model/text/bpe.h"
 #include "model/formats/checked.h"
+#include "model/text/bpe.h"
 #include "model/text/nfc.h"
 #include "util/error.h"
 
@@ -28,7 +28,8 @@ std::string replaced(std::string_view text, const std::string& from, const std::
     out.append(text.substr(0, at));
     if (at == std::string_view::npos) return out;
     out += to;
-    if (out.size() > kMaxNormalizedBytes) fail(RIFFLE_UNSUPPORTED, "the text grows beyond 1 GiB when it is normalised");
+    if (out.size() > kMaxNormalizedBytes)
+      fail(RIFFLE_UNSUPPORTED, "the text grows beyond 1 GiB when it is normalised");
     text.remove_prefix(at + from.size());
   }
 }
@@ -57,13 +58,15 @@ class BpeTokenizer final : public Tokenizer {
   int eos_id() const override { return spec_.eos_id; }
   std::string note() const override { return spec_.note; }
 
-  std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const override {
+  std::vector<int32_t> encode(std::string_view text, bool add_bos,
+                              bool parse_special) const override {
     if (text.size() > kMaxTextBytes) {
-      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once", text.size(),
-           kMaxTextBytes);
+      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once",
+           text.size(), kMaxTextBytes);
     }
     if (const int64_t bad = utf8_error(text); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld", static_cast<long long>(bad));
+      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld",
+           static_cast<long long>(bad));
     }
     Encoding e(*this, text.size());
     if (add_bos && spec_.add_bos) e.ids.push_back(spec_.bos_id);
@@ -88,7 +91,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   std::string decode(const int32_t* ids, size_t n) const override {
-    std::string out, run;  // run: bytes since the last control piece, which ends a character that is not complete
+    std::string out, run;  // run: bytes since the last control piece, which ends a character that
+                           // is not complete
     bool at_start = spec_.strip_first_space;
     for (size_t i = 0; i < n; i++) {
       check_id(ids[i]);
@@ -118,7 +122,8 @@ class BpeTokenizer final : public Tokenizer {
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
-  // Words are short and come again: where one has been encoded before, its ids are copied from there.
+  // Words are short and come again: where one has been encoded before, its ids are copied from
+  // there.
   struct Remembered {
     static constexpr size_t kMaxBytes = 40;
     uint64_t hash = 0;
@@ -132,7 +137,8 @@ class BpeTokenizer final : public Tokenizer {
   struct Encoding {
     Encoding(const BpeTokenizer& tokenizer, size_t n_bytes) {
       for (const SplitStep& step : tokenizer.spec_.splits) {
-        scratch.push_back(step.pattern ? std::make_unique<SplitPattern::Scratch>(*step.pattern) : nullptr);
+        scratch.push_back(step.pattern ? std::make_unique<SplitPattern::Scratch>(*step.pattern)
+                                       : nullptr);
       }
       ids.reserve(n_bytes / 4 + 1);
       // A power of two; small texts need no large table.
@@ -179,10 +185,11 @@ class BpeTokenizer final : public Tokenizer {
         byte_ids_[byte] = word_ids_.find(format("<0x%02X>", byte));
         all = all && byte_ids_[byte] >= 0;
       }
-      if (!all) bad_model(spec_.where, "byte_fallback", "no pieces for some bytes", "<0x00> to <0xFF>");
+      if (!all)
+        bad_model(spec_.where, "byte_fallback", "no pieces for some bytes", "<0x00> to <0xFF>");
     }
-    // Text may be cut before a space symbol whose left neighbour and itself stand side by side in no piece: no merge
-    // can reach across.
+    // Text may be cut before a space symbol whose left neighbour and itself stand side by side in
+    // no piece: no merge can reach across.
     may_cut_ = !spec_.ignore_merges && word_ids_.find(kSpaceSymbol) >= 0;
     for (const VocabPiece& piece : spec_.pieces) {
       for (size_t at = piece.text.find(kSpaceSymbol, 1); at != std::string::npos;
@@ -222,16 +229,19 @@ class BpeTokenizer final : public Tokenizer {
   // Hands part to split step k and what comes out to the next; words at the end are encoded.
   void split(Encoding& e, size_t k, std::string_view part, bool at_start) const {
     if (part.empty()) return;
-    if (k == spec_.splits.size()) return spec_.byte_level ? encode_word(e, part) : encode_words(e, part);
+    if (k == spec_.splits.size())
+      return spec_.byte_level ? encode_word(e, part) : encode_words(e, part);
     const SplitStep& step = spec_.splits[k];
     switch (step.kind) {
       case SplitStep::PATTERN: return split_at_matches(e, k, part, at_start);
       case SplitStep::BYTE_LEVEL:
         if (step.add_prefix_space && part[0] != ' ') {
           const std::string spaced = " " + std::string(part);
-          return step.pattern ? split_at_matches(e, k, spaced, at_start) : split(e, k + 1, spaced, at_start);
+          return step.pattern ? split_at_matches(e, k, spaced, at_start)
+                              : split(e, k + 1, spaced, at_start);
         }
-        return step.pattern ? split_at_matches(e, k, part, at_start) : split(e, k + 1, part, at_start);
+        return step.pattern ? split_at_matches(e, k, part, at_start)
+                            : split(e, k + 1, part, at_start);
       case SplitStep::METASPACE: return split_at_symbols(e, k, part, at_start);
     }
   }
@@ -289,7 +299,8 @@ class BpeTokenizer final : public Tokenizer {
   void split_at_symbols(Encoding& e, size_t k, std::string_view part, bool at_start) const {
     const SplitStep& step = spec_.splits[k];
     std::string text = replaced(part, " ", step.symbol);
-    const bool prepend = step.prepend == SplitStep::ALWAYS || (step.prepend == SplitStep::FIRST && at_start);
+    const bool prepend =
+        step.prepend == SplitStep::ALWAYS || (step.prepend == SplitStep::FIRST && at_start);
     if (prepend && !text.starts_with(step.symbol)) text.insert(0, step.symbol);
     const std::string_view whole = text;
     if (!step.split) return split(e, k + 1, whole, at_start);
@@ -317,10 +328,12 @@ class BpeTokenizer final : public Tokenizer {
     if (word.size() > Remembered::kMaxBytes) return merge_word(e, word);
     const uint64_t hash = std::hash<std::string_view>()(word);
     Remembered& r = e.words[hash & (e.words.size() - 1)];
-    if (r.hash == hash && r.n_bytes == word.size() && std::memcmp(r.text, word.data(), word.size()) == 0) {
+    if (r.hash == hash && r.n_bytes == word.size() &&
+        std::memcmp(r.text, word.data(), word.size()) == 0) {
       const size_t n = e.ids.size();
       e.ids.resize(n + r.n_ids);
-      std::copy_n(e.ids.begin() + static_cast<ptrdiff_t>(r.ids_at), r.n_ids, e.ids.begin() + static_cast<ptrdiff_t>(n));
+      std::copy_n(e.ids.begin() + static_cast<ptrdiff_t>(r.ids_at), r.n_ids,
+                  e.ids.begin() + static_cast<ptrdiff_t>(n));
       return;
     }
     r.ids_at = e.ids.size();
@@ -346,13 +359,14 @@ class BpeTokenizer final : public Tokenizer {
     };
     for (size_t pos = 0; pos < word.size();) {
       const size_t n = spec_.byte_level ? 1 : char_bytes(static_cast<uint8_t>(word[pos]));
-      const int32_t id =
-          spec_.byte_level ? byte_ids_[static_cast<uint8_t>(word[pos])] : word_ids_.find(word.substr(pos, n));
+      const int32_t id = spec_.byte_level ? byte_ids_[static_cast<uint8_t>(word[pos])]
+                                          : word_ids_.find(word.substr(pos, n));
       if (id >= 0) {
         e.word.push_back(id);
         after_unknown = false;
       } else if (!spec_.byte_level && spec_.byte_fallback) {
-        for (size_t i = 0; i < n; i++) e.word.push_back(byte_ids_[static_cast<uint8_t>(word[pos + i])]);
+        for (size_t i = 0; i < n; i++)
+          e.word.push_back(byte_ids_[static_cast<uint8_t>(word[pos + i])]);
         after_unknown = false;
       } else {
         unknown();
@@ -366,7 +380,8 @@ class BpeTokenizer final : public Tokenizer {
   BpeSpec spec_;
   BpeMerges merges_;
   std::vector<std::string> bytes_;  // by id
-  PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else spelling to id
+  PieceIds word_ids_;  // byte-level: bytes of a piece to its id, for ignore_merges alone; else
+                       // spelling to id
   int32_t byte_ids_[256];
   int used_size_ = 0;
   Spellings controls_;
@@ -379,15 +394,17 @@ class BpeTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec) {
   const int n = static_cast<int>(spec.pieces.size());
-  const std::pair<const char*, int> ids[] = {{"bos", spec.bos_id}, {"eos", spec.eos_id}, {"unknown", spec.unk_id}};
+  const std::pair<const char*, int> ids[] = {
+      {"bos", spec.bos_id}, {"eos", spec.eos_id}, {"unknown", spec.unk_id}};
   for (const auto& [name, id] : ids) {
     if (id < -1 || id >= n) {
-      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %d", spec.where.c_str(), name, id,
-           n);
+      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %d",
+           spec.where.c_str(), name, id, n);
     }
   }
   if (spec.add_bos && spec.bos_id < 0) {
-    bad_model(spec.where, "tokenizer", "texts that begin with a beginning-of-sequence token, but no such token", "one");
+    bad_model(spec.where, "tokenizer",
+              "texts that begin with a beginning-of-sequence token, but no such token", "one");
   }
   return std::make_unique<BpeTokenizer>(std::move(spec));
 }

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kMaxPieces = 1 << 20;   // 4 times the largest vocabulary known
 constexpr size_t kMaxPieceBytes = 1024;  // the library's work per merge grows with it
 constexpr size_t kMaxSurfaceBytes = 64;
-// The library's PrefixMatcher reads past a stack array of 64 results if more user-defined pieces begin at one place.
+// The library's PrefixMatcher reads past a stack array of 64 results if more user-defined pieces
+// begin at one place.
 constexpr size_t kMaxNestedUserDefined = 64;
 
 enum WireType { VARINT = 0, I64 = 1, LEN = 2, I32 = 5 };
@@ -73,12 +74,13 @@ class MessageReader {
 
  private:
   [[noreturn]] void bad(const char* found) const {
-    fail(RIFFLE_BAD_MODEL, "%s: not a sentencepiece model: %s has %s at byte %zu", where_.c_str(), message_, found,
-         pos_);
+    fail(RIFFLE_BAD_MODEL, "%s: not a sentencepiece model: %s has %s at byte %zu", where_.c_str(),
+         message_, found, pos_);
   }
   void expect(const Field& field, int type) const {
     if (field.type != type) {
-      fail(RIFFLE_BAD_MODEL, "%s: not a sentencepiece model: field %u of %s has wire type %d, expected %d",
+      fail(RIFFLE_BAD_MODEL,
+           "%s: not a sentencepiece model: field %u of %s has wire type %d, expected %d",
            where_.c_str(), field.number, message_, field.type, type);
     }
   }
@@ -95,7 +97,8 @@ class MessageReader {
   uint64_t fixed(size_t size) {
     if (size > data_.size() - pos_) bad("a number cut short");
     uint64_t value = 0;
-    for (size_t i = 0; i < size; i++) value |= static_cast<uint64_t>(static_cast<uint8_t>(data_[pos_ + i])) << (8 * i);
+    for (size_t i = 0; i < size; i++)
+      value |= static_cast<uint64_t>(static_cast<uint8_t>(data_[pos_ + i])) << (8 * i);
     pos_ += size;
     return value;
   }
@@ -119,14 +122,16 @@ VocabPiece parse_piece(std::string_view data, const std::string& where) {
   return piece;
 }
 
-void parse_trainer_spec(std::string_view data, const std::string& where, SentencePieceModel* model) {
+void parse_trainer_spec(std::string_view data, const std::string& where,
+                        SentencePieceModel* model) {
   MessageReader reader(data, "TrainerSpec", where);
   for (Field field; reader.next(&field);) {
     switch (field.number) {
       case 3: {
         const uint64_t type = reader.number(field);
         if (type != 1 && type != 2) {
-          fail(RIFFLE_UNSUPPORTED, "%s: sentencepiece model_type %llu, supported: 1 (unigram) and 2 (BPE)",
+          fail(RIFFLE_UNSUPPORTED,
+               "%s: sentencepiece model_type %llu, supported: 1 (unigram) and 2 (BPE)",
                where.c_str(), static_cast<unsigned long long>(type));
         }
         model->bpe = type == 2;
@@ -141,7 +146,8 @@ void parse_trainer_spec(std::string_view data, const std::string& where, Sentenc
   }
 }
 
-void parse_normalizer_spec(std::string_view data, const std::string& where, SentencePieceModel* model) {
+void parse_normalizer_spec(std::string_view data, const std::string& where,
+                           SentencePieceModel* model) {
   MessageReader reader(data, "NormalizerSpec", where);
   for (Field field; reader.next(&field);) {
     switch (field.number) {
@@ -183,10 +189,12 @@ void check_pieces(const SentencePieceModel& model, const std::string& where) {
   for (size_t i = 0; i < pieces.size(); i++) {
     const VocabPiece& piece = pieces[i];
     const auto bad = [&](const char* what) {
-      fail(RIFFLE_BAD_MODEL, "%s: vocabulary piece %zu %s %s", where.c_str(), i, quoted(piece.text).c_str(), what);
+      fail(RIFFLE_BAD_MODEL, "%s: vocabulary piece %zu %s %s", where.c_str(), i,
+           quoted(piece.text).c_str(), what);
     };
     if (piece.text.empty()) bad("is empty");
-    if (piece.text.size() > kMaxPieceBytes) bad(format("has more than %zu bytes", kMaxPieceBytes).c_str());
+    if (piece.text.size() > kMaxPieceBytes)
+      bad(format("has more than %zu bytes", kMaxPieceBytes).c_str());
     if (utf8_error(piece.text) >= 0) bad("is not UTF-8");
     if (piece.text.find('\0') != std::string::npos) bad("contains a NUL");
     if (!std::isfinite(piece.score)) bad("has a score that is not finite");
@@ -198,7 +206,8 @@ void check_pieces(const SentencePieceModel& model, const std::string& where) {
       case VocabPiece::UNUSED: n_words++; break;
       case VocabPiece::CONTROL: break;
       case VocabPiece::UNKNOWN:
-        if (unknown >= 0) bad(format("is a second unknown piece (first: %lld)", (long long)unknown).c_str());
+        if (unknown >= 0)
+          bad(format("is a second unknown piece (first: %lld)", (long long)unknown).c_str());
         unknown = static_cast<int64_t>(i);
         break;
       case VocabPiece::BYTE:
@@ -209,18 +218,22 @@ void check_pieces(const SentencePieceModel& model, const std::string& where) {
       default: bad(format("has type %d, expected 1 to 6", piece.type).c_str());
     }
   }
-  if (unknown < 0) fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has no unknown piece (type 2)", where.c_str());
-  if (n_words == 0) fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has no normal piece (type 1)", where.c_str());
+  if (unknown < 0)
+    fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has no unknown piece (type 2)", where.c_str());
+  if (n_words == 0)
+    fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has no normal piece (type 1)", where.c_str());
   if (model.byte_fallback && !bytes.all()) {
     size_t missing = 0;
     while (bytes[missing]) missing++;
-    fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has %zu byte pieces, expected 256: <0x%02zX> is missing", where.c_str(),
-         bytes.count(), missing);
+    fail(RIFFLE_BAD_MODEL,
+         "%s: the vocabulary has %zu byte pieces, expected 256: <0x%02zX> is missing",
+         where.c_str(), bytes.count(), missing);
   }
 }
 
 void check_nesting(const SentencePieceModel& model, const std::string& where) {
-  std::vector<std::string_view> sorted, open;  // open: the pieces that each begin with the one before
+  std::vector<std::string_view> sorted,
+      open;  // open: the pieces that each begin with the one before
   for (const VocabPiece& piece : model.pieces) {
     if (piece.type == VocabPiece::USER_DEFINED) sorted.push_back(piece.text);
   }
@@ -229,7 +242,8 @@ void check_nesting(const SentencePieceModel& model, const std::string& where) {
     while (!open.empty() && !text.starts_with(open.back())) open.pop_back();
     open.push_back(text);
     if (open.size() > kMaxNestedUserDefined) {
-      fail(RIFFLE_BAD_MODEL, "%s: more than %zu user-defined pieces begin each other, the longest being %s",
+      fail(RIFFLE_BAD_MODEL,
+           "%s: more than %zu user-defined pieces begin each other, the longest being %s",
            where.c_str(), kMaxNestedUserDefined, quoted(text).c_str());
     }
   }
@@ -256,14 +270,16 @@ void put_float(std::string* out, uint32_t field, float value) {
 
 }  // namespace
 
-SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where) {
+SentencePieceModel parse_sentencepiece_model(std::string_view serialized,
+                                             const std::string& where) {
   SentencePieceModel model;
   MessageReader reader(serialized, "ModelProto", where);
   for (Field field; reader.next(&field);) {
     switch (field.number) {
       case 1:
         if (model.pieces.size() == kMaxPieces) {
-          fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has more than %zu pieces", where.c_str(), kMaxPieces);
+          fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has more than %zu pieces", where.c_str(),
+               kMaxPieces);
         }
         model.pieces.push_back(parse_piece(reader.bytes(field), where));
         break;
@@ -282,8 +298,8 @@ SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const 
 void check_sentencepiece_model(const SentencePieceModel& model, const std::string& where) {
   if (model.pieces.empty()) fail(RIFFLE_BAD_MODEL, "%s: the vocabulary is empty", where.c_str());
   if (model.pieces.size() > kMaxPieces) {
-    fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has %zu pieces, at most %zu are supported", where.c_str(),
-         model.pieces.size(), kMaxPieces);
+    fail(RIFFLE_BAD_MODEL, "%s: the vocabulary has %zu pieces, at most %zu are supported",
+         where.c_str(), model.pieces.size(), kMaxPieces);
   }
   if (model.unk_surface.size() > kMaxSurfaceBytes || utf8_error(model.unk_surface) >= 0) {
     fail(RIFFLE_BAD_MODEL, "%s: unk_surface %s, expected UTF-8 of at most %zu bytes", where.c_str(),

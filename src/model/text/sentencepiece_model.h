@@ -1,9 +1,11 @@
-// A sentencepiece ModelProto, read and written by hand (the library ships no header for its protobuf messages).
-// Format: sentencepiece_model.proto of sentencepiece 0.1.97; https://protobuf.dev/programming-guides/encoding/
+// A sentencepiece ModelProto, read and written by hand (the library ships no header for its
+// protobuf messages). Format: sentencepiece_model.proto of sentencepiece 0.1.97;
+// https://protobuf.dev/programming-guides/encoding/
 //
-// Every vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct, is checked, and is written anew
-// for the library. So the library only ever sees what was checked here: no self-test texts, no character maps (whose
-// tries it would follow unchecked), nothing it would log about or abort over.
+// Every vocabulary, from a tokenizer.model as from a GGUF file, becomes this struct, is checked,
+// and is written anew for the library. So the library only ever sees what was checked here: no
+// self-test texts, no character maps (whose tries it would follow unchecked), nothing it would log
+// about or abort over.
 #pragma once
 #include <string>
 #include <string_view>
@@ -27,12 +29,13 @@ struct SentencePieceModel {
 };
 
 // serialized: the content of a tokenizer.model. where: file name for error texts.
-// Throws RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for what Llama-family models do not use (a character map, word or
-// character models).
+// Throws RIFFLE_BAD_MODEL, or RIFFLE_UNSUPPORTED for what Llama-family models do not use (a
+// character map, word or character models).
 SentencePieceModel parse_sentencepiece_model(std::string_view serialized, const std::string& where);
 
-// Throws RIFFLE_BAD_MODEL unless the library can take the model: counts and lengths capped, pieces valid UTF-8 and
-// unique, scores finite, exactly one unknown piece, byte pieces well-formed and either all 256 or none.
+// Throws RIFFLE_BAD_MODEL unless the library can take the model: counts and lengths capped, pieces
+// valid UTF-8 and unique, scores finite, exactly one unknown piece, byte pieces well-formed and
+// either all 256 or none.
 void check_sentencepiece_model(const SentencePieceModel& model, const std::string& where);
 
 std::string serialize_sentencepiece_model(const SentencePieceModel& model);

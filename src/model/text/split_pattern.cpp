@@ -20,8 +20,9 @@ constexpr size_t kMaxPatternBytes = 16 << 10;
 constexpr unsigned kMaxRepeat = 1000;
 constexpr unsigned kMaxNesting = 32;
 
-// Bounds for patterns that riffle does not know, which may backtrack without end. They are interpreted, and a search is
-// made in steps of so many positions at which a match may begin; between them the clock is looked at.
+// Bounds for patterns that riffle does not know, which may backtrack without end. They are
+// interpreted, and a search is made in steps of so many positions at which a match may begin;
+// between them the clock is looked at.
 constexpr size_t kStartsAtOnce = 256;
 constexpr uint32_t kFirstMatchLimit = 1 << 10;
 constexpr uint32_t kMaxMatchLimit = 1 << 22;
@@ -30,23 +31,29 @@ constexpr double kSecondsBeside = 2, kSecondsPerByte = 2e-6;
 
 constexpr size_t kJitStackBytes = 1 << 20;
 
-// White space as Oniguruma has it (Unicode's White_Space), to stand in a class, and everything else.
+// White space as Oniguruma has it (Unicode's White_Space), to stand in a class, and everything
+// else.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kOtherThanSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
 // General categories mean the same to both libraries.
-constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
-                                            "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
-                                            "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
-constexpr std::string_view kScripts[] = {"Han",    "Hiragana", "Katakana", "Hangul",     "Latin",   "Greek", "Cyrillic",
-                                         "Arabic", "Hebrew",   "Thai",     "Devanagari", "Bengali", "Lao",   "Khmer"};
+constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
+                                            "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+                                            "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
+                                            "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
+constexpr std::string_view kScripts[] = {"Han",        "Hiragana", "Katakana", "Hangul", "Latin",
+                                         "Greek",      "Cyrillic", "Arabic",   "Hebrew", "Thai",
+                                         "Devanagari", "Bengali",  "Lao",      "Khmer"};
 
-bool is_alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Oniguruma's Ruby syntax to PCRE2's. Only what means the same, or can be said to mean the same, goes through.
+// Oniguruma's Ruby syntax to PCRE2's. Only what means the same, or can be said to mean the same,
+// goes through.
 class Translator {
  public:
   Translator(std::string_view pattern, const std::string& file, const std::string& field)
@@ -64,7 +71,8 @@ class Translator {
         case '\\': escape(false); break;
         case '[': set(); break;
         case '(':
-          if (++depth > kMaxNesting) refuse("groups nested deeper", "at most " + std::to_string(kMaxNesting));
+          if (++depth > kMaxNesting)
+            refuse("groups nested deeper", "at most " + std::to_string(kMaxNesting));
           group();
           break;
         case ')':
@@ -112,7 +120,8 @@ class Translator {
     unsupported(file_, field_, found + " in \"" + printable(in_, 120) + "\"", expected);
   }
   [[noreturn]] void refuse_here(const char* what) const {
-    refuse(std::string(what) + " " + std::string(in_.substr(pos_, 6)) + " at byte " + std::to_string(pos_),
+    refuse(std::string(what) + " " + std::string(in_.substr(pos_, 6)) + " at byte " +
+               std::to_string(pos_),
            "what riffle knows of regular expressions");
   }
   bool at(std::string_view text) const { return in_.substr(pos_).starts_with(text); }
@@ -138,7 +147,8 @@ class Translator {
       if (digit < 0) break;
       value = value * 16 + static_cast<uint32_t>(digit);
     }
-    if (n < min_digits || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) refuse_here("character code");
+    if (n < min_digits || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+      refuse_here("character code");
     return value;
   }
 
@@ -185,7 +195,8 @@ class Translator {
         }
         break;
       default:
-        if (static_cast<uint8_t>(c) < 0x80 && !is_alnum(c)) return code_point(static_cast<uint8_t>(c));
+        if (static_cast<uint8_t>(c) < 0x80 && !is_alnum(c))
+          return code_point(static_cast<uint8_t>(c));
     }
     pos_ = start;
     refuse_here("escape");
@@ -202,8 +213,10 @@ class Translator {
       negated = !negated;
       name.remove_prefix(1);
     }
-    const bool category = std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories);
-    if (!category && std::find(std::begin(kScripts), std::end(kScripts), name) == std::end(kScripts)) {
+    const bool category =
+        std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories);
+    if (!category &&
+        std::find(std::begin(kScripts), std::end(kScripts), name) == std::end(kScripts)) {
       refuse("property \\p{" + std::string(name.substr(0, 40)) + "}",
              "a general category or a script that riffle knows");
     }
@@ -239,7 +252,8 @@ class Translator {
   }
 
   void group() {
-    static constexpr std::string_view kKinds[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
+    static constexpr std::string_view kKinds[] = {"(?:",  "(?i:", "(?=", "(?!",
+                                                  "(?<=", "(?<!", "(?>"};
     for (const std::string_view kind : kKinds) {
       if (!at(kind)) continue;
       out_ += kind;
@@ -270,12 +284,14 @@ class Translator {
     }
     const bool ends = at("}");
     if (ends) pos_++;
-    if (!ends || (least < 0 && most < 0) || (most >= 0 && least > most) || at("?") || at("+") || at("*") || at("{")) {
+    if (!ends || (least < 0 && most < 0) || (most >= 0 && least > most) || at("?") || at("+") ||
+        at("*") || at("{")) {
       pos_ = start;
       refuse_here("repeat");
     }
     if (std::max(least, most) > static_cast<long>(kMaxRepeat)) {
-      refuse("repeat count " + std::to_string(std::max(least, most)), "at most " + std::to_string(kMaxRepeat));
+      refuse("repeat count " + std::to_string(std::max(least, most)),
+             "at most " + std::to_string(kMaxRepeat));
     }
     out_ += "{" + std::to_string(std::max(least, 0l)) + (range ? "," : "") +
             (range && most >= 0 ? std::to_string(most) : "") + "}";
@@ -296,8 +312,9 @@ struct SplitPattern::Code {
   ~Code() { pcre2_code_free(code); }
 };
 
-std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::string& translated, bool known,
-                                                                const std::string& file, const std::string& field) {
+std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::string& translated,
+                                                                bool known, const std::string& file,
+                                                                const std::string& field) {
   auto out = std::make_shared<Code>();
   out->known = known;
   out->file = file;
@@ -306,28 +323,30 @@ std::shared_ptr<const SplitPattern::Code> SplitPattern::compile(const std::strin
   if (context == nullptr) throw std::bad_alloc();
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context, 4 * kMaxNesting);
-  // Without automatic possessification an unknown pattern's steps are all counted by the match limit.
+  // Without automatic possessification an unknown pattern's steps are all counted by the match
+  // limit.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_DOLLAR_ENDONLY |
                            (known ? 0u : PCRE2_NO_AUTO_POSSESS | PCRE2_USE_OFFSET_LIMIT);
   int error;
   size_t offset;
-  out->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
-                            &offset, context);
+  out->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                            options, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (out->code == nullptr) {
     std::array<PCRE2_UCHAR, 160> text{};
     pcre2_get_error_message(error, text.data(), text.size());
-    unsupported(
-        file, field,
-        "\"" + printable(translated, 120) + "\", which PCRE2 refuses: " + reinterpret_cast<const char*>(text.data()),
-        "a regular expression");
+    unsupported(file, field,
+                "\"" + printable(translated, 120) +
+                    "\", which PCRE2 refuses: " + reinterpret_cast<const char*>(text.data()),
+                "a regular expression");
   }
   // Where there is no machine code for this CPU the interpreter does it.
   if (known) out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0;
   return out;
 }
 
-SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, const std::string& field) {
+SplitPattern::SplitPattern(std::string_view pattern, const std::string& file,
+                           const std::string& field) {
   static constexpr std::string_view kKnown[] = {kGpt2Pattern,          kLlama3Pattern,
                                                 kQwen2Pattern,         kCasedPattern,
                                                 kTekkenPattern,        kDigitPattern,
@@ -337,16 +356,19 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& file, co
                                                 kSpacedLettersPattern, kSpacedPunctuationPattern,
                                                 kPunctuationPattern,   kThreeDigitsPattern};
   const bool known = std::find(std::begin(kKnown), std::end(kKnown), pattern) != std::end(kKnown);
-  // Tried at every space of a run that does not end the text, it would take time by the square of the run. If it
-  // matches at one of them it does at the first.
-  const std::string_view linear = pattern == kTrailingSpacePattern ? std::string_view(R"((?<!\s)\s+$)") : pattern;
+  // Tried at every space of a run that does not end the text, it would take time by the square of
+  // the run. If it matches at one of them it does at the first.
+  const std::string_view linear =
+      pattern == kTrailingSpacePattern ? std::string_view(R"((?<!\s)\s+$)") : pattern;
   code_ = compile(Translator(linear, file, field).run(), known, file, field);
   text_ = pattern;
 }
 
-SplitPattern SplitPattern::literal(std::string_view text, const std::string& file, const std::string& field) {
+SplitPattern SplitPattern::literal(std::string_view text, const std::string& file,
+                                   const std::string& field) {
   if (text.empty() || text.size() > kMaxPatternBytes) {
-    unsupported(file, field, std::to_string(text.size()) + " bytes", "1 to " + std::to_string(kMaxPatternBytes));
+    unsupported(file, field, std::to_string(text.size()) + " bytes",
+                "1 to " + std::to_string(kMaxPatternBytes));
   }
   std::string escaped;
   for (const char c : text) {
@@ -387,7 +409,8 @@ SplitPattern::Scratch::Scratch(const SplitPattern& pattern) : state_(std::make_u
 SplitPattern::Scratch::Scratch(Scratch&&) noexcept = default;
 SplitPattern::Scratch::~Scratch() = default;
 
-SplitPattern::Matches::Matches(Scratch& scratch, std::string_view text) : scratch_(&scratch), text_(text) {
+SplitPattern::Matches::Matches(Scratch& scratch, std::string_view text)
+    : scratch_(&scratch), text_(text) {
   scratch.state_->allowed += kSecondsPerByte * static_cast<double>(text.size());
 }
 
@@ -396,7 +419,8 @@ int SplitPattern::Matches::search(size_t from) const {
   Scratch::State& s = *scratch_->state_;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
   const auto match = [&] {
-    return pcre2_match(s.code->code, subject, text_.size(), from, PCRE2_NO_UTF_CHECK, s.data, s.context);
+    return pcre2_match(s.code->code, subject, text_.size(), from, PCRE2_NO_UTF_CHECK, s.data,
+                       s.context);
   };
   const auto give_up = [&](const std::string& why) {
     unsupported(s.code->file, s.code->field, "a regular expression that " + why + " on this text",

@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "model/text/added_tokens.h"
 #include "model/part_memory.h"
+#include "model/text/added_tokens.h"
 #include "model/text/sentencepiece_model.h"
 #include "util/error.h"
 
@@ -20,8 +20,9 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space in
 // The library counts positions of normalised text (up to 3 bytes for each of ours) in int.
 constexpr size_t kMaxTextBytes = 256 << 20;
 
-// The library's agenda and tables outgrow the caches on long text (measured: 2.5 MB/s for 8 KB, 1.4 MB/s for 100 KB,
-// 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So text is handed over in parts of about so many bytes.
+// The library's agenda and tables outgrow the caches on long text (measured: 2.5 MB/s for 8 KB, 1.4
+// MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So text is
+// handed over in parts of about so many bytes.
 constexpr size_t kPartBytes = 8 << 10;
 
 // Of texts and ids, some 500 parts.
@@ -30,20 +31,23 @@ constexpr size_t kRememberedBytes = 8 << 20;
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   // bos_id, eos_id: -2 takes what the library says of the model's bos_piece and eos_piece.
-  SentencePieceTokenizer(SentencePieceModel model, int bos_id, int eos_id, bool add_bos, const std::string& where)
+  SentencePieceTokenizer(SentencePieceModel model, int bos_id, int eos_id, bool add_bos,
+                         const std::string& where)
       : model_(std::move(model)), add_bos_(add_bos) {
     check_sentencepiece_model(model_, where);
     try {
       const auto status = processor_.LoadFromSerializedProto(serialize_sentencepiece_model(model_));
       if (!status.ok()) {
-        fail(RIFFLE_BAD_MODEL, "%s: sentencepiece refuses the vocabulary: %s", where.c_str(), status.message());
+        fail(RIFFLE_BAD_MODEL, "%s: sentencepiece refuses the vocabulary: %s", where.c_str(),
+             status.message());
       }
     } catch (const Error&) {
       throw;
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {  // its trie builder throws
-      fail(RIFFLE_BAD_MODEL, "%s: sentencepiece cannot index the vocabulary: %s", where.c_str(), e.what());
+      fail(RIFFLE_BAD_MODEL, "%s: sentencepiece cannot index the vocabulary: %s", where.c_str(),
+           e.what());
     }
     bos_id_ = bos_id == -2 ? processor_.bos_id() : bos_id;
     eos_id_ = eos_id == -2 ? processor_.eos_id() : eos_id;
@@ -60,13 +64,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   int bos_id() const override { return bos_id_; }
   int eos_id() const override { return eos_id_; }
 
-  std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const override {
+  std::vector<int32_t> encode(std::string_view text, bool add_bos,
+                              bool parse_special) const override {
     if (text.size() > kMaxTextBytes) {
-      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once", text.size(),
-           kMaxTextBytes);
+      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once",
+           text.size(), kMaxTextBytes);
     }
     if (const int64_t bad = utf8_error(text); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld", static_cast<long long>(bad));
+      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld",
+           static_cast<long long>(bad));
     }
     std::vector<int32_t> ids;
     if (add_bos && add_bos_) {
@@ -91,7 +97,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string decode(const int32_t* ids, size_t n) const override {
-    std::string out, run;  // run: bytes since the last control piece, which ends a character that is not complete
+    std::string out, run;  // run: bytes since the last control piece, which ends a character that
+                           // is not complete
     bool at_start = model_.add_dummy_prefix || model_.remove_extra_whitespaces;
     for (size_t i = 0; i < n; i++) {
       std::string more = bytes(ids[i]);
@@ -100,12 +107,12 @@ class SentencePieceTokenizer final : public Tokenizer {
         run.clear();
         continue;
       }
-      // As the library does: the first piece with any text loses one leading space symbol; where extra spaces are
-      // removed, pieces that are then empty do not count as text.
+      // As the library does: the first piece with any text loses one leading space symbol; where
+      // extra spaces are removed, pieces that are then empty do not count as text.
       if (at_start) {
         const VocabPiece& piece = model_.pieces[ids[i]];
-        const bool drop =
-            piece.type != VocabPiece::BYTE && piece.type != VocabPiece::UNKNOWN && piece.text.starts_with(kSpaceSymbol);
+        const bool drop = piece.type != VocabPiece::BYTE && piece.type != VocabPiece::UNKNOWN &&
+                          piece.text.starts_with(kSpaceSymbol);
         if (drop) more.erase(0, 1);
         at_start = drop && more.empty() && model_.remove_extra_whitespaces;
       }
@@ -143,7 +150,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t control_id(std::string_view piece) const override { return controls_.id_of(piece); }
 
  private:
-  // Nothing here or in loading makes the library log: it only does so for models and calls that are refused before.
+  // Nothing here or in loading makes the library log: it only does so for models and calls that are
+  // refused before.
   void encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
     std::vector<int> part;
     while (!text.empty()) {
@@ -154,7 +162,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       }
       part.clear();
       const auto status = processor_.Encode(text.substr(0, cut), &part);
-      if (!status.ok()) fail(RIFFLE_INTERNAL, "sentencepiece cannot encode the text: %s", status.message());
+      if (!status.ok())
+        fail(RIFFLE_INTERNAL, "sentencepiece cannot encode the text: %s", status.message());
       ids->insert(ids->end(), part.begin(), part.end());
       if (cut == text.size()) return;
       remembered_.keep(text.substr(0, cut), part);
@@ -162,23 +171,27 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  // Where may text be cut so that the parts' ids are the whole's? At a space whose left neighbour and itself stand side
-  // by side in no piece: no merge and no user-defined piece can reach across, and BPE's merges on one side do not see
-  // the other. The settings required make the dummy prefix of a part the same as the space that was cut away; without
-  // byte fallback the library would join neighbouring unknown pieces across the cut.
+  // Where may text be cut so that the parts' ids are the whole's? At a space whose left neighbour
+  // and itself stand side by side in no piece: no merge and no user-defined piece can reach across,
+  // and BPE's merges on one side do not see the other. The settings required make the dummy prefix
+  // of a part the same as the space that was cut away; without byte fallback the library would join
+  // neighbouring unknown pieces across the cut.
   void find_cuts() {
-    may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix && model_.escape_whitespaces &&
-               !model_.remove_extra_whitespaces && !model_.treat_whitespace_as_suffix;
+    may_cut_ = model_.bpe && model_.byte_fallback && model_.add_dummy_prefix &&
+               model_.escape_whitespaces && !model_.remove_extra_whitespaces &&
+               !model_.treat_whitespace_as_suffix;
     for (const VocabPiece& piece : model_.pieces) {
       for (const std::string_view space : {kSpaceSymbol, std::string_view(" ")}) {
-        for (size_t pos = piece.text.find(space, 1); pos != std::string::npos; pos = piece.text.find(space, pos + 1)) {
+        for (size_t pos = piece.text.find(space, 1); pos != std::string::npos;
+             pos = piece.text.find(space, pos + 1)) {
           before_space_.set(static_cast<uint8_t>(piece.text[pos - 1]));
         }
       }
     }
   }
 
-  // Position of the first space at or after pos where text may be cut; text.size() if there is none.
+  // Position of the first space at or after pos where text may be cut; text.size() if there is
+  // none.
   size_t cut_after(std::string_view text, size_t pos) const {
     if (!may_cut_) return text.size();
     for (; pos + 1 < text.size(); pos++) {
@@ -201,43 +214,51 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized, const std::string& where, bool add_bos) {
-  return std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(serialized, where), -2, -2, add_bos, where);
+std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized,
+                                                const std::string& where, bool add_bos) {
+  return std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(serialized, where), -2,
+                                                  -2, add_bos, where);
 }
 
-std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces, const VocabOptions& options,
+std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces,
+                                                 const VocabOptions& options,
                                                  const std::string& where) {
   SentencePieceModel model;
   model.pieces = pieces;
   model.bpe = options.bpe;
   model.add_dummy_prefix = options.add_dummy_prefix;
   model.remove_extra_whitespaces = false;
-  model.byte_fallback =
-      std::any_of(pieces.begin(), pieces.end(), [](const VocabPiece& piece) { return piece.type == VocabPiece::BYTE; });
+  model.byte_fallback = std::any_of(pieces.begin(), pieces.end(), [](const VocabPiece& piece) {
+    return piece.type == VocabPiece::BYTE;
+  });
   const std::pair<const char*, int> ids[] = {
       {"bos", options.bos_id}, {"eos", options.eos_id}, {"unknown", options.unk_id}};
   for (const auto& [name, id] : ids) {
     if (id < -1 || (id >= 0 && static_cast<size_t>(id) >= pieces.size())) {
-      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %zu", where.c_str(), name, id,
-           pieces.size());
+      fail(RIFFLE_BAD_MODEL, "%s: the %s token is %d, outside of the vocabulary of %zu",
+           where.c_str(), name, id, pieces.size());
     }
   }
   // Some converters write the unknown piece as a control piece.
-  const auto of_type = [](int type) { return [type](const VocabPiece& piece) { return piece.type == type; }; };
+  const auto of_type = [](int type) {
+    return [type](const VocabPiece& piece) { return piece.type == type; };
+  };
   if (std::none_of(pieces.begin(), pieces.end(), of_type(VocabPiece::UNKNOWN))) {
     for (size_t i = 0; i < pieces.size(); i++) {
-      const bool named = options.unk_id >= 0 ? static_cast<size_t>(options.unk_id) == i : pieces[i].text == "<unk>";
-      if (named && (pieces[i].type == VocabPiece::CONTROL || pieces[i].type == VocabPiece::NORMAL)) {
+      const bool named = options.unk_id >= 0 ? static_cast<size_t>(options.unk_id) == i
+                                             : pieces[i].text == "<unk>";
+      if (named &&
+          (pieces[i].type == VocabPiece::CONTROL || pieces[i].type == VocabPiece::NORMAL)) {
         model.pieces[i].type = VocabPiece::UNKNOWN;
       }
     }
   }
   if (options.unk_id >= 0 && model.pieces[options.unk_id].type != VocabPiece::UNKNOWN) {
-    fail(RIFFLE_BAD_MODEL, "%s: the unknown token is %d, whose type is %d, expected %d", where.c_str(), options.unk_id,
-         model.pieces[options.unk_id].type, VocabPiece::UNKNOWN);
+    fail(RIFFLE_BAD_MODEL, "%s: the unknown token is %d, whose type is %d, expected %d",
+         where.c_str(), options.unk_id, model.pieces[options.unk_id].type, VocabPiece::UNKNOWN);
   }
-  return std::make_unique<SentencePieceTokenizer>(std::move(model), options.bos_id, options.eos_id, options.add_bos,
-                                                  where);
+  return std::make_unique<SentencePieceTokenizer>(std::move(model), options.bos_id, options.eos_id,
+                                                  options.add_bos, where);
 }
 
 }  // namespace riffle

@@ -1,5 +1,5 @@
-// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by the sentencepiece library,
-// byte pair encoding out of tokenizer.json or GGUF by bpe.h.
+// Text to token ids and back, whatever file the vocabulary came from: sentencepiece models by the
+// sentencepiece library, byte pair encoding out of tokenizer.json or GGUF by bpe.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,12 +19,12 @@ struct VocabPiece {
 
 // Settings beside the pieces; GGUF: tokenizer.ggml.*; tokenizer_config.json.
 struct VocabOptions {
-  bool add_dummy_prefix = true;   // tokenizer.ggml.add_space_prefix
-  bool bpe = true;                // sentencepiece BPE ("llama" in GGUF); false: unigram
+  bool add_dummy_prefix = true;  // tokenizer.ggml.add_space_prefix
+  bool bpe = true;               // sentencepiece BPE ("llama" in GGUF); false: unigram
   int bos_id = -1, eos_id = -1, unk_id = -1;
-  bool add_bos = true;            // tokenizer.ggml.add_bos_token: texts begin with bos_id
-  std::vector<int> eos_ids;       // every token that ends an answer, eos_id first
-  bool byte_level = false;        // byte-level BPE, not sentencepiece's
+  bool add_bos = true;       // tokenizer.ggml.add_bos_token: texts begin with bos_id
+  std::vector<int> eos_ids;  // every token that ends an answer, eos_id first
+  bool byte_level = false;   // byte-level BPE, not sentencepiece's
 };
 
 class Tokenizer {
@@ -37,32 +37,37 @@ class Tokenizer {
   virtual int eos_id() const = 0;
   // What a user should know of where ids come from; usually empty.
   virtual std::string note() const { return {}; }
-  // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's tokenizers). add_bos puts bos_id
-  // first if the model's texts begin with it; parse_special reads control pieces written out in the text as those pieces
-  // (the text between two of them is encoded by itself).
-  // Throws RIFFLE_BAD_TEXT, naming the byte offset, if text is not UTF-8.
-  virtual std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const = 0;
+  // Ids of text, as the reference gives them (the sentencepiece library; Hugging Face's
+  // tokenizers). add_bos puts bos_id first if the model's texts begin with it; parse_special reads
+  // control pieces written out in the text as those pieces (the text between two of them is encoded
+  // by itself). Throws RIFFLE_BAD_TEXT, naming the byte offset, if text is not UTF-8.
+  virtual std::vector<int32_t> encode(std::string_view text, bool add_bos,
+                                      bool parse_special) const = 0;
   // Text of ids; control pieces give nothing; bytes that form no UTF-8 character become U+FFFD.
   virtual std::string decode(const int32_t* ids, size_t n) const = 0;
-  virtual const char* piece(int32_t id) const = 0;   // as the vocabulary spells it; nullptr: none
-  // Raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one byte, control pieces nothing).
+  virtual const char* piece(int32_t id) const = 0;  // as the vocabulary spells it; nullptr: none
+  // Raw bytes that this id adds to running text ("▁" or "Ġ" is a space, <0x0A> one byte, control
+  // pieces nothing).
   virtual std::string bytes(int32_t id) const = 0;
   // Id of a control piece spelled so ("<s>"), or -1.
   virtual int32_t control_id(std::string_view piece) const = 0;
 };
 
-// serialized: the content of a tokenizer.model. where: file name for error texts. add_bos: as in VocabOptions.
-std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized, const std::string& where,
-                                                bool add_bos = true);
+// serialized: the content of a tokenizer.model. where: file name for error texts. add_bos: as in
+// VocabOptions.
+std::unique_ptr<Tokenizer> tokenizer_from_model(std::string_view serialized,
+                                                const std::string& where, bool add_bos = true);
 // Builds a sentencepiece model from stored pieces (GGUF).
-std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces, const VocabOptions& options,
+std::unique_ptr<Tokenizer> tokenizer_from_pieces(const std::vector<VocabPiece>& pieces,
+                                                 const VocabOptions& options,
                                                  const std::string& where);
 
 // Joins the texts of ids as they come and never hands out half a UTF-8 character.
 // The text begins as decode() would begin it if at_start (the dummy prefix space is dropped).
 class StreamDecoder {
  public:
-  StreamDecoder(const Tokenizer& tokenizer, bool at_start) : tokenizer_(&tokenizer), at_start_(at_start) {}
+  StreamDecoder(const Tokenizer& tokenizer, bool at_start)
+      : tokenizer_(&tokenizer), at_start_(at_start) {}
   std::string put(int32_t id);  // what became complete; invalid bytes come out as U+FFFD
   std::string finish();         // what was held back, as U+FFFD
 
@@ -72,17 +77,20 @@ class StreamDecoder {
   std::string pending_;  // at most 3 bytes: the beginning of a character
 };
 
-// Appends text to *out, each maximal subpart of what is no character as U+FFFD (Unicode 15, 3.9). Returns how many bytes
-// it used: all, or, with keep_cut, all but a character's beginning at the end.
+// Appends text to *out, each maximal subpart of what is no character as U+FFFD (Unicode 15, 3.9).
+// Returns how many bytes it used: all, or, with keep_cut, all but a character's beginning at the
+// end.
 size_t append_valid_utf8(std::string_view text, bool keep_cut, std::string* out);
 
 // What Tokenizer::used_size() returns.
 int used_size(const std::vector<VocabPiece>& pieces);
 
-// The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper case.
+// The byte that a byte piece stands for ("<0x0A>": 10), or -1 if text is none. Hex digits are upper
+// case.
 int byte_of_piece(std::string_view text);
 
-// Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at most U+10FFFF.)
+// Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at
+// most U+10FFFF.)
 int64_t utf8_error(std::string_view text);
 
 }  // namespace riffle

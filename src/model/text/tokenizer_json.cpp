@@ -48,12 +48,14 @@ class Node {
   std::string string(const char* key, const char* fallback = nullptr) const {
     const json* value = get(key);
     if (!value && fallback) return fallback;
-    if (!value || !value->is_string()) bad_model(file_, field(key), value ? shown(*value) : "none", "a string");
+    if (!value || !value->is_string())
+      bad_model(file_, field(key), value ? shown(*value) : "none", "a string");
     return value->get<std::string>();
   }
   const json& array(const char* key) const {
     const json* value = get(key);
-    if (!value || !value->is_array()) bad_model(file_, field(key), value ? shown(*value) : "none", "an array");
+    if (!value || !value->is_array())
+      bad_model(file_, field(key), value ? shown(*value) : "none", "an array");
     return *value;
   }
   Node node(const char* key) const {
@@ -75,7 +77,10 @@ class Node {
 class Reader {
  public:
   Reader(const FileView& file, const TokenizerJsonOptions& options)
-      : file_(file.name), options_(options), root_(parse_json_object(file)), top_(file_, root_, "file") {
+      : file_(file.name),
+        options_(options),
+        root_(parse_json_object(file)),
+        top_(file_, root_, "file") {
     spec_.where = file_;
   }
 
@@ -84,12 +89,15 @@ class Reader {
     read_model_options(model);
     read_vocab(model);
     read_added();
-    if (const json* value = top_.get("normalizer")) read_normalizer(Node(file_, *value, "normalizer"));
-    if (const json* value = top_.get("pre_tokenizer")) read_pre_tokenizer(Node(file_, *value, "pre_tokenizer"));
+    if (const json* value = top_.get("normalizer"))
+      read_normalizer(Node(file_, *value, "normalizer"));
+    if (const json* value = top_.get("pre_tokenizer"))
+      read_pre_tokenizer(Node(file_, *value, "pre_tokenizer"));
     read_decoder();
     mark_bytes();
     read_merges(model);
-    if (const json* value = top_.get("post_processor")) read_post_processor(Node(file_, *value, "post_processor"));
+    if (const json* value = top_.get("post_processor"))
+      read_post_processor(Node(file_, *value, "post_processor"));
     choose_special();
     return std::move(spec_);
   }
@@ -108,14 +116,16 @@ class Reader {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!model.string(key, "").empty()) model.refuse(key, "null or \"\"");
     }
-    if (const json* dropout = model.get("dropout"); dropout && *dropout != 0) model.refuse("dropout", "null");
+    if (const json* dropout = model.get("dropout"); dropout && *dropout != 0)
+      model.refuse("dropout", "null");
     spec_.ignore_merges = model.boolean("ignore_merges", false);
     spec_.byte_fallback = model.boolean("byte_fallback", false);
     spec_.fuse_unk = model.boolean("fuse_unk", false);
   }
 
   uint64_t token_id(const json& value, const std::string& field) const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
+    if (!value.is_number_unsigned() ||
+        value.get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
       bad_model(file_, field, shown(value), "an id below " + std::to_string(options_.max_vocab));
     }
     return value.get<uint64_t>();
@@ -126,8 +136,8 @@ class Reader {
     // A few ids may be unused, but the file must account for the room that the list takes.
     if (id >= 2 * n_tokens + 1024) {
       bad_model(file_, field, "id " + std::to_string(id),
-                "an id below " + std::to_string(2 * n_tokens + 1024) + ", as there are " + std::to_string(n_tokens) +
-                    " pieces");
+                "an id below " + std::to_string(2 * n_tokens + 1024) + ", as there are " +
+                    std::to_string(n_tokens) + " pieces");
     }
     if (id >= spec_.pieces.size()) {
       spec_.pieces.resize(id + 1, {"", 0, VocabPiece::UNUSED});
@@ -144,14 +154,16 @@ class Reader {
     n_tokens_ = vocab.value().size() + n_added;
     for (const auto& [text, value] : vocab.value().items()) {
       const auto field = [&, &text = text] { return "model.vocab \"" + text.substr(0, 80) + "\""; };
-      // Left out here, as nothing but an added token can be: read_added() looks whether it may lie there.
+      // Left out here, as nothing but an added token can be: read_added() looks whether it may lie
+      // there.
       if (value.is_number_unsigned() && text == options_.pad_token &&
           value.get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
       }
       const uint64_t id = token_id(value, field());
       VocabPiece& piece = piece_at(id, n_tokens_, field());
-      if (spec_.in_model[id]) bad_model(file_, field(), "id " + std::to_string(id), "an id that no other piece has");
+      if (spec_.in_model[id])
+        bad_model(file_, field(), "id " + std::to_string(id), "an id that no other piece has");
       piece = {text, 0, VocabPiece::NORMAL};
       spec_.in_model[id] = true;
     }
@@ -161,7 +173,8 @@ class Reader {
     const json* list = top_.get("added_tokens");
     if (!list) return;
     if (!list->is_array() || list->size() > kMaxAdded) {
-      bad_model(file_, "added_tokens", list->is_array() ? std::to_string(list->size()) + " tokens" : shown(*list),
+      bad_model(file_, "added_tokens",
+                list->is_array() ? std::to_string(list->size()) + " tokens" : shown(*list),
                 "an array of at most " + std::to_string(kMaxAdded));
     }
     std::vector<bool> seen;
@@ -190,7 +203,8 @@ class Reader {
       VocabPiece& piece = piece_at(at, n_tokens_, node.field("id"));
       seen.resize(std::max(seen.size(), spec_.pieces.size()), false);
       if (seen[at] || (spec_.in_model[at] && piece.text != token.text)) {
-        bad_model(file_, node.field("id"), std::to_string(at) + ", which another piece has", "an id of its own");
+        bad_model(file_, node.field("id"), std::to_string(at) + ", which another piece has",
+                  "an id of its own");
       }
       seen[at] = true;
       piece = {token.text, 0, token.special ? VocabPiece::CONTROL : VocabPiece::USER_DEFINED};
@@ -202,7 +216,8 @@ class Reader {
     const auto& sorted = texts.entries();
     for (size_t i = 1; i < sorted.size(); i++) {
       if (sorted[i].first == sorted[i - 1].first) {
-        bad_model(file_, "added_tokens", "\"" + sorted[i].first.substr(0, 80) + "\" twice", "it once");
+        bad_model(file_, "added_tokens", "\"" + sorted[i].first.substr(0, 80) + "\" twice",
+                  "it once");
       }
     }
   }
@@ -212,7 +227,8 @@ class Reader {
     if (const json* unk = model.get("unk_token")) {
       if (!unk->is_string()) bad_model(file_, "model.unk_token", shown(*unk), "a string");
       spec_.unk_id = ids.find(unk->get_ref<const std::string&>());
-      if (spec_.unk_id < 0) bad_model(file_, "model.unk_token", shown(*unk), "a piece of the vocabulary");
+      if (spec_.unk_id < 0)
+        bad_model(file_, "model.unk_token", shown(*unk), "a piece of the vocabulary");
     }
     const json& list = model.array("merges");
     spec_.merges.reserve(list.size());
@@ -226,7 +242,8 @@ class Reader {
           left = text.substr(0, space);
           right = text.substr(space + 1);
         }
-      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+                 merge[1].is_string()) {
         left = merge[0].get_ref<const std::string&>();
         right = merge[1].get_ref<const std::string&>();
       }
@@ -242,7 +259,8 @@ class Reader {
   void each_step(const Node& node, const char* members, const Each& each, size_t depth = 0) {
     if (node.string("type") != "Sequence") {
       if (++n_steps_ > 3 * kMaxSteps) {
-        unsupported(file_, node.path(), "more steps", std::to_string(3 * kMaxSteps) + " at most in the file");
+        unsupported(file_, node.path(), "more steps",
+                    std::to_string(3 * kMaxSteps) + " at most in the file");
       }
       return each(node);
     }
@@ -253,7 +271,8 @@ class Reader {
                   "at most " + std::to_string(kMaxSteps));
     }
     for (size_t i = 0; i < list.size(); i++) {
-      each_step(Node(file_, list[i], node.field(members) + "[" + std::to_string(i) + "]"), members, each, depth + 1);
+      each_step(Node(file_, list[i], node.field(members) + "[" + std::to_string(i) + "]"), members,
+                each, depth + 1);
     }
   }
 
@@ -277,7 +296,8 @@ class Reader {
         node.refuse("type", "\"NFC\", \"Prepend\", \"Replace\" or \"Sequence\"");
       }
       if (std::max(step.from.size(), step.to.size()) > kMaxReplaceBytes) {
-        unsupported(file_, node.path(), "a text longer", std::to_string(kMaxReplaceBytes) + " bytes at most");
+        unsupported(file_, node.path(), "a text longer",
+                    std::to_string(kMaxReplaceBytes) + " bytes at most");
       }
       spec_.normalizer.push_back(std::move(step));
     });
@@ -286,7 +306,8 @@ class Reader {
   void read_pre_tokenizer(const Node& root) {
     each_step(root, "pretokenizers", [&](const Node& node) {
       const std::string type = node.string("type");
-      if (spec_.byte_level) unsupported(file_, node.path(), type + " after ByteLevel", "ByteLevel as the last step");
+      if (spec_.byte_level)
+        unsupported(file_, node.path(), type + " after ByteLevel", "ByteLevel as the last step");
       SplitStep step;
       if (type == "Split") {
         step = read_split(node);
@@ -313,7 +334,8 @@ class Reader {
     if (pattern.get("Regex")) {
       step.pattern.emplace(pattern.string("Regex"), file_, pattern.field("Regex"));
     } else {
-      step.pattern = SplitPattern::literal(pattern.string("String"), file_, pattern.field("String"));
+      step.pattern =
+          SplitPattern::literal(pattern.string("String"), file_, pattern.field("String"));
     }
     static constexpr std::pair<const char*, SplitStep::Behavior> kBehaviors[] = {
         {"Isolated", SplitStep::ISOLATED},
@@ -362,7 +384,8 @@ class Reader {
         spaces = true;
       } else if (type == "Replace" && !spec_.byte_level) {
         const Node pattern = node.node("pattern");
-        if (!pattern.get("String") || pattern.string("String") != kSpaceSymbol || node.string("content") != " ") {
+        if (!pattern.get("String") || pattern.string("String") != kSpaceSymbol ||
+            node.string("content") != " ") {
           node.refuse("pattern", "\"\xE2\x96\x81\" with content \" \"");
         }
         spaces = true;
@@ -371,26 +394,32 @@ class Reader {
       } else if (type == "Fuse" && !spec_.byte_level) {
       } else if (type == "Strip" && !spec_.byte_level) {
         const json *start = node.get("start"), *stop = node.get("stop");
-        if (node.string("content") != " " || !start || (*start != 0 && *start != 1) || (stop && *stop != 0)) {
-          unsupported(file_, node.path(), shown(node.value()), "content \" \", start 0 or 1, stop 0");
+        if (node.string("content") != " " || !start || (*start != 0 && *start != 1) ||
+            (stop && *stop != 0)) {
+          unsupported(file_, node.path(), shown(node.value()),
+                      "content \" \", start 0 or 1, stop 0");
         }
         spec_.strip_first_space = *start == 1;
       } else {
-        node.refuse("type", spec_.byte_level ? "\"ByteLevel\", as the pre_tokenizer is"
-                                             : "\"Metaspace\", or \"Replace\", \"ByteFallback\", \"Fuse\", \"Strip\"");
+        node.refuse("type",
+                    spec_.byte_level
+                        ? "\"ByteLevel\", as the pre_tokenizer is"
+                        : "\"Metaspace\", or \"Replace\", \"ByteFallback\", \"Fuse\", \"Strip\"");
       }
     });
     if (!spaces) unsupported(file_, "decoder", shown(*value), "one that turns pieces into text");
     if (!spec_.byte_level && spec_.byte_fallback != bytes) {
       unsupported(file_, "decoder", bytes ? "ByteFallback" : "no ByteFallback",
-                  spec_.byte_fallback ? "ByteFallback, as the model has it" : "none, as the model has none");
+                  spec_.byte_fallback ? "ByteFallback, as the model has it"
+                                      : "none, as the model has none");
     }
   }
 
   void mark_bytes() {
     if (spec_.byte_level || !spec_.byte_fallback) return;
     for (VocabPiece& piece : spec_.pieces) {
-      if (piece.type == VocabPiece::NORMAL && byte_of_piece(piece.text) >= 0) piece.type = VocabPiece::BYTE;
+      if (piece.type == VocabPiece::NORMAL && byte_of_piece(piece.text) >= 0)
+        piece.type = VocabPiece::BYTE;
     }
   }
 
@@ -399,7 +428,8 @@ class Reader {
     each_step(root, "processors", [&](const Node& node) {
       const std::string type = node.string("type");
       if (type == "ByteLevel") return;  // offsets alone
-      if (type != "TemplateProcessing") node.refuse("type", "\"TemplateProcessing\", \"ByteLevel\" or \"Sequence\"");
+      if (type != "TemplateProcessing")
+        node.refuse("type", "\"TemplateProcessing\", \"ByteLevel\" or \"Sequence\"");
       bool text_seen = false;
       for (const json& part : node.array("single")) {
         const Node member(file_, part, node.field("single"));
@@ -408,10 +438,13 @@ class Reader {
           continue;
         }
         const std::string name = member.node("SpecialToken").string("id");
-        if (text_seen || spec_.add_bos) node.refuse("single", "one token before the text at most, and none after it");
+        if (text_seen || spec_.add_bos)
+          node.refuse("single", "one token before the text at most, and none after it");
         const json* known = node.get("special_tokens");
         const json* entry = known && known->is_object() ? find(*known, name.c_str()) : nullptr;
-        if (!entry) bad_model(file_, node.field("special_tokens"), "no \"" + name + "\"", "every token of single");
+        if (!entry)
+          bad_model(file_, node.field("special_tokens"), "no \"" + name + "\"",
+                    "every token of single");
         const json& ids = Node(file_, *entry, node.field("special_tokens")).array("ids");
         if (ids.size() != 1) node.refuse("special_tokens", "one id for each token");
         spec_.bos_id = static_cast<int>(token_id(ids[0], node.field("special_tokens")));
@@ -426,7 +459,8 @@ class Reader {
   void choose_special() {
     const auto id_of = [&](const std::string& text) {
       for (size_t id = 0; !text.empty() && id < spec_.pieces.size(); id++) {
-        if (spec_.pieces[id].text == text && spec_.pieces[id].type != VocabPiece::UNUSED) return static_cast<int>(id);
+        if (spec_.pieces[id].text == text && spec_.pieces[id].type != VocabPiece::UNUSED)
+          return static_cast<int>(id);
       }
       return -1;
     };

@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Length of the character at text[pos], or 0 if none is there; then *subpart is the length of the maximal subpart
-// (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at least 1 byte), and *cut tells
-// whether it is only the text's end that cut the character short.
+// Length of the character at text[pos], or 0 if none is there; then *subpart is the length of the
+// maximal subpart (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at
+// least 1 byte), and *cut tells whether it is only the text's end that cut the character short.
 size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(pos);
@@ -18,7 +18,8 @@ size_t utf8_char(std::string_view text, size_t pos, size_t* subpart, bool* cut) 
   if (lead < 0x80) return 1;
   if (lead < 0xC2 || lead > 0xF4) return 0;
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range excludes overlong forms, surrogates and what is beyond U+10FFFF; the others are 80..BF.
+  // The second byte's range excludes overlong forms, surrogates and what is beyond U+10FFFF; the
+  // others are 80..BF.
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; i++) {
@@ -54,8 +55,9 @@ std::string StreamDecoder::put(int32_t id) {
   std::string more = tokenizer_->bytes(id);
   if (more.empty()) return finish();  // a control piece ends a character that is not complete
   if (at_start_) {
-    // Whether the text's first space goes is the tokenizer's to say, so ask decode() rather than know: it drops the
-    // space of this piece alone, and of a second such piece only if the vocabulary removes extra spaces.
+    // Whether the text's first space goes is the tokenizer's to say, so ask decode() rather than
+    // know: it drops the space of this piece alone, and of a second such piece only if the
+    // vocabulary removes extra spaces.
     const int32_t twice[2] = {id, id};
     const bool drop = more[0] == ' ' && tokenizer_->decode(twice, 1).size() < more.size();
     if (drop) more.erase(0, 1);

@@ -1,8 +1,9 @@
-// The default context length on a GPU: what fits of the trained one in gpu_mem and, page-locked, in host memory.
+// The default context length on a GPU: what fits of the trained one in gpu_mem and, page-locked, in
+// host memory.
 #include "tests/engine/plan/context_length.h"
 
-#include "tests/kernels/cuda/device.h"
 #include "engine/plan/memory_plan.h"
+#include "tests/kernels/cuda/device.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -73,19 +74,22 @@ TEST_CASE("cuda: a default context is the longest whose KV fits host memory", "[
   };
   CHECK(planned(5000, uint64_t(1) << 50).empty());
   const uint64_t memory = plan.host_kv * 8 / 7 + 8;
-  CHECK_THAT(planned(0, memory), Catch::Contains("holds 4096 tokens, of the 32768") && Catch::Contains("this machine's memory"));
+  CHECK_THAT(planned(0, memory), Catch::Contains("holds 4096 tokens, of the 32768") &&
+                                     Catch::Contains("this machine's memory"));
   CHECK(plan.n_ctx == 4096);
   // Given: kept up to all of memory, with a notice, and refused beyond it.
   CHECK_THAT(planned(5200, memory), Catch::Contains("5200 tokens take"));
   CHECK(plan.n_ctx == 5200);
-  CHECK_THROWS_WITH(planned(32768, memory), Catch::Contains("of host memory, but this machine has"));
+  CHECK_THROWS_WITH(planned(32768, memory),
+                    Catch::Contains("of host memory, but this machine has"));
 }
 
 TEST_CASE("cuda: a default context is the longest that fits what is free", "[cuda][context]") {
   if (skip()) return;
   size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total));
-  // All but about 1 GiB is taken: 512 MiB of it are left to the driver, and 4M tokens of digests do not fit the rest.
+  // All but about 1 GiB is taken: 512 MiB of it are left to the driver, and 4M tokens of digests do
+  // not fit the rest.
   if (free < size_t(3) << 30) {
     WARN("SKIPPED: less than 3 GiB of GPU memory are free");
     return;

@@ -1,4 +1,5 @@
-// The whole runtime on a GPU: golden logits and texts, the same bits for every pool and both residencies, memory limits.
+// The whole runtime on a GPU: golden logits and texts, the same bits for every pool and both
+// residencies, memory limits.
 #include <cmath>
 #include <map>
 #include <set>
@@ -34,7 +35,8 @@ TEST_CASE("cuda: logits match the golden ones", "[cuda][golden]") {
       const Difference d = compare(r, g);
       const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : 2e-2;
       WARN("cuda kv " << (kv == RIFFLE_KV_F16 ? "f16 " : "f32 ") << g["name"].get<std::string>()
-                      << ": largest difference of a logit " << d.logit << ", of a logsumexp " << d.logsumexp);
+                      << ": largest difference of a logit " << d.logit << ", of a logsumexp "
+                      << d.logsumexp);
       CHECK(d.logit <= bound);
       CHECK(d.logsumexp <= bound);
     }
@@ -73,7 +75,8 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
     {
       Runtime r(base());
       reference = run(r, r.session(), prompt, steps);
-      CHECK(same_bits(run(r, r.session(), prompt, steps), reference));  // a second session beside it
+      CHECK(
+          same_bits(run(r, r.session(), prompt, steps), reference));  // a second session beside it
     }
     std::map<std::string, riffle_context_options> variants;
     const auto add = [&](const char* name, auto&& change) { change(variants[name] = base()); };
@@ -83,13 +86,15 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
     add("three sessions planned", [](auto& o) { o.n_sessions = 3; });
     add("host residency", [](auto& o) { o.residency = RIFFLE_RESIDENCY_HOST; });
     add("host residency, 60 slots, FIFO, look-ahead 2", [](auto& o) {
-      o.residency = RIFFLE_RESIDENCY_HOST, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO, o.selection.lookahead = 2;
+      o.residency = RIFFLE_RESIDENCY_HOST, o.slots = 60, o.evict = RIFFLE_EVICT_FIFO,
+      o.selection.lookahead = 2;
     });
     add("host memory not pinned", [](auto& o) { o.no_pin = true, o.slots = 200; });
     for (const auto& [name, o] : variants) {
       INFO(name);
       // The host does not know a row's own number of blocks.
-      if (selector == RIFFLE_SELECTOR_SHARE && (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin)) continue;
+      if (selector == RIFFLE_SELECTOR_SHARE && (o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin))
+        continue;
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
@@ -112,10 +117,12 @@ TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][i
   }
 }
 
-TEST_CASE("cuda: truncating and going on is the same as never having gone further", "[cuda][invariance]") {
+TEST_CASE("cuda: truncating and going on is the same as never having gone further",
+          "[cuda][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(777, 5), detour = some_tokens(50, 6), steps = some_tokens(40, 8);
-  Runtime r(cuda_options(RIFFLE_SELECTOR_DENSE));  // prefill is dense, and one token of it becomes a step below
+  Runtime r(cuda_options(
+      RIFFLE_SELECTOR_DENSE));  // prefill is dense, and one token of it becomes a step below
   riffle_session* a = r.session();
   const auto straight = run(r, a, prompt, steps);
   riffle_session* b = r.session();
@@ -128,7 +135,8 @@ TEST_CASE("cuda: truncating and going on is the same as never having gone furthe
     r.check(riffle_step(r.context, &b, &t, 1));
     got.push_back(r.logits(b));
   }
-  // The last prompt token was a step here and prefill there: the same to within rounding; from then on as near.
+  // The last prompt token was a step here and prefill there: the same to within rounding; from then
+  // on as near.
   for (size_t i = 0; i < got.size(); ++i)
     for (size_t j = 0; j < got[i].size(); ++j)
       if (!(std::fabs(got[i][j] - straight[i][j]) <= 5e-2f)) {
@@ -141,12 +149,15 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(24, 10);
   for (riffle_selector selector :
        {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE})
-    for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
-      for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
+    for (riffle_digest digest :
+         {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
+      for (riffle_stop stop :
+           {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
         if (selector != RIFFLE_SELECTOR_PSA && stop != RIFFLE_STOP_PAPER) continue;
         const bool digests = selector == RIFFLE_SELECTOR_PSA || selector == RIFFLE_SELECTOR_TOPK;
         if (!digests && digest != RIFFLE_DIGEST_MEAN) continue;
-        if (stop == RIFFLE_STOP_BOUND && digest == RIFFLE_DIGEST_MEAN) continue;  // a mean bounds nothing from above
+        if (stop == RIFFLE_STOP_BOUND && digest == RIFFLE_DIGEST_MEAN)
+          continue;  // a mean bounds nothing from above
         INFO("selector " << selector << " digest " << digest << " stop " << stop);
         riffle_context_options o = cuda_options(selector);
         o.kv_type = RIFFLE_KV_F32;
@@ -165,11 +176,13 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
             if (!(diff <= worst)) worst = diff;
           }
         const riffle_stats x = gpu.stats(), y = cpu.stats();
-        WARN("selector " << selector << " digest " << digest << " stop " << stop << ": largest difference " << worst
-                         << ", blocks read " << x.kv_blocks_read << " and " << y.kv_blocks_read);
+        WARN("selector " << selector << " digest " << digest << " stop " << stop
+                         << ": largest difference " << worst << ", blocks read " << x.kv_blocks_read
+                         << " and " << y.kv_blocks_read);
         // A near tie in the ranking may fall otherwise and change which block is read.
         CHECK(worst <= (selector == RIFFLE_SELECTOR_DENSE ? 2e-3 : 0.2));
-        CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <= 0.02 * double(y.kv_blocks_read));
+        CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <=
+              0.02 * double(y.kv_blocks_read));
       }
 }
 

@@ -1,4 +1,5 @@
-// Forked sessions on a GPU: same bits as sessions of their own that went through the same prompts, steps and cuts.
+// Forked sessions on a GPU: same bits as sessions of their own that went through the same prompts,
+// steps and cuts.
 #include <algorithm>
 
 #include "tests/engine/forks.h"
@@ -14,9 +15,11 @@ riffle_context_options small(riffle_selector selector) {
   return o;
 }
 
-constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_PSA,         RIFFLE_SELECTOR_TOPK,
-                                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
-constexpr riffle_selector kHosted[] = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK};
+constexpr riffle_selector kSelectors[] = {RIFFLE_SELECTOR_DENSE,       RIFFLE_SELECTOR_PSA,
+                                          RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_TWILIGHT,
+                                          RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
+constexpr riffle_selector kHosted[] = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
+                                       RIFFLE_SELECTOR_TOPK};
 
 }  // namespace
 
@@ -38,7 +41,8 @@ TEST_CASE("cuda: a fork goes on as a session that read the same by itself", "[cu
   }
 }
 
-TEST_CASE("cuda: random histories of forked sessions are those of sessions of their own", "[cuda][fork]") {
+TEST_CASE("cuda: random histories of forked sessions are those of sessions of their own",
+          "[cuda][fork]") {
   if (skip()) return;
   uint32_t seed = 100;
   for (riffle_selector selector : kSelectors)
@@ -102,9 +106,11 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
   step(other);
   CHECK(counted(other).pool_lookups == 8 * heads);
   CHECK(counted(other).pool_hits == 8 * heads);
-  // A cut into what others find under this name, and something else written there: under a name of its own.
+  // A cut into what others find under this name, and something else written there: under a name of
+  // its own.
   r.check(riffle_session_truncate(after, 16 * 5 + 7));
-  r.check(riffle_prefill(after, prompt.data(), 16 * 6, nullptr, nullptr));  // 11 full blocks, 5 of them shared
+  r.check(riffle_prefill(after, prompt.data(), 16 * 6, nullptr,
+                         nullptr));  // 11 full blocks, 5 of them shared
   step(after);
   CHECK(counted(after).pool_lookups == (12 + 11) * heads);
   CHECK(counted(after).pool_hits == (12 + 5) * heads);
@@ -121,10 +127,16 @@ TEST_CASE("cuda: forks find their donor's blocks in the device's pool", "[cuda][
 TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][fork]") {
   if (skip()) return;
   const auto prompt = some_tokens(600, 1);
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
+                                   RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_TOKENSELECT})
     for (const auto& [n_forks, n_steps, slots] :
-         {std::tuple<int, int, int64_t>{8, 60, 16}, {8, 60, 300}, {8, 60, 700}, {8, 60, 4000},
-          {40, 12, 16}, {40, 12, 700}, {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead
+         {std::tuple<int, int, int64_t>{8, 60, 16},
+          {8, 60, 300},
+          {8, 60, 700},
+          {8, 60, 4000},
+          {40, 12, 16},
+          {40, 12, 700},
+          {40, 12, 4000}}) {  // 40: more rows than run together, so blocks are also fetched ahead
       INFO("selector " << selector << ", " << n_forks << " forks, " << slots << " slots");
       riffle_context_options o = small(selector);
       o.slots = slots;
@@ -142,7 +154,8 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
         alone.check(riffle_session_truncate(own[i], length));
       }
       for (int t = 0; t < n_steps; ++t) {
-        const std::vector<int32_t> next(n_forks, 400 + t);  // the same: they ask for nearly the same blocks
+        const std::vector<int32_t> next(n_forks,
+                                        400 + t);  // the same: they ask for nearly the same blocks
         r.check(riffle_step(r.context, forks.data(), next.data(), next.size()));
         for (int i = 0; i < n_forks; ++i) {
           alone.check(riffle_step(alone.context, &own[i], &next[i], 1));
@@ -152,7 +165,8 @@ TEST_CASE("cuda: forks that miss the same blocks in the same steps", "[cuda][for
     }
 }
 
-TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was", "[cuda][fork][memory]") {
+TEST_CASE("cuda: a fork that finds no device memory leaves its donor as it was",
+          "[cuda][fork][memory]") {
   if (skip()) return;
   riffle_context_options o = small(RIFFLE_SELECTOR_PSA);
   o.gpu_mem = 1;

@@ -1,9 +1,9 @@
 // What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it
 // reads. Needs no GPU.
-#include "tests/engine/test_model.h"
 #include "backend/cuda/cuda_backend.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
+#include "tests/engine/test_model.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -45,15 +45,14 @@ TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean value
     int64_t mean_values;  // a head's
   };
   const int64_t value = 64 * 2;
-  for (const Case& c :
-       {Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
-        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
-        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
-             150 * value},  // every second block
-        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
-        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
-        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
-        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
+  for (const Case& c : {Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 1000, 62 * value},
+                        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 256 * 16 + 5, 256 * value},
+                        Case{RIFFLE_SELECTOR_SHARE, RIFFLE_RANK_DIGESTS, 300 * 16 + 5,
+                             150 * value},  // every second block
+                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES, 1000, 0},
+                        Case{RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES, 1000, 0},
+                        Case{RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, 1000, 0},
+                        Case{RIFFLE_SELECTOR_DENSE, RIFFLE_RANK_DIGESTS, 1000, 0}})
     for (const riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
       INFO("selector " << c.selector << ", rank " << c.rank << ", " << c.n_tokens << " tokens, KV "
                        << kv);

@@ -1,8 +1,9 @@
-// A GPU that stops working in the middle: an error that says so, and a process that goes on. It takes the process's CUDA context with
-// it, so tests/run.sh runs this case alone: riffle_tests "[lost]".
+// A GPU that stops working in the middle: an error that says so, and a process that goes on. It
+// takes the process's CUDA context with it, so tests/run.sh runs this case alone: riffle_tests
+// "[lost]".
+#include "kernels/cuda/cuda.h"
 #include "tests/engine/test_model.h"
 #include "tests/kernels/cuda/device.h"
-#include "kernels/cuda/cuda.h"
 
 using namespace riffle::test;
 
@@ -20,7 +21,8 @@ TEST_CASE("cuda: a device that is lost is an error, and the CPU goes on", "[.][l
   // A kernel that reads what it may not.
   const auto* nowhere = reinterpret_cast<const float*>(uintptr_t(16));
   DeviceArray<float> out(1024);
-  REQUIRE(riffle::cuda::convert(nowhere, 1024, out.get(), riffle::cuda::WType::F32, nullptr) == cudaSuccess);
+  REQUIRE(riffle::cuda::convert(nowhere, 1024, out.get(), riffle::cuda::WType::F32, nullptr) ==
+          cudaSuccess);
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
 
   CHECK(riffle_step(gpu.context, &s, &token, 1) == RIFFLE_DEVICE_LOST);

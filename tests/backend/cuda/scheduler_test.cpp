@@ -17,8 +17,9 @@ riffle_context_options on_gpu(riffle_selector selector, int slots) {
 
 TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler]") {
   if (!cuda_ready()) return;
-  const std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12), ask(3, 4, 30), ask(400, 5, 1),
-                                 ask(900, 6, 20, 1.2f), ask(130, 7, 0), ask(64, 8, 33)};
+  const std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12),
+                                 ask(3, 4, 30),   ask(400, 5, 1),       ask(900, 6, 20, 1.2f),
+                                 ask(130, 7, 0),  ask(64, 8, 33)};
   for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(on_gpu(selector, 0), a));
@@ -50,7 +51,9 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
   }
 }
 
-TEST_CASE("cuda: of a prompt the device holds the layer that is read and the one on its way to the host", "[cuda][scheduler]") {
+TEST_CASE(
+    "cuda: of a prompt the device holds the layer that is read and the one on its way to the host",
+    "[cuda][scheduler]") {
   if (!cuda_ready()) return;
   for (const int tokens : {2000, 1001}) {
     INFO("tokens " << tokens);
@@ -79,7 +82,8 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
   const riffle_context_options o = on_gpu(RIFFLE_SELECTOR_PSA, 2000);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));
-  // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over; or all, with other bits.
+  // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over;
+  // or all, with other bits.
   for (const int unit : {0, 1}) {
     INFO("reuse_unit " << unit);
     Runtime r(o);
@@ -95,7 +99,9 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
       CHECK(got.status == RIFFLE_OK);
       CHECK(got.tokens.size() == 10);
       if (i == 0) CHECK(got.reused == 0);
-      else CHECK((unit == 0 ? got.reused == document.size() / o.prefill_chunk * o.prefill_chunk : got.reused >= document.size()));
+      else
+        CHECK((unit == 0 ? got.reused == document.size() / o.prefill_chunk * o.prefill_chunk
+                         : got.reused >= document.size()));
     }
     const riffle_stats stats = r.stats();
     CHECK(stats.host_kv_bytes == 0);
@@ -103,7 +109,9 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
   }
 }
 
-TEST_CASE("cuda: requests wait or begin again where host memory is short", "[cuda][scheduler][memory]") {
+TEST_CASE("cuda: requests wait or begin again where host memory is short",
+          "[cuda][scheduler][memory]") {
   if (!cuda_ready()) return;
-  check_short_memory([](riffle_selector selector, bool pool) { return on_gpu(selector, pool ? 600 : 0); });
+  check_short_memory(
+      [](riffle_selector selector, bool pool) { return on_gpu(selector, pool ? 600 : 0); });
 }

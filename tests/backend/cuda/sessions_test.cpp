@@ -1,9 +1,10 @@
-// Several sessions, contexts and selections on one GPU, and what happens where memory, the system or another context says no.
+// Several sessions, contexts and selections on one GPU, and what happens where memory, the system
+// or another context says no.
 #include <chrono>
 #include <thread>
 
-#include "tests/engine/steps.h"
 #include "backend/cuda/pinned_slabs.h"
+#include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::test;
@@ -30,7 +31,9 @@ void step(Runtime& r, riffle_session* s, int32_t token, Logits& out) {
   r.check(riffle_step(r.context, &s, &token, 1));
   out.push_back(r.logits(s));
 }
-void select(Runtime& r, const riffle_selection& selection) { r.check(riffle_set_selection(r.context, &selection)); }
+void select(Runtime& r, const riffle_selection& selection) {
+  r.check(riffle_set_selection(r.context, &selection));
+}
 // The smallest budget that these options are planned to work with.
 uint64_t least_memory(const riffle_context_options& o, riffle_model* model) {
   riffle_context_options tight = o;
@@ -53,10 +56,12 @@ uint64_t least_memory(const riffle_context_options& o) {
 
 }  // namespace
 
-TEST_CASE("cuda: sessions with and without the mean key, in turn and together", "[cuda][selection]") {
+TEST_CASE("cuda: sessions with and without the mean key, in turn and together",
+          "[cuda][selection]") {
   if (skip()) return;
   const auto veto = cuda_options(RIFFLE_STOP_VETO), paper = cuda_options(RIFFLE_STOP_PAPER);
-  const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8), tokens = some_tokens(40, 9);
+  const auto prompt_a = some_tokens(1500, 7), prompt_b = some_tokens(1400, 8),
+             tokens = some_tokens(40, 9);
   struct Answers {
     Logits a, b;
   };
@@ -97,7 +102,8 @@ TEST_CASE("cuda: sessions with and without the mean key, in turn and together", 
   CHECK(same_bits(both.b, play(false, true).b));
 }
 
-TEST_CASE("cuda: changing the digests of sessions under a tight budget", "[cuda][selection][memory]") {
+TEST_CASE("cuda: changing the digests of sessions under a tight budget",
+          "[cuda][selection][memory]") {
   if (skip()) return;
   riffle_context_options o = cuda_options();
   o.n_ctx = 16384;
@@ -123,7 +129,8 @@ TEST_CASE("cuda: changing the digests of sessions under a tight budget", "[cuda]
   for (int i = 0; i < 20; ++i) step(r, s, tokens[i], got);  // digests of the same size: planned for
   // Nothing is left for larger ones.
   std::vector<riffle_session*> more;
-  for (riffle_session* one = nullptr; riffle_session_create(r.context, &one) == RIFFLE_OK;) more.push_back(one);
+  for (riffle_session* one = nullptr; riffle_session_create(r.context, &one) == RIFFLE_OK;)
+    more.push_back(one);
   select(r, veto);
   CHECK(riffle_step(r.context, &s, &tokens[20], 1) == RIFFLE_OUT_OF_MEMORY);
   CHECK(riffle_session_length(s) == prompt.size() + 20);
@@ -154,7 +161,9 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
       for (int i = 0; i < 4; ++i) {
         s[i] = r.session();
         if (i % 2) prefill(r, s[i], prompt);
-        else r.check(riffle_prefill_scored(s[i], prompt.data(), prompt.size(), scores.data(), nullptr, nullptr));
+        else
+          r.check(riffle_prefill_scored(s[i], prompt.data(), prompt.size(), scores.data(), nullptr,
+                                        nullptr));
       }
       riffle_generate_options g[4];
       for (auto& one : g) {
@@ -185,7 +194,8 @@ TEST_CASE("cuda: a short prompt after a long one keeps to the budget", "[cuda][m
   if (skip()) return;
   riffle_model* model = nullptr;
   char err[1024] = "";
-  REQUIRE(riffle_model_synthetic("llama-3-70b-layer", "q8_0", &model, err, sizeof err) == RIFFLE_OK);
+  REQUIRE(riffle_model_synthetic("llama-3-70b-layer", "q8_0", &model, err, sizeof err) ==
+          RIFFLE_OK);
   riffle_context_options o = cuda_options();
   o.n_ctx = 131072;  // a layer of KV is 512 MiB
   o.gpu_mem = least_memory(o, model);
@@ -238,7 +248,8 @@ TEST_CASE("cuda: plans that no machine can hold are refused with what would do",
   while (o.n_sessions < 1024 && plan.host_kv * o.n_sessions < uint64_t(4) << 40) ++o.n_sessions;
   const std::string text = refused(o);
   INFO(text);
-  CHECK((text.find("host memory") != std::string::npos || text.find("need at least") != std::string::npos));
+  CHECK((text.find("host memory") != std::string::npos ||
+         text.find("need at least") != std::string::npos));
   riffle_model_free(model);
 }
 
@@ -268,7 +279,8 @@ TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[c
   Runtime r(o);
   riffle_session* s = r.session();
   prefill(r, s, some_tokens(200, 3));
-  r.check(riffle_set_trace(r.context, [](void*, const riffle_trace*) {}, nullptr, true));
+  r.check(riffle_set_trace(
+      r.context, [](void*, const riffle_trace*) {}, nullptr, true));
   const int32_t token = 400;
   CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(riffle_context_error(r.context)).find("no_pin") != std::string::npos);
@@ -303,12 +315,15 @@ TEST_CASE("cuda: two contexts step in two threads", "[cuda][threads]") {
       riffle_status status = riffle_step(context, s, next.data(), n);
       // What the other context made impossible is an error that says so, and goes when tried again.
       for (int again = 0; together && status == RIFFLE_INTERNAL && again < 3; ++again, ++retried) {
-        fine = std::string(riffle_context_error(context)).find("kernels of another") != std::string::npos;
+        fine = std::string(riffle_context_error(context)).find("kernels of another") !=
+               std::string::npos;
         if (!fine) break;
         status = riffle_step(context, s, next.data(), n);
       }
       fine = fine && status == RIFFLE_OK;
-      if (fine && t % 50 == 0) out.emplace_back(riffle_logits(s[t / 50 % n]), riffle_logits(s[t / 50 % n]) + info.vocab_size);
+      if (fine && t % 50 == 0)
+        out.emplace_back(riffle_logits(s[t / 50 % n]),
+                         riffle_logits(s[t / 50 % n]) + info.vocab_size);
     }
     for (riffle_session* one : s) riffle_session_free(one);
     riffle_context_free(context);
@@ -415,7 +430,8 @@ TEST_CASE("cuda: slabs are locked ahead and are no neighbours", "[cuda]") {
 
 TEST_CASE("cuda: the RoPE table grows and a step does not notice", "[cuda][invariance]") {
   if (skip()) return;
-  const auto prompt = some_tokens(4090, 4), tokens = some_tokens(20, 5), longer = some_tokens(7000, 6);
+  const auto prompt = some_tokens(4090, 4), tokens = some_tokens(20, 5),
+             longer = some_tokens(7000, 6);
   riffle_context_options o = cuda_options(), big = o;
   o.n_ctx = big.n_ctx = 8192;
   Runtime grows(o), whole(big);
@@ -425,7 +441,8 @@ TEST_CASE("cuda: the RoPE table grows and a step does not notice", "[cuda][invar
   CHECK(same_bits(run(grows, a, prompt, tokens), run(whole, b, prompt, tokens)));
 }
 
-TEST_CASE("cuda: steps after a truncation to a block's end have the bits of those before", "[cuda][invariance]") {
+TEST_CASE("cuda: steps after a truncation to a block's end have the bits of those before",
+          "[cuda][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1600, 4), tokens = some_tokens(50, 5);
   for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_VETO}) {
@@ -442,7 +459,8 @@ TEST_CASE("cuda: steps after a truncation to a block's end have the bits of thos
 
 TEST_CASE("cuda: a prompt that was stopped leaves the session as it was", "[cuda]") {
   if (skip()) return;
-  const auto prompt = some_tokens(1000, 4), more = some_tokens(2000, 9), tokens = some_tokens(30, 5);
+  const auto prompt = some_tokens(1000, 4), more = some_tokens(2000, 9),
+             tokens = some_tokens(30, 5);
   Runtime r(cuda_options());
   riffle_session *plain = r.session(), *stopped = r.session();
   const Logits want = run(r, plain, prompt, tokens);

@@ -10,8 +10,8 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/kernels/cuda/device.h"
 
-using riffle::test::skip;
 using riffle::test::DeviceArray;
+using riffle::test::skip;
 
 namespace {
 
@@ -19,8 +19,9 @@ struct Case {
   int head_dim, block_size, n_kv_heads, group;
   bool f32;
 };
-const std::vector<Case> kCases = {{128, 16, 8, 4, false}, {64, 32, 8, 4, false},  {32, 64, 2, 4, true},
-                                  {96, 16, 3, 1, false},  {256, 32, 1, 8, false}, {20, 16, 2, 2, true}};
+const std::vector<Case> kCases = {{128, 16, 8, 4, false}, {64, 32, 8, 4, false},
+                                  {32, 64, 2, 4, true},   {96, 16, 3, 1, false},
+                                  {256, 32, 1, 8, false}, {20, 16, 2, 2, true}};
 
 riffle::TraceSpec host_spec(const Case& c) {
   riffle_attention_trace t;
@@ -55,7 +56,8 @@ bool holds(const std::byte* p, bool f32, int64_t index, float x) {
 }
 
 // Whether row `token` of a block is k and v [d].
-bool row_equal(const std::byte* block, const riffle::cuda::KvLayout& l, int token, const float* k, const float* v) {
+bool row_equal(const std::byte* block, const riffle::cuda::KvLayout& l, int token, const float* k,
+               const float* v) {
   const bool f32 = l.type == riffle::cuda::KvType::F32;
   for (int j = 0; j < l.head_dim; ++j)
     if (!holds(block, f32, static_cast<int64_t>(token) * l.head_dim + j, k[j]) ||
@@ -76,17 +78,20 @@ TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") 
     const riffle::TraceSpec spec = host_spec(c);
     const riffle::cuda::KvLayout l = layout_of(c);
     const int64_t n_blocks = 40, d = c.head_dim, heads = c.n_kv_heads;
-    const std::pair<int64_t, int64_t> ranges[] = {
-        {0, n_blocks * c.block_size}, {5, 1}, {3, c.block_size}, {2 * c.block_size, 3 * c.block_size + 7}};
+    const std::pair<int64_t, int64_t> ranges[] = {{0, n_blocks * c.block_size},
+                                                  {5, 1},
+                                                  {3, c.block_size},
+                                                  {2 * c.block_size, 3 * c.block_size + 7}};
     for (const auto& [pos0, n] : ranges) {
       INFO("head_dim " << d << ", block " << c.block_size << ", positions " << pos0 << " + " << n);
       DeviceArray<std::byte> blocks(heads * n_blocks * l.block_bytes);
       blocks.poison();
-      REQUIRE(riffle::cuda::trace_keys(device_spec(spec), 5, pos0, n, c.n_kv_heads, blocks.get(), n_blocks, l,
-                                       nullptr) == cudaSuccess);
+      REQUIRE(riffle::cuda::trace_keys(device_spec(spec), 5, pos0, n, c.n_kv_heads, blocks.get(),
+                                       n_blocks, l, nullptr) == cudaSuccess);
       const std::vector<std::byte> got = blocks.download();
       std::vector<float> k(n * heads * d), v(k.size());
-      riffle::trace_keys(spec, 5, pos0, n, c.n_kv_heads, c.head_dim, c.block_size, k.data(), v.data());
+      riffle::trace_keys(spec, 5, pos0, n, c.n_kv_heads, c.head_dim, c.block_size, k.data(),
+                         v.data());
       int64_t wrong = 0, strayed = 0;
       for (int64_t h = 0; h < heads; ++h)
         for (int64_t t = 0; t < n_blocks * c.block_size; ++t) {
@@ -94,8 +99,11 @@ TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") 
           const int token = static_cast<int>(t % c.block_size);
           const int64_t row = l.value_offset / c.block_size;
           if (t >= pos0 && t < pos0 + n)
-            wrong += !row_equal(block, l, token, &k[((t - pos0) * heads + h) * d], &v[((t - pos0) * heads + h) * d]);
-          else strayed += !untouched(block + token * row, row) || !untouched(block + l.value_offset + token * row, row);
+            wrong += !row_equal(block, l, token, &k[((t - pos0) * heads + h) * d],
+                                &v[((t - pos0) * heads + h) * d]);
+          else
+            strayed += !untouched(block + token * row, row) ||
+                       !untouched(block + l.value_offset + token * row, row);
         }
       CHECK(wrong == 0);
       CHECK(strayed == 0);
@@ -124,8 +132,8 @@ TEST_CASE("trace_step writes queries and tails as the CPU defines them", "[cuda]
     const DeviceArray<riffle::cuda::StepSequence> sequences(host);
     tails.poison();
     q.poison();
-    REQUIRE(riffle::cuda::trace_step(device_spec(spec), kLayer, sequences.get(), n, n_heads, c.n_kv_heads, l, q.get(),
-                                     ldq, nullptr) == cudaSuccess);
+    REQUIRE(riffle::cuda::trace_step(device_spec(spec), kLayer, sequences.get(), n, n_heads,
+                                     c.n_kv_heads, l, q.get(), ldq, nullptr) == cudaSuccess);
     const std::vector<std::byte> got = tails.download();
     const std::vector<float> got_q = q.download();
     std::vector<float> want_q(width), k(heads * d), v(heads * d);
@@ -133,13 +141,16 @@ TEST_CASE("trace_step writes queries and tails as the CPU defines them", "[cuda]
       INFO("head_dim " << d << ", tokens " << lengths[i]);
       const int64_t position = lengths[i] - 1;
       riffle::trace_query(spec, kLayer, position, n_heads, c.n_kv_heads, c.head_dim, want_q.data());
-      riffle::trace_keys(spec, kLayer, position, 1, c.n_kv_heads, c.head_dim, c.block_size, k.data(), v.data());
+      riffle::trace_keys(spec, kLayer, position, 1, c.n_kv_heads, c.head_dim, c.block_size,
+                         k.data(), v.data());
       CHECK(std::equal(want_q.begin(), want_q.end(), got_q.begin() + i * ldq));
-      CHECK(untouched(reinterpret_cast<const std::byte*>(&got_q[i * ldq + width]), (ldq - width) * 4));
+      CHECK(untouched(reinterpret_cast<const std::byte*>(&got_q[i * ldq + width]),
+                      (ldq - width) * 4));
       const int token = static_cast<int>(position % c.block_size);
       for (int layer = 0; layer < kLayers; ++layer)
         for (int64_t h = 0; h < heads; ++h) {
-          const std::byte* block = got.data() + i * tail_bytes + (layer * heads + h) * l.block_bytes;
+          const std::byte* block =
+              got.data() + i * tail_bytes + (layer * heads + h) * l.block_bytes;
           if (layer == kLayer) CHECK(row_equal(block, l, token, &k[h * d], &v[h * d]));
           else CHECK(untouched(block, l.block_bytes));
         }
@@ -154,6 +165,6 @@ TEST_CASE("trace launchers refuse what they cannot do", "[cuda]") {
   CHECK(riffle::cuda::trace_keys(device_spec(host_spec(c)), 0, 0, 1, 1, nullptr, 1, l, nullptr) ==
         cudaErrorInvalidValue);
   l.head_dim = riffle::cuda::kTraceMaxDim + 4;
-  CHECK(riffle::cuda::trace_step(device_spec(host_spec(c)), 0, nullptr, 1, 1, 1, l, nullptr, 0, nullptr) ==
-        cudaErrorInvalidValue);
+  CHECK(riffle::cuda::trace_step(device_spec(host_spec(c)), 0, nullptr, 1, 1, 1, l, nullptr, 0,
+                                 nullptr) == cudaErrorInvalidValue);
 }

@@ -1,5 +1,5 @@
-// Twilight through the engine on a GPU: the CPU's answers and counts, the same bits for every pool, batch and
-// repetition.
+// Twilight through the engine on a GPU: the CPU's answers and counts, the same bits for every pool,
+// batch and repetition.
 #include <map>
 
 #include "tests/engine/steps.h"
@@ -30,7 +30,8 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
   if (skip()) return;
   const auto prompt = some_tokens(2000, 9), steps = some_tokens(40, 10);
   for (riffle_base base : kBases)
-    for (riffle_digest digest : {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
+    for (riffle_digest digest :
+         {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
       for (float top_p : {0.7f, 0.95f, 1.0f}) {
         if (base == RIFFLE_BASE_ALL && digest != RIFFLE_DIGEST_MEAN) continue;
         INFO("base " << base << " digest " << digest << " top_p " << top_p);
@@ -40,7 +41,8 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
         Runtime gpu(o);
         o.device = RIFFLE_DEVICE_CPU;
         Runtime cpu(o);
-        const auto a = run(gpu, gpu.session(), prompt, steps), b = run(cpu, cpu.session(), prompt, steps);
+        const auto a = run(gpu, gpu.session(), prompt, steps),
+                   b = run(cpu, cpu.session(), prompt, steps);
         double worst = 0;
         for (size_t i = 0; i < a.size(); ++i)
           for (size_t j = 0; j < a[i].size(); ++j) {
@@ -48,20 +50,24 @@ TEST_CASE("cuda: twilight's answers and counts are the CPU's", "[cuda][twilight]
             if (!(diff <= worst)) worst = diff;
           }
         const riffle_stats x = gpu.stats(), y = cpu.stats();
-        WARN("base " << base << " digest " << digest << " top_p " << top_p << ": largest difference " << worst
-                     << ", tokens read " << x.kv_tokens_read << " and " << y.kv_tokens_read << " of "
-                     << y.kv_tokens_total << ", blocks " << x.kv_blocks_read << " and " << y.kv_blocks_read
-                     << ", index bytes " << x.index_bytes_read << " and " << y.index_bytes_read);
+        WARN("base " << base << " digest " << digest << " top_p " << top_p
+                     << ": largest difference " << worst << ", tokens read " << x.kv_tokens_read
+                     << " and " << y.kv_tokens_read << " of " << y.kv_tokens_total << ", blocks "
+                     << x.kv_blocks_read << " and " << y.kv_blocks_read << ", index bytes "
+                     << x.index_bytes_read << " and " << y.index_bytes_read);
         // A near tie in the ranking, at a threshold or in the test may fall otherwise.
         CHECK(worst <= 0.2);
         CHECK(x.kv_tokens_total == y.kv_tokens_total);
-        CHECK(std::fabs(double(x.kv_tokens_read) - double(y.kv_tokens_read)) <= 0.01 * double(y.kv_tokens_read));
-        CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <= 0.01 * double(y.kv_blocks_read));
+        CHECK(std::fabs(double(x.kv_tokens_read) - double(y.kv_tokens_read)) <=
+              0.01 * double(y.kv_tokens_read));
+        CHECK(std::fabs(double(x.kv_blocks_read) - double(y.kv_blocks_read)) <=
+              0.01 * double(y.kv_blocks_read));
         CHECK(x.kv_tokens_read <= x.kv_tokens_total);
       }
 }
 
-TEST_CASE("cuda: twilight has the same bits for every pool and batch", "[cuda][twilight][invariance]") {
+TEST_CASE("cuda: twilight has the same bits for every pool and batch",
+          "[cuda][twilight][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
   for (riffle_base base : kBases) {
@@ -79,7 +85,8 @@ TEST_CASE("cuda: twilight has the same bits for every pool and batch", "[cuda][t
       Runtime r(o);
       CHECK(same_bits(run(r, r.session(), prompt, steps), reference));
     }
-    // Three together, the first of which is the one above; the others are shorter, one than sinks and window.
+    // Three together, the first of which is the one above; the others are shorter, one than sinks
+    // and window.
     riffle_context_options o = twilight_options(base);
     o.slots = 100;
     Runtime r(o);
@@ -87,13 +94,15 @@ TEST_CASE("cuda: twilight has the same bits for every pool and batch", "[cuda][t
   }
 }
 
-TEST_CASE("cuda: twilight can be chosen at any time, with dense layers and coverage", "[cuda][twilight]") {
+TEST_CASE("cuda: twilight can be chosen at any time, with dense layers and coverage",
+          "[cuda][twilight]") {
   if (skip()) return;
   const auto prompt = some_tokens(1100, 3), steps = some_tokens(40, 4);
   for (riffle_base base : kBases) {
     INFO("base " << base);
     riffle_context_options o = twilight_options(base);
-    o.selection.dense_layers = 2;  // the first layer's step says nothing of the memory that the others want
+    o.selection.dense_layers =
+        2;  // the first layer's step says nothing of the memory that the others want
     Runtime from_start(o);
     const auto want = run(from_start, from_start.session(), prompt, steps);
     riffle_context_options dense = o;

@@ -1,5 +1,5 @@
-// Sliding windows and every head size on a GPU, end to end. The kernels alone: prefill_test.cpp, decode_test.cpp; parity with
-// transformers: parity_test.cpp.
+// Sliding windows and every head size on a GPU, end to end. The kernels alone: prefill_test.cpp,
+// decode_test.cpp; parity with transformers: parity_test.cpp.
 #include <algorithm>
 
 #include "tests/engine/window_model.h"
@@ -9,11 +9,13 @@ using namespace riffle::test;
 
 namespace {
 
-constexpr riffle_selector kDeviceSelectors[] = {RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
-                                                RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
+constexpr riffle_selector kDeviceSelectors[] = {
+    RIFFLE_SELECTOR_DENSE,    RIFFLE_SELECTOR_TOPK,        RIFFLE_SELECTOR_PSA,
+    RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE};
 
 bool needs_device_residency(riffle_selector s) {
-  return s == RIFFLE_SELECTOR_TWILIGHT || s == RIFFLE_SELECTOR_TOKENSELECT || s == RIFFLE_SELECTOR_SHARE;
+  return s == RIFFLE_SELECTOR_TWILIGHT || s == RIFFLE_SELECTOR_TOKENSELECT ||
+         s == RIFFLE_SELECTOR_SHARE;
 }
 
 riffle_context_options on_gpu(riffle_context_options o) {
@@ -133,9 +135,10 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   check_together(alone, o, path);
 }
 
-// Against the CPU, step by step for as long as both have chosen the same; afterwards they see different values, so a session
-// ends there. Selectors of tokens with f32 KV alone: a trace tells their blocks and how many tokens, and with f16 KV, where
-// prefill rounds otherwise, that is not enough to know that they were the same.
+// Against the CPU, step by step for as long as both have chosen the same; afterwards they see
+// different values, so a session ends there. Selectors of tokens with f32 KV alone: a trace tells
+// their blocks and how many tokens, and with f16 KV, where prefill rounds otherwise, that is not
+// enough to know that they were the same.
 TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
   if (skip()) return;
   struct Choice {
@@ -150,10 +153,12 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
     static_cast<Choices*>(user)->push_back(std::move(c));
   };
   const TempDir temp;
-  for (const char* name : {"head_dim_80", "head_dim_96", "head_dim_128", "head_dim_256", "mistral"}) {
+  for (const char* name :
+       {"head_dim_80", "head_dim_96", "head_dim_128", "head_dim_256", "mistral"}) {
     const std::string path = tiny_folder(checkpoint(name), temp);
     for (const riffle_selector selector : kDeviceSelectors) {
-      const bool tokens = selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_TOKENSELECT;
+      const bool tokens =
+          selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_TOKENSELECT;
       riffle_context_options o = sparse(selector);
       o.selection.budget = selector == RIFFLE_SELECTOR_TOPK ? 0.3f : 1;
       o.selection.epsilon = 0.5f;
@@ -162,7 +167,8 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
       for (const int block_size : {16, 32})
         for (const riffle_kv_type type : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
           if (tokens && type == RIFFLE_KV_F16) continue;
-          INFO(name << ", selector " << selector << ", blocks of " << block_size << ", f32 KV " << (type == RIFFLE_KV_F32));
+          INFO(name << ", selector " << selector << ", blocks of " << block_size << ", f32 KV "
+                    << (type == RIFFLE_KV_F32));
           o.block_size = block_size;
           o.kv_type = type;
           Runtime cpu(o, path), gpu(on_gpu(o), path);
@@ -189,7 +195,9 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
             }
           }
           // Or the test would say nothing.
-          CHECK(compared >= (selector == RIFFLE_SELECTOR_DENSE ? planned : type == RIFFLE_KV_F32 ? planned / 2 : planned / 8));
+          CHECK(compared >= (selector == RIFFLE_SELECTOR_DENSE ? planned
+                             : type == RIFFLE_KV_F32           ? planned / 2
+                                                               : planned / 8));
         }
     }
   }

@@ -1,12 +1,12 @@
-// Working sets on a GPU: what attention stamps, what the stamps count to, and whole runs, recorded as graphs or traced,
-// against unions of the blocks that were read.
+// Working sets on a GPU: what attention stamps, what the stamps count to, and whole runs, recorded
+// as graphs or traced, against unions of the blocks that were read.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "tests/engine/working_sets.h"
-#include "tests/select/tokenselect_settings.h"
 #include "tests/kernels/cuda/decode_scene.h"
+#include "tests/select/tokenselect_settings.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -23,16 +23,20 @@ TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_
         std::vector<DeviceArray<uint32_t>> stamps;
         std::vector<std::vector<uint32_t>> written(n);
         for (int i = 0; i < n; ++i) {
-          const int lengths[] = {1, block_size, block_size + 1, 700, 20000, 255 * block_size, 256 * block_size + 1, 6};
+          const int lengths[] = {1,     block_size,       block_size + 1,       700,
+                                 20000, 255 * block_size, 256 * block_size + 1, 6};
           host[i].n_tokens = lengths[(i + n) % 8];
           const int64_t blocks = (host[i].n_tokens + block_size - 1) / block_size;
           host[i].max_blocks = blocks + i % 3;
           written[i].resize(rows * host[i].max_blocks);
           for (size_t e = 0; e < written[i].size(); ++e) {
-            const auto now = static_cast<uint32_t>(host[i].n_tokens), span = std::min<uint32_t>(now, 30);
+            const auto now = static_cast<uint32_t>(host[i].n_tokens),
+                       span = std::min<uint32_t>(now, 30);
             const bool held = static_cast<int64_t>(e % host[i].max_blocks) < blocks;
             // Never, of late, any time before; beyond the last block whatever would count.
-            written[i][e] = !held ? now : random() % 3 == 0 ? 0 : now - random() % (random() % 2 ? span : now);
+            written[i][e] = !held               ? now
+                            : random() % 3 == 0 ? 0
+                                                : now - random() % (random() % 2 ? span : now);
           }
           stamps.emplace_back(written[i]);
           host[i].last_use = stamps.back().get();
@@ -62,14 +66,15 @@ TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_
                 want += stamp > 0 && stamp > int64_t(host[i].n_tokens) - window;
               }
               const cuda::RowResult& r = got[(layer * n + i) * n_kv_heads + h];
-              wrong += r.working_set != want || r.n_blocks != (layer * n + i) * n_kv_heads + h || r.n_read != 2 ||
-                       r.cached != 6;
+              wrong += r.working_set != want || r.n_blocks != (layer * n + i) * n_kv_heads + h ||
+                       r.n_read != 2 || r.cached != 6;
             }
         CHECK(wrong == 0);
       }
 }
 
-TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others", "[cuda][working_set]") {
+TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
+          "[cuda][working_set]") {
   if (skip()) return;
   struct Kind {
     const char* name;
@@ -84,8 +89,10 @@ TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
                         {"progressive, wide waves", false, true, 0, 70, cuda::Stop::Window},
                         {"progressive, bound", false, true, 0, 8, cuda::Stop::Bound}};
   int stopped_early = 0;
-  for (const auto& [d, block_size, type] : {std::tuple{64, 16, cuda::KvType::F16}, {128, 32, cuda::KvType::F16},
-                                            {256, 64, cuda::KvType::F16}, {128, 16, cuda::KvType::F32}})
+  for (const auto& [d, block_size, type] : {std::tuple{64, 16, cuda::KvType::F16},
+                                            {128, 32, cuda::KvType::F16},
+                                            {256, 64, cuda::KvType::F16},
+                                            {128, 16, cuda::KvType::F32}})
     for (const Kind& kind : kinds) {
       SceneShape shape;
       shape.d = d, shape.block_size = block_size, shape.g = 2, shape.type = type;
@@ -129,7 +136,8 @@ TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
             stopped += results[row].n_read < s.n_blocks;
             REQUIRE(results[row].n_read > 0);
             for (int p = 0; p < results[row].n_read; ++p)
-              want[scene.entry(s, h, order[row * scene.max_blocks + p])] = static_cast<uint32_t>(s.n_tokens);
+              want[scene.entry(s, h, order[row * scene.max_blocks + p])] =
+                  static_cast<uint32_t>(s.n_tokens);
           }
           wrong += stamps[i].download() != want;
         }
@@ -163,8 +171,9 @@ WorkingSetPlay cuda_play(riffle_selector selector) {
 TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cuda][working_set]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
-  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
-                                   RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE}) {
+  for (riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE}) {
     INFO("selector " << selector);
     WorkingSetPlay p = cuda_play(selector);
     const auto want = play(*model, p);
@@ -191,7 +200,8 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
   }
 }
 
-TEST_CASE("cuda: counting working sets costs no synchronisation and no answer", "[cuda][working_set]") {
+TEST_CASE("cuda: counting working sets costs no synchronisation and no answer",
+          "[cuda][working_set]") {
   if (skip()) return;
   const auto model = load_model(shipped_model(), {});
   std::vector<std::vector<float>> logits[2];

@@ -65,7 +65,8 @@ TEST_CASE("bench --trace: exponential numbers have that distribution", "[bench]"
   }
   CHECK(std::abs(sum / n - 1) <= 5 / std::sqrt(n));
   CHECK(std::abs(squares / n - 2) <= 5 * std::sqrt(20.0 / n));  // variance of x^2: 24 - 4
-  // Kolmogorov-Smirnov: 1.95 / sqrt(n) is passed by chance once in a thousand seeds, and this is one seed.
+  // Kolmogorov-Smirnov: 1.95 / sqrt(n) is passed by chance once in a thousand seeds, and this is
+  // one seed.
   std::sort(all.begin(), all.end());
   double worst = 0;
   for (int i = 0; i < n; ++i) {
@@ -76,7 +77,8 @@ TEST_CASE("bench --trace: exponential numbers have that distribution", "[bench]"
 }
 
 TEST_CASE("bench --trace: arrivals", "[bench]") {
-  const std::vector<double> slow = poisson_arrivals(1000, 0.5, 4), fast = poisson_arrivals(1000, 2, 4);
+  const std::vector<double> slow = poisson_arrivals(1000, 0.5, 4),
+                            fast = poisson_arrivals(1000, 2, 4);
   CHECK(std::is_sorted(slow.begin(), slow.end()));
   CHECK(slow.front() > 0);
   for (size_t i = 0; i < slow.size(); ++i) CHECK(slow[i] == 4 * fast[i]);  // powers of two: exact
@@ -109,7 +111,8 @@ TEST_CASE("bench --trace: LongBench-like lengths have the mean that is told, and
   CHECK(std::abs(prompts / n - 9600) <= 250);
   CHECK(std::abs(outputs / n - 160) <= 10);
   for (const TraceLength& l : lengths.draw(1000, 1, 4096)) CHECK(l.prompt + l.output <= 4096);
-  const auto whole = lengths.draw(100, 2, 0), quarter = lengths_of("longbench:0.25").draw(100, 2, 0);
+  const auto whole = lengths.draw(100, 2, 0),
+             quarter = lengths_of("longbench:0.25").draw(100, 2, 0);
   for (size_t i = 0; i < whole.size(); ++i) {
     CHECK(quarter[i].prompt == whole[i].prompt / 4);
     CHECK(quarter[i].output == whole[i].output);
@@ -123,16 +126,18 @@ TEST_CASE("bench --trace: lengths given", "[bench]") {
   CHECK_FALSE(fixed.random());
   const auto drawn = fixed.draw(3, 1, 1020);
   CHECK((drawn.size() == 3 && drawn[2].prompt == 1000 && drawn[2].output == 20));
-  CHECK(has(error_of([&] { fixed.draw(3, 1, 1019); }), "1000 and 20 more tokens do not fit the context of 1019"));
+  CHECK(has(error_of([&] { fixed.draw(3, 1, 1019); }),
+            "1000 and 20 more tokens do not fit the context of 1019"));
 
   files["three"] = "# prompt output\n100 5\r\n\n 200\t 6 \n300 7";
   const TraceLengths three = lengths_of("three");
   REQUIRE(three.given.size() == 3);
   const auto again = three.draw(4, 1, 0);
-  CHECK((again[1].prompt == 200 && again[1].output == 6 && again[2].output == 7 && again[3].prompt == 100));
+  CHECK((again[1].prompt == 200 && again[1].output == 6 && again[2].output == 7 &&
+         again[3].prompt == 100));
 
-  for (const char* bad : {"100", "100 x", "100 5 6", "0 5", "5 0", "-3 4", "100 5.5", "1e3 4", "99999999999999999999 1",
-                          "268435457 1", "100x5", "a"}) {
+  for (const char* bad : {"100", "100 x", "100 5 6", "0 5", "5 0", "-3 4", "100 5.5", "1e3 4",
+                          "99999999999999999999 1", "268435457 1", "100x5", "a"}) {
     files["wrong"] = "10 1\n" + std::string(bad) + "\n20 2\n";
     const std::string error = error_of([&] { lengths_of("wrong"); });
     INFO(bad << ": " << error);
@@ -141,7 +146,8 @@ TEST_CASE("bench --trace: lengths given", "[bench]") {
   files["empty"] = "\n# nothing\n";
   CHECK(has(error_of([&] { lengths_of("empty"); }), "there is no line"));
   CHECK_FALSE(error_of([] { lengths_of("no/such/file"); }).empty());
-  for (const char* bad : {"longbench:", "longbench:x", "longbench:0", "longbench:1e9", "longbench:1x"})
+  for (const char* bad :
+       {"longbench:", "longbench:x", "longbench:0", "longbench:1e9", "longbench:1x"})
     CHECK(has(error_of([&] { lengths_of(bad); }), "--lengths '" + std::string(bad) + "'"));
 }
 
@@ -177,8 +183,8 @@ TEST_CASE("bench --trace: means and percentiles", "[bench]") {
   CHECK(std::isnan(mean({})));
 }
 
-// Round numbers: 4 layers of 2 KV heads stand on 2 layers of 1, heads of 8 on heads of 4: a block stands for 4, a byte
-// of KV for 8.
+// Round numbers: 4 layers of 2 KV heads stand on 2 layers of 1, heads of 8 on heads of 4: a block
+// stands for 4, a byte of KV for 8.
 CostModel round_model() {
   CostModel c;
   c.layers = 4;
@@ -242,8 +248,8 @@ TEST_CASE("bench --trace: the cost of prefill, by hand", "[bench]") {
   w.token_layers = 20;  // all of it: 40 token-layers of the 4
   w.pairs = 110;        // 55 a layer: 220
   w.resident = true;
-  // 2 x 1e6 x 40 operations: 80 ms; weights of 4 layers, 8 MB: 8 ms, less. Attention: 4 x 8 x 4 x 220 = 28,160: 0.2816
-  // ms.
+  // 2 x 1e6 x 40 operations: 80 ms; weights of 4 layers, 8 MB: 8 ms, less. Attention: 4 x 8 x 4 x
+  // 220 = 28,160: 0.2816 ms.
   CHECK(cost_of(c, kRun, w).prefill == Approx(80e-3 + 0.2816e-3));
   CHECK(cost_of(c, kRun, w).decode == 0);
   w.token_layers = 10;  // half of the layers
@@ -252,7 +258,8 @@ TEST_CASE("bench --trace: the cost of prefill, by hand", "[bench]") {
   CostModel fast = c;
   fast.linear_tflops = 1;  // weights of two layers: 4 ms
   CHECK(cost_of(fast, kRun, w).prefill == Approx(4e-3 + 0.1408e-3));
-  // To the host, 2 KV heads x 8 x 4 bytes x 20 token-layers = 1,280 bytes at 1 MB/s: 1.28 ms, hidden.
+  // To the host, 2 KV heads x 8 x 4 bytes x 20 token-layers = 1,280 bytes at 1 MB/s: 1.28 ms,
+  // hidden.
   w.resident = false;
   CHECK(cost_of(c, kRun, w).prefill == Approx(40e-3 + 0.1408e-3));
   CostModel slow = c;
@@ -283,8 +290,8 @@ TEST_CASE("bench --trace: chunks read what came before them again", "[bench]") {
 
 TEST_CASE("bench --trace: cost models by name, file and key", "[bench]") {
   const CostModel h200 = cost_model_of("h200-8b");
-  // The measured step and prompt that it was made from (gpu.md): dense at 1,024 tokens 220.8 tokens/s, 32,768
-  // tokens at 21,886 tokens/s.
+  // The measured step and prompt that it was made from (gpu.md): dense at 1,024 tokens 220.8
+  // tokens/s, 32,768 tokens at 21,886 tokens/s.
   const RunShape same{32, 8, 128, 32};
   IterationWork step;
   step.decode_rows = 1;
@@ -310,8 +317,9 @@ TEST_CASE("bench --trace: cost models by name, file and key", "[bench]") {
   files["unknown"] = "a100-8b\n\nsteps = 5\n";
   CHECK(has(error_of([&] { cost_model_of("wrong"); }), "wrong, line 2: step_us is 'five'"));
   CHECK(has(error_of([&] { cost_model_of("unknown"); }), "unknown, line 3: 'steps' is not known"));
-  for (const char* bad : {"h200-8b,", "h200-8b,nan", "h200-8b,step_us", "h200-8b,step_us=nan", "h200-8b,memory_gb_s=0",
-                          "h200-8b,step_us=-1", "h200-8b,load_gb_s=5x", "overlap_loads=2", "h200-9b", ""}) {
+  for (const char* bad : {"h200-8b,", "h200-8b,nan", "h200-8b,step_us", "h200-8b,step_us=nan",
+                          "h200-8b,memory_gb_s=0", "h200-8b,step_us=-1", "h200-8b,load_gb_s=5x",
+                          "overlap_loads=2", "h200-9b", ""}) {
     INFO(bad);
     CHECK_FALSE(error_of([&] { cost_model_of(bad); }).empty());
   }

@@ -7,7 +7,8 @@
 namespace riffle::eval {
 namespace {
 
-riffle_trace trace_of(int layer, int head, int position, int n_blocks, const std::vector<int32_t>& blocks) {
+riffle_trace trace_of(int layer, int head, int position, int n_blocks,
+                      const std::vector<int32_t>& blocks) {
   riffle_trace t{};
   t.layer = layer;
   t.kv_head = head;
@@ -42,8 +43,9 @@ TEST_CASE("eval: many blocks share a row of a heat map", "[eval]") {
   map.add(trace_of(0, 0, 7, n, read));
   CHECK(map.blocks_per_row() == 4);
   CHECK(map.n_rows() == HeatMap::kMostRows);
-  for (int row = 0; row < 5; ++row) CHECK(map.level(0, 0, 0, row) == (row + 1) % 5);  // 1, 2, 3 and 4 of 4, none
-  CHECK(map.level(0, 0, 0, HeatMap::kMostRows - 1) == 2);                             // 1 of 2
+  for (int row = 0; row < 5; ++row)
+    CHECK(map.level(0, 0, 0, row) == (row + 1) % 5);       // 1, 2, 3 and 4 of 4, none
+  CHECK(map.level(0, 0, 0, HeatMap::kMostRows - 1) == 2);  // 1 of 2
   // Whatever is read shows: of 20 blocks, 1 to 5 are in the first quarter.
   for (int count : {1, 5, 6, 19, 20}) {
     HeatMap wide;

@@ -1,5 +1,5 @@
-// The tests link the library alone, so the tasks of `riffle eval`, which belong to the program, are compiled in here.
-#include "cli/eval/documents.cpp"
+// The tests link the library alone, so the tasks of `riffle eval`, which belong to the program, are
+// compiled in here.
 #include "cli/eval/tasks.cpp"
 
 #include <catch2/catch.hpp>
@@ -9,17 +9,20 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/eval/documents.cpp"
 #include "model/chat/chat_template.h"
 #include "model/text/tokenizer.h"
 
 namespace riffle::eval {
 namespace {
 
-// One token per byte behind a leading "▁", as sentencepiece with byte pieces would give; [INST] and [/INST] are pieces.
-// 0 "▁", 1 "<s>", 2 "</s>", 3 "[INST]", 4 "[/INST]", 5 + b the byte b; byte 10 is spelled <0x0A>, others as they are.
+// One token per byte behind a leading "▁", as sentencepiece with byte pieces would give; [INST] and
+// [/INST] are pieces. 0 "▁", 1 "<s>", 2 "</s>", 3 "[INST]", 4 "[/INST]", 5 + b the byte b; byte 10
+// is spelled <0x0A>, others as they are.
 std::vector<std::string> byte_pieces() {
   std::vector<std::string> pieces = {"\xe2\x96\x81", "<s>", "</s>", "[INST]", "[/INST]"};
-  for (int b = 0; b < 256; ++b) pieces.push_back(b == 10 ? "<0x0A>" : std::string(1, static_cast<char>(b)));
+  for (int b = 0; b < 256; ++b)
+    pieces.push_back(b == 10 ? "<0x0A>" : std::string(1, static_cast<char>(b)));
   return pieces;
 }
 
@@ -29,7 +32,9 @@ Vocabulary byte_vocabulary() {
   v.size = static_cast<int32_t>(pieces.size());
   v.bos_id = 1;
   v.eos_id = 2;
-  v.piece = [](int32_t id) { return id < 0 || id >= 261 ? nullptr : pieces[static_cast<size_t>(id)].c_str(); };
+  v.piece = [](int32_t id) {
+    return id < 0 || id >= 261 ? nullptr : pieces[static_cast<size_t>(id)].c_str();
+  };
   v.encode = [](std::string_view s) {
     std::vector<int32_t> ids = {0};
     while (!s.empty()) {
@@ -168,10 +173,19 @@ TEST_CASE("eval: an answer is right that names every value", "[eval]") {
   CHECK_FALSE(names({"hat"}, "that chat"));
   CHECK_FALSE(names({"misty hat"}, "a hat, and misty"));
   // Typographic quotes, dashes and scripts without spaces stand beside a word, not in it.
-  CHECK(names({"12"}, "\xe2\x80\x9c" "12" "\xe2\x80\x9d"));
-  CHECK(names({"12"}, "it\xe2\x80\x94" "12\xe2\x80\xa6"));
-  CHECK(names({"12"}, "\xc2\xab" "12\xc2\xbb"));
-  CHECK(names({"12"}, "\xe6\x98\xaf" "12\xe3\x80\x82"));
+  CHECK(names({"12"},
+              "\xe2\x80\x9c"
+              "12"
+              "\xe2\x80\x9d"));
+  CHECK(names({"12"},
+              "it\xe2\x80\x94"
+              "12\xe2\x80\xa6"));
+  CHECK(names({"12"},
+              "\xc2\xab"
+              "12\xc2\xbb"));
+  CHECK(names({"12"},
+              "\xe6\x98\xaf"
+              "12\xe3\x80\x82"));
 
   // Capitals do not count.
   CHECK(names({"Misty Hat"}, "the MISTY HAT."));
@@ -214,7 +228,8 @@ TEST_CASE("eval: facts say what is asked", "[eval]") {
         CHECK(names(f.values, f.statements[0]));
       } else {
         REQUIRE(f.values.size() == f.statements.size());
-        for (size_t i = 0; i < f.values.size(); ++i) CHECK(f.statements[i].find(f.values[i]) != std::string::npos);
+        for (size_t i = 0; i < f.values.size(); ++i)
+          CHECK(f.statements[i].find(f.values[i]) != std::string::npos);
       }
       // What stands beside it does not answer; only a person may have been born in the town that
       // they live in.
@@ -411,9 +426,10 @@ TEST_CASE("eval: registers", "[eval]") {
     std::set<std::string> keys;
     for (size_t i = 0; i < 50; ++i) {
       CHECK(keys.insert(reg.pairs[i].key).second);
-      const std::string line = reg.json_style
-                                   ? "\n\"" + reg.pairs[i].key + "\": \"" + reg.pairs[i].value + "\""
-                                   : "\nline " + reg.pairs[i].key + ": REGISTER_CONTENT is " + reg.pairs[i].value + ".";
+      const std::string line =
+          reg.json_style
+              ? "\n\"" + reg.pairs[i].key + "\": \"" + reg.pairs[i].value + "\""
+              : "\nline " + reg.pairs[i].key + ": REGISTER_CONTENT is " + reg.pairs[i].value + ".";
       CHECK(occurrences(text, line) == 1);
       CHECK(reg.question(i).find(reg.pairs[i].key) != std::string::npos);
       CHECK(reg.answer(i).find(reg.pairs[i].value) != std::string::npos);
@@ -432,9 +448,15 @@ TEST_CASE("eval: questions are dealt to documents", "[eval]") {
   for (int n : {1, 5, 14, 100, 103}) {
     for (int per : {1, 3, 10, 50}) {
       for (int length : {256, 4096, 30000}) {
-        for (const std::vector<Task>& tasks :
-             {old, all, rare, {Task::PASSKEY}, {Task::KV}, {Task::SUMMARY}, {Task::COMMON},
-              {Task::VARS, Task::PASSKEY}, {Task::FREQUENT, Task::NEEDLE}}) {
+        for (const std::vector<Task>& tasks : {old,
+                                               all,
+                                               rare,
+                                               {Task::PASSKEY},
+                                               {Task::KV},
+                                               {Task::SUMMARY},
+                                               {Task::COMMON},
+                                               {Task::VARS, Task::PASSKEY},
+                                               {Task::FREQUENT, Task::NEEDLE}}) {
           INFO(n << " questions of " << tasks.size() << " tasks, " << per << " to a document of "
                  << length);
           int total = 0;
@@ -501,7 +523,8 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
       size_t longest = 0;
       for (const Question& q : doc.questions) {
         longest = std::max(longest, q.tail.size() + std::max(q.answer.size(), answer_tokens));
-        CHECK(text_of_ids(q.tail) == "\n" + q.question_text + " [/INST]");  // the fake tokenizer has no "▁" inside
+        CHECK(text_of_ids(q.tail) ==
+              "\n" + q.question_text + " [/INST]");  // the fake tokenizer has no "▁" inside
         CHECK(text_of_ids(q.answer) == "_" + q.answer_text + "</s>");
       }
       CHECK(doc.tokens.size() + longest == static_cast<size_t>(length));
@@ -509,7 +532,8 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
       size_t magic = 0;
       bool has_magic = false;
       for (size_t i = 1; i < doc.tokens.size(); ++i) {
-        if (doc.tokens[i] == 0 && i > 1) CHECK(form.ends_sentence[static_cast<size_t>(doc.tokens[i - 1])]);
+        if (doc.tokens[i] == 0 && i > 1)
+          CHECK(form.ends_sentence[static_cast<size_t>(doc.tokens[i - 1])]);
       }
       for (const Question& q : doc.questions) {
         const bool needles =
@@ -521,7 +545,8 @@ TEST_CASE("eval: documents hide facts in the text", "[eval]") {
           size_t last = 0;
           for (size_t i = 0; i < q.values.size(); ++i) {
             const std::string statement =
-                i == 0 ? "_VAR " + q.values[0] + " = " : "_VAR " + q.values[i] + " = VAR " + q.values[i - 1] + ".";
+                i == 0 ? "_VAR " + q.values[0] + " = "
+                       : "_VAR " + q.values[i] + " = VAR " + q.values[i - 1] + ".";
             CHECK(occurrences(whole, statement) == 1);
             CHECK(whole.find(statement) > last);
             last = whole.find(statement);
@@ -658,7 +683,8 @@ TEST_CASE("eval: a needle stands where its depth says", "[eval]") {
     const std::string whole = text_of_ids(doc.tokens);
     const size_t at = whole.find("_" + q.answer_text);
     REQUIRE(at != std::string::npos);
-    CHECK(static_cast<double>(at) / static_cast<double>(whole.size()) == Approx(q.depth).margin(0.06));
+    CHECK(static_cast<double>(at) / static_cast<double>(whole.size()) ==
+          Approx(q.depth).margin(0.06));
   }
 }
 
@@ -725,7 +751,8 @@ TEST_CASE("eval: running text is encoded in pieces that end with lines", "[eval]
   std::string text;
   while (text.size() < 10000) text += "a line of text\n";
   const std::vector<int32_t> ids = encode_text(vocabulary, text);
-  CHECK(std::count(ids.begin(), ids.end(), 0) == 3);  // 4,000 bytes and the rest of the line, twice, and the rest
+  CHECK(std::count(ids.begin(), ids.end(), 0) ==
+        3);  // 4,000 bytes and the rest of the line, twice, and the rest
   for (size_t i = 1; i < ids.size(); ++i) {
     if (ids[i] == 0) CHECK(ids[i - 1] == 5 + '\n');
   }
@@ -733,8 +760,8 @@ TEST_CASE("eval: running text is encoded in pieces that end with lines", "[eval]
   CHECK(encode_text(vocabulary, "").empty());
 }
 
-// The golden prompt was encoded as one string by the sentencepiece library; put together from its parts it must be the
-// same tokens.
+// The golden prompt was encoded as one string by the sentencepiece library; put together from its
+// parts it must be the same tokens.
 TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   const char* env = std::getenv("RIFFLE_SHARED");
   const std::string shared = env ? env : "../shared";
@@ -760,7 +787,8 @@ TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   v.eos_id = tokenizer->eos_id();
   const PromptForm form = prompt_form(v);
   std::vector<int32_t> ids = form.open;
-  append(ids, v.encode("Ada Frost lives in Lisbon. The telephone number of Otto Pike is 482913. The amber lantern was "
+  append(ids, v.encode("Ada Frost lives in Lisbon. The telephone number of Otto Pike is 482913. "
+                       "The amber lantern was "
                        "hidden in Oslo."));
   append(ids, make_question(Task::PERSON, 0, "What is the telephone number of Otto Pike?", "x", {},
                             v, form)

@@ -1,4 +1,5 @@
-// A default context length under a memory limit: it is the longest that fits, says so, and runs as if it had been given.
+// A default context length under a memory limit: it is the longest that fits, says so, and runs as
+// if it had been given.
 #pragma once
 #include <algorithm>
 
@@ -6,7 +7,8 @@
 
 namespace riffle::test {
 
-inline std::string plan_error(riffle_model* model, const riffle_context_options& o, riffle_status expected, riffle_plan* plan) {
+inline std::string plan_error(riffle_model* model, const riffle_context_options& o,
+                              riffle_status expected, riffle_plan* plan) {
   char err[1024] = "";
   *plan = {};
   plan->struct_size = sizeof *plan;
@@ -16,7 +18,8 @@ inline std::string plan_error(riffle_model* model, const riffle_context_options&
   return err;
 }
 
-// o: of a device with a pool. The shipped model was trained with 32768 tokens; gpu_mem is enough for 10000.
+// o: of a device with a pool. The shipped model was trained with 32768 tokens; gpu_mem is enough
+// for 10000.
 inline void check_default_length_in_budget(riffle_context_options o) {
   constexpr int kTrained = 32768, kEnough = 10000, kFits = 9216;
   riffle_model* model = nullptr;
@@ -33,7 +36,8 @@ inline void check_default_length_in_budget(riffle_context_options o) {
   for (const int n : {kTrained, kFits + 1024, kEnough + o.block_size}) {
     INFO(n);
     o.n_ctx = n;
-    CHECK(plan_error(model, o, RIFFLE_OUT_OF_MEMORY, &plan).find(std::to_string(n) + " tokens of context need") != std::string::npos);
+    CHECK(plan_error(model, o, RIFFLE_OUT_OF_MEMORY, &plan)
+              .find(std::to_string(n) + " tokens of context need") != std::string::npos);
     CHECK(plan.n_ctx == n);
     CHECK(std::string(plan.context_note).empty());
     CHECK(riffle_context_create(model, &o, &none, err, sizeof err) == RIFFLE_OUT_OF_MEMORY);
@@ -53,10 +57,12 @@ inline void check_default_length_in_budget(riffle_context_options o) {
     CHECK(notice == plan.context_note);
     CHECK(notice.find("holds 9216 tokens, of the 32768") != std::string::npos);
     CHECK(notice.find("gpu_mem") != std::string::npos);
-    CHECK(notice.find("dynamic") == std::string::npos);  // this model's RoPE is the same for any length
+    CHECK(notice.find("dynamic") ==
+          std::string::npos);  // this model's RoPE is the same for any length
     riffle_session* s = r.session();
     const auto long_prompt = some_tokens(kFits + 1, 7);
-    CHECK(riffle_prefill(s, long_prompt.data(), long_prompt.size(), nullptr, nullptr) == RIFFLE_CONTEXT_FULL);
+    CHECK(riffle_prefill(s, long_prompt.data(), long_prompt.size(), nullptr, nullptr) ==
+          RIFFLE_CONTEXT_FULL);
     got = run(r, s, prompt, steps);
   }
   o.n_ctx = kFits;

@@ -19,9 +19,11 @@ riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memo
   return plan;
 }
 
-// What a plan takes of host memory when the sessions are full. made: bytes of weights that no file backs.
+// What a plan takes of host memory when the sessions are full. made: bytes of weights that no file
+// backs.
 uint64_t host_bytes(const riffle_plan& p, int sessions, uint64_t made) {
-  return sessions * (p.host_kv + p.selector_state) + p.activations + p.digests + p.prefill_kv + p.pool + made;
+  return sessions * (p.host_kv + p.selector_state) + p.activations + p.digests + p.prefill_kv +
+         p.pool + made;
 }
 
 // Against every length tried in turn.
@@ -90,7 +92,8 @@ TEST_CASE("weights that no file backs count as host memory", "[limits][context]"
   check_against_all(*model, o, made);
 }
 
-TEST_CASE("a length that is given is kept on the CPU, and a notice says what it takes", "[limits][context]") {
+TEST_CASE("a length that is given is kept on the CPU, and a notice says what it takes",
+          "[limits][context]") {
   const auto model = load_model(shipped_model(), {});
   riffle_context_options o = options();
   o.n_ctx = 32768;
@@ -98,16 +101,19 @@ TEST_CASE("a length that is given is kept on the CPU, and a notice says what it 
   ResolvedOptions r = resolve_options(model->config, o);
   riffle_plan plan = plan_with(*model, r, 64 << 20);
   CHECK(plan.n_ctx == 32768);
-  CHECK_THAT(plan.context_note, Catch::Contains("32768 tokens take") && Catch::Contains("64.0 MiB"));
+  CHECK_THAT(plan.context_note,
+             Catch::Contains("32768 tokens take") && Catch::Contains("64.0 MiB"));
   Engine engine(*model, r);
   CHECK(engine.n_ctx() == 32768);
-  CHECK_THAT(engine.notice(), Catch::Contains("32768 tokens take") && Catch::Contains("host memory"));
+  CHECK_THAT(engine.notice(),
+             Catch::Contains("32768 tokens take") && Catch::Contains("host memory"));
   // No length fits: the shortest, which says both.
   o.n_ctx = 0;
   r = resolve_options(model->config, o);
   plan = plan_with(*model, r, 1 << 20);
   CHECK(plan.n_ctx == 1024);
-  CHECK_THAT(plan.context_note, Catch::Contains("holds 1024 tokens, of the 32768") && Catch::Contains("1024 tokens take"));
+  CHECK_THAT(plan.context_note, Catch::Contains("holds 1024 tokens, of the 32768") &&
+                                    Catch::Contains("1024 tokens take"));
   // emu's pool has to be there from the start.
   o.device = RIFFLE_DEVICE_EMU;
   o.n_ctx = 32768;
@@ -250,7 +256,8 @@ TEST_CASE("sessions that take more than 64 bits can count are too many", "[limit
   }
 }
 
-TEST_CASE("RoPE that follows the context's length follows the one that was chosen", "[limits][context][rope]") {
+TEST_CASE("RoPE that follows the context's length follows the one that was chosen",
+          "[limits][context][rope]") {
   const TempDir temp;
   TinyCheckpoint c = checkpoint("llama_dynamic");
   c.config["max_position_embeddings"] = 8192;
@@ -276,7 +283,8 @@ TEST_CASE("RoPE that follows the context's length follows the one that was chose
     o.n_ctx = 0;
     o.gpu_mem = gpu_mem;
     Runtime r(o, path);
-    CHECK_THAT(riffle_context_notice(r.context), Catch::Contains("changes this model's text") && Catch::Contains("dynamic"));
+    CHECK_THAT(riffle_context_notice(r.context),
+               Catch::Contains("changes this model's text") && Catch::Contains("dynamic"));
     CHECK(std::string(riffle_context_notice(r.context)).size() < sizeof plan.context_note - 1);
   }
   const auto chosen = logits(0, gpu_mem);

@@ -24,7 +24,7 @@ struct Got {
   std::string error;
   size_t prompt_tokens = 0, reused = 0;
   int ends = 0;
-  size_t began = 0;  // iteration of the first token
+  size_t began = 0;                   // iteration of the first token
   size_t last = 0, longest_wait = 0;  // iteration of the last one; iterations between two
 };
 
@@ -72,7 +72,8 @@ struct Run {
   riffle_scheduler* scheduler = nullptr;
   std::map<uint64_t, Got> got;
   std::vector<riffle_iteration> iterations;
-  std::function<std::optional<Ask>()> next;  // asked whenever a request ends, and submitted from inside on_done
+  std::function<std::optional<Ask>()>
+      next;  // asked whenever a request ends, and submitted from inside on_done
 
   Run(Runtime& runtime, riffle_scheduler_options o) : r(runtime) {
     o.user = this;
@@ -144,13 +145,15 @@ inline uint64_t full_session_bytes(const riffle_context_options& o) {
   return plan.host_kv;
 }
 
-// Answers as long as prompts, in memory for one to two full sessions: whoever finds none waits or begins again, and all texts
-// are those of requests alone. make: the context options of a selector, with or without a small pool.
+// Answers as long as prompts, in memory for one to two full sessions: whoever finds none waits or
+// begins again, and all texts are those of requests alone. make: the context options of a selector,
+// with or without a small pool.
 template <typename Make>
 void check_short_memory(Make make) {
   constexpr int kContext = 512;
   std::vector<int32_t> document = some_tokens(300, 50);
-  std::vector<Ask> asks = {ask(150, 1, 250), ask(125, 2, 200, 0.9f), ask(400, 3, 20), ask(35, 4, 250), ask(100, 5, 150, 1.2f)};
+  std::vector<Ask> asks = {ask(150, 1, 250), ask(125, 2, 200, 0.9f), ask(400, 3, 20),
+                           ask(35, 4, 250), ask(100, 5, 150, 1.2f)};
   for (int i = 0; i < 3; ++i) {
     asks.push_back(ask(40 + i, 60 + i, 15));
     asks.back().prompt.insert(asks.back().prompt.begin(), document.begin(), document.end());
@@ -169,8 +172,11 @@ void check_short_memory(Make make) {
     for (const bool pool : {false, true})
       for (const uint64_t host_mem : {full, full + full / 3, 2 * full})
         for (const riffle_prefill_mode prefill : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_WHOLE}) {
-          if ((prefill == RIFFLE_PREFILL_WHOLE || selector == RIFFLE_SELECTOR_DENSE) && host_mem != full + full / 3) continue;
-          INFO("selector " << selector << ", pool " << pool << ", host_mem " << host_mem << " of " << full << ", prefill " << prefill);
+          if ((prefill == RIFFLE_PREFILL_WHOLE || selector == RIFFLE_SELECTOR_DENSE) &&
+              host_mem != full + full / 3)
+            continue;
+          INFO("selector " << selector << ", pool " << pool << ", host_mem " << host_mem << " of "
+                           << full << ", prefill " << prefill);
           o = make(selector, pool);
           o.n_ctx = kContext;
           o.host_mem = host_mem;

@@ -3,7 +3,8 @@
 
 using namespace riffle::test;
 
-TEST_CASE("scheduler: requests wait or begin again where host memory is short", "[scheduler][memory]") {
+TEST_CASE("scheduler: requests wait or begin again where host memory is short",
+          "[scheduler][memory]") {
   check_short_memory([](riffle_selector selector, bool pool) {
     riffle_context_options o = base(selector);
     if (pool) o.device = RIFFLE_DEVICE_EMU, o.slots = 600;
@@ -11,7 +12,8 @@ TEST_CASE("scheduler: requests wait or begin again where host memory is short", 
   });
 }
 
-TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing twice", "[scheduler][memory]") {
+TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing twice",
+          "[scheduler][memory]") {
   riffle_context_options o = base();
   o.n_ctx = 1024;
   o.host_mem = full_session_bytes(o);
@@ -37,7 +39,8 @@ TEST_CASE("scheduler: one that began again can be cancelled, and shows nothing t
   CHECK(run.got[1].status == RIFFLE_OK);
 }
 
-TEST_CASE("scheduler: beginnings in common outlive a shortage of memory", "[scheduler][memory][prefix]") {
+TEST_CASE("scheduler: beginnings in common outlive a shortage of memory",
+          "[scheduler][memory][prefix]") {
   riffle_context_options o = base();
   o.n_ctx = 1024;
   o.host_mem = full_session_bytes(o);
@@ -60,7 +63,8 @@ TEST_CASE("scheduler: beginnings in common outlive a shortage of memory", "[sche
     }
     return run.got;
   };
-  // The third does not fit beside the first, which grows; the second, which is over by then, is not given up for it.
+  // The third does not fit beside the first, which grows; the second, which is over by then, is not
+  // given up for it.
   auto got = play({ask(20, 1, 600), about(1, 2), about(450, 3)});
   CHECK(got[3].reused >= document.size());
   // The third does not fit beside the first even without the second, which the last one wants.
@@ -69,7 +73,8 @@ TEST_CASE("scheduler: beginnings in common outlive a shortage of memory", "[sche
   CHECK(got[4].reused >= document.size());
 }
 
-TEST_CASE("scheduler: prompts on several documents by turns read each of them once", "[scheduler][memory][prefix]") {
+TEST_CASE("scheduler: prompts on several documents by turns read each of them once",
+          "[scheduler][memory][prefix]") {
   riffle_context_options o = base();
   for (const bool limited : {true, false}) {
     o.n_ctx = 1024;
@@ -102,7 +107,8 @@ TEST_CASE("what would exceed host_mem is an error and changes nothing", "[memory
   o.host_mem = full_session_bytes(o) * 3 / 2;
   Runtime r(o), free(base());
   riffle_session *a = r.session(), *b = r.session(), *alone = free.session();
-  const auto prompt = some_tokens(900, 1), other = some_tokens(800, 2), small = some_tokens(200, 3), steps = some_tokens(8, 4);
+  const auto prompt = some_tokens(900, 1), other = some_tokens(800, 2), small = some_tokens(200, 3),
+             steps = some_tokens(8, 4);
   r.check(riffle_prefill(a, prompt.data(), prompt.size(), nullptr, nullptr));
   const uint64_t held = host_kv_bytes(r);
   CHECK(riffle_prefill(b, other.data(), other.size(), nullptr, nullptr) == RIFFLE_OUT_OF_MEMORY);

@@ -6,13 +6,15 @@
 using namespace riffle::test;
 
 TEST_CASE("scheduler: every text is the one that a request gives alone", "[scheduler]") {
-  std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12), ask(3, 4, 30), ask(400, 5, 1),
-                           ask(900, 6, 20, 1.2f), ask(130, 7, 0), ask(64, 8, 33)};
+  std::vector<Ask> asks = {ask(700, 1, 24), ask(65, 2, 40, 0.9f), ask(1500, 3, 12),
+                           ask(3, 4, 30),   ask(400, 5, 1),       ask(900, 6, 20, 1.2f),
+                           ask(130, 7, 0),  ask(64, 8, 33)};
   asks[3].options.ignore_eos = false;
   asks[7].stops = {"e", "zzzz"};
   asks[7].options.stop = asks[7].stops.data();
   asks[7].options.n_stop = 2;
-  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TWILIGHT}) {
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TWILIGHT}) {
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(alone(base(selector), a));
     struct Variant {
@@ -22,14 +24,16 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
       int64_t inject;
       bool control, reuse;
     };
-    for (const Variant& v : {Variant{"cpu", 0, 0, 0, RIFFLE_PREFILL_LAYERS, 0, true, true},
-                             Variant{"emu, one segment a layer", 2000, 8, 0, RIFFLE_PREFILL_LAYERS, 1, true, true},
-                             Variant{"emu, small pool", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, true, true},
-                             Variant{"emu, small pool, no control", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, false, true},
-                             Variant{"emu, chunks", 900, 5, 0, RIFFLE_PREFILL_CHUNKS, 1500, true, false},
-                             Variant{"emu, whole prompts", 900, 3, 0, RIFFLE_PREFILL_WHOLE, 0, true, true},
-                             Variant{"two rows an iteration", 900, 8, 2, RIFFLE_PREFILL_LAYERS, 0, true, true},
-                             Variant{"one at a time", 900, 1, 0, RIFFLE_PREFILL_LAYERS, 0, true, true}}) {
+    for (const Variant& v :
+         {Variant{"cpu", 0, 0, 0, RIFFLE_PREFILL_LAYERS, 0, true, true},
+          Variant{"emu, one segment a layer", 2000, 8, 0, RIFFLE_PREFILL_LAYERS, 1, true, true},
+          Variant{"emu, small pool", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, true, true},
+          Variant{"emu, small pool, no control", 300, 8, 0, RIFFLE_PREFILL_LAYERS, 300, false,
+                  true},
+          Variant{"emu, chunks", 900, 5, 0, RIFFLE_PREFILL_CHUNKS, 1500, true, false},
+          Variant{"emu, whole prompts", 900, 3, 0, RIFFLE_PREFILL_WHOLE, 0, true, true},
+          Variant{"two rows an iteration", 900, 8, 2, RIFFLE_PREFILL_LAYERS, 0, true, true},
+          Variant{"one at a time", 900, 1, 0, RIFFLE_PREFILL_LAYERS, 0, true, true}}) {
       INFO("selector " << selector << ", " << v.name);
       riffle_context_options o = base(selector);
       if (v.slots) o.device = RIFFLE_DEVICE_EMU, o.slots = v.slots;
@@ -58,7 +62,9 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
   }
 }
 
-TEST_CASE("scheduler: a prompt never holds more than one layer of KV, and never holds decode up for long", "[scheduler]") {
+TEST_CASE(
+    "scheduler: a prompt never holds more than one layer of KV, and never holds decode up for long",
+    "[scheduler]") {
   riffle_context_options o = base();
   o.device = RIFFLE_DEVICE_EMU;
   o.slots = 2000;
@@ -89,12 +95,14 @@ TEST_CASE("scheduler: a prompt never holds more than one layer of KV, and never 
   CHECK(iterations >= size_t(2000 * info.n_layers / 256));
 }
 
-TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody waits for long", "[scheduler]") {
+TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody waits for long",
+          "[scheduler]") {
   riffle_context_options o = base();
   o.device = RIFFLE_DEVICE_EMU;
   o.selection.epsilon = 0.98f;
   o.slots = 1500;
-  // The longest wait of a sequence that decodes, with small ones coming as long as a large one is there.
+  // The longest wait of a sequence that decodes, with small ones coming as long as a large one is
+  // there.
   const auto longest_wait = [&](int max_skips) {
     Runtime r(o);
     riffle_scheduler_options so = defaults();
@@ -106,7 +114,9 @@ TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody wait
       if (i % 2) large.push_back(id);
     }
     run.next = [&]() -> std::optional<Ask> {
-      if (std::all_of(large.begin(), large.end(), [&](uint64_t id) { return run.got[id].ends > 0; })) return std::nullopt;
+      if (std::all_of(large.begin(), large.end(),
+                      [&](uint64_t id) { return run.got[id].ends > 0; }))
+        return std::nullopt;
       return ask(80, 20, 30);
     };
     run.finish();
@@ -124,19 +134,25 @@ TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody wait
     CHECK(skipped > 0);  // else this tested nothing
     return longest;
   };
-  const size_t bound = 10 + 8;  // those that have waited as long go first, one of them in each iteration at least
+  const size_t bound =
+      10 + 8;  // those that have waited as long go first, one of them in each iteration at least
   CHECK(longest_wait(10) <= bound);
   CHECK(longest_wait(100000) > 2 * bound);
 }
 
 TEST_CASE("scheduler: random requests, limits and interruptions change no text", "[scheduler]") {
   std::mt19937 random(7);
-  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1)); };
+  const auto pick = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
   const std::vector<int32_t> document = some_tokens(600, 90);
   std::vector<Ask> asks;
   for (int i = 0; i < 14; ++i) {
-    Ask a = ask(pick(1, 3) == 1 ? pick(2, 60) : pick(60, 900), 100 + i, pick(1, 40), pick(0, 1) ? 1.1f : 0);
-    if (i % 4 == 3) std::copy_n(document.begin(), std::min<size_t>(pick(64, 600), a.prompt.size()), a.prompt.begin());
+    Ask a = ask(pick(1, 3) == 1 ? pick(2, 60) : pick(60, 900), 100 + i, pick(1, 40),
+                pick(0, 1) ? 1.1f : 0);
+    if (i % 4 == 3)
+      std::copy_n(document.begin(), std::min<size_t>(pick(64, 600), a.prompt.size()),
+                  a.prompt.begin());
     asks.push_back(a);
   }
   for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT}) {
@@ -148,18 +164,22 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
       if (pick(0, 2)) o.device = RIFFLE_DEVICE_EMU, o.slots = pick(250, 1500);
       if (pick(0, 2) == 0) o.host_mem = full_session_bytes(o) * pick(10, 25) / 10;
       riffle_scheduler_options so = defaults();
-      so.prefill = pick(0, 2) ? RIFFLE_PREFILL_LAYERS : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS : RIFFLE_PREFILL_WHOLE;
+      so.prefill = pick(0, 2)   ? RIFFLE_PREFILL_LAYERS
+                   : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS
+                                : RIFFLE_PREFILL_WHOLE;
       so.max_inject_tokens = pick(1, 3000);
       so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
       so.window = pick(1, 20);
       so.max_skips = pick(1, 64);
       so.no_ws_control = pick(0, 3) == 0;
       so.no_prefix_reuse = pick(0, 3) == 0;
-      // A chunk of one layer is read in any case, and other ways of reading prompts take larger pieces.
+      // A chunk of one layer is read in any case, and other ways of reading prompts take larger
+      // pieces.
       const bool bounded = so.max_tokens > 0 && so.prefill == RIFFLE_PREFILL_LAYERS;
-      INFO("selector " << selector << ", round " << round << ": sessions " << o.n_sessions << ", slots " << o.slots << ", host_mem "
-           << o.host_mem << ", prefill " << so.prefill << ", inject " << so.max_inject_tokens << ", tokens " << so.max_tokens
-           << ", window " << so.window);
+      INFO("selector " << selector << ", round " << round << ": sessions " << o.n_sessions
+                       << ", slots " << o.slots << ", host_mem " << o.host_mem << ", prefill "
+                       << so.prefill << ", inject " << so.max_inject_tokens << ", tokens "
+                       << so.max_tokens << ", window " << so.window);
       Runtime r(o);
       riffle_model_info info{};
       info.struct_size = sizeof info;
@@ -190,7 +210,9 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
         const riffle_iteration& it = run.iterations.back();
         if (so.max_tokens > 0) CHECK(it.decode_rows <= so.max_tokens);
         if (bounded)
-          CHECK(it.prefill_token_layers <= std::max<int64_t>((so.max_tokens - it.decode_rows) * info.n_layers, o.prefill_chunk));
+          CHECK(
+              it.prefill_token_layers <=
+              std::max<int64_t>((so.max_tokens - it.decode_rows) * info.n_layers, o.prefill_chunk));
       }
       for (const auto& [id, i] : which) {
         INFO("request " << i);
@@ -229,7 +251,10 @@ TEST_CASE("scheduler: prompts that begin alike are read once", "[scheduler][pref
           INFO("request " << i);
           check_same(run.got[i + 1], want[i]);
           if (!reuse || i == 0) CHECK(run.got[i + 1].reused == 0);
-          else CHECK(run.got[i + 1].reused >= (i + 1 == asks.size() && max_seqs == 8 ? asks[i].prompt.size() - 1 : document.size()));
+          else
+            CHECK(run.got[i + 1].reused >= (i + 1 == asks.size() && max_seqs == 8
+                                                ? asks[i].prompt.size() - 1
+                                                : document.size()));
         }
         const riffle_stats stats = r.stats();
         CHECK(stats.host_kv_bytes == 0);  // nothing is held any more
@@ -303,8 +328,10 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
   CHECK(riffle_set_selection(r.context, &selection) == RIFFLE_BAD_ARGUMENT);
   CHECK(riffle_scheduler_submit(s, nullptr, 0, nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
   const std::vector<int32_t> bad = {1, 1 << 30}, long_one(3000, 5);
-  CHECK(riffle_scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) == RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) == RIFFLE_CONTEXT_FULL);
+  CHECK(riffle_scheduler_submit(s, bad.data(), bad.size(), nullptr, nullptr) ==
+        RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_scheduler_submit(s, long_one.data(), long_one.size(), nullptr, nullptr) ==
+        RIFFLE_CONTEXT_FULL);
   r.check(riffle_scheduler_step(s, nullptr));  // nothing to do
   riffle_scheduler_free(s);
   r.check(riffle_set_selection(r.context, &selection));

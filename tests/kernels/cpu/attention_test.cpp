@@ -1,4 +1,5 @@
-// Every instruction set's attention kernels against float64 brute force, and their exact properties (algorithms.md 8).
+// Every instruction set's attention kernels against float64 brute force, and their exact properties
+// (algorithms.md 8).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -45,7 +46,8 @@ std::vector<float> normal_vector(std::mt19937& random, size_t n, float scale) {
   return x;
 }
 
-// Blocks of one KV head with the float64 values that their bytes mean; tokens at and after n_tokens hold NaN.
+// Blocks of one KV head with the float64 values that their bytes mean; tokens at and after n_tokens
+// hold NaN.
 struct Cache {
   int block_size, d;
   KvType type;
@@ -54,10 +56,12 @@ struct Cache {
   std::vector<double> k, v;  // [n_tokens][d]
 
   Cache(std::mt19937& random, int block_size, int d, KvType type, int n_tokens, float k_scale = 1)
-      : Cache(block_size, d, type, normal_vector(random, static_cast<size_t>(n_tokens) * d, k_scale),
+      : Cache(block_size, d, type,
+              normal_vector(random, static_cast<size_t>(n_tokens) * d, k_scale),
               normal_vector(random, static_cast<size_t>(n_tokens) * d, 1)) {}
 
-  Cache(int block_size, int d, KvType type, const std::vector<float>& keys, const std::vector<float>& values)
+  Cache(int block_size, int d, KvType type, const std::vector<float>& keys,
+        const std::vector<float>& values)
       : block_size(block_size), d(d), type(type) {
     const AttentionKernels& scalar = kernels(Isa::Scalar)->attention;
     const size_t n_tokens = keys.size() / d, size = static_cast<size_t>(block_size) * d;
@@ -83,7 +87,8 @@ struct Reference {
   std::vector<double> o;
   double l = -kInf, largest_value = 0;
 };
-Reference attend_reference(const float* q, double scale, const Cache& cache, const std::vector<int>& tokens) {
+Reference attend_reference(const float* q, double scale, const Cache& cache,
+                           const std::vector<int>& tokens) {
   Reference r;
   r.o.assign(cache.d, 0);
   std::vector<double> score;
@@ -115,11 +120,14 @@ struct State {
   AttendState view() { return {o.data(), m.data(), s.data()}; }
 };
 
-// Largest error of o/s against the reference as a share of the largest value, and of the log-sum-exp against 1 + |l|.
+// Largest error of o/s against the reference as a share of the largest value, and of the
+// log-sum-exp against 1 + |l|.
 double state_error(const State& state, int h, int d, const Reference& r) {
-  double error = std::fabs(state.m[h] + std::log(static_cast<double>(state.s[h])) - r.l) / (1 + std::fabs(r.l));
+  double error = std::fabs(state.m[h] + std::log(static_cast<double>(state.s[h])) - r.l) /
+                 (1 + std::fabs(r.l));
   for (int j = 0; j < d; j++) {
-    const double e = std::fabs(static_cast<double>(state.o[static_cast<size_t>(h) * d + j]) / state.s[h] - r.o[j]);
+    const double e = std::fabs(
+        static_cast<double>(state.o[static_cast<size_t>(h) * d + j]) / state.s[h] - r.o[j]);
     if (!(e / r.largest_value <= error)) error = e / r.largest_value;
   }
   return error;
@@ -131,33 +139,38 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& q, int g, const Cache& cache, int pos0,
-                           int n_q, const std::vector<int>& parts, int window = 0) {
+std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& q, int g,
+                           const Cache& cache, int pos0, int n_q, const std::vector<int>& parts,
+                           int window = 0) {
   const int d = cache.d, ld = g * d;
   std::vector<float> out(q.size(), std::nanf(""));
   int at = 0;
   for (size_t i = 0; at < n_q; i++) {
     const int n = std::min(parts[i % parts.size()], n_q - at);
     Memory scratch(k.prefill_scratch_bytes(n, g, d, cache.block_size));
-    std::memset(scratch.p, 0xff, k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
-    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window, cache.blocks.data(),
-                     cache.block_size, cache.type, out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
+    std::memset(scratch.p, 0xff,
+                k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
+    k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window,
+                     cache.blocks.data(), cache.block_size, cache.type,
+                     out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
     at += n;
   }
   return out;
 }
 
 // Largest error of a prefill against float64, as a share of the largest value.
-double prefill_error(const std::vector<float>& q, const std::vector<float>& out, int g, const Cache& cache, int pos0,
-                     int n_q, int window = 0) {
+double prefill_error(const std::vector<float>& q, const std::vector<float>& out, int g,
+                     const Cache& cache, int pos0, int n_q, int window = 0) {
   const int d = cache.d;
   double error = 0;
   for (int i = 0; i < n_q; i++) {
     std::vector<int> tokens;
-    for (int t = window > 0 ? std::max(0, pos0 + i - window + 1) : 0; t <= pos0 + i; t++) tokens.push_back(t);
+    for (int t = window > 0 ? std::max(0, pos0 + i - window + 1) : 0; t <= pos0 + i; t++)
+      tokens.push_back(t);
     for (int h = 0; h < g; h++) {
       const size_t at = (static_cast<size_t>(i) * g + h) * d;
-      const Reference r = attend_reference(q.data() + at, 1 / std::sqrt(static_cast<double>(d)), cache, tokens);
+      const Reference r =
+          attend_reference(q.data() + at, 1 / std::sqrt(static_cast<double>(d)), cache, tokens);
       for (int j = 0; j < d; j++) {
         const double e = std::fabs(out[at + j] - r.o[j]) / r.largest_value;
         if (!(e <= error)) error = e;
@@ -179,7 +192,8 @@ TEST_CASE("kv_load and kv_store: every half, rounding to even, any count", "[ker
     int wrong = 0;
     for (int i = 0; i < 65536; i++) {
       const int exponent = i >> 10 & 31, fraction = i & 1023;
-      double expected = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+      double expected =
+          exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
       if (exponent == 31) expected = fraction == 0 ? kInf : std::nan("");
       if (i & 0x8000) expected = -expected;
       if (std::isnan(expected)) wrong += !std::isnan(value[i]);
@@ -189,13 +203,15 @@ TEST_CASE("kv_load and kv_store: every half, rounding to even, any count", "[ker
     k.kv_store(value.data(), 65536, KvType::F16, back.data());
     wrong = 0;
     for (int i = 0; i < 65536; i++)
-      wrong += std::isnan(value[i]) ? (back[i] & 0x7c00) != 0x7c00 || !(back[i] & 0x3ff) : back[i] != i;
+      wrong +=
+          std::isnan(value[i]) ? (back[i] & 0x7c00) != 0x7c00 || !(back[i] & 0x3ff) : back[i] != i;
     CHECK(wrong == 0);
 
     // Between neighbours: nearest, the midpoint to the even one; beyond the largest half, infinity.
     wrong = 0;
     for (int i = 0; i < 0x7c00; i++) {
-      const float low = value[i], high = i == 0x7bff ? 65536.0f : value[i + 1], middle = low + (high - low) / 2;
+      const float low = value[i], high = i == 0x7bff ? 65536.0f : value[i + 1],
+                  middle = low + (high - low) / 2;
       const float x[3] = {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, kInfF)};
       uint16_t h[3];
       k.kv_store(x, 3, KvType::F16, h);
@@ -228,10 +244,11 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
       for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
         for (const int g : {1, 2, 3, 4, 7, 8, 16}) {
           const int block_size = 16 << random() % 3;
-          const int n_tokens = 2 * block_size + 1 + static_cast<int>(random() % block_size);  // the third block: a tail
+          const int n_tokens = 2 * block_size + 1 +
+                               static_cast<int>(random() % block_size);  // the third block: a tail
           const Cache cache(random, block_size, d, type, n_tokens);
-          const std::vector<float> q =
-              normal_vector(random, static_cast<size_t>(g) * d, 2 / std::sqrt(static_cast<float>(d)));
+          const std::vector<float> q = normal_vector(random, static_cast<size_t>(g) * d,
+                                                     2 / std::sqrt(static_cast<float>(d)));
           State state(g, d);
           std::vector<int> attended;
           for (int b = 0; b < 3; b++) {
@@ -247,15 +264,19 @@ TEST_CASE("attend_block equals float64 attention over any masks", "[kernels][att
             attended.insert(attended.end(), tokens.begin(), tokens.end());
             std::vector<float> l(g, 5);
             AttendState view = state.view();
-            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, mask, &view, l.data(), nullptr);
+            k.attend_block(q.data(), g, d, cache.blocks[b], type, block_size, mask, &view, l.data(),
+                           nullptr);
             for (int h = 0; h < g; h++) {
               const double expected = attend_reference(q.data() + h * d, 1, cache, tokens).l;
               if (tokens.empty()) CHECK(l[h] == -kInfF);
-              else worst_l = !(std::fabs(l[h] - expected) <= worst_l) ? std::fabs(l[h] - expected) : worst_l;
+              else
+                worst_l =
+                    !(std::fabs(l[h] - expected) <= worst_l) ? std::fabs(l[h] - expected) : worst_l;
             }
           }
           for (int h = 0; h < g; h++) {
-            const double e = state_error(state, h, d, attend_reference(q.data() + h * d, 1, cache, attended));
+            const double e =
+                state_error(state, h, d, attend_reference(q.data() + h * d, 1, cache, attended));
             if (!(e <= worst)) worst = e;
           }
         }
@@ -271,35 +292,44 @@ TEST_CASE("attend_block: scores of 1e4, blocks of no weight, empty masks", "[ker
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(3);
     const int d = 64, g = 4, block_size = 32;
-    // Keys along one axis: the scores are exact. Block 0 spans +-1e4; block 1 lies e^-200 below block 0's largest.
+    // Keys along one axis: the scores are exact. Block 0 spans +-1e4; block 1 lies e^-200 below
+    // block 0's largest.
     std::vector<float> keys(2 * block_size * d), q(g * d);
-    for (int t = 0; t < block_size; t++) keys[t * d] = t % 2 ? 100.0f : -100.0f, keys[(block_size + t) * d] = 98.0f;
+    for (int t = 0; t < block_size; t++)
+      keys[t * d] = t % 2 ? 100.0f : -100.0f, keys[(block_size + t) * d] = 98.0f;
     for (int h = 0; h < g; h++) q[h * d] = 100;
     const Cache cache(block_size, d, KvType::F16, keys, normal_vector(random, keys.size(), 1));
     State state(g, d);
     AttendState view = state.view();
     std::vector<float> l(g);
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, 0, &view, l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, 0, &view, l.data(),
+                   nullptr);
     for (int h = 0; h < g; h++) CHECK((l[h] == -kInfF && state.m[h] == -kInfF && state.s[h] == 0));
-    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view,
+                   l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (1e4 + std::log(16.0))) <= 1e-3);
     const std::vector<float> before = state.o;
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view,
+                   l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, 0, &view, l.data(), nullptr);
+    k.attend_block(q.data(), g, d, cache.blocks[1], KvType::F16, block_size, 0, &view, l.data(),
+                   nullptr);
     CHECK(same_bits(before, state.o));
     std::vector<int> tokens(2 * block_size);
     for (int t = 0; t < 2 * block_size; t++) tokens[t] = t;
-    for (int h = 0; h < g; h++) CHECK(state_error(state, h, d, attend_reference(q.data(), 1, cache, tokens)) <= 1e-6);
+    for (int h = 0; h < g; h++)
+      CHECK(state_error(state, h, d, attend_reference(q.data(), 1, cache, tokens)) <= 1e-6);
 
     // The other way round: everything so far becomes weightless.
     std::vector<float> low(q);
     for (float& x : low) x = -x;
     State reversed(g, d);
     view = reversed.view();
-    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
+    k.attend_block(low.data(), g, d, cache.blocks[1], KvType::F16, block_size, full_mask(32), &view,
+                   l.data(), nullptr);
     for (int h = 0; h < g; h++) CHECK(std::fabs(l[h] - (-9800 + std::log(32.0))) <= 1e-3);
-    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view, l.data(), nullptr);
+    k.attend_block(low.data(), g, d, cache.blocks[0], KvType::F16, block_size, full_mask(32), &view,
+                   l.data(), nullptr);
     for (int h = 0; h < g; h++)
       CHECK(state_error(reversed, h, d, attend_reference(low.data(), 1, cache, tokens)) <= 1e-6);
   });
@@ -321,11 +351,13 @@ TEST_CASE("merge is order-free to rounding and takes empty parts", "[kernels][at
           AttendState view = part.view(), total_view = total.view();
           std::vector<float> l(g);
           if (b < n_blocks)
-            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size, full_mask(16), &view, l.data(), nullptr);
+            k.attend_block(q.data(), g, d, cache.blocks[b], KvType::F16, block_size, full_mask(16),
+                           &view, l.data(), nullptr);
           k.merge(&total_view, &view, g, d);
         }
         for (int h = 0; h < g; h++)
-          CHECK(state_error(total, h, d, attend_reference(q.data() + h * d, 1, cache, tokens)) <= 3e-6);
+          CHECK(state_error(total, h, d, attend_reference(q.data() + h * d, 1, cache, tokens)) <=
+                3e-6);
         std::shuffle(order.begin(), order.end(), random);
       }
       State a(g, d), b(g, d);
@@ -344,7 +376,8 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
       for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
         for (const int g : {1, 3, 4, 16}) {
           const int block_size = 16 << random() % 3;
-          const int pos0 = static_cast<int>(random() % 200), n_q = 1 + static_cast<int>(random() % 70);
+          const int pos0 = static_cast<int>(random() % 200),
+                    n_q = 1 + static_cast<int>(random() % 70);
           const Cache cache(random, block_size, d, type, pos0 + n_q);  // beyond the last key: NaN
           const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * g * d, 2);
           const std::vector<float> out = prefill(k, q, g, cache, pos0, n_q, {n_q});
@@ -358,12 +391,14 @@ TEST_CASE("attend_prefill equals float64 causal attention", "[kernels][attention
   });
 }
 
-TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut into calls", "[kernels][attention]") {
+TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut into calls",
+          "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(6);
     for (const int d : {64, 80, 96, 128, 256}) {
       for (const int g : {1, 3, 4}) {
-        const int block_size = 16 << random() % 3, pos0 = static_cast<int>(random() % 100), n_q = 150;
+        const int block_size = 16 << random() % 3, pos0 = static_cast<int>(random() % 100),
+                  n_q = 150;
         const Cache cache(random, block_size, d, KvType::F16, pos0 + n_q);
         const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * g * d, 4);
         const std::vector<float> whole = prefill(k, q, g, cache, pos0, n_q, {n_q});
@@ -377,7 +412,8 @@ TEST_CASE("attend_prefill: a row's bits do not depend on how queries are cut int
 }
 
 // Whole blocks before the window hold NaN where the header says that they are not read.
-TEST_CASE("attend_prefill with a window equals float64, and bits do not depend on calls", "[kernels][attention][window]") {
+TEST_CASE("attend_prefill with a window equals float64, and bits do not depend on calls",
+          "[kernels][attention][window]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(51);
     double worst = 0;
@@ -385,12 +421,14 @@ TEST_CASE("attend_prefill with a window equals float64, and bits do not depend o
       for (const int d : {34, 64, 80, 96, 128, 256}) {
         for (const int window : {1, 2, 31, 63, 64, 65, 100, 128, 129, 300, 1 << 28}) {
           const int block_size = 16 << random() % 3, g = std::vector<int>{1, 3, 4, 8}[random() % 4];
-          const int pos0 = static_cast<int>(random() % 400), n_q = 1 + static_cast<int>(random() % 200);
+          const int pos0 = static_cast<int>(random() % 400),
+                    n_q = 1 + static_cast<int>(random() % 200);
           const Cache cache(random, block_size, d, type, pos0 + n_q);
           const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * g * d, 2);
           const int unread = std::max(0, pos0 - window + 1) / 64 * 64;
           for (int b = 0; b < unread / block_size; b++)
-            std::memset(cache.memory[b].p, 0xff, static_cast<size_t>(2) * block_size * d * (type == KvType::F16 ? 2 : 4));
+            std::memset(cache.memory[b].p, 0xff,
+                        static_cast<size_t>(2) * block_size * d * (type == KvType::F16 ? 2 : 4));
           const std::vector<float> out = prefill(k, q, g, cache, pos0, n_q, {n_q}, window);
           const double e = prefill_error(q, out, g, cache, pos0, n_q, window);
           if (!(e <= worst)) worst = e;
@@ -398,7 +436,8 @@ TEST_CASE("attend_prefill with a window equals float64, and bits do not depend o
           CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {7, 16, 33, 2}, window)));
           CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {1}, window)));
           CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {k.prefill_tile(g, d)}, window)));
-          if (window >= pos0 + n_q) CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {n_q})));
+          if (window >= pos0 + n_q)
+            CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {n_q})));
         }
       }
     }
@@ -413,8 +452,12 @@ TEST_CASE("attend_prefill: scores of 1e4", "[kernels][attention]") {
     const int d = 64, n = 200;
     std::vector<float> keys(n * d), q(n * d);
     for (int t = 0; t < n; t++)
-      keys[t * d] = t % 3 == 0 ? 256.0f : t % 3 == 1 ? -256.0f : 255.0f, q[t * d] = t % 2 ? 256.0f : -256.0f;
-    const Cache cache(32, d, KvType::F16, keys, normal_vector(random, keys.size(), 1));  // scores +-8192
+      keys[t * d] = t % 3 == 0   ? 256.0f
+                    : t % 3 == 1 ? -256.0f
+                                 : 255.0f,
+               q[t * d] = t % 2 ? 256.0f : -256.0f;
+    const Cache cache(32, d, KvType::F16, keys,
+                      normal_vector(random, keys.size(), 1));  // scores +-8192
     CHECK(prefill_error(q, prefill(k, q, 1, cache, 0, n, {n}), 1, cache, 0, n) <= 1e-4);
     for (float& x : q) x *= 1.25f;
     CHECK(prefill_error(q, prefill(k, q, 1, cache, 0, n, {n}), 1, cache, 0, n) <= 1e-4);
@@ -431,27 +474,33 @@ TEST_CASE("attend_prefill: a rising maximum, long context", "[kernels][attention
     std::vector<float> q = normal_vector(random, n_q * d, 1);
     for (int i = 0; i < n_q; i++) q[i * d] = static_cast<float>(i - 10) * 3;
     // Scores up to 75: the tile kernel's products of bf16 pairs are good to about 2^-18 of that.
-    CHECK(prefill_error(q, prefill(k, q, 1, cache, n_keys - n_q, n_q, {n_q}), 1, cache, n_keys - n_q, n_q) <= 1e-4);
+    CHECK(prefill_error(q, prefill(k, q, 1, cache, n_keys - n_q, n_q, {n_q}), 1, cache,
+                        n_keys - n_q, n_q) <= 1e-4);
   });
 }
 
-TEST_CASE("digests bound their keys and are the same on every instruction set", "[kernels][attention]") {
+TEST_CASE("digests bound their keys and are the same on every instruction set",
+          "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     const AttentionKernels& scalar = kernels(Isa::Scalar)->attention;
     std::mt19937 random(9);
     for (int round = 0; round < 120; round++) {
-      const int d = std::vector<int>{2, 34, 64, 80, 96, 128, 256}[random() % 7], block_size = 16 << random() % 3;
+      const int d = std::vector<int>{2, 34, 64, 80, 96, 128, 256}[random() % 7],
+                block_size = 16 << random() % 3;
       const KvType type = random() % 4 == 0 ? KvType::F32 : KvType::F16;
       const float scale = std::vector<float>{1e-6f, 0.01f, 1, 100}[random() % 4];
       std::vector<float> keys = normal_vector(random, static_cast<size_t>(block_size) * d, scale);
       if (round % 5 == 0)
-        for (size_t i = d; i < keys.size(); i++) keys[i] = i % d < 2 ? keys[i % d] : keys[i];  // constant dimensions
+        for (size_t i = d; i < keys.size(); i++)
+          keys[i] = i % d < 2 ? keys[i % d] : keys[i];  // constant dimensions
       const Cache cache(block_size, d, type, keys, keys);
       for (const DigestKind kind : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean}) {
         std::vector<uint16_t> digest(3 * d, 0xffff), expected(3 * d, 0xffff);
         const bool with_mean = random() % 2;
-        const float factor = k.digest_build(cache.blocks[0], type, block_size, d, kind, with_mean, digest.data());
-        CHECK(factor == scalar.digest_build(cache.blocks[0], type, block_size, d, kind, with_mean, expected.data()));
+        const float factor =
+            k.digest_build(cache.blocks[0], type, block_size, d, kind, with_mean, digest.data());
+        CHECK(factor == scalar.digest_build(cache.blocks[0], type, block_size, d, kind, with_mean,
+                                            expected.data()));
         CHECK(digest == expected);
         std::vector<float> value(3 * d);
         k.kv_load(digest.data(), 3 * d, KvType::F16, value.data());
@@ -460,9 +509,11 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
           double high = -kInf, low = kInf, sum = 0, spread = 0;
           for (int t = 0; t < block_size; t++) {
             const double x = cache.k[static_cast<size_t>(t) * d + j];
-            high = std::max(high, x), low = std::min(low, x), sum += x, spread += std::fabs(x - value[j]);
+            high = std::max(high, x), low = std::min(low, x), sum += x,
+            spread += std::fabs(x - value[j]);
           }
-          const double centre = value[j], radius = value[d + j], half_width = std::max(high - centre, centre - low);
+          const double centre = value[j], radius = value[d + j],
+                       half_width = std::max(high - centre, centre - low);
           // Half an f16 ulp, or half the smallest subnormal; rounding up may cost a whole one.
           const double slack = std::max(std::fabs(high), std::fabs(low)) * 0x1p-11 + 0x1p-25,
                        ulp = half_width * 0x1p-10 + 0x1p-24;
@@ -479,29 +530,37 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
           if (!with_mean) wrong += digest[2 * d + j] != 0xffff;
         }
         CHECK(wrong == 0);
-        CHECK((kind == DigestKind::Mean ? factor == kInfF : kind == DigestKind::Quest ? factor == 1 : factor > 0));
+        CHECK((kind == DigestKind::Mean    ? factor == kInfF
+               : kind == DigestKind::Quest ? factor == 1
+                                           : factor > 0));
 
         // Token order does not matter.
         std::vector<int> order(block_size);
         for (int t = 0; t < block_size; t++) order[t] = t;
         std::shuffle(order.begin(), order.end(), random);
         std::vector<float> shuffled;
-        for (const int t : order) shuffled.insert(shuffled.end(), keys.begin() + t * d, keys.begin() + (t + 1) * d);
+        for (const int t : order)
+          shuffled.insert(shuffled.end(), keys.begin() + t * d, keys.begin() + (t + 1) * d);
         const Cache other(block_size, d, type, shuffled, shuffled);
         std::vector<uint16_t> again(3 * d, 0xffff);
-        const float factor_again = k.digest_build(other.blocks[0], type, block_size, d, kind, with_mean, again.data());
+        const float factor_again =
+            k.digest_build(other.blocks[0], type, block_size, d, kind, with_mean, again.data());
         if (type == KvType::F16) {
           CHECK(again == digest);
           CHECK((factor_again == factor));
         }
 
-        // Upper bounds of every q.k: Quest as it is, cuboid-mean with its factor. Masses: mean <= true <= upper bound.
-        std::vector<float> q = normal_vector(random, d, 1 / (scale * std::sqrt(static_cast<float>(d)))), q_abs(q);
+        // Upper bounds of every q.k: Quest as it is, cuboid-mean with its factor. Masses: mean <=
+        // true <= upper bound.
+        std::vector<float> q = normal_vector(random, d,
+                                             1 / (scale * std::sqrt(static_cast<float>(d)))),
+                           q_abs(q);
         for (float& x : q_abs) x = std::fabs(x);
         float centre_score, score;
         k.digest_score(digest.data(), 2 * d, 1, d, q.data(), nullptr, &centre_score);
         k.digest_score(digest.data(), 2 * d, 1, d, q.data(), q_abs.data(), &score);
-        double size = 0, largest = -kInf, mass = 0, rounding = 0;  // what f32 sums and the mean's f16 rounding may cost
+        double size = 0, largest = -kInf, mass = 0,
+               rounding = 0;  // what f32 sums and the mean's f16 rounding may cost
         for (int j = 0; j < d; j++) {
           size += q_abs[j] * (std::fabs(value[j]) + value[d + j]);
           rounding += q_abs[j] * (std::fabs(value[j]) * 0x1p-11 + 0x1p-25);
@@ -516,7 +575,8 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
         if (kind == DigestKind::Mean) {
           CHECK(log_n + score <= std::log(mass) + rounding + 1e-6 * size);
         } else {
-          const double bound = centre_score + static_cast<double>(factor) * (static_cast<double>(score) - centre_score);
+          const double bound = centre_score + static_cast<double>(factor) *
+                                                  (static_cast<double>(score) - centre_score);
           CHECK(bound >= largest - 2e-6 * factor * size);
           CHECK(std::log(mass) <= log_n + bound + 2e-6 * factor * size);
         }
@@ -525,7 +585,8 @@ TEST_CASE("digests bound their keys and are the same on every instruction set", 
   });
 }
 
-TEST_CASE("digest_score equals float64, whatever the stride and the split", "[kernels][attention]") {
+TEST_CASE("digest_score equals float64, whatever the stride and the split",
+          "[kernels][attention]") {
   for_each_isa([&](const AttentionKernels& k) {
     std::mt19937 random(10);
     for (const int d : {2, 34, 64, 80, 96, 128, 256}) {
@@ -533,7 +594,8 @@ TEST_CASE("digest_score equals float64, whatever the stride and the split", "[ke
       const int64_t stride = (d % 4 ? 3 : 2) * d;
       const std::vector<float> values = normal_vector(random, static_cast<size_t>(n) * stride, 1);
       std::vector<uint16_t> digests(values.size());
-      std::vector<float> exact(values.size()), q = normal_vector(random, d, 1), q_abs = normal_vector(random, d, 1);
+      std::vector<float> exact(values.size()), q = normal_vector(random, d, 1),
+                                               q_abs = normal_vector(random, d, 1);
       k.kv_store(values.data(), values.size(), KvType::F16, digests.data());
       k.kv_load(digests.data(), values.size(), KvType::F16, exact.data());
       for (const bool with_radius : {false, true}) {
@@ -553,7 +615,8 @@ TEST_CASE("digest_score equals float64, whatever the stride and the split", "[ke
         CHECK(scores[n] == 7);
         for (int b = 0; b < n;) {
           const int part = std::min(1 + static_cast<int>(random() % 20), n - b);
-          k.digest_score(digests.data() + b * stride, stride, part, d, q.data(), radius_query, split.data() + b);
+          k.digest_score(digests.data() + b * stride, stride, part, d, q.data(), radius_query,
+                         split.data() + b);
           b += part;
         }
         CHECK(same_bits(scores, split));

@@ -1,5 +1,5 @@
-// INT4 codes of keys, estimated scores and the kernels that choose by weight, of every instruction set against float64
-// and against the scalar twin (algorithms.md 8.7).
+// INT4 codes of keys, estimated scores and the kernels that choose by weight, of every instruction
+// set against float64 and against the scalar twin (algorithms.md 8.7).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -44,7 +44,8 @@ struct Keys {
   KvType type;
   std::vector<float> value;  // what the bytes mean
   std::vector<uint16_t> half;
-  Keys(unsigned seed, int n_tokens, int dims, KvType kv_type, float size = 1) : n(n_tokens), d(dims), type(kv_type) {
+  Keys(unsigned seed, int n_tokens, int dims, KvType kv_type, float size = 1)
+      : n(n_tokens), d(dims), type(kv_type) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     value.resize(size_t(n) * d);
@@ -61,7 +62,9 @@ struct Keys {
       if (type == KvType::F16) value[i] = f16_to_f32(half[i]);
     }
   }
-  const void* data() const { return type == KvType::F16 ? static_cast<const void*>(half.data()) : value.data(); }
+  const void* data() const {
+    return type == KvType::F16 ? static_cast<const void*>(half.data()) : value.data();
+  }
 };
 
 int code(const uint8_t* groups, int d, int t, int j) {
@@ -70,7 +73,8 @@ int code(const uint8_t* groups, int d, int t, int j) {
 }
 double number(const uint8_t* groups, int d, int t, int which) {  // 0: zero, 1: scale
   uint16_t h;
-  std::memcpy(&h, groups + t / 16 * int4_group_bytes(d) + (d + 7) / 8 * 64 + which * 32 + t % 16 * 2, 2);
+  std::memcpy(
+      &h, groups + t / 16 * int4_group_bytes(d) + (d + 7) / 8 * 64 + which * 32 + t % 16 * 2, 2);
   return double(f16_to_f32(h));
 }
 double decoded(const uint8_t* groups, int d, int t, int j) {
@@ -79,7 +83,8 @@ double decoded(const uint8_t* groups, int d, int t, int j) {
 
 }  // namespace
 
-TEST_CASE("INT4 codes are within half a step of the keys, the same bits for every instruction set") {
+TEST_CASE(
+    "INT4 codes are within half a step of the keys, the same bits for every instruction set") {
   for (const int d : {2, 6, 8, 30, 64, 66, 80, 96, 126, 128, 200, 256})
     for (const KvType type : {KvType::F16, KvType::F32}) {
       CAPTURE(d, int(type));
@@ -91,11 +96,13 @@ TEST_CASE("INT4 codes are within half a step of the keys, the same bits for ever
       for (int t = 0; t < 64; ++t) {
         const float* k = &keys.value[t * d];
         const auto [low, high] = std::minmax_element(k, k + d);
-        const double zero = number(reference.get(), d, t, 0), scale = number(reference.get(), d, t, 1);
+        const double zero = number(reference.get(), d, t, 0),
+                     scale = number(reference.get(), d, t, 1);
         REQUIRE(zero <= *low);
         REQUIRE(15 * scale >= *high - zero);
         // What rounding up to f16 may add: to the zero 2^-10 of it, to the scale as much.
-        REQUIRE(scale <= ((double(*high) - *low + std::fabs(zero) * 0x1p-10) / 15 + 0x1p-24) * (1 + 0x1p-10));
+        REQUIRE(scale <= ((double(*high) - *low + std::fabs(zero) * 0x1p-10) / 15 + 0x1p-24) *
+                             (1 + 0x1p-10));
         for (int j = 0; j < d; ++j) {
           const double error = std::fabs(decoded(reference.get(), d, t, j) - k[j]);
           REQUIRE(error <= scale * (0.5 + 1e-5));
@@ -120,7 +127,8 @@ TEST_CASE("INT4 keeps constant keys exactly") {
       const Memory codes = memory(int4_group_bytes(34));
       k.int4_encode(keys.data(), KvType::F16, 16, 34, codes.get());
       for (int t = 0; t < 16; ++t)
-        for (int j = 0; j < 34; ++j) REQUIRE(decoded(codes.get(), 34, t, j) == double(keys.value[0]));
+        for (int j = 0; j < 34; ++j)
+          REQUIRE(decoded(codes.get(), 34, t, j) == double(keys.value[0]));
     }
   });
 }
@@ -138,7 +146,8 @@ TEST_CASE("INT4 codes survive what f16 does not hold, and no number at all") {
     k.int4_encode(keys.data(), KvType::F32, 16, 8, codes.get());
     for (int t = 0; t < 16; ++t)
       for (int j = 0; j < 8; ++j) CHECK(std::isfinite(decoded(codes.get(), 8, t, j)));
-    for (int j = 1; j < 8; ++j) CHECK(std::fabs(decoded(codes.get(), 8, 6, j) - keys.value[48 + j]) < 3);
+    for (int j = 1; j < 8; ++j)
+      CHECK(std::fabs(decoded(codes.get(), 8, 6, j) - keys.value[48 + j]) < 3);
   });
 }
 
@@ -160,14 +169,17 @@ TEST_CASE("INT4 pack round trip: whole numbers from 0 to 15 come back") {
   });
 }
 
-TEST_CASE("INT4 scores are the dot products with the decoded keys, the same bits for every instruction set") {
+TEST_CASE(
+    "INT4 scores are the dot products with the decoded keys, the same bits for every instruction "
+    "set") {
   for (const int d : {2, 6, 8, 30, 64, 66, 80, 96, 126, 128, 256})
     for (const int g : {1, 2, 3, 4, 5, 7, 8, 12, 16})
       for (const int n : {16, 48, 304}) {
         CAPTURE(d, g, n);
         const Keys keys(d + g, n, d, KvType::F16);
         const int64_t groups = n / 16, ldo = n + 16;
-        const Memory codes = memory(groups * int4_group_bytes(d)), query = memory(int4_query_bytes(g, d));
+        const Memory codes = memory(groups * int4_group_bytes(d)),
+                     query = memory(int4_query_bytes(g, d));
         const SelectKernels& scalar = kernels(Isa::Scalar)->select;
         scalar.int4_encode(keys.data(), KvType::F16, n, d, codes.get());
         std::mt19937 random(9);
@@ -186,8 +198,10 @@ TEST_CASE("INT4 scores are the dot products with the decoded keys, the same bits
               norm += std::fabs(key - number(codes.get(), d, t, 0));
               largest = std::max(largest, std::fabs(double(q[h * d + j])));
             }
-            // Half a unit of the fixed point for every dimension, and f32 rounding of the last steps.
-            const double bound = norm * largest * 0.5001 / 32639 + 4e-7 * (norm * largest + std::fabs(dot)) +
+            // Half a unit of the fixed point for every dimension, and f32 rounding of the last
+            // steps.
+            const double bound = norm * largest * 0.5001 / 32639 +
+                                 4e-7 * (norm * largest + std::fabs(dot)) +
                                  4e-7 * std::fabs(number(codes.get(), d, t, 0)) * largest * d;
             REQUIRE(std::fabs(double(reference[h * ldo + t]) - dot) <= bound);
           }
@@ -234,7 +248,8 @@ TEST_CASE("Masses of blocks: the largest score and the sum of exp, against float
     for (int block_size : {16, 32, 64})
       for (int64_t n_blocks : {1, 2, 7, 8, 9, 64}) {
         INFO("block size " << block_size << ", " << n_blocks << " blocks");
-        std::vector<float> s(n_blocks * block_size), top(n_blocks + 1, -3.f), sum(n_blocks + 1, -3.f);
+        std::vector<float> s(n_blocks * block_size), top(n_blocks + 1, -3.f),
+            sum(n_blocks + 1, -3.f);
         for (float& x : s) x = normal(random);
         s[0] = 1e4f, s[s.size() - 1] = -1e4f;
         k.block_masses(s.data(), n_blocks, block_size, top.data(), sum.data());
@@ -244,7 +259,8 @@ TEST_CASE("Masses of blocks: the largest score and the sum of exp, against float
           const float largest = *std::max_element(from, from + block_size);
           CHECK(top[b] == largest);
           double expected = 0;
-          for (int i = 0; i < block_size; ++i) expected += std::exp(double(from[i]) - double(largest));
+          for (int i = 0; i < block_size; ++i)
+            expected += std::exp(double(from[i]) - double(largest));
           CHECK(std::fabs(sum[b] - expected) <= 1e-6 * expected + block_size * 0x1p-24);
         }
       }

@@ -1,5 +1,5 @@
-// What the tests of the linear kernels share: the instruction sets of this machine, guarded memory, matrices with their
-// float64 values, gemv and gemm run whole or in parts.
+// What the tests of the linear kernels share: the instruction sets of this machine, guarded memory,
+// matrices with their float64 values, gemv and gemm run whole or in parts.
 #pragma once
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -23,10 +23,12 @@ inline std::vector<const Kernels*> available() {
   return all;
 }
 
-// 64-byte aligned bytes, filled with 0xff (as floats: NaN) so that a read of something never written shows.
+// 64-byte aligned bytes, filled with 0xff (as floats: NaN) so that a read of something never
+// written shows.
 class Aligned {
  public:
-  explicit Aligned(size_t bytes) : bytes_(bytes), p_(std::aligned_alloc(64, (bytes + 127) / 64 * 64)) {
+  explicit Aligned(size_t bytes)
+      : bytes_(bytes), p_(std::aligned_alloc(64, (bytes + 127) / 64 * 64)) {
     std::memset(p_, 0xff, (bytes + 127) / 64 * 64);
     std::memset(at(bytes), kGuard, 64 - bytes % 64);
   }
@@ -50,17 +52,21 @@ class Aligned {
 inline double value_of_f16(uint16_t h) {
   const int e = h >> 10 & 31, f = h & 1023;
   const double s = h & 0x8000 ? -1 : 1;
-  if (e == 31) return f ? std::numeric_limits<double>::quiet_NaN() : s * std::numeric_limits<double>::infinity();
+  if (e == 31)
+    return f ? std::numeric_limits<double>::quiet_NaN()
+             : s * std::numeric_limits<double>::infinity();
   return s * (e ? std::ldexp(1024 + f, e - 25) : std::ldexp(f, -24));
 }
 inline double value_of_bf16(uint16_t h) {
   const int e = h >> 7 & 255, f = h & 127;
   const double s = h & 0x8000 ? -1 : 1;
-  if (e == 255) return f ? std::numeric_limits<double>::quiet_NaN() : s * std::numeric_limits<double>::infinity();
+  if (e == 255)
+    return f ? std::numeric_limits<double>::quiet_NaN()
+             : s * std::numeric_limits<double>::infinity();
   return s * (e ? std::ldexp(128 + f, e - 134) : std::ldexp(f, -133));
 }
-// The finite f16 nearest to zero of those not smaller than |v| would do; this truncates, the tests only need some
-// value.
+// The finite f16 nearest to zero of those not smaller than |v| would do; this truncates, the tests
+// only need some value.
 inline uint16_t some_f16(double v) {
   uint16_t best = 0;
   for (int bit = 14; bit >= 0; --bit) {
@@ -71,7 +77,9 @@ inline uint16_t some_f16(double v) {
 }
 
 using Random = std::mt19937_64;
-inline double uniform(Random& g) { return static_cast<double>(g() >> 11) * 0x1p-52 - 1.0; }  // [-1, 1)
+inline double uniform(Random& g) {
+  return static_cast<double>(g() >> 11) * 0x1p-52 - 1.0;
+}  // [-1, 1)
 
 struct Matrix {
   WType type;
@@ -85,14 +93,16 @@ struct Matrix {
 inline void measure(Matrix* w) {
   w->norm.assign(w->rows, 0);
   for (int64_t r = 0; r < w->rows; ++r) {
-    for (int64_t j = 0; j < w->cols; ++j) w->norm[r] += w->value[r * w->cols + j] * w->value[r * w->cols + j];
+    for (int64_t j = 0; j < w->cols; ++j)
+      w->norm[r] += w->value[r * w->cols + j] * w->value[r * w->cols + j];
     w->norm[r] = std::sqrt(w->norm[r]);
   }
 }
 
 inline std::vector<float> random_values(int64_t n, Random& g, double scale = 1) {
   std::vector<float> x(n);
-  for (float& v : x) v = static_cast<float>(g() % 40 ? uniform(g) * scale : g() % 2 ? 0 : uniform(g) * scale * 30);
+  for (float& v : x)
+    v = static_cast<float>(g() % 40 ? uniform(g) * scale : g() % 2 ? 0 : uniform(g) * scale * 30);
   return x;
 }
 inline double norm_of(const float* x, int64_t n) {
@@ -102,12 +112,13 @@ inline double norm_of(const float* x, int64_t n) {
 }
 
 // All n results of gemv for rows [r0, r1); ldy = rows + 3, what is not asked for stays NaN.
-inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n,
-                                   int64_t r0, int64_t r1) {
+inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w,
+                                   const std::vector<float>& x, int64_t n, int64_t r0, int64_t r1) {
   const size_t each = k.act_bytes(w.type, w.cols);
   REQUIRE(each % 64 == 0);
   Aligned acts(each * n);
-  for (int64_t i = 0; i < n; ++i) k.act_prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
+  for (int64_t i = 0; i < n; ++i)
+    k.act_prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
   std::vector<float> y(n * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
   k.gemv(w.type, w.data(), w.cols, r0, r1, acts.get(), n, y.data(), w.rows + 3);
   CHECK(acts.intact());
@@ -115,16 +126,17 @@ inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w, cons
 }
 
 // c[m][rows + 3] for rows [r0, r1), the activations packed in the given pieces.
-inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w, const std::vector<float>& a, int64_t lda,
-                                   int64_t m, const std::vector<int64_t>& row_cuts,
+inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w,
+                                   const std::vector<float>& a, int64_t lda, int64_t m,
+                                   const std::vector<int64_t>& row_cuts,
                                    const std::vector<int64_t>& col_cuts) {
   Aligned packed(k.gemm_pack_bytes(m, w.cols)), scratch(k.gemm_scratch_bytes(w.cols));
   for (size_t p = 0; p + 1 < row_cuts.size(); ++p)
     k.gemm_pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
   std::vector<float> c(m * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
   for (size_t p = 0; p + 1 < col_cuts.size(); ++p)
-    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(), w.rows + 3,
-           scratch.get());
+    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(),
+           w.rows + 3, scratch.get());
   CHECK(packed.intact());
   CHECK(scratch.intact());
   return c;
@@ -155,9 +167,11 @@ inline int64_t count_unequal(const std::vector<float>& a, const std::vector<floa
   return n;
 }
 
-// Activations x [n], which are those from first on of the product `all` of all rows, and a part of the rows: how many
-// results have other bits than in `all`, or were written where nothing was asked for.
-inline int64_t count_unequal_part(const LinearKernels& k, const Matrix& w, const std::vector<float>& x, int64_t n, int64_t first,
+// Activations x [n], which are those from first on of the product `all` of all rows, and a part of
+// the rows: how many results have other bits than in `all`, or were written where nothing was asked
+// for.
+inline int64_t count_unequal_part(const LinearKernels& k, const Matrix& w,
+                                  const std::vector<float>& x, int64_t n, int64_t first,
                                   const std::vector<float>& all) {
   const int64_t rows = w.rows, r0 = n % 5, r1 = rows - n % 3;
   const std::vector<float> y = run_gemv(k, w, x, n, r0, r1);

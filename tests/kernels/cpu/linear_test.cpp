@@ -1,4 +1,5 @@
-// Linear kernels of every instruction set this machine has, against float64 sums over weights decoded here.
+// Linear kernels of every instruction set this machine has, against float64 sums over weights
+// decoded here.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -32,9 +33,10 @@ Matrix random_matrix(WType type, int64_t rows, int64_t cols, Random& g, double s
         for (int i = 0; i < 32; ++i, ++j) {
           const int8_t q = static_cast<int8_t>(g() % 37 ? g() % 255 - 127 : -128);
           w.bytes.push_back(static_cast<uint8_t>(q));
-          w.value.push_back(value_of_f16(static_cast<uint16_t>(w.bytes[w.bytes.size() - 3 - i] |
-                                                               w.bytes[w.bytes.size() - 2 - i] << 8)) *
-                            q);
+          w.value.push_back(
+              value_of_f16(static_cast<uint16_t>(w.bytes[w.bytes.size() - 3 - i] |
+                                                 w.bytes[w.bytes.size() - 2 - i] << 8)) *
+              q);
         }
       } else {
         const double v = g() % 50 ? uniform(g) * scale : 0;
@@ -60,8 +62,9 @@ const int64_t kAnyCols[] = {1, 2, 7, 15, 16, 17, 31, 33, 63, 65, 100, 512, 1031,
 TEST_CASE("gemv agrees with float64 and does not depend on splits", "[linear]") {
   for (const Kernels* k : available())
     for (WType type : kTypes) {
-      const auto cols = type == WType::Q8_0 ? std::vector<int64_t>(std::begin(kQ8Cols), std::end(kQ8Cols))
-                                            : std::vector<int64_t>(std::begin(kAnyCols), std::end(kAnyCols));
+      const auto cols = type == WType::Q8_0
+                            ? std::vector<int64_t>(std::begin(kQ8Cols), std::end(kQ8Cols))
+                            : std::vector<int64_t>(std::begin(kAnyCols), std::end(kAnyCols));
       for (int64_t c : cols) {
         Random g(1000 * c + static_cast<int>(type));
         const int64_t rows = c > 1000 ? 21 : 37;
@@ -87,7 +90,8 @@ TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
   for (const Kernels* k : available())
     for (WType type : kTypes) {
       Random g(64);
-      const Matrix w = random_matrix(type, 700, 1408, g);  // more rows than stay in the cache at once
+      const Matrix w =
+          random_matrix(type, 700, 1408, g);  // more rows than stay in the cache at once
       const std::vector<float> x = random_values(64 * w.cols, g);
       INFO(k->name << " " << name_of(type));
       const std::vector<float> y = run_gemv(k->linear, w, x, 64, 0, w.rows);
@@ -105,15 +109,17 @@ TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
 TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") {
   for (const Kernels* k : available())
     for (WType type : kTypes) {
-      const auto cols = type == WType::Q8_0 ? std::vector<int64_t>{32, 96, 512, 1408, 2080}
-                                            : std::vector<int64_t>{1, 2, 15, 31, 33, 100, 512, 1031, 1408, 2085};
+      const auto cols = type == WType::Q8_0
+                            ? std::vector<int64_t>{32, 96, 512, 1408, 2080}
+                            : std::vector<int64_t>{1, 2, 15, 31, 33, 100, 512, 1031, 1408, 2085};
       for (int64_t c : cols) {
         Random g(7000 * c + static_cast<int>(type));
         const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 41 : 77, lda = c + 5;
         const Matrix w = random_matrix(type, rows, c, g);
         std::vector<float> a = random_values(m * lda, g);
         for (int64_t i = 0; i < m; ++i)  // what lies between rows must not be read into results
-          for (int64_t j = c; j < lda; ++j) a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
+          for (int64_t j = c; j < lda; ++j)
+            a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
         INFO(k->name << " " << name_of(type) << " k " << c);
         const LinearKernels& t = k->linear;
         const std::vector<float> all = run_gemm(t, w, a, lda, m, {0, m}, {0, rows});
@@ -122,14 +128,17 @@ TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") 
         const int64_t rt = t.gemm_row_tile, ct = t.gemm_col_tile;
         const int64_t cut_m = rt * 2 < m ? rt * 2 : m, cut_r = ct < rows ? ct : rows;
         CHECK(count_unequal(all, run_gemm(t, w, a, lda, m, {0, cut_m, m}, {0, cut_r, rows})) == 0);
-        // Fewer rows of a, and rows that begin elsewhere, so that each falls into another place of a tile.
+        // Fewer rows of a, and rows that begin elsewhere, so that each falls into another place of
+        // a tile.
         int64_t unequal = 0;
-        for (int64_t n : {int64_t{1}, int64_t{2}, int64_t{16}, int64_t{17}, int64_t{31}, int64_t{33}})
+        for (int64_t n :
+             {int64_t{1}, int64_t{2}, int64_t{16}, int64_t{17}, int64_t{31}, int64_t{33}})
           for (int64_t first : {int64_t{0}, int64_t{3}}) {
             const std::vector<float> some(a.begin() + first * lda, a.begin() + (first + n) * lda);
             const std::vector<float> y = run_gemm(t, w, some, lda, n, {0, n}, {0, rows});
             for (int64_t i = 0; i < n; ++i)
-              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)], sizeof(float) * rows) != 0;
+              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
+                                     sizeof(float) * rows) != 0;
           }
         CHECK(unequal == 0);
         // A single column range in the middle.
@@ -149,12 +158,15 @@ TEST_CASE("products of large and small magnitudes", "[linear]") {
     for (WType type : kTypes)
       for (double scale : {1e-14, 1e-6, 1e6, 1e14}) {
         Random g(5);
-        const Matrix w = random_matrix(type, 40, 608, g, type == WType::Q8_0 || type == WType::F16 ? 0.004 : 1 / scale);
+        const Matrix w = random_matrix(
+            type, 40, 608, g, type == WType::Q8_0 || type == WType::F16 ? 0.004 : 1 / scale);
         std::vector<float> x = random_values(6 * 608, g, scale);
-        for (int64_t j = 0; j < 32; ++j) x[j] *= 1e6f, x[608 + j] *= 1e-6f;  // blocks of very different sizes
+        for (int64_t j = 0; j < 32; ++j)
+          x[j] *= 1e6f, x[608 + j] *= 1e-6f;  // blocks of very different sizes
         INFO(k->name << " " << name_of(type) << " scale " << scale);
         CHECK(count_wrong(w, x, 608, 6, run_gemv(k->linear, w, x, 6, 0, 40), kGemvTolerance) == 0);
-        CHECK(count_wrong(w, x, 608, 6, run_gemm(k->linear, w, x, 608, 6, {0, 6}, {0, 40}), 3e-5) == 0);
+        CHECK(count_wrong(w, x, 608, 6, run_gemm(k->linear, w, x, 608, 6, {0, 6}, {0, 40}), 3e-5) ==
+              0);
       }
 }
 
@@ -162,19 +174,23 @@ TEST_CASE("errors that all have one sign stay within the worst case", "[linear]"
   for (const Kernels* k : available()) {
     Random g(6);
     Matrix w = random_matrix(WType::F32, 20, 512, g);
-    for (float v : {1.00195313f, 1.00390625f, 1.0078124f, 1.9999999f, 1.3333334f}) {  // between bf16 numbers
-      for (int64_t j = 0; j < 20 * 512; ++j) std::memcpy(&w.bytes[1 + 4 * j], &v, 4), w.value[j] = v;
+    for (float v :
+         {1.00195313f, 1.00390625f, 1.0078124f, 1.9999999f, 1.3333334f}) {  // between bf16 numbers
+      for (int64_t j = 0; j < 20 * 512; ++j)
+        std::memcpy(&w.bytes[1 + 4 * j], &v, 4), w.value[j] = v;
       measure(&w);
       const std::vector<float> x(3 * 512, v);
       INFO(k->name << " " << v);
-      CHECK(count_wrong(w, x, 512, 3, run_gemm(k->linear, w, x, 512, 3, {0, 3}, {0, 20}), 3e-5) == 0);
+      CHECK(count_wrong(w, x, 512, 3, run_gemm(k->linear, w, x, 512, 3, {0, 3}, {0, 20}), 3e-5) ==
+            0);
       CHECK(count_wrong(w, x, 512, 3, run_gemv(k->linear, w, x, 3, 0, 20), 6e-6) == 0);
     }
   }
 }
 
 TEST_CASE("zeros, infinities and NaN of one row or activation reach its results only", "[linear]") {
-  const float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kNan = std::numeric_limits<float>::quiet_NaN();
   for (const Kernels* k : available())
     for (WType type : kTypes) {
       Random g(8);
@@ -189,16 +205,23 @@ TEST_CASE("zeros, infinities and NaN of one row or activation reach its results 
         const int64_t row_bytes = static_cast<int64_t>(w.bytes.size() - 2) / rows;
         uint8_t* row = w.bytes.data() + 1 + 21 * row_bytes;
         if (special == 0) std::memset(row, 0, row_bytes);
-        const uint16_t f16 = special == 0 ? 0 : special == kInf ? 0x7c00 : special == -kInf ? 0xfc00 : 0x7fff;
-        const uint16_t bf16 = special == 0 ? 0 : special == kInf ? 0x7f80 : special == -kInf ? 0xff80 : 0x7fff;
+        const uint16_t f16 = special == 0       ? 0
+                             : special == kInf  ? 0x7c00
+                             : special == -kInf ? 0xfc00
+                                                : 0x7fff;
+        const uint16_t bf16 = special == 0       ? 0
+                              : special == kInf  ? 0x7f80
+                              : special == -kInf ? 0xff80
+                                                 : 0x7fff;
         const uint32_t f32 = std::isnan(special) ? 0x7fffffff : uint32_t{bf16} << 16;
         if (special != 0 && type == WType::Q8_0) std::memcpy(row + 34, &f16, 2), row[36] = 1;
         if (special != 0 && type == WType::F16) std::memcpy(row + 50, &f16, 2);
         if (special != 0 && type == WType::BF16) std::memcpy(row + 50, &bf16, 2);
         if (special != 0 && type == WType::F32) std::memcpy(row + 100, &f32, 4);
         INFO(k->name << " " << name_of(type) << " " << special);
-        const std::vector<float> results[] = {run_gemv(k->linear, w, x, n, 0, rows),
-                                              run_gemm(k->linear, w, x, cols, n, {0, n}, {0, rows})};
+        const std::vector<float> results[] = {
+            run_gemv(k->linear, w, x, n, 0, rows),
+            run_gemm(k->linear, w, x, cols, n, {0, n}, {0, rows})};
         for (const std::vector<float>& y : results) {
           int64_t wrong = 0;
           for (int64_t i = 0; i < n; ++i)
@@ -207,10 +230,12 @@ TEST_CASE("zeros, infinities and NaN of one row or activation reach its results 
               double ref = 0;
               for (int64_t j = 0; j < cols; ++j) ref += good.value[r * cols + j] * x[i * cols + j];
               const bool touched = i == 4 || r == 21;
-              if (!touched) wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
+              if (!touched)
+                wrong += !(std::fabs(v - ref) <= 3e-5 * good.norm[r] * norm_of(&x[i * cols], cols));
               else if (special == 0) wrong += !(v == 0);
               else if (std::isnan(special)) wrong += !std::isnan(v);
-              else if (r == 21 || good.value[r * cols + 37] != 0)  // (infinity times zero: kernels may differ)
+              else if (r == 21 ||
+                       good.value[r * cols + 37] != 0)  // (infinity times zero: kernels may differ)
                 wrong += std::isfinite(v);
             }
           CHECK(wrong == 0);
@@ -229,9 +254,10 @@ TEST_CASE("dequant_row is exact for every f16, bf16 and int8", "[linear]") {
       k->linear.dequant_row(type, halves.data(), 65536, 0, out.data());
       int wrong = 0;
       for (int i = 0; i < 65536; ++i) {
-        const float want = static_cast<float>(type == WType::F16 ? value_of_f16(halves[i]) : value_of_bf16(halves[i]));
-        wrong +=
-            std::isnan(want) ? !std::isnan(out[i]) : !(out[i] == want && std::signbit(out[i]) == std::signbit(want));
+        const float want = static_cast<float>(type == WType::F16 ? value_of_f16(halves[i])
+                                                                 : value_of_bf16(halves[i]));
+        wrong += std::isnan(want) ? !std::isnan(out[i])
+                                  : !(out[i] == want && std::signbit(out[i]) == std::signbit(want));
       }
       CHECK(wrong == 0);
     }
@@ -243,7 +269,8 @@ TEST_CASE("dequant_row is exact for every f16, bf16 and int8", "[linear]") {
         out.assign(cols + 1, -7);
         k->linear.dequant_row(type, w.data(), cols, 3, out.data());
         int wrong = 0;
-        for (int64_t j = 0; j < cols; ++j) wrong += !(out[j] == static_cast<float>(w.value[3 * cols + j]));
+        for (int64_t j = 0; j < cols; ++j)
+          wrong += !(out[j] == static_cast<float>(w.value[3 * cols + j]));
         CHECK(wrong == 0);
         CHECK(out[cols] == -7);
       }
@@ -256,15 +283,18 @@ TEST_CASE("rmsnorm and add", "[linear]") {
       for (double scale : {1e-3, 1.0, 1e9}) {
         Random g(dim);
         const int64_t n = 3;
-        std::vector<float> x = random_values(n * dim, g, scale), weight = random_values(dim, g), out(n * dim + 1, -7);
+        std::vector<float> x = random_values(n * dim, g, scale), weight = random_values(dim, g),
+                           out(n * dim + 1, -7);
         for (int64_t j = 0; j < dim; ++j) x[dim + j] = 0;  // a row of zeros gives zeros
         INFO(k->name << " dim " << dim << " scale " << scale);
         k->linear.rmsnorm(x.data(), weight.data(), n, dim, 1e-5f, out.data());
         int wrong = 0;
         for (int64_t i = 0; i < n; ++i) {
           double s = 0;
-          for (int64_t j = 0; j < dim; ++j) s += static_cast<double>(x[i * dim + j]) * x[i * dim + j];
-          const double inverse = 1 / std::sqrt(s / static_cast<double>(dim) + static_cast<double>(1e-5f));
+          for (int64_t j = 0; j < dim; ++j)
+            s += static_cast<double>(x[i * dim + j]) * x[i * dim + j];
+          const double inverse =
+              1 / std::sqrt(s / static_cast<double>(dim) + static_cast<double>(1e-5f));
           for (int64_t j = 0; j < dim; ++j) {
             const double want = x[i * dim + j] * inverse * weight[j];
             wrong += !(std::fabs(out[i * dim + j] - want) <= 3e-7 * std::fabs(want) + 1e-40);
@@ -284,12 +314,15 @@ TEST_CASE("rmsnorm and add", "[linear]") {
 }
 
 TEST_CASE("swiglu is good to 1e-6 and keeps its head at the ends", "[linear]") {
-  const float kInf = std::numeric_limits<float>::infinity(), kMax = std::numeric_limits<float>::max();
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kMax = std::numeric_limits<float>::max();
   for (const Kernels* k : available()) {
     INFO(k->name);
     std::vector<float> gate, up;
-    for (double v = -130; v <= 130; v += 0.0371) gate.push_back(static_cast<float>(v)), up.push_back(1.25f);
-    for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e-42f, 1e30f, -1e30f, kMax, -kMax, -86.9f, -87.4f, -88.8f, -103.9f})
+    for (double v = -130; v <= 130; v += 0.0371)
+      gate.push_back(static_cast<float>(v)), up.push_back(1.25f);
+    for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e-42f, 1e30f, -1e30f, kMax, -kMax, -86.9f,
+                    -87.4f, -88.8f, -103.9f})
       gate.push_back(v), up.push_back(-0.5f);
     std::vector<float> got = gate;
     got.push_back(-7);
@@ -339,7 +372,8 @@ TEST_CASE("rope rotates both pair layouts into the same order", "[linear]") {
         for (int h = 0; h < heads; ++h)
           for (int j = 0; j < half; ++j)
             for (int e = 0; e < 2; ++e)
-              mixed[i * ld + h * head_dim + 2 * j + e] = split[i * ld + h * head_dim + j + e * half];
+              mixed[i * ld + h * head_dim + 2 * j + e] =
+                  split[i * ld + h * head_dim + j + e * half];
       const std::vector<float> before = split;
       k->linear.rope(split.data(), n, ld, heads, head_dim, table.data(), pos.data(), false);
       k->linear.rope(mixed.data(), n, ld, heads, head_dim, table.data(), pos.data(), true);
@@ -350,12 +384,14 @@ TEST_CASE("rope rotates both pair layouts into the same order", "[linear]") {
         for (int h = 0; h < heads; ++h)
           for (int j = 0; j < half; ++j) {
             const int64_t at = i * ld + h * head_dim + j;
-            const double c = table[pos[i] * head_dim + 2 * j], s = table[pos[i] * head_dim + 2 * j + 1];
+            const double c = table[pos[i] * head_dim + 2 * j],
+                         s = table[pos[i] * head_dim + 2 * j + 1];
             const double x0 = before[at], x1 = before[at + half], size = std::hypot(x0, x1);
             wrong += !(std::fabs(split[at] - (x0 * c - x1 * s)) <= 2e-7 * size);
             wrong += !(std::fabs(split[at + half] - (x0 * s + x1 * c)) <= 2e-7 * size);
           }
-        for (int64_t j = heads * head_dim; j < ld; ++j) wrong += split[i * ld + j] != before[i * ld + j];
+        for (int64_t j = heads * head_dim; j < ld; ++j)
+          wrong += split[i * ld + j] != before[i * ld + j];
       }
       CHECK(wrong == 0);
     }

@@ -1,6 +1,6 @@
-// The quantised types of weights on every instruction set: values equal to the gguf package's, bit for bit, and
-// products within float error of those values multiplied in float64, with bits that do not depend on how the work is
-// split.
+// The quantised types of weights on every instruction set: values equal to the gguf package's, bit
+// for bit, and products within float error of those values multiplied in float64, with bits that do
+// not depend on how the work is split.
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -46,7 +46,8 @@ Matrix random_blocks(WType type, int64_t rows, int64_t cols, Random& g, double s
   Matrix w{type, rows, cols, std::vector<uint8_t>(2 + rows * row_bytes(type, cols), 0xff), {}, {}};
   const Halves at = halves_of(type);
   const auto put = [](uint8_t* p, uint16_t h) { p[0] = h & 255, p[1] = h >> 8; };
-  for (uint8_t* b = w.bytes.data() + 1; b + info.block_bytes < w.bytes.data() + w.bytes.size(); b += info.block_bytes) {
+  for (uint8_t* b = w.bytes.data() + 1; b + info.block_bytes < w.bytes.data() + w.bytes.size();
+       b += info.block_bytes) {
     for (int i = 0; i < info.block_bytes; ++i) b[i] = static_cast<uint8_t>(g());
     const double d = scale / 100 * (1 + uniform(g) * 0.9) * (g() % 8 ? 1 : -1);
     put(b + at.scale, g() % 9 ? some_f16(d) : 0);  // some blocks are all zero
@@ -81,9 +82,9 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
   int known = 0;
   for (uint32_t types = number(); types > 0; --types) {
     // ggml's type ids.
-    constexpr std::pair<uint32_t, WType> kIds[] = {{2, WType::Q4_0},  {3, WType::Q4_1}, {6, WType::Q5_0},
-                                                   {7, WType::Q5_1},  {8, WType::Q8_0}, {12, WType::Q4_K},
-                                                   {13, WType::Q5_K}, {14, WType::Q6_K}};
+    constexpr std::pair<uint32_t, WType> kIds[] = {
+        {2, WType::Q4_0}, {3, WType::Q4_1},  {6, WType::Q5_0},  {7, WType::Q5_1},
+        {8, WType::Q8_0}, {12, WType::Q4_K}, {13, WType::Q5_K}, {14, WType::Q6_K}};
     const uint32_t id = number(), values = number(), bytes = number(), n = number();
     const uint8_t* blocks = take(size_t{bytes} * n);
     const uint8_t* want = take(size_t{values} * n * 4);
@@ -110,7 +111,8 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
   CHECK(known == 8);
 }
 
-TEST_CASE("gemv of quantised weights agrees with float64 and does not depend on splits", "[linear][quants]") {
+TEST_CASE("gemv of quantised weights agrees with float64 and does not depend on splits",
+          "[linear][quants]") {
   for (const Kernels* k : available())
     for (WType type : kBlockTypes)
       for (int64_t c : widths(type)) {
@@ -150,7 +152,8 @@ TEST_CASE("gemv of quantised weights over more rows than a cache holds", "[linea
     }
 }
 
-TEST_CASE("gemm of quantised weights agrees with float64 and does not depend on splits", "[linear][quants]") {
+TEST_CASE("gemm of quantised weights agrees with float64 and does not depend on splits",
+          "[linear][quants]") {
   for (const Kernels* k : available())
     for (WType type : kBlockTypes)
       for (int64_t c : widths(type)) {
@@ -171,7 +174,8 @@ TEST_CASE("gemm of quantised weights agrees with float64 and does not depend on 
             const std::vector<float> some(a.begin() + first * c, a.begin() + (first + n) * c);
             const std::vector<float> y = run_gemm(t, w, some, c, n, {0, n}, {0, rows});
             for (int64_t i = 0; i < n; ++i)
-              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)], sizeof(float) * rows) != 0;
+              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
+                                     sizeof(float) * rows) != 0;
           }
         CHECK(unequal == 0);
       }
@@ -185,14 +189,17 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
       INFO(k->name << " " << dtype_info(type).name);
       for (double scale : {1e-14, 1e-6, 1e6, 1e14}) {
         std::vector<float> x = random_values(6 * 768, g, scale);
-        for (int64_t j = 0; j < 32; ++j) x[j] *= 1e6f, x[768 + j] *= 1e-6f;  // groups of very different sizes
+        for (int64_t j = 0; j < 32; ++j)
+          x[j] *= 1e6f, x[768 + j] *= 1e-6f;  // groups of very different sizes
         CHECK(count_wrong(w, x, 768, 6, run_gemv(k->linear, w, x, 6, 0, 40), kGemvTolerance) == 0);
-        CHECK(count_wrong(w, x, 768, 6, run_gemm(k->linear, w, x, 768, 6, {0, 6}, {0, 40}), 3e-5) == 0);
+        CHECK(count_wrong(w, x, 768, 6, run_gemm(k->linear, w, x, 768, 6, {0, 6}, {0, 40}), 3e-5) ==
+              0);
       }
       for (float v : {1.00195313f, 1.9999999f, -1.3333334f, 4194303.0f}) {  // rounding of one sign
         const std::vector<float> x(3 * 768, v);
         CHECK(count_wrong(w, x, 768, 3, run_gemv(k->linear, w, x, 3, 0, 40), 6e-6) == 0);
-        CHECK(count_wrong(w, x, 768, 3, run_gemm(k->linear, w, x, 768, 3, {0, 3}, {0, 40}), 3e-5) == 0);
+        CHECK(count_wrong(w, x, 768, 3, run_gemm(k->linear, w, x, 768, 3, {0, 3}, {0, 40}), 3e-5) ==
+              0);
       }
       // The largest integers there are: all codes set, of the activations too.
       Matrix full = w;
@@ -206,13 +213,16 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
       take_values(&full);
       for (float v : {1.9999999f, -1.9999999f}) {
         const std::vector<float> x(768, v);
-        CHECK(count_wrong(full, x, 768, 1, run_gemv(k->linear, full, x, 1, 0, 40), kGemvTolerance) == 0);
+        CHECK(count_wrong(full, x, 768, 1, run_gemv(k->linear, full, x, 1, 0, 40),
+                          kGemvTolerance) == 0);
       }
     }
 }
 
-TEST_CASE("zeros, infinities and NaN among quantised weights reach their own results only", "[linear][quants]") {
-  const float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+TEST_CASE("zeros, infinities and NaN among quantised weights reach their own results only",
+          "[linear][quants]") {
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kNan = std::numeric_limits<float>::quiet_NaN();
   for (const Kernels* k : available())
     for (WType type : kBlockTypes) {
       Random g(8);
@@ -226,15 +236,19 @@ TEST_CASE("zeros, infinities and NaN among quantised weights reach their own res
         const DTypeInfo& info = dtype_info(type);
         uint8_t* row = w.bytes.data() + 1 + 11 * row_bytes(type, cols);
         const Halves at = halves_of(type);
-        const uint16_t f16 = special == 0 ? 0 : special == kInf ? 0x7c00 : special == -kInf ? 0xfc00 : 0x7fff;
+        const uint16_t f16 = special == 0       ? 0
+                             : special == kInf  ? 0x7c00
+                             : special == -kInf ? 0xfc00
+                                                : 0x7fff;
         for (int64_t b = 0; b < cols / info.block_values; ++b)
           if (special == 0 || b == 1) {
             std::memcpy(row + b * info.block_bytes + at.scale, &f16, 2);
             if (special == 0 && at.min >= 0) std::memset(row + b * info.block_bytes + at.min, 0, 2);
           }
         INFO(k->name << " " << info.name << " " << special);
-        const std::vector<float> results[] = {run_gemv(k->linear, w, x, n, 0, rows),
-                                              run_gemm(k->linear, w, x, cols, n, {0, n}, {0, rows})};
+        const std::vector<float> results[] = {
+            run_gemv(k->linear, w, x, n, 0, rows),
+            run_gemm(k->linear, w, x, cols, n, {0, n}, {0, rows})};
         for (const std::vector<float>& y : results) {
           int64_t wrong = 0;
           for (int64_t i = 0; i < n; ++i)

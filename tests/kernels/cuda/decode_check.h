@@ -1,5 +1,5 @@
-// Checks of decode attention on the device against selectors of the CPU (for order and stopping) and a float64 softmax (for
-// values).
+// Checks of decode attention on the device against selectors of the CPU (for order and stopping)
+// and a float64 softmax (for values).
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -19,7 +19,8 @@ enum class Mode { Everything, TopK, Psa };
 
 inline constexpr float kEpsilon = 0.9f, kBudget = 0.3f;
 
-inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbatch = 8, double epsilon = kEpsilon) {
+inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int microbatch = 8,
+                         double epsilon = kEpsilon) {
   Ranked r;
   r.everything = mode == Mode::Everything;
   r.progressive = mode == Mode::Psa;
@@ -35,7 +36,9 @@ inline Ranked ranked_for(Mode mode, DigestKind digest, Gqa gqa, Stop stop, int m
 inline std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
   riffle_selection s;
   riffle_selection_defaults(&s);
-  s.selector = r.everything ? RIFFLE_SELECTOR_DENSE : r.progressive ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_TOPK;
+  s.selector = r.everything    ? RIFFLE_SELECTOR_DENSE
+               : r.progressive ? RIFFLE_SELECTOR_PSA
+                               : RIFFLE_SELECTOR_TOPK;
   s.digest = static_cast<riffle_digest>(r.digest);
   s.gqa = static_cast<riffle_gqa>(r.gqa);
   s.stop = static_cast<riffle_stop>(r.stop);
@@ -52,18 +55,23 @@ struct Download {
   std::vector<cuda::RowResult> results;
   std::vector<int32_t> order;
   explicit Download(const SceneDevice& d)
-      : out(d.out.download()), lse(d.lse.download()), results(d.results.download()), order(d.order.download()) {}
+      : out(d.out.download()),
+        lse(d.lse.download()),
+        results(d.results.download()),
+        order(d.order.download()) {}
 };
 
-// One row of a result: the order is the CPU's up to near ties, the stop is where the CPU's test (with a tolerance) has it, and
-// the values are the exact softmax over what was read.
-inline void check_row(const Scene& scene, const Download& got, int i, int head, double epsilon, double tolerance) {
+// One row of a result: the order is the CPU's up to near ties, the stop is where the CPU's test
+// (with a tolerance) has it, and the values are the exact softmax over what was read.
+inline void check_row(const Scene& scene, const Download& got, int i, int head, double epsilon,
+                      double tolerance) {
   const SceneSequence& s = scene.sequences[i];
   const SceneShape& shape = scene.shape;
   const int row_index = i * shape.n_kv_heads + head, g = shape.g;
   const cuda::RowResult& result = got.results[row_index];
   const int32_t* order = got.order.data() + row_index * scene.max_blocks;
-  INFO("sequence " << i << " tokens " << s.n_tokens << " head " << head << " n_read " << result.n_read);
+  INFO("sequence " << i << " tokens " << s.n_tokens << " head " << head << " n_read "
+                   << result.n_read);
 
   std::vector<float> q_row;
   const Row row = scene.row(s, head, q_row);
@@ -82,8 +90,11 @@ inline void check_row(const Scene& scene, const Download& got, int i, int head, 
     if (order[p] == plan.at(p)) continue;
     INFO("position " << p << " block " << order[p] << " expected " << plan.at(p));
     REQUIRE(p >= plan.n_forced());
-    const double a = plan.scores[order[p] - plan.first_candidate()], b = plan.scores[plan.at(p) - plan.first_candidate()];
-    const double tie = scene.ranked.gqa == Gqa::Union ? 2 : scene.ranked.gqa == Gqa::SoftSum ? 1e-4 * std::fabs(a) : 1e-4;
+    const double a = plan.scores[order[p] - plan.first_candidate()],
+                 b = plan.scores[plan.at(p) - plan.first_candidate()];
+    const double tie = scene.ranked.gqa == Gqa::Union     ? 2
+                       : scene.ranked.gqa == Gqa::SoftSum ? 1e-4 * std::fabs(a)
+                                                          : 1e-4;
     REQUIRE(std::fabs(a - b) <= tie);
   }
 
@@ -138,7 +149,8 @@ inline void check_row(const Scene& scene, const Download& got, int i, int head, 
       norm += want * want, error += diff * diff;
     }
     REQUIRE(std::sqrt(error) <= tolerance * std::sqrt(norm));
-    REQUIRE(std::fabs(got.lse[i * scene.n_heads() + q_head] - exact[h].lse()) <= 2e-5 * (1 + std::fabs(exact[h].lse())));
+    REQUIRE(std::fabs(got.lse[i * scene.n_heads() + q_head] - exact[h].lse()) <=
+            2e-5 * (1 + std::fabs(exact[h].lse())));
   }
 }
 
@@ -146,13 +158,16 @@ inline void check_all(const Scene& scene, const Download& got, double epsilon = 
   // K and V are exact in both, sums are f32: about 1e-6. The probabilities carry ex2's 2 ulp.
   const double tolerance = 1e-5;
   for (size_t i = 0; i < scene.sequences.size(); ++i)
-    for (int head = 0; head < scene.shape.n_kv_heads; ++head) check_row(scene, got, int(i), head, epsilon, tolerance);
+    for (int head = 0; head < scene.shape.n_kv_heads; ++head)
+      check_row(scene, got, int(i), head, epsilon, tolerance);
 }
 
-// Runs with a pool that holds everything, few blocks, nothing; twice each. All the same bits, all right.
+// Runs with a pool that holds everything, few blocks, nothing; twice each. All the same bits, all
+// right.
 inline void check_scene(const Scene& scene, double epsilon = kEpsilon) {
   int64_t all = 0;
-  for (const SceneSequence& s : scene.sequences) all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
+  for (const SceneSequence& s : scene.sequences)
+    all += int64_t(s.n_blocks) * scene.shape.n_kv_heads;
   SceneDevice none(scene, 0);
   none.run();
   const Download first(none);

@@ -1,5 +1,5 @@
-// A decode step to run on the device and to check on the CPU: sequences with keys of which some blocks match the query, their
-// host blocks (pinned), digests, page tables and a slot pool.
+// A decode step to run on the device and to check on the CPU: sequences with keys of which some
+// blocks match the query, their host blocks (pinned), digests, page tables and a slot pool.
 #pragma once
 #include <cmath>
 #include <functional>
@@ -27,14 +27,17 @@ inline cuda::DeviceLimits device_limits() {
   limits.n_sm = get(cudaDevAttrMultiProcessorCount);
   limits.smem_per_block = get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   limits.smem_per_sm = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-  limits.compute = 10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
+  limits.compute =
+      10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor);
   return limits;
 }
 
 // Pinned host memory, readable from the device under the same address.
 struct Pinned {
   explicit Pinned(size_t bytes) {
-    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&data), bytes ? bytes : 1, cudaHostAllocMapped), "cudaHostAlloc");
+    check_cuda(
+        cudaHostAlloc(reinterpret_cast<void**>(&data), bytes ? bytes : 1, cudaHostAllocMapped),
+        "cudaHostAlloc");
   }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
@@ -46,13 +49,17 @@ struct SceneShape {
   int d = 128, block_size = 32, g = 4, n_kv_heads = 2, n_layers = 2, layer = 1;
   cuda::KvType type = cuda::KvType::F16;
   std::vector<int> tokens = {1000};
-  int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns with 3 and 2
+  int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns
+                    // with 3 and 2
   unsigned seed = 1;
-  std::function<float(int token, int dim, float x)> key;    // what becomes of a random key; none: nothing
+  std::function<float(int token, int dim, float x)>
+      key;  // what becomes of a random key; none: nothing
   std::function<float(int head, int dim, float x)> query;
 };
 
-inline cpu::DigestKind cpu_kind(cuda::DigestKind kind) { return static_cast<cpu::DigestKind>(kind); }
+inline cpu::DigestKind cpu_kind(cuda::DigestKind kind) {
+  return static_cast<cpu::DigestKind>(kind);
+}
 
 // One sequence's host side: K and V of each (layer, head), of which only shape.layer has contents.
 struct SceneSequence {
@@ -67,7 +74,7 @@ struct SceneSequence {
   DeviceArray<float> device_factor;
   DeviceArray<std::byte> tail;
   DeviceArray<int32_t> page_table;
-  int vectors = 2;                 // of a digest
+  int vectors = 2;  // of a digest
 };
 
 struct Scene {
@@ -76,7 +83,8 @@ struct Scene {
   cuda::Ranked ranked;
   std::vector<SceneSequence> sequences;
   int64_t max_blocks = 0;
-  std::vector<uint64_t> masks;  // [sequence][n_kv_heads][max_blocks]: tokens to attend to; empty: all
+  std::vector<uint64_t>
+      masks;  // [sequence][n_kv_heads][max_blocks]: tokens to attend to; empty: all
 
   uint64_t mask(const SceneSequence& s, int head, int b) const {
     if (masks.empty()) return ~uint64_t(0);
@@ -92,7 +100,8 @@ struct Scene {
           const int held = std::min(shape.block_size, sequences[i].n_tokens - b * shape.block_size);
           uint64_t& mask = masks[(i * shape.n_kv_heads + h) * max_blocks + b];
           const int sort = static_cast<int>(random() % 4);  // few tokens, half of them, one, all
-          if (sort < 3) mask = sort == 0 ? random() & random() & random() : sort == 1 ? random() : 0;
+          if (sort < 3)
+            mask = sort == 0 ? random() & random() & random() : sort == 1 ? random() : 0;
           mask |= uint64_t(1) << random() % held;
         }
   }
@@ -105,7 +114,8 @@ struct Scene {
     return s.blocks->data + (int64_t(head) * s.n_blocks + b) * layout.block_bytes;
   }
   double value(const std::byte* from, int64_t i) const {
-    if (layout.type == cuda::KvType::F16) return cpu::f16_to_f32(reinterpret_cast<const uint16_t*>(from)[i]);
+    if (layout.type == cuda::KvType::F16)
+      return cpu::f16_to_f32(reinterpret_cast<const uint16_t*>(from)[i]);
     return reinterpret_cast<const float*>(from)[i];
   }
   void put(std::byte* to, int64_t i, float x) const {
@@ -126,7 +136,10 @@ struct Scene {
       // A sequence's contents depend on its length alone, so that it is the same in any batch.
       std::mt19937 random(shape.seed * 7919u + unsigned(n_tokens));
       const bool veto = ranked.progressive && ranked.stop == cuda::Stop::Veto;
-      const int vectors = shape.vectors < 0 ? 3 - int(salt % 2) : shape.vectors > 0 ? shape.vectors : veto ? 3 : 2;
+      const int vectors = shape.vectors < 0   ? 3 - int(salt % 2)
+                          : shape.vectors > 0 ? shape.vectors
+                          : veto              ? 3
+                                              : 2;
       sequences.push_back(make(n_tokens, 3 + int(salt++ % 3), vectors, random));
       max_blocks = std::max(max_blocks, sequences.back().max_blocks + 2);
     }
@@ -147,7 +160,8 @@ struct Scene {
     s.factor.assign(entries, NAN);
     s.q.resize(size_t(n_heads()) * d);
     std::vector<std::byte*> table(entries, nullptr);
-    std::vector<std::byte> tails(size_t(shape.n_layers) * shape.n_kv_heads * layout.block_bytes, std::byte{0xff});
+    std::vector<std::byte> tails(size_t(shape.n_layers) * shape.n_kv_heads * layout.block_bytes,
+                                 std::byte{0xff});
     const auto& kernels = cpu::kernels(cpu::Isa::Scalar)->attention;
     for (int h = 0; h < shape.n_kv_heads; ++h) {
       std::vector<float> direction(d);
@@ -155,12 +169,15 @@ struct Scene {
       for (int i = 0; i < shape.g; ++i)
         for (int j = 0; j < d; ++j) {
           const float x = 0.8f * direction[j] + 0.6f * normal(random);
-          s.q[(size_t(h) * shape.g + i) * d + j] = shape.query ? shape.query(h * shape.g + i, j, x) : x;
+          s.q[(size_t(h) * shape.g + i) * d + j] =
+              shape.query ? shape.query(h * shape.g + i, j, x) : x;
         }
       for (int b = 0; b < s.n_blocks; ++b) {
         std::byte* to = s.blocks->data + (int64_t(h) * s.n_blocks + b) * layout.block_bytes;
         // One block in eight matters, by varying amounts.
-        const float pull = random() % 8 == 0 ? 0.3f + 0.5f * float(random() % 1000) / 1000 * 8 / std::sqrt(float(d)) : 0;
+        const float pull = random() % 8 == 0 ? 0.3f + 0.5f * float(random() % 1000) / 1000 * 8 /
+                                                          std::sqrt(float(d))
+                                             : 0;
         for (int t = 0; t < B; ++t)
           for (int j = 0; j < d; ++j) {
             const bool held = b * B + t < n_tokens;
@@ -171,10 +188,12 @@ struct Scene {
         const int64_t e = entry(s, h, b);
         if (b < s.n_blocks - 1) {
           table[e] = to;
-          s.factor[e] = kernels.digest_build(to, static_cast<cpu::KvType>(shape.type), B, d, cpu_kind(ranked.digest),
-                                             vectors == 3, &s.digests[e * stride]);
+          s.factor[e] =
+              kernels.digest_build(to, static_cast<cpu::KvType>(shape.type), B, d,
+                                   cpu_kind(ranked.digest), vectors == 3, &s.digests[e * stride]);
         } else {
-          std::memcpy(&tails[(size_t(shape.layer) * shape.n_kv_heads + h) * layout.block_bytes], to, layout.block_bytes);
+          std::memcpy(&tails[(size_t(shape.layer) * shape.n_kv_heads + h) * layout.block_bytes], to,
+                      layout.block_bytes);
         }
       }
     }
@@ -188,16 +207,27 @@ struct Scene {
 
   // The row as selectors see it; q_row holds the scaled queries.
   Row row(const SceneSequence& s, int head, std::vector<float>& q_row) const {
-    q_row.assign(s.q.begin() + int64_t(head) * shape.g * shape.d, s.q.begin() + int64_t(head + 1) * shape.g * shape.d);
+    q_row.assign(s.q.begin() + int64_t(head) * shape.g * shape.d,
+                 s.q.begin() + int64_t(head + 1) * shape.g * shape.d);
     for (float& x : q_row) x *= 1 / std::sqrt(float(shape.d));
     const int64_t stride = int64_t(s.vectors) * shape.d, e = entry(s, head, 0);
-    Row r{q_row.data(), shape.g, shape.d, shape.block_size, s.n_tokens, s.n_blocks, s.n_blocks - 1,
-          s.digests.data() + e * stride, stride, s.factor.data() + e, cpu::kernels(cpu::Isa::Scalar)};
+    Row r{q_row.data(),
+          shape.g,
+          shape.d,
+          shape.block_size,
+          s.n_tokens,
+          s.n_blocks,
+          s.n_blocks - 1,
+          s.digests.data() + e * stride,
+          stride,
+          s.factor.data() + e,
+          cpu::kernels(cpu::Isa::Scalar)};
     r.window = ranked.window;
     return r;
   }
 
-  // Largest score, sum and weighted values of one block for one query, added to a double online softmax.
+  // Largest score, sum and weighted values of one block for one query, added to a double online
+  // softmax.
   struct Exact {
     double m = -INFINITY, s = 0;
     std::vector<double> o;
@@ -214,8 +244,10 @@ struct Scene {
       double score = 0;
       for (int j = 0; j < d; ++j) score += double(q[j]) * value(from, int64_t(t) * d + j);
       score /= std::sqrt(double(d));
-      const double m = std::max(x.m, score), before = x.s == 0 ? 0 : std::exp(x.m - m), w = std::exp(score - m);
-      for (int j = 0; j < d; ++j) x.o[j] = x.o[j] * before + w * value(from, (int64_t(B) + t) * d + j);
+      const double m = std::max(x.m, score), before = x.s == 0 ? 0 : std::exp(x.m - m),
+                   w = std::exp(score - m);
+      for (int j = 0; j < d; ++j)
+        x.o[j] = x.o[j] * before + w * value(from, (int64_t(B) + t) * d + j);
       x.s = x.s * before + w;
       x.m = m;
     }
@@ -273,7 +305,8 @@ struct SceneDevice {
     page_tables = DeviceArray<int32_t*>(tables);
     slots = DeviceArray<std::byte>(n_slots * s.layout.block_bytes);
     slots.poison();
-    words = DeviceArray<unsigned long long>(std::vector<unsigned long long>(n_slots, cuda::kFreeWord));
+    words =
+        DeviceArray<unsigned long long>(std::vector<unsigned long long>(n_slots, cuda::kFreeWord));
     victims = DeviceArray<int32_t>(n_slots);
     cursors = DeviceArray<int32_t>(std::vector<int32_t>{0, 0});
     now = DeviceArray<uint32_t>(std::vector<uint32_t>{0});
@@ -291,9 +324,10 @@ struct SceneDevice {
     step.layout = s.layout;
     step.ranked = s.ranked;
     if (n_slots > 0)
-      step.pool = {slots.get(), n_slots, words.get(), page_tables.get(), victims.get(), cursors.get(), cursors.get() + 1,
-                   now.get()};
-    scratch = DeviceArray<std::byte>(std::max(cuda::decode_scratch_bytes(step), cuda::host_scratch_bytes(step)));
+      step.pool = {slots.get(),   n_slots,       words.get(),       page_tables.get(),
+                   victims.get(), cursors.get(), cursors.get() + 1, now.get()};
+    scratch = DeviceArray<std::byte>(
+        std::max(cuda::decode_scratch_bytes(step), cuda::host_scratch_bytes(step)));
     step.scratch = scratch.get();
     if (!s.masks.empty()) {
       masks = DeviceArray<uint64_t>(s.masks);
@@ -318,11 +352,10 @@ struct SceneDevice {
     sequences.upload(host);
   }
   void begin_step() {
-    if (n_slots > 0) check_cuda(cuda::select_victims(step.pool, victims_scratch.get(), nullptr), "select_victims");
+    if (n_slots > 0)
+      check_cuda(cuda::select_victims(step.pool, victims_scratch.get(), nullptr), "select_victims");
   }
-  void poison() {
-    out.poison(), lse.poison(), results.poison(), order.poison(), scratch.poison();
-  }
+  void poison() { out.poison(), lse.poison(), results.poison(), order.poison(), scratch.poison(); }
   // One whole step.
   void run() {
     poison();

@@ -13,7 +13,8 @@ TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
           SceneShape shape;
           shape.d = d, shape.block_size = B, shape.g = g, shape.type = type, shape.n_kv_heads = 1;
           shape.tokens = {B * 70 + B / 2 + 1};
-          const Ranked ranked = ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+          const Ranked ranked =
+              ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
           const Scene scene(shape, ranked);
           INFO("type " << int(type) << " d " << d << " B " << B << " g " << g);
           SceneDevice device(scene, 0);
@@ -64,13 +65,16 @@ TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
     for (Gqa gqa : {Gqa::Mean, Gqa::SoftSum, Gqa::Union}) {
       for (int g : {1, 3, 4, 8})
         for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto}) {
-          if (digest == DigestKind::Mean && stop == Stop::Bound) continue;  // refused: a mean bounds nothing from above
+          if (digest == DigestKind::Mean && stop == Stop::Bound)
+            continue;  // refused: a mean bounds nothing from above
           SceneShape shape;
           shape.d = seed % 2 ? 64 : 128, shape.block_size = seed % 3 ? 32 : 16, shape.g = g;
           shape.type = seed % 5 ? cuda::KvType::F16 : cuda::KvType::F32;
-          shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33, shape.block_size * 81 - 1};
+          shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33,
+                          shape.block_size * 81 - 1};
           shape.seed = seed++;
-          INFO("digest " << int(digest) << " gqa " << int(gqa) << " g " << g << " stop " << int(stop) << " d " << shape.d);
+          INFO("digest " << int(digest) << " gqa " << int(gqa) << " g " << g << " stop "
+                         << int(stop) << " d " << shape.d);
           check_scene(Scene(shape, ranked_for(Mode::Psa, digest, gqa, stop, seed % 2 ? 8 : 21)));
         }
       SceneShape shape;
@@ -84,25 +88,30 @@ TEST_CASE("decode on the device: rows that outlive what is ranked first", "[cuda
   if (skip()) return;
   for (int microbatch : {16, 64, 1500}) {
     SceneShape shape;
-    shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 3000 + 1, 16 * 1100}, shape.seed = 3;
+    shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 3000 + 1, 16 * 1100},
+    shape.seed = 3;
     const double epsilon = 0.999;
-    const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::Quest, Gqa::Mean, Stop::Bound, microbatch, epsilon));
+    const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::Quest, Gqa::Mean, Stop::Bound,
+                                        microbatch, epsilon));
     INFO("microbatch " << microbatch);
     check_scene(scene, epsilon);
   }
 }
 
-TEST_CASE("decode on the device: what a row is expected to read changes nothing but its cost", "[cuda]") {
+TEST_CASE("decode on the device: what a row is expected to read changes nothing but its cost",
+          "[cuda]") {
   if (skip()) return;
   unsigned seed = 50;
   for (int microbatch : {1, 4, 16, 48, 64, 100})
     for (Stop stop : {Stop::Paper, Stop::Window, Stop::Veto}) {
       if (stop == Stop::Veto && microbatch != 16) continue;
       SceneShape shape;
-      shape.block_size = 16, shape.d = 64, shape.g = stop == Stop::Paper ? 4 : 3, shape.seed = seed++;
+      shape.block_size = 16, shape.d = 64, shape.g = stop == Stop::Paper ? 4 : 3,
+      shape.seed = seed++;
       shape.tokens = {16 * 300 + 3, 16 * 30, 16 * 131 - 1};
       INFO("microbatch " << microbatch << " stop " << int(stop));
-      check_expectations(Scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch)));
+      check_expectations(
+          Scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch)));
     }
 }
 
@@ -112,12 +121,16 @@ TEST_CASE("decode on the device: more rows than run together", "[cuda]") {
   SceneShape shape;
   shape.n_kv_heads = 8;
   for (int i = 0; i < 9; ++i) shape.tokens.push_back(700 + 311 * i);
-  for (const auto& [d, type] : {std::pair{64, cuda::KvType::F32}, {128, cuda::KvType::F16}, {256, cuda::KvType::F16}}) {
+  for (const auto& [d, type] :
+       {std::pair{64, cuda::KvType::F32}, {128, cuda::KvType::F16}, {256, cuda::KvType::F16}}) {
     shape.d = d, shape.type = type, shape.seed++;
     INFO("d " << d);
     const Stop stop = d == 256 ? Stop::Bound : Stop::Paper;
-    check_expectations(Scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, 4)));
-    if (d == 128) check_scene(Scene(shape, ranked_for(Mode::TopK, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper)));
+    check_expectations(
+        Scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, 4)));
+    if (d == 128)
+      check_scene(
+          Scene(shape, ranked_for(Mode::TopK, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper)));
   }
 }
 
@@ -140,7 +153,8 @@ TEST_CASE("decode on the device: a sequence's bits are the same in any batch", "
       device.run();
       const std::vector<float> out = device.out.download();
       INFO("mode " << int(mode) << " sequence " << i);
-      CHECK(same_bits(out, std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+      CHECK(same_bits(
+          out, std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
     }
   }
 }
@@ -178,10 +192,12 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
     const cuda::DecodeScratch scratch = cuda::decode_scratch(device.step, false);
     check_cuda(cuda::score_rows(device.step, scratch, device.limits.n_sm, nullptr));
     check_cuda(cuda::rank_orders(device.step, scratch, scratch.order, nullptr, 0, nullptr));
-    // The first counter of a row, of CTAs that may be waited for, wraps: it ends at 8, and 16 are wanted.
+    // The first counter of a row, of CTAs that may be waited for, wraps: it ends at 8, and 16 are
+    // wanted.
     const uint32_t never = 0u - cuda::kRowCtas / 2;
     for (int row = 0; row < device.rows(); ++row)
-      check_cuda(cudaMemcpy(scratch.counters + row * cuda::kCounterStride, &never, sizeof never, cudaMemcpyHostToDevice));
+      check_cuda(cudaMemcpy(scratch.counters + row * cuda::kCounterStride, &never, sizeof never,
+                            cudaMemcpyHostToDevice));
     cuda::AttendArgs args{};
     args.step = device.step;
     args.scratch = scratch;
@@ -206,8 +222,8 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
   }
 }
 
-// Shapes for which a warp has no room for a whole block, windows that begin in a block, at its edge and before the text;
-// the host-driven step reads the same.
+// Shapes for which a warp has no room for a whole block, windows that begin in a block, at its edge
+// and before the text; the host-driven step reads the same.
 TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
   if (skip()) return;
   unsigned seed = 400;
@@ -219,12 +235,14 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
           shape.type = type, shape.d = d, shape.block_size = block_size, shape.seed = ++seed;
           shape.g = 1 + static_cast<int>(seed % 8);
           shape.tokens = {1, 64, 65, 66, 500, 32 * 90, 4001};
-          Ranked ranked = ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+          Ranked ranked =
+              ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
           ranked.window = window;
           const Scene scene(shape, ranked);
           SceneDevice device(scene, 40);
           if (cuda::decode_supported(scene.layout, shape.g, device.limits) != cudaSuccess) continue;
-          INFO("type " << int(type) << " d " << d << " block " << block_size << " window " << window);
+          INFO("type " << int(type) << " d " << d << " block " << block_size << " window "
+                       << window);
           device.run();
           const Download want(device);
           check_all(scene, want);
@@ -239,18 +257,21 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
 // A warp's ring takes a block's keys, then its values, where a device has room for no more.
 TEST_CASE("decode on the device: half a block at a time gives the same bits", "[cuda]") {
   if (skip()) return;
-  for (const auto& [type, d, block_size, kilobytes] :
-       {std::tuple{cuda::KvType::F16, 256, 16, 64}, {cuda::KvType::F16, 256, 32, 99}, {cuda::KvType::F32, 128, 32, 99},
-        {cuda::KvType::F32, 256, 16, 99}})
+  for (const auto& [type, d, block_size, kilobytes] : {std::tuple{cuda::KvType::F16, 256, 16, 64},
+                                                       {cuda::KvType::F16, 256, 32, 99},
+                                                       {cuda::KvType::F32, 128, 32, 99},
+                                                       {cuda::KvType::F32, 256, 16, 99}})
     for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa}) {
       SceneShape shape;
-      shape.type = type, shape.d = d, shape.block_size = block_size, shape.g = 5, shape.tokens = {3000, 777, 20};
+      shape.type = type, shape.d = d, shape.block_size = block_size, shape.g = 5,
+      shape.tokens = {3000, 777, 20};
       const Scene scene(shape, ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
       SceneDevice plain(scene, 60);
       plain.run();
       const Download want(plain);
       for (int slots : {60, 0}) {
-        INFO("type " << int(type) << " d " << d << " block " << block_size << " mode " << int(mode) << " slots " << slots);
+        INFO("type " << int(type) << " d " << d << " block " << block_size << " mode " << int(mode)
+                     << " slots " << slots);
         SceneDevice device(scene, slots);
         device.limits.smem_per_block = kilobytes << 10;
         REQUIRE(cuda::decode_supported(scene.layout, shape.g, device.limits) == cudaSuccess);
@@ -335,7 +356,8 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
   std::mt19937 random(7);
   const cuda::DeviceLimits limits = device_limits();
   for (int n : {0, 1, 63, 1024, 1025, 5000, 70000})
-    for (int kind = 0; kind < 4; ++kind) {  // spread, few values, all equal, one far above many close together
+    for (int kind = 0; kind < 4;
+         ++kind) {  // spread, few values, all equal, one far above many close together
       INFO("candidates " << n << " kind " << kind);
       const int n_blocks = n + 4;
       std::vector<uint16_t> digests(size_t(n_blocks) * 2 * kD, 0);
@@ -380,7 +402,8 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
       std::vector<int32_t> want(n);
       for (int i = 0; i < n; ++i) want[i] = 1 + i;
       // -0 and 0 differ as keys; digests hold no -0 that matters.
-      std::sort(want.begin(), want.end(), [&](int a, int b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
+      std::sort(want.begin(), want.end(),
+                [&](int a, int b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
       std::vector<int32_t> all = {0, n_blocks - 3, n_blocks - 2, n_blocks - 1};
       all.insert(all.end(), want.begin(), want.end());
       CHECK(counts.download() == std::vector<int32_t>{4, n_blocks});
@@ -393,10 +416,12 @@ TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]"
   for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto})
     for (int g : {1, 3, 8}) {
       SceneShape shape;
-      shape.g = g, shape.d = g == 3 ? 64 : 128, shape.tokens = {32 * 140 + 7, 40, 32 * 60}, shape.seed = 5 + unsigned(g);
+      shape.g = g, shape.d = g == 3 ? 64 : 128, shape.tokens = {32 * 140 + 7, 40, 32 * 60},
+      shape.seed = 5 + unsigned(g);
       if (g == 8) shape.type = cuda::KvType::F32;
       const int microbatch = 12;
-      const Scene scene(shape, ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch));
+      const Scene scene(shape,
+                        ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch));
       INFO("stop " << int(stop) << " g " << g);
       SceneDevice device(scene, 0);
       device.run();
@@ -434,7 +459,8 @@ TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]"
         DeviceArray<const std::byte*> device_sources(sources);
         host.sources = device_sources.get();
         check_cuda(cuda::attend_positions(host, begin, end, device.limits, nullptr));
-        check_cuda(cuda::verify_rows(host, begin, end, reinterpret_cast<uint32_t*>(flag.data), 77, nullptr));
+        check_cuda(cuda::verify_rows(host, begin, end, reinterpret_cast<uint32_t*>(flag.data), 77,
+                                     nullptr));
         check_cuda(cudaDeviceSynchronize());
         if (epoch == 77) break;
       }

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <catch2/catch.hpp>
-
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -17,7 +16,8 @@ namespace riffle::test {
 // A device is present and usable.
 inline bool cuda_ready() {
   int n = 0;
-  const bool found = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 && cudaFree(nullptr) == cudaSuccess;
+  const bool found =
+      cudaGetDeviceCount(&n) == cudaSuccess && n > 0 && cudaFree(nullptr) == cudaSuccess;
   if (!found) (void)cudaGetLastError();  // or the next launch would report it
   return found;
 }
@@ -30,18 +30,23 @@ inline bool skip() {
 }
 
 inline void check_cuda(cudaError_t status, const char* what = "CUDA") {
-  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-// Device memory of `size` T. Every upload and download waits for the whole device, so a kernel's error surfaces there.
+// Device memory of `size` T. Every upload and download waits for the whole device, so a kernel's
+// error surfaces there.
 template <class T>
 class DeviceArray {
  public:
   DeviceArray() = default;
   explicit DeviceArray(size_t size) : size_(size) {
-    if (size) check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), "cudaMalloc");
+    if (size)
+      check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), "cudaMalloc");
   }
-  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { upload(values); }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
+    upload(values);
+  }
   DeviceArray(DeviceArray&& other) noexcept { swap(other); }
   DeviceArray& operator=(DeviceArray&& other) noexcept {
     DeviceArray taken(std::move(other));
@@ -61,13 +66,16 @@ class DeviceArray {
     if (at + values.size() > size_) throw std::out_of_range("DeviceArray::upload");
     wait();
     if (values.empty()) return;
-    check_cuda(cudaMemcpy(data_ + at, values.data(), values.size_bytes(), cudaMemcpyHostToDevice), "upload");
+    check_cuda(cudaMemcpy(data_ + at, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
+               "upload");
   }
   void upload(const std::vector<T>& values) { upload(std::span<const T>(values)); }
   std::vector<T> download() const {
     wait();
     std::vector<T> values(size_);
-    if (size_) check_cuda(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "download");
+    if (size_)
+      check_cuda(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
+                 "download");
     return values;
   }
   // Every byte: 0xff makes NaN of f16, bf16, f32 and f64.

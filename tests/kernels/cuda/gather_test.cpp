@@ -11,8 +11,8 @@
 
 using namespace riffle::cuda;
 using riffle::test::check_cuda;
-using riffle::test::skip;
 using riffle::test::DeviceArray;
+using riffle::test::skip;
 
 namespace {
 
@@ -20,7 +20,9 @@ constexpr size_t kGuard = 16;  // bytes between blocks, which nobody may touch
 
 // Pinned host memory that the device reads and writes under the same address.
 struct Pinned {
-  explicit Pinned(size_t size) : bytes(size) { check_cuda(cudaHostAlloc(&data, size, cudaHostAllocMapped)); }
+  explicit Pinned(size_t size) : bytes(size) {
+    check_cuda(cudaHostAlloc(&data, size, cudaHostAllocMapped));
+  }
   ~Pinned() { (void)cudaFreeHost(data); }
   Pinned(const Pinned&) = delete;
   std::byte* get() const { return static_cast<std::byte*>(data); }
@@ -33,7 +35,8 @@ enum class Way { ToDevice, ToHost, OnDevice };
 void check_gather(Way way, int64_t n, size_t block_bytes, bool pinned_copies, int n_sm) {
   CAPTURE(static_cast<int>(way), n, block_bytes, pinned_copies, n_sm);
   std::mt19937 random(static_cast<uint32_t>(n * 31 + block_bytes));
-  const size_t stride = block_bytes + kGuard, places = static_cast<size_t>(n) + 3, size = places * stride;
+  const size_t stride = block_bytes + kGuard, places = static_cast<size_t>(n) + 3,
+               size = places * stride;
   std::vector<std::byte> source(size), expected(size, std::byte{0xa5});
   for (std::byte& b : source) b = static_cast<std::byte>(random());
 
@@ -58,8 +61,8 @@ void check_gather(Way way, int64_t n, size_t block_bytes, bool pinned_copies, in
   }
   DeviceArray<Copy> device_copies(std::vector<Copy>(copies, copies + n));
 
-  REQUIRE(gather(pinned_copies ? copies : device_copies.get(), n, static_cast<int64_t>(block_bytes), n_sm, nullptr) ==
-          cudaSuccess);
+  REQUIRE(gather(pinned_copies ? copies : device_copies.get(), n, static_cast<int64_t>(block_bytes),
+                 n_sm, nullptr) == cudaSuccess);
   check_cuda(cudaDeviceSynchronize(), "gather");
   std::vector<std::byte> result(size);
   check_cuda(cudaMemcpy(result.data(), dst, size, cudaMemcpyDefault));
@@ -76,8 +79,10 @@ TEST_CASE("gather moves every block to its place, whichever side it lies on", "[
   check_cuda(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
   for (const Way way : {Way::ToDevice, Way::ToHost, Way::OnDevice}) {
     for (const bool pinned_copies : {false, true}) {
-      for (const size_t block_bytes : {16, 2032, 2048, 2064, 4096, 8192, 16368, 16384, 16400, 32768, 65552}) {
-        for (const int64_t n : {1, 2, 63, 300}) check_gather(way, n, block_bytes, pinned_copies, n_sm);
+      for (const size_t block_bytes :
+           {16, 2032, 2048, 2064, 4096, 8192, 16368, 16384, 16400, 32768, 65552}) {
+        for (const int64_t n : {1, 2, 63, 300})
+          check_gather(way, n, block_bytes, pinned_copies, n_sm);
       }
     }
     check_gather(way, 1000, 8192, false, 1);  // many blocks for each CTA

@@ -1,4 +1,7 @@
-// INT4 keys on the device: codes bit for bit the CPU's, and the share selector's choice of blocks against float64.
+// INT4 keys on the device: codes bit for bit the CPU's, and the share selector's choice of blocks
+// against float64.
+#include "kernels/cuda/select/int4.cuh"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -6,14 +9,13 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/attend/decode_parts.h"
-#include "kernels/cuda/select/int4.cuh"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle;
 using namespace riffle::cuda;
 using test::check_cuda;
-using test::skip;
 using test::DeviceArray;
+using test::skip;
 
 namespace {
 
@@ -26,7 +28,9 @@ KvLayout layout_of(cuda::KvType type, int block_size, int d) {
   l.block_bytes = (2 * l.value_offset + 63) / 64 * 64;
   return l;
 }
-cpu::KvType twin(cuda::KvType type) { return type == cuda::KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32; }
+cpu::KvType twin(cuda::KvType type) {
+  return type == cuda::KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32;
+}
 
 }  // namespace
 
@@ -54,7 +58,8 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
             uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
             k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type), block);
             for (float& x : keys) x = normal(g);
-            k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type), block + layout.value_offset);
+            k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type),
+                                  block + layout.value_offset);
             if (b < first || b >= last) continue;
             // A group lies on cache lines where the CPU writes it.
             std::vector<uint8_t> room(bytes + 64);
@@ -64,8 +69,9 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
           }
         const DeviceArray<uint8_t> on_device(blocks);
         DeviceArray<uint8_t> codes(std::vector<uint8_t>(want.size(), 0xcd));
-        check_cuda(encode_int4(reinterpret_cast<const std::byte*>(on_device.get()), n_blocks, first, last, n_heads, layout,
-                               reinterpret_cast<std::byte*>(codes.get()), max_blocks, nullptr));
+        check_cuda(encode_int4(reinterpret_cast<const std::byte*>(on_device.get()), n_blocks, first,
+                               last, n_heads, layout, reinterpret_cast<std::byte*>(codes.get()),
+                               max_blocks, nullptr));
         const auto got = codes.download();
         INFO("d " << d << " B " << block_size << " type " << int(type));
         int64_t wrong = 0;
@@ -76,23 +82,27 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
         std::vector<uint16_t> mean_want(size_t(n_heads) * max_blocks * d, 0xcdcd);
         for (int h = 0; h < n_heads; ++h)
           for (int b = first; b < last; ++b) {
-            const uint8_t* values = &blocks[(h * n_blocks + b) * layout.block_bytes + layout.value_offset];
+            const uint8_t* values =
+                &blocks[(h * n_blocks + b) * layout.block_bytes + layout.value_offset];
             std::vector<float> sum(d, 0.0f), value(d);
             for (int t = 0; t < block_size; ++t) {
-              k->attention.kv_load(values + t * layout.value_offset / block_size, d, twin(type), value.data());
+              k->attention.kv_load(values + t * layout.value_offset / block_size, d, twin(type),
+                                   value.data());
               for (int j = 0; j < d; ++j) sum[j] += value[j];
             }
             for (float& v : sum) v *= 1.0f / static_cast<float>(block_size);
-            k->attention.kv_store(sum.data(), d, cpu::KvType::F16, &mean_want[(size_t(h) * max_blocks + b) * d]);
+            k->attention.kv_store(sum.data(), d, cpu::KvType::F16,
+                                  &mean_want[(size_t(h) * max_blocks + b) * d]);
           }
         DeviceArray<uint16_t> means(std::vector<uint16_t>(mean_want.size(), 0xcdcd));
-        check_cuda(mean_values(reinterpret_cast<const std::byte*>(on_device.get()), n_blocks, first, last, n_heads, layout,
-                               means.get(), max_blocks, nullptr));
+        check_cuda(mean_values(reinterpret_cast<const std::byte*>(on_device.get()), n_blocks, first,
+                               last, n_heads, layout, means.get(), max_blocks, nullptr));
         CHECK(means.download() == mean_want);
       }
 }
 
-TEST_CASE("blocks chosen by share are those of float64, within the codes' rounding", "[cuda][int4]") {
+TEST_CASE("blocks chosen by share are those of float64, within the codes' rounding",
+          "[cuda][int4]") {
   if (skip()) return;
   const double share = GENERATE(0.01, 0.0);
   std::mt19937 g(6);
@@ -102,7 +112,8 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
       for (int n_tokens : {1, 33, 200, 2049, 9000}) {
         const int block_size = 32, heads = 2, layers = 2, layer = 1;
         const KvLayout layout = layout_of(cuda::KvType::F16, block_size, d);
-        const int n_blocks = (n_tokens + block_size - 1) / block_size, n_full = n_blocks - 1, max_blocks = n_blocks + 3;
+        const int n_blocks = (n_tokens + block_size - 1) / block_size, n_full = n_blocks - 1,
+                  max_blocks = n_blocks + 3;
         const int64_t bytes = int4_block_bytes(block_size, d);
         std::vector<uint16_t> keys(size_t(heads) * n_blocks * block_size * d);
         std::vector<uint8_t> codes(size_t(layers) * heads * max_blocks * bytes);
@@ -116,15 +127,18 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
               // Some tokens stand out for one of the heads.
               const float pull = g() % 40 == 0 ? 1.0f : 0.0f;
               const float* towards = &q[(h * group + g() % group) * d];
-              for (int j = 0; j < d; ++j) block[t * d + j] = cpu::f32_to_f16(0.6f * normal(g) + pull * 0.5f * towards[j]);
+              for (int j = 0; j < d; ++j)
+                block[t * d + j] = cpu::f32_to_f16(0.6f * normal(g) + pull * 0.5f * towards[j]);
             }
             if (b < n_full) {
               std::vector<uint8_t> room(bytes + 64);
               uint8_t* to = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
-              cpu::kernels(cpu::Isa::Scalar)->select.int4_encode(block, cpu::KvType::F16, block_size, d, to);
+              cpu::kernels(cpu::Isa::Scalar)
+                  ->select.int4_encode(block, cpu::KvType::F16, block_size, d, to);
               std::copy_n(to, bytes, &codes[(size_t(layer * heads + h) * max_blocks + b) * bytes]);
             } else {
-              std::memcpy(&tails[size_t(layer * heads + h) * layout.block_bytes], block, layout.value_offset);
+              std::memcpy(&tails[size_t(layer * heads + h) * layout.block_bytes], block,
+                          layout.value_offset);
             }
           }
         std::vector<uint16_t> means(size_t(layers) * heads * max_blocks * d);
@@ -162,13 +176,16 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
         check_cuda(choose_orders(step, parts, nullptr));
         const auto raw = scratch.download();
         const auto at = [&](const void* p) {
-          return raw.data() + (static_cast<const uint8_t*>(p) - static_cast<const uint8_t*>(step.scratch));
+          return raw.data() +
+                 (static_cast<const uint8_t*>(p) - static_cast<const uint8_t*>(step.scratch));
         };
         INFO("d " << d << " group " << group << " tokens " << n_tokens);
-        const int sinks = std::min(1, n_full), window = std::min(2, n_full - sinks), n_forced = sinks + window + 1;
+        const int sinks = std::min(1, n_full), window = std::min(2, n_full - sinks),
+                  n_forced = sinks + window + 1;
         const int n_candidates = n_full - sinks - window;
         for (int h = 0; h < heads; ++h) {
-          std::vector<double> margin(n_blocks, -INFINITY);  // of the largest share over the least, log2
+          std::vector<double> margin(n_blocks,
+                                     -INFINITY);  // of the largest share over the least, log2
           std::vector<std::vector<double>> shares;
           for (int i = 0; i < group; ++i) {
             const float* query = &q[(h * group + i) * d];
@@ -177,12 +194,14 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
             for (int64_t t = 0; t < n_tokens; ++t) {
               double sum = 0;
               for (int j = 0; j < d; ++j)
-                sum += double(query[j]) * cpu::f16_to_f32(keys[(size_t(h) * n_blocks * block_size + t) * d + j]);
+                sum += double(query[j]) *
+                       cpu::f16_to_f32(keys[(size_t(h) * n_blocks * block_size + t) * d + j]);
               const double e = std::exp(sum / std::sqrt(double(d)));
               mass[t / block_size] += e;
               all += e;
             }
-            for (int b = 0; b < n_blocks; ++b) margin[b] = std::max(margin[b], std::log2(mass[b] / all / least));
+            for (int b = 0; b < n_blocks; ++b)
+              margin[b] = std::max(margin[b], std::log2(mass[b] / all / least));
             for (double& m : mass) m /= all;
             shares.push_back(mass);
           }
@@ -203,7 +222,7 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
           for (int b = n_full - window; b < n_blocks; ++b) CHECK(read[b]);
           for (int b = sinks; b < n_full - window; ++b) {
             INFO("head " << h << " block " << b << " margin " << margin[b]);
-            if (margin[b] > 0.6) CHECK(read[b]);   // 4 bits a key move a score by some tenths
+            if (margin[b] > 0.6) CHECK(read[b]);  // 4 bits a key move a score by some tenths
             if (margin[b] < -0.6) CHECK(!read[b]);
           }
           // What is not read, and what stands for it.
@@ -215,7 +234,8 @@ TEST_CASE("blocks chosen by share are those of float64, within the codes' roundi
             if (share == 0) CHECK(found < 1e-4f);
           }
           const int stride = (n_full + 255) / 256;
-          const auto* mean = reinterpret_cast<const float*>(at(parts.mean_value)) + h * padded_dim(d);
+          const auto* mean =
+              reinterpret_cast<const float*>(at(parts.mean_value)) + h * padded_dim(d);
           for (int j = 0; j < d; ++j) {
             double sum = 0;
             int n = 0;

@@ -1,4 +1,7 @@
-// The linear-algebra kernels against float64 sums over weights decoded here, and against their CPU twins.
+// The linear-algebra kernels against float64 sums over weights decoded here, and against their CPU
+// twins.
+#include "tests/kernels/cuda/linear.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,12 +12,11 @@
 #include <vector>
 
 #include "kernels/common/half.h"
+#include "kernels/common/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/cuda.h"
 #include "model/model.h"
-#include "kernels/common/synthetic.h"
 #include "riffle.h"
-#include "tests/kernels/cuda/linear.h"
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
@@ -30,7 +32,8 @@ static_assert(same(WType::F32, riffle::DType::F32) && same(WType::F16, riffle::D
 static_assert(same(WType::BF16, riffle::DType::BF16) && same(WType::Q8_0, riffle::DType::Q8_0));
 static_assert(same(KvType::F16, RIFFLE_KV_F16) && same(KvType::F32, RIFFLE_KV_F32));
 static_assert(same(KvType::F16, cpu::KvType::F16) && same(KvType::F32, cpu::KvType::F32));
-static_assert(same(DigestKind::Mean, RIFFLE_DIGEST_MEAN) && same(DigestKind::Quest, RIFFLE_DIGEST_QUEST));
+static_assert(same(DigestKind::Mean, RIFFLE_DIGEST_MEAN) &&
+              same(DigestKind::Quest, RIFFLE_DIGEST_QUEST));
 static_assert(same(DigestKind::CuboidMean, RIFFLE_DIGEST_CUBOID_MEAN));
 static_assert(same(Gqa::Mean, RIFFLE_GQA_MEAN) && same(Gqa::SoftSum, RIFFLE_GQA_SOFT_SUM));
 static_assert(same(Gqa::Union, RIFFLE_GQA_UNION));
@@ -41,11 +44,12 @@ static_assert(same(Stop::Bound, RIFFLE_STOP_BOUND) && same(Stop::Veto, RIFFLE_ST
 
 }  // namespace
 
-TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it", "[cuda]") {
+TEST_CASE("gemv against float64, every type and number of rows, and bits that do not depend on it",
+          "[cuda]") {
   if (skip()) return;
   Rng g(1);
-  const int64_t shapes[][2] = {{1, 32},      {5, 96},      {131, 512},  {67, 1408},
-                               {70, 2048},   {2200, 4096}, {4300, 256}, {33, 14336}};
+  const int64_t shapes[][2] = {{1, 32},    {5, 96},      {131, 512},  {67, 1408},
+                               {70, 2048}, {2200, 4096}, {4300, 256}, {33, 14336}};
   int turn = 0;
   for (WType type : kTypes) {
     for (const auto& shape : shapes) {
@@ -56,22 +60,27 @@ TEST_CASE("gemv against float64, every type and number of rows, and bits that do
         w.emplace_back(g, type, shape[0], shape[1]);
         if (then == Then::SwiGlu) w.emplace_back(g, type, shape[0], shape[1]);
         const bool norm = ++turn % 2 == 0;
-        const auto x = random_floats(g, shape[1] * kGemvMaxRows), weight = random_floats(g, shape[1]);
-        const auto before = random_floats(g, shape[0] + 3);  // as long as ldy: the same for every row
+        const auto x = random_floats(g, shape[1] * kGemvMaxRows),
+                   weight = random_floats(g, shape[1]);
+        const auto before =
+            random_floats(g, shape[0] + 3);  // as long as ldy: the same for every row
         std::vector<float> all;
         for (int n : {16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13}) {
           if (shape[0] > 1000 && n != 16 && n != 1 && n != 3) continue;
           const auto y = check_gemv(w, {n, norm, then}, x, weight, before)[0];
           if (n == 16) all = y;
           INFO(name_of(type) << " " << shape[0] << "x" << shape[1] << " n " << n);
-          CHECK(same_bits(y, std::vector<float>(all.begin(), all.begin() + static_cast<int64_t>(y.size()))));
+          CHECK(same_bits(
+              y, std::vector<float>(all.begin(), all.begin() + static_cast<int64_t>(y.size()))));
         }
       }
     }
   }
 }
 
-TEST_CASE("gemv of more rows and columns than a block holds at a time; other rows of x do not matter", "[cuda]") {
+TEST_CASE(
+    "gemv of more rows and columns than a block holds at a time; other rows of x do not matter",
+    "[cuda]") {
   if (skip()) return;
   Rng g(6);
   const int64_t rows = 4300, cols = 8192, n_rows = 16;
@@ -81,17 +90,21 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
     const Weights w(g, type, rows, cols);
     for (bool with_norm : {false, true}) {
       std::vector<float> all;
-      for (int n : {16, 1, 2, 3, 4, 5, 8, 11, -16}) {  // -16: 16 with rows of which some are not numbers
+      for (int n :
+           {16, 1, 2, 3, 4, 5, 8, 11, -16}) {  // -16: 16 with rows of which some are not numbers
         auto x = clean;
         if (n < 0) {
-          for (int64_t c = 0; c < cols; c++) x[3 * cols + c] = c % 5 ? INFINITY : NAN, x[6 * cols + c] *= 1e30f;
+          for (int64_t c = 0; c < cols; c++)
+            x[3 * cols + c] = c % 5 ? INFINITY : NAN, x[6 * cols + c] *= 1e30f;
         }
         const int count = std::abs(n);
         DeviceArray<float> x_device(x), y(static_cast<size_t>(rows * count));
         y.poison();
         Gemv a;
-        a.x = x_device.get(), a.ldx = cols, a.n = count, a.norm = with_norm ? norm_device.get() : nullptr;
-        a.eps = 1e-5f, a.w[0] = w.matrix(), a.y[0] = y.get(), a.ldy[0] = rows, a.overlap = n % 2 == 0;
+        a.x = x_device.get(), a.ldx = cols, a.n = count,
+        a.norm = with_norm ? norm_device.get() : nullptr;
+        a.eps = 1e-5f, a.w[0] = w.matrix(), a.y[0] = y.get(), a.ldy[0] = rows,
+        a.overlap = n % 2 == 0;
         check_cuda(gemv(a, nullptr), "gemv");
         const auto got = y.download();
         INFO(name_of(type) << " n " << n << " norm " << with_norm);
@@ -102,7 +115,8 @@ TEST_CASE("gemv of more rows and columns than a block holds at a time; other row
           for (int64_t r = 0; r < rows; r += r < rows - 40 ? 53 : 1) {
             for (int64_t i = 0; i < n_rows; i++) {
               double size = 0;
-              const double want = reference(w, r, &x[i * cols], with_norm ? norm.data() : nullptr, a.eps, &size);
+              const double want =
+                  reference(w, r, &x[i * cols], with_norm ? norm.data() : nullptr, a.eps, &size);
               finite &= std::isfinite(got[i * rows + r]);
               worst = std::max(worst, std::fabs(got[i * rows + r] - want) / size);
             }
@@ -130,7 +144,8 @@ TEST_CASE("gemv of 9 to 16 rows of x and BF16 gives the bits of one row at a tim
     Then then;
     bool norm;
   };
-  // Fewer tiles of 64 columns than warps, not a multiple, x in several pieces, few and many units; an 8B model's layer.
+  // Fewer tiles of 64 columns than warps, not a multiple, x in several pieces, few and many units;
+  // an 8B model's layer.
   const Shape shapes[] = {{{20}, 64, Then::Store, true},
                           {{40}, 192, Then::Add, false},
                           {{100, 17, 1}, 320, Then::Store, true},
@@ -143,11 +158,13 @@ TEST_CASE("gemv of 9 to 16 rows of x and BF16 gives the bits of one row at a tim
                           {{14336, 14336}, 4096, Then::SwiGlu, true},
                           {{4096}, 14336, Then::Add, false}};
   for (const Shape& shape : shapes) {
-    const int n_outs = static_cast<int>(shape.rows.size()), n_y = shape.then == Then::SwiGlu ? 1 : n_outs;
+    const int n_outs = static_cast<int>(shape.rows.size()),
+              n_y = shape.then == Then::SwiGlu ? 1 : n_outs;
     const int64_t cols = shape.cols, ldx = cols + 4;
     const DeviceArray<float> x(random_floats(g, ldx * kGemvMaxRows)), norm(random_floats(g, cols));
     Gemv a;
-    a.ldx = ldx, a.norm = shape.norm ? norm.get() : nullptr, a.eps = 1e-5f, a.then = shape.then, a.n_outs = n_outs;
+    a.ldx = ldx, a.norm = shape.norm ? norm.get() : nullptr, a.eps = 1e-5f, a.then = shape.then,
+    a.n_outs = n_outs;
     std::vector<DeviceArray<uint8_t>> data;
     std::vector<DeviceArray<float>> y;
     std::vector<std::vector<float>> before, one;
@@ -174,7 +191,8 @@ TEST_CASE("gemv of 9 to 16 rows of x and BF16 gives the bits of one row at a tim
         // Rows beyond n, and what lies between two rows, stay as they were.
         std::vector<float> want = one[o];
         std::copy(before[o].begin() + n * a.ldy[o], before[o].end(), want.begin() + n * a.ldy[o]);
-        INFO(shape.rows[o] << "x" << cols << " then " << static_cast<int>(shape.then) << " n " << n << " out " << o);
+        INFO(shape.rows[o] << "x" << cols << " then " << static_cast<int>(shape.then) << " n " << n
+                           << " out " << o);
         CHECK(same_bits(y[o].download(), want));
       }
     }
@@ -190,7 +208,8 @@ TEST_CASE("gemv of terms that do not cancel, and of every size", "[cuda]") {
       std::vector<Weights> w;
       w.emplace_back(g, type, 40, cols);
       std::vector<float> x(cols * 16), norm(cols, 1.0f), before(43);
-      for (int64_t c = 0; c < cols; c++) {  // of row 0's signs; of every size; the largest 2^20 times the others; tiny
+      for (int64_t c = 0; c < cols;
+           c++) {  // of row 0's signs; of every size; the largest 2^20 times the others; tiny
         const float w0 = w[0].values[c];
         for (int i = 0; i < 8; i++) {
           const float v = uniform(g);
@@ -218,18 +237,21 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
         std::vector<Weights> w;
         w.emplace_back(g, type, 37, cols);
         if (then == Then::SwiGlu) w.emplace_back(g, type, 37, cols);
-        const auto x = random_floats(g, cols * 8), norm = random_floats(g, cols), before = random_floats(g, 40);
+        const auto x = random_floats(g, cols * 8), norm = random_floats(g, cols),
+                   before = random_floats(g, 40);
         check_gemv(w, {5, true, then}, x, norm, before);
         check_gemv(w, {1, false, then}, x, norm, before);
       }
     }
   }
   const int64_t cols = 2560;
-  const auto x = random_floats(g, (cols + 4) * 10), norm = random_floats(g, cols), before = random_floats(g, 40);
+  const auto x = random_floats(g, (cols + 4) * 10), norm = random_floats(g, cols),
+             before = random_floats(g, 40);
   for (WType a : kTypes) {
     for (WType b : kTypes) {
       std::vector<Weights> w, pair;
-      w.emplace_back(g, a, 129, cols), w.emplace_back(g, b, 31, cols), w.emplace_back(g, b, 32, cols);
+      w.emplace_back(g, a, 129, cols), w.emplace_back(g, b, 31, cols),
+          w.emplace_back(g, b, 32, cols);
       pair.emplace_back(g, a, 61, cols), pair.emplace_back(g, b, 61, cols);
       for (int n : {1, 3, 10}) {
         check_gemv(w, {n, true, Then::Store, true}, x, norm, before);
@@ -247,7 +269,9 @@ TEST_CASE("gemv of odd sizes, unaligned x, several outputs and mixed types", "[c
   }
 }
 
-TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same chain launched one by one", "[cuda]") {
+TEST_CASE(
+    "a chain of overlapping gemvs in a graph gives the bits of the same chain launched one by one",
+    "[cuda]") {
   if (skip()) return;
   Rng g(3);
   const int64_t dim = 4096;
@@ -268,7 +292,8 @@ TEST_CASE("a chain of overlapping gemvs in a graph gives the bits of the same ch
         check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
         for (int i = 0; i < n_steps; i++) {
           Gemv a;
-          a.x = i % 2 ? y.get() : x.get(), a.ldx = dim, a.n = n, a.norm = norm_device.get(), a.eps = 1e-5f;
+          a.x = i % 2 ? y.get() : x.get(), a.ldx = dim, a.n = n, a.norm = norm_device.get(),
+          a.eps = 1e-5f;
           a.w[0] = w.matrix(), a.y[0] = i % 2 ? x.get() : y.get(), a.ldy[0] = dim;
           a.then = i % 3 ? Then::Add : Then::Store, a.overlap = overlap;
           check_cuda(gemv(a, stream), "gemv in a graph");
@@ -316,7 +341,8 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
                                                    : value_of_bf16(bf16_of(v));
             right &= element_of(bytes.data(), out, i) == want;
           }
-          for (size_t i = n * cols * bytes_of(out); i < bytes.size(); i++) intact &= bytes[i] == 0xff;
+          for (size_t i = n * cols * bytes_of(out); i < bytes.size(); i++)
+            intact &= bytes[i] == 0xff;
           INFO("to " << name_of(out) << " from row " << first);
           CHECK(right);
           CHECK(intact);
@@ -324,10 +350,12 @@ TEST_CASE("dequantize and convert are exact", "[cuda]") {
       }
     }
   }
-  const std::vector<float> special = {0, -0.0f, 65504, 65519, 65520, 1e9f, -1e9f, INFINITY, -INFINITY, 1e-8f, 5e-8f};
+  const std::vector<float> special = {0,     -0.0f,    65504,     65519, 65520, 1e9f,
+                                      -1e9f, INFINITY, -INFINITY, 1e-8f, 5e-8f};
   const DeviceArray<float> in(special);
   DeviceArray<uint16_t> out(special.size());
-  check_cuda(convert(in.get(), static_cast<int64_t>(special.size()), out.get(), WType::F16, nullptr));
+  check_cuda(
+      convert(in.get(), static_cast<int64_t>(special.size()), out.get(), WType::F16, nullptr));
   const auto half = out.download();
   for (size_t i = 0; i < special.size(); i++) {
     INFO(special[i]);
@@ -340,10 +368,13 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   Rng g(5);
   for (int64_t dim : {1, 30, 512, 4096, 5000, 8192}) {
     const int64_t n = 3;
-    const auto x = random_floats(g, n * dim, 3), weight = random_floats(g, dim), up = random_floats(g, n * dim);
+    const auto x = random_floats(g, n * dim, 3), weight = random_floats(g, dim),
+               up = random_floats(g, n * dim);
     const DeviceArray<float> xd(x), wd(weight), ud(up);
     for (WType out : {WType::F32, WType::F16, WType::BF16}) {
-      const double tolerance = out == WType::F32 ? 1e-6 : out == WType::F16 ? 5e-4 : 4e-3;  // half a unit, and f32's
+      const double tolerance = out == WType::F32   ? 1e-6
+                               : out == WType::F16 ? 5e-4
+                                                   : 4e-3;  // half a unit, and f32's
       DeviceArray<uint8_t> y(n * dim * bytes_of(out));
       y.poison();
       check_cuda(rmsnorm(xd.get(), wd.get(), n, dim, 1e-5f, y.get(), out, nullptr));
@@ -354,14 +385,17 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
       bool right = true, right_gated = true;
       for (int64_t i = 0; i < n; i++) {
         double squares = 0;
-        for (int64_t j = 0; j < dim; j++) squares += static_cast<double>(x[i * dim + j]) * x[i * dim + j];
+        for (int64_t j = 0; j < dim; j++)
+          squares += static_cast<double>(x[i * dim + j]) * x[i * dim + j];
         for (int64_t j = 0; j < dim; j++) {
           const int64_t at = i * dim + j;
-          const double want = x[at] / std::sqrt(squares / static_cast<double>(dim) + 1e-5f) * weight[j];
-          right &= std::fabs(element_of(got.data(), out, at) - want) <= tolerance * std::fabs(want) + 6e-8;
+          const double want =
+              x[at] / std::sqrt(squares / static_cast<double>(dim) + 1e-5f) * weight[j];
+          right &= std::fabs(element_of(got.data(), out, at) - want) <=
+                   tolerance * std::fabs(want) + 6e-8;
           const double product = silu(x[at]) * up[at];
-          right_gated &=
-              std::fabs(element_of(gated.data(), out, at) - product) <= tolerance * std::fabs(product) + 6e-8;
+          right_gated &= std::fabs(element_of(gated.data(), out, at) - product) <=
+                         tolerance * std::fabs(product) + 6e-8;
         }
       }
       INFO("dim " << dim << " to " << name_of(out));
@@ -382,7 +416,8 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
 TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]") {
   if (skip()) return;
   const int64_t rows = 77, cols = 4096;
-  for (WType type : {WType::F32, WType::F16, WType::BF16, WType::Q8_0}) {  // the others: quant_test.cpp
+  for (WType type :
+       {WType::F32, WType::F16, WType::BF16, WType::Q8_0}) {  // the others: quant_test.cpp
     const size_t count = rows * cols;
     DeviceArray<uint8_t> data(count * bytes_of(type));
     DeviceArray<uint16_t> scales(count / 32);
@@ -395,7 +430,8 @@ TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]"
     for (size_t i = 0; i < count; i++) {
       const float w = riffle::synthetic::weight(99, i, 0.02f);
       if (type == WType::Q8_0) {
-        right &= static_cast<int8_t>(bytes[i]) == riffle::synthetic::quant(99, i) && bytes[i] != 0x80;
+        right &=
+            static_cast<int8_t>(bytes[i]) == riffle::synthetic::quant(99, i) && bytes[i] != 0x80;
         right &= scale_bits[i / 32] == cpu::f32_to_f16(riffle::synthetic::q8_scale(0.02f));
       } else {
         const float want = type == WType::F32   ? w

@@ -1,4 +1,5 @@
-// The slot pool on the device: victims in order of last use, and the pool's invariants after many steps.
+// The slot pool on the device: victims in order of last use, and the pool's invariants after many
+// steps.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -66,10 +67,14 @@ TEST_CASE("victims come oldest first, each slot once", "[cuda]") {
     }
 }
 
-TEST_CASE("the pool after many steps: words and page tables agree, slots hold their blocks, the oldest went", "[cuda]") {
+TEST_CASE(
+    "the pool after many steps: words and page tables agree, slots hold their blocks, the oldest "
+    "went",
+    "[cuda]") {
   if (skip()) return;
   SceneShape shape;
-  shape.d = 64, shape.block_size = 16, shape.g = 2, shape.tokens = {16 * 90 + 2, 16 * 40, 16 * 64 + 9};
+  shape.d = 64, shape.block_size = 16, shape.g = 2,
+  shape.tokens = {16 * 90 + 2, 16 * 40, 16 * 64 + 9};
   cuda::Ranked ranked;
   ranked.progressive = true;
   ranked.microbatch = 4;
@@ -107,21 +112,25 @@ TEST_CASE("the pool after many steps: words and page tables agree, slots hold th
       REQUIRE(lookups == int(attended.size()));
       int held_before = 0;
       for (unsigned long long w : before)
-        held_before += attended.count({int(w >> 54), int64_t(w >> 24 & ((1ull << 30) - 1))}) ? 1 : 0;
-      // A block held before is a hit unless somebody took its slot before it was claimed; the others are misses.
+        held_before +=
+            attended.count({int(w >> 54), int64_t(w >> 24 & ((1ull << 30) - 1))}) ? 1 : 0;
+      // A block held before is a hit unless somebody took its slot before it was claimed; the
+      // others are misses.
       REQUIRE(misses >= lookups - held_before);
 
       // Words and page tables are a bijection; slots hold their blocks' bytes.
       std::map<std::pair<int, int64_t>, int> owner;
       for (int64_t slot = 0; slot < n_slots; ++slot) {
         if (words[slot] == cuda::kFreeWord) continue;
-        const std::pair<int, int64_t> key(int(words[slot] >> 54), int64_t(words[slot] >> 24 & ((1ull << 30) - 1)));
+        const std::pair<int, int64_t> key(int(words[slot] >> 54),
+                                          int64_t(words[slot] >> 24 & ((1ull << 30) - 1)));
         REQUIRE(owner.emplace(key, int(slot)).second);
         const uint32_t stamp = uint32_t(words[slot] & cuda::kMaxStamp);
         REQUIRE(stamp >= 1);
         REQUIRE(stamp <= turn);
         const SceneSequence& s = scene.sequences[(key.first - 5) / 3];
-        const int head = int(key.second / s.max_blocks) - shape.layer * shape.n_kv_heads, b = int(key.second % s.max_blocks);
+        const int head = int(key.second / s.max_blocks) - shape.layer * shape.n_kv_heads,
+                  b = int(key.second % s.max_blocks);
         REQUIRE(head >= 0);
         REQUIRE(head < shape.n_kv_heads);
         REQUIRE(b < s.n_blocks - 1);
@@ -140,7 +149,8 @@ TEST_CASE("the pool after many steps: words and page tables agree, slots hold th
         }
       }
       REQUIRE(entries == owner.size());
-      // All that was attended is held, or the pool is full of this step's blocks (and of those requested ahead of a test).
+      // All that was attended is held, or the pool is full of this step's blocks (and of those
+      // requested ahead of a test).
       size_t held = 0, stamped = 0;
       for (const auto& key : attended) held += owner.count(key);
       for (unsigned long long w : words) stamped += (w & cuda::kMaxStamp) == turn;
@@ -152,7 +162,8 @@ TEST_CASE("the pool after many steps: words and page tables agree, slots hold th
         const bool was_free = before[slot] == cuda::kFreeWord;
         const uint32_t stamp = was_free ? 0 : uint32_t(before[slot] & cuda::kMaxStamp);
         if (gone) youngest_gone = std::max(youngest_gone, stamp);
-        else if ((words[slot] & cuda::kMaxStamp) != turn) oldest_kept = std::min(oldest_kept, was_free ? 0 : stamp);
+        else if ((words[slot] & cuda::kMaxStamp) != turn)
+          oldest_kept = std::min(oldest_kept, was_free ? 0 : stamp);
       }
       REQUIRE(youngest_gone <= oldest_kept);
     }

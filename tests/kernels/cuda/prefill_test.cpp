@@ -14,8 +14,8 @@ using namespace riffle::cuda;
 using riffle::cpu::f16_to_f32;
 using riffle::cpu::f32_to_f16;
 using riffle::test::check_cuda;
-using riffle::test::skip;
 using riffle::test::DeviceArray;
+using riffle::test::skip;
 
 namespace {
 
@@ -40,8 +40,10 @@ DeviceLimits device_limits() {
   DeviceLimits limits;
   int major = 0, minor = 0;
   check_cuda(cudaDeviceGetAttribute(&limits.n_sm, cudaDevAttrMultiProcessorCount, 0));
-  check_cuda(cudaDeviceGetAttribute(&limits.smem_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
-  check_cuda(cudaDeviceGetAttribute(&limits.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+  check_cuda(
+      cudaDeviceGetAttribute(&limits.smem_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  check_cuda(
+      cudaDeviceGetAttribute(&limits.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
   limits.compute = 10 * major + minor;
@@ -53,15 +55,19 @@ struct Case {
   Case(const Shape& s, uint32_t seed) : shape(s), total(s.pos0 + s.n) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    const size_t element = s.type == KvType::F16 ? 2 : 4, rows = static_cast<size_t>(s.block_size) * s.d * element;
-    layout = {s.type, s.block_size, s.d, static_cast<int64_t>(2 * rows), static_cast<int64_t>(rows)};
+    const size_t element = s.type == KvType::F16 ? 2 : 4,
+                 rows = static_cast<size_t>(s.block_size) * s.d * element;
+    layout = {s.type, s.block_size, s.d, static_cast<int64_t>(2 * rows),
+              static_cast<int64_t>(rows)};
     n_blocks = (total + s.block_size - 1) / s.block_size + s.spare_blocks;
-    std::vector<std::byte> bytes(static_cast<size_t>(n_blocks) * s.n_kv_heads * 2 * rows, std::byte{0xff});
+    std::vector<std::byte> bytes(static_cast<size_t>(n_blocks) * s.n_kv_heads * 2 * rows,
+                                 std::byte{0xff});
     kv.resize(static_cast<size_t>(s.n_kv_heads) * total * 2 * s.d);
     for (int h = 0; h < s.n_kv_heads; h++) {
       for (int64_t t = 0; t < total; t++) {
         for (int side = 0; side < 2; side++) {
-          std::byte* row = bytes.data() + static_cast<size_t>(h * n_blocks + t / s.block_size) * 2 * rows +
+          std::byte* row = bytes.data() +
+                           static_cast<size_t>(h * n_blocks + t / s.block_size) * 2 * rows +
                            side * rows + static_cast<size_t>(t % s.block_size) * s.d * element;
           for (int j = 0; j < s.d; j++) {
             float x = normal(random) * (side == 0 ? s.k_scale : 1.0f);
@@ -84,18 +90,21 @@ struct Case {
     blocks = DeviceArray<std::byte>(bytes);
   }
 
-  // Rows [begin, end), computed as one chunk. Rows are whole: what lies beyond the heads must still be poison.
+  // Rows [begin, end), computed as one chunk. Rows are whole: what lies beyond the heads must still
+  // be poison.
   std::vector<std::byte> run(int64_t begin, int64_t end) const {
     const size_t row_bytes = static_cast<size_t>(shape.ldo()) * shape.out_bytes(),
                  rows = static_cast<size_t>(end - begin);
-    // A chunk's queries begin on a 16-byte boundary, as the contract has it, so they are copied to a place of their
-    // own.
+    // A chunk's queries begin on a 16-byte boundary, as the contract has it, so they are copied to
+    // a place of their own.
     DeviceArray<float> chunk(rows * shape.ldq());
-    chunk.upload(std::span<const float>(q).subspan(static_cast<size_t>(begin * shape.ldq()), chunk.size()));
+    chunk.upload(
+        std::span<const float>(q).subspan(static_cast<size_t>(begin * shape.ldq()), chunk.size()));
     DeviceArray<std::byte> out((rows + 1) * row_bytes);  // one more row: must stay untouched
     out.poison();
     FlashPrefill args;
-    args.q = chunk.get(), args.n = end - begin, args.ldq = shape.ldq(), args.pos0 = shape.pos0 + begin;
+    args.q = chunk.get(), args.n = end - begin, args.ldq = shape.ldq(),
+    args.pos0 = shape.pos0 + begin;
     args.window = shape.window, args.n_heads = shape.n_heads(), args.n_kv_heads = shape.n_kv_heads;
     args.blocks = blocks.get(), args.n_blocks = n_blocks, args.layout = layout;
     args.out = out.get(), args.ldo = shape.ldo(), args.out_type = shape.out_type;
@@ -112,7 +121,8 @@ struct Case {
   }
 
   double value(const std::vector<std::byte>& out, int64_t row, int64_t column) const {
-    const std::byte* p = out.data() + static_cast<size_t>(row * shape.ldo() + column) * shape.out_bytes();
+    const std::byte* p =
+        out.data() + static_cast<size_t>(row * shape.ldo() + column) * shape.out_bytes();
     uint32_t bits = 0;
     std::memcpy(&bits, p, shape.out_bytes());
     if (shape.out_type == WType::F16) return f16_to_f32(static_cast<uint16_t>(bits));
@@ -122,20 +132,23 @@ struct Case {
     return x;
   }
 
-  // Largest |out - exact| / |exact| of a (query, head), over at most max_rows queries, the first and the last among
-  // them.
+  // Largest |out - exact| / |exact| of a (query, head), over at most max_rows queries, the first
+  // and the last among them.
   double worst_error(const std::vector<std::byte>& out, int64_t max_rows) const {
     double worst = 0;
     std::vector<double> p(total), exact(shape.d);
     const int64_t step = std::max<int64_t>(1, (shape.n + max_rows - 1) / max_rows);
     for (int64_t i = shape.n - 1;; i = std::max<int64_t>(0, i - step)) {
       for (int head = 0; head < shape.n_heads(); head++) {
-        const int64_t visible = shape.pos0 + i + 1, begin = shape.window > 0 ? std::max<int64_t>(0, visible - shape.window) : 0;
-        const double* keys = kv.data() + static_cast<int64_t>(head / shape.group) * total * 2 * shape.d;
+        const int64_t visible = shape.pos0 + i + 1,
+                      begin = shape.window > 0 ? std::max<int64_t>(0, visible - shape.window) : 0;
+        const double* keys =
+            kv.data() + static_cast<int64_t>(head / shape.group) * total * 2 * shape.d;
         double top = -HUGE_VAL, sum = 0;
         for (int64_t t = begin; t < visible; t++) {
           double dot = 0;
-          for (int j = 0; j < shape.d; j++) dot += q[i * shape.ldq() + head * shape.d + j] * keys[t * 2 * shape.d + j];
+          for (int j = 0; j < shape.d; j++)
+            dot += q[i * shape.ldq() + head * shape.d + j] * keys[t * 2 * shape.d + j];
           p[t] = dot / std::sqrt(static_cast<double>(shape.d));
           top = std::max(top, p[t]);
         }
@@ -167,15 +180,16 @@ struct Case {
   DeviceArray<std::byte> blocks;
 };
 
-// f16: queries and probabilities are rounded to 11 bits, errors of a row average out; bf16 results have 8 bits.
+// f16: queries and probabilities are rounded to 11 bits, errors of a row average out; bf16 results
+// have 8 bits.
 double tolerance(const Shape& s) {
   const double arithmetic = s.type == KvType::F16 ? 2e-3 : 1e-5;
   return arithmetic + (s.out_type == WType::F32 ? 0 : s.out_type == WType::F16 ? 0x1p-11 : 0x1p-8);
 }
 
 void check_shape(const Shape& s, uint32_t seed, int64_t max_rows = 24) {
-  CAPTURE(s.n, s.pos0, s.d, s.block_size, s.n_kv_heads, s.group, static_cast<int>(s.type), static_cast<int>(s.out_type),
-          s.q_pad, s.out_pad, s.k_scale, s.spare_blocks, s.window);
+  CAPTURE(s.n, s.pos0, s.d, s.block_size, s.n_kv_heads, s.group, static_cast<int>(s.type),
+          static_cast<int>(s.out_type), s.q_pad, s.out_pad, s.k_scale, s.spare_blocks, s.window);
   const Case c(s, seed);
   CHECK(c.worst_error(c.run(0, s.n), max_rows) <= tolerance(s));
 }
@@ -190,7 +204,8 @@ TEST_CASE("prefill attention: every head dimension, block size and type", "[cuda
   for (const KvType type : {KvType::F16, KvType::F32}) {
     for (const int d : kHeadDims) {
       for (const int block_size : kBlockSizes) {
-        for (const auto& [n, pos0] : {std::pair<int, int>{1, 0}, {3, 61}, {64, 0}, {77, 129}, {130, 127}, {128, 64}}) {
+        for (const auto& [n, pos0] :
+             {std::pair<int, int>{1, 0}, {3, 61}, {64, 0}, {77, 129}, {130, 127}, {128, 64}}) {
           Shape s;
           s.n = n, s.pos0 = pos0, s.d = d, s.block_size = block_size, s.type = type;
           s.n_kv_heads = 2, s.group = 2, s.out_type = static_cast<WType>(seed % 3);
@@ -222,8 +237,9 @@ TEST_CASE("prefill attention: far into a document, and sharp scores", "[cuda][pr
     Shape s;
     s.type = type, s.n = 200, s.pos0 = 40001, s.group = 2;
     check_shape(s, 5, 4);
-    // Scores of about +-30: one key has most of the weight, and the running maximum moves by large steps. Rounding a
-    // query to 11 bits moves a score by up to about 30 * 2^-12, so errors of f16 grow with the scores.
+    // Scores of about +-30: one key has most of the weight, and the running maximum moves by large
+    // steps. Rounding a query to 11 bits moves a score by up to about 30 * 2^-12, so errors of f16
+    // grow with the scores.
     s.pos0 = 300, s.k_scale = 10;
     CAPTURE(static_cast<int>(type));
     const Case c(s, 6);
@@ -236,13 +252,16 @@ TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda]
   for (const KvType type : {KvType::F16, KvType::F32}) {
     for (const int d : kHeadDims) {
       Shape s;
-      s.type = type, s.d = d, s.n = 389, s.pos0 = 150, s.group = 3, s.block_size = kBlockSizes[d / 16 % 3];
+      s.type = type, s.d = d, s.n = 389, s.pos0 = 150, s.group = 3,
+      s.block_size = kBlockSizes[d / 16 % 3];
       CAPTURE(static_cast<int>(type), d);
       const Case c(s, static_cast<uint32_t>(d));
       const std::vector<std::byte> whole = c.run(0, s.n);
       CHECK(c.run(0, s.n) == whole);
-      for (const std::vector<int64_t>& cuts :
-           {std::vector<int64_t>{0, 1, 389}, {0, 31, 32, 33, 200, 389}, {0, 128, 256, 384, 389}, {0, 300, 388, 389}}) {
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 1, 389},
+                                               {0, 31, 32, 33, 200, 389},
+                                               {0, 128, 256, 384, 389},
+                                               {0, 300, 388, 389}}) {
         std::vector<std::byte> pieces;
         for (size_t i = 0; i + 1 < cuts.size(); i++) {
           const std::vector<std::byte> piece = c.run(cuts[i], cuts[i + 1]);
@@ -254,7 +273,8 @@ TEST_CASE("prefill attention: a row's bits do not depend on the chunks", "[cuda]
   }
 }
 
-// Tiles before the window are skipped, the first one that is read is masked; bits do not depend on what a chunk skips.
+// Tiles before the window are skipped, the first one that is read is masked; bits do not depend on
+// what a chunk skips.
 TEST_CASE("prefill attention: a sliding window", "[cuda][prefill][window]") {
   if (skip()) return;
   uint32_t seed = 9000;
@@ -285,9 +305,11 @@ TEST_CASE("prefill attention: a sliding window", "[cuda][prefill][window]") {
   for (const KvType type : {KvType::F16, KvType::F32}) {
     s.type = type;
     Case c(s, 77);
-    const int64_t unread = (s.pos0 - s.window + 1) / 64 * 64 / s.block_size;  // the largest tile has 64 keys
+    const int64_t unread =
+        (s.pos0 - s.window + 1) / 64 * 64 / s.block_size;  // the largest tile has 64 keys
     for (int h = 0; h < s.n_kv_heads; h++)
-      check_cuda(cudaMemset(c.blocks.get() + h * c.n_blocks * c.layout.block_bytes, 0xff, unread * c.layout.block_bytes));
+      check_cuda(cudaMemset(c.blocks.get() + h * c.n_blocks * c.layout.block_bytes, 0xff,
+                            unread * c.layout.block_bytes));
     CHECK(c.worst_error(c.run(0, s.n), 20) <= tolerance(s));
   }
 }

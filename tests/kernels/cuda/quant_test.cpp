@@ -1,5 +1,5 @@
-// Weights of 4 to 6 bits on the device: their parts, their values to the bit, mixes of types in one product, and how
-// they get there from a file or are made up.
+// Weights of 4 to 6 bits on the device: their parts, their values to the bit, mixes of types in one
+// product, and how they get there from a file or are made up.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -23,7 +23,8 @@ float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) 
     return cpu::f16_to_f32(static_cast<uint16_t>(v[2 * i] | v[2 * i + 1] << 8));
   };
   const int64_t group = col / 32, j = col % 32;
-  if (type == WType::Q8_0) return f16(scales, group) * static_cast<float>(static_cast<int8_t>(data[col]));
+  if (type == WType::Q8_0)
+    return f16(scales, group) * static_cast<float>(static_cast<int8_t>(data[col]));
   int q = j < 16 ? data[group * 16 + j] & 15 : data[group * 16 + j - 16] >> 4;
   if (type == WType::Q6_K) q |= (high[group * 8 + j / 16 * 4 + j % 4] >> j % 16 / 4 * 2 & 3) << 4;
   else if (!high.empty()) q |= (high[group * 4 + j % 4] >> j / 4 & 1) << 4;
@@ -34,13 +35,16 @@ float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) 
     case WType::Q4_1:
     case WType::Q5_1: return f16(scales, 2 * group) * v + f16(scales, 2 * group + 1);
     case WType::Q6_K:
-      return f16(blocks, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])) * (v - 32);
+      return f16(blocks, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])) *
+             (v - 32);
     default: break;
   }
   const int64_t at = col / 256 * 16, g = group % 8;
   const int rest = scales[at + 12 + g % 4] >> (g < 4 ? 0 : 4) & 15;
-  const int scale = (scales[at + 4 + g] & 15) + 16 * (rest & 3), min = (scales[at + 4 + g] >> 4) + 16 * (rest >> 2);
-  return f16(scales, at / 2) * static_cast<float>(scale) * v - f16(scales, at / 2 + 1) * static_cast<float>(min);
+  const int scale = (scales[at + 4 + g] & 15) + 16 * (rest & 3),
+            min = (scales[at + 4 + g] >> 4) + 16 * (rest >> 2);
+  return f16(scales, at / 2) * static_cast<float>(scale) * v -
+         f16(scales, at / 2 + 1) * static_cast<float>(min);
 }
 
 bool same_float_bits(float a, float b) { return std::memcmp(&a, &b, 4) == 0; }
@@ -50,7 +54,8 @@ std::vector<uint8_t> read_file(const std::string& path) {
   FILE* f = std::fopen(path.c_str(), "rb");
   REQUIRE(f);
   uint8_t part[4096];
-  for (size_t n; (n = std::fread(part, 1, sizeof part, f)) > 0;) bytes.insert(bytes.end(), part, part + n);
+  for (size_t n; (n = std::fread(part, 1, sizeof part, f)) > 0;)
+    bytes.insert(bytes.end(), part, part + n);
   std::fclose(f);
   return bytes;
 }
@@ -61,7 +66,8 @@ struct Golden {
   std::vector<uint8_t> blocks;
   std::vector<float> values;
 };
-// tests/golden/quant_blocks.bin: tools/fixtures/README.md. Types that riffle does not have are left out.
+// tests/golden/quant_blocks.bin: tools/fixtures/README.md. Types that riffle does not have are left
+// out.
 std::vector<Golden> golden_blocks() {
   const auto bytes = read_file("tests/golden/quant_blocks.bin");
   size_t at = 8;
@@ -70,8 +76,9 @@ std::vector<Golden> golden_blocks() {
     REQUIRE(at + n <= bytes.size());
     std::memcpy(to, &bytes[at], n), at += n;
   };
-  const std::pair<uint32_t, WType> ids[] = {{8, WType::Q8_0}, {2, WType::Q4_0},  {3, WType::Q4_1},  {6, WType::Q5_0},
-                                            {7, WType::Q5_1}, {12, WType::Q4_K}, {13, WType::Q5_K}, {14, WType::Q6_K}};
+  const std::pair<uint32_t, WType> ids[] = {{8, WType::Q8_0},  {2, WType::Q4_0}, {3, WType::Q4_1},
+                                            {6, WType::Q5_0},  {7, WType::Q5_1}, {12, WType::Q4_K},
+                                            {13, WType::Q5_K}, {14, WType::Q6_K}};
   uint32_t n_types = 0;
   take(&n_types, 4);
   std::vector<Golden> all;
@@ -104,7 +111,8 @@ TEST_CASE("split rows have the values of a file's blocks, and their padding is z
     const riffle::DTypeInfo& info = dtype_info(type);
     for (int64_t n : {1, 2, 5, 8, 43}) {
       const int64_t cols = n * info.block_values;
-      const auto bytes = random_blocks(g, type, n + 1);  // one more, so that the row begins anywhere
+      const auto bytes =
+          random_blocks(g, type, n + 1);  // one more, so that the row begins anywhere
       const uint8_t* row = bytes.data() + info.block_bytes;
       std::vector<float> want(cols);
       cpu::dequant_blocks(type, row, cols, want.data());
@@ -113,7 +121,10 @@ TEST_CASE("split rows have the values of a file's blocks, and their padding is z
       std::byte* to[4];
       int64_t total = 0;
       for (int p = 0; p < 4; p++) {
-        const int64_t size = p == 0 ? sizes.data : p == 1 ? sizes.scales : p == 2 ? sizes.high : sizes.blocks;
+        const int64_t size = p == 0   ? sizes.data
+                             : p == 1 ? sizes.scales
+                             : p == 2 ? sizes.high
+                                      : sizes.blocks;
         total += size;
         if (type != WType::Q8_0) CHECK(size % 16 == 0);
         parts[p].assign(size + 1, 0xa5);
@@ -129,7 +140,8 @@ TEST_CASE("split rows have the values of a file's blocks, and their padding is z
       CHECK(total >= n * info.block_bytes);
       CHECK(total < n * info.block_bytes + 48);
       int wrong = 0;
-      for (int64_t c = 0; c < cols; c++) wrong += !same_float_bits(value_of(type, c, parts), want[c]);
+      for (int64_t c = 0; c < cols; c++)
+        wrong += !same_float_bits(value_of(type, c, parts), want[c]);
       CHECK(wrong == 0);
       // Padding: what lies beyond the last value's scale.
       bool zero = true;
@@ -181,28 +193,34 @@ TEST_CASE("a gemv of the golden blocks' extreme scales is that of their values",
   }
 }
 
-TEST_CASE("gemv of rows that end inside a step, of any number of rows, alone and in pairs", "[cuda]") {
+TEST_CASE("gemv of rows that end inside a step, of any number of rows, alone and in pairs",
+          "[cuda]") {
   if (skip()) return;
   Rng g(14);
   for (WType type : kQuantised) {
     const int64_t values = dtype_info(type).block_values;
-    for (int64_t cols :
-         {values, 3 * values, int64_t{768}, int64_t{1024}, int64_t{1280}, int64_t{2816}, int64_t{11008}}) {
+    for (int64_t cols : {values, 3 * values, int64_t{768}, int64_t{1024}, int64_t{1280},
+                         int64_t{2816}, int64_t{11008}}) {
       for (int64_t rows : {1, 2, 3, 4, 6, 7, 130}) {
         std::vector<Weights> one, pair;
         one.emplace_back(g, type, rows, cols);
         pair.emplace_back(g, type, rows, cols), pair.emplace_back(g, type, rows, cols);
-        const auto x = random_floats(g, cols * 16), norm = random_floats(g, cols), before = random_floats(g, rows + 3);
+        const auto x = random_floats(g, cols * 16), norm = random_floats(g, cols),
+                   before = random_floats(g, rows + 3);
         std::vector<float> all, all_pairs;
         // From one row on by either way, and 16 by both.
-        const std::pair<int, Cores> cases[] = {{16, Cores::Ordinary}, {16, Cores::Tensor}, {1, Cores::Ordinary},
-                                               {1, Cores::Tensor},    {2, Cores::Tensor},  {3, Cores::Best},
-                                               {4, Cores::Ordinary},  {5, Cores::Best},    {9, Cores::Best}};
+        const std::pair<int, Cores> cases[] = {
+            {16, Cores::Ordinary}, {16, Cores::Tensor}, {1, Cores::Ordinary},
+            {1, Cores::Tensor},    {2, Cores::Tensor},  {3, Cores::Best},
+            {4, Cores::Ordinary},  {5, Cores::Best},    {9, Cores::Best}};
         for (const auto& [n, cores] : cases) {
-          const auto y = check_gemv(one, {n, rows % 2 == 0, Then::Add, n % 2 == 1, 0, cores}, x, norm, before)[0];
-          const auto z = check_gemv(pair, {n, rows % 2 == 1, Then::SwiGlu, n == 5, 0, cores}, x, norm, before)[0];
+          const auto y = check_gemv(one, {n, rows % 2 == 0, Then::Add, n % 2 == 1, 0, cores}, x,
+                                    norm, before)[0];
+          const auto z = check_gemv(pair, {n, rows % 2 == 1, Then::SwiGlu, n == 5, 0, cores}, x,
+                                    norm, before)[0];
           if (all.empty()) all = y, all_pairs = z;
-          INFO(name_of(type) << " " << rows << "x" << cols << " n " << n << " cores " << static_cast<int>(cores));
+          INFO(name_of(type) << " " << rows << "x" << cols << " n " << n << " cores "
+                             << static_cast<int>(cores));
           CHECK(std::memcmp(y.data(), all.data(), y.size() * 4) == 0);
           CHECK(std::memcmp(z.data(), all_pairs.data(), z.size() * 4) == 0);
         }
@@ -211,7 +229,10 @@ TEST_CASE("gemv of rows that end inside a step, of any number of rows, alone and
   }
 }
 
-TEST_CASE("gemv of quantised weights with x that is not finite: not a number, and other rows do not see it", "[cuda]") {
+TEST_CASE(
+    "gemv of quantised weights with x that is not finite: not a number, and other rows do not see "
+    "it",
+    "[cuda]") {
   if (skip()) return;
   Rng g(15);
   const int64_t rows = 40, cols = 2048;
@@ -223,7 +244,8 @@ TEST_CASE("gemv of quantised weights with x that is not finite: not a number, an
       x[cols + 777] = bad;
       const DeviceArray<float> dirty(x);
       Gemv a;
-      a.x = clean.get(), a.ldx = cols, a.n = 3, a.w[0] = w.matrix(), a.y[0] = y.get(), a.ldy[0] = rows;
+      a.x = clean.get(), a.ldx = cols, a.n = 3, a.w[0] = w.matrix(), a.y[0] = y.get(),
+      a.ldy[0] = rows;
       check_cuda(gemv(a, nullptr));
       const auto good = y.download();
       a.x = dirty.get(), a.y[0] = z.get();
@@ -243,15 +265,18 @@ TEST_CASE("gemv of quantised weights with x that is not finite: not a number, an
   }
 }
 
-TEST_CASE("weights uploaded from memory and weights made on the device are those of the definition", "[cuda]") {
+TEST_CASE("weights uploaded from memory and weights made on the device are those of the definition",
+          "[cuda]") {
   if (skip()) return;
   riffle::ThreadPool threads(3);
   for (WType type : kQuantised) {
-    const auto made = riffle::synthetic_model("tiny", type), file = riffle::synthetic_model("tiny", type);
+    const auto made = riffle::synthetic_model("tiny", type),
+               file = riffle::synthetic_model("tiny", type);
     riffle::materialize(*file);
     DeviceHeap heap(0);
     const Stream stream;
-    const DeviceWeights uploaded(*file, heap, stream, &threads), filled(*made, heap, stream, &threads);
+    const DeviceWeights uploaded(*file, heap, stream, &threads),
+        filled(*made, heap, stream, &threads);
     INFO(name_of(type));
     CHECK(heap.used() == 2 * device_bytes(*file));
     const auto compare = [&](const riffle::Tensor& with_data, const riffle::Tensor& without) {
@@ -260,7 +285,8 @@ TEST_CASE("weights uploaded from memory and weights made on the device are those
       cpu::dequant_blocks(type, static_cast<const uint8_t*>(with_data.data), count, want.data());
       DeviceArray<float> a(count), b(count);
       a.poison(), b.poison();
-      check_cuda(dequantize(uploaded.matrix(with_data), 0, with_data.rows, a.get(), WType::F32, nullptr));
+      check_cuda(
+          dequantize(uploaded.matrix(with_data), 0, with_data.rows, a.get(), WType::F32, nullptr));
       check_cuda(dequantize(filled.matrix(without), 0, without.rows, b.get(), WType::F32, nullptr));
       CHECK(same_bits(a.download(), want));
       CHECK(same_bits(b.download(), want));

@@ -13,10 +13,10 @@
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
-using riffle::test::same_bits;
 using riffle::test::check_cuda;
-using riffle::test::skip;
 using riffle::test::DeviceArray;
+using riffle::test::same_bits;
+using riffle::test::skip;
 
 namespace {
 
@@ -45,13 +45,15 @@ KvLayout layout_of(KvType type, int block_size, int d) {
 cpu::KvType twin(KvType type) { return type == KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32; }
 
 // Writes what the kernel should into blocks here: rotated key and value of one (row, head).
-void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table, int32_t position,
-                 bool interleaved, const KvLayout& layout, uint8_t* block) {
+void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table,
+                 int32_t position, bool interleaved, const KvLayout& layout, uint8_t* block) {
   std::vector<float> head(key, key + layout.head_dim);
-  k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position, interleaved);
+  k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position,
+                 interleaved);
   const int64_t row = layout.value_offset / layout.block_size * (position % layout.block_size);
   k->attention.kv_store(head.data(), layout.head_dim, twin(layout.type), block + row);
-  k->attention.kv_store(value, layout.head_dim, twin(layout.type), block + layout.value_offset + row);
+  k->attention.kv_store(value, layout.head_dim, twin(layout.type),
+                        block + layout.value_offset + row);
 }
 
 }  // namespace
@@ -66,16 +68,18 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
         const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
         const KvLayout layout = layout_of(type, block_size, d);
-        const auto table = cos_sin_table(100, d), q = random_floats(g, n * ldq), key = random_floats(g, n * ldk, 4),
-                   value = random_floats(g, n * ldk);
+        const auto table = cos_sin_table(100, d), q = random_floats(g, n * ldq),
+                   key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk);
         const DeviceArray<float> table_d(table), key_d(key), value_d(value);
-        INFO("head_dim " << d << " interleaved " << interleaved << " type " << static_cast<int>(type));
+        INFO("head_dim " << d << " interleaved " << interleaved << " type "
+                         << static_cast<int>(type));
 
         DeviceArray<float> q_d(q);
         auto want = q;
         std::vector<int32_t> positions;
         for (int i = 0; i < n; i++) positions.push_back(static_cast<int32_t>(pos0 + i));
-        k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(), interleaved);
+        k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(),
+                       interleaved);
         check_cuda(rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, interleaved, nullptr));
         CHECK(same_bits(q_d.download(), want));
 
@@ -86,10 +90,12 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         std::vector<uint8_t> blocks(blocks_d.size(), 0xa5);
         for (int i = 0; i < n; i++)
           for (int h = 0; h < n_kv; h++)
-            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), positions[i], interleaved,
-                        layout, &blocks[(h * n_blocks + positions[i] / block_size) * layout.block_bytes]);
-        check_cuda(rope_append_prefill(key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(), pos0, interleaved,
-                                       reinterpret_cast<std::byte*>(blocks_d.get()), n_blocks, layout, nullptr));
+            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(),
+                        positions[i], interleaved, layout,
+                        &blocks[(h * n_blocks + positions[i] / block_size) * layout.block_bytes]);
+        check_cuda(rope_append_prefill(
+            key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(), pos0, interleaved,
+            reinterpret_cast<std::byte*>(blocks_d.get()), n_blocks, layout, nullptr));
         CHECK(same_bits(blocks_d.download(), blocks));
 
         // A step of n sequences at different positions.
@@ -105,7 +111,8 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
           sequences[i].tail = reinterpret_cast<std::byte*>(tails_d.get() + i * tail_bytes);
           k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, interleaved);
           for (int h = 0; h < n_kv; h++)
-            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position, interleaved, layout,
+            append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position,
+                        interleaved, layout,
                         &tails[i * tail_bytes + (layer * n_kv + h) * layout.block_bytes]);
         }
         const DeviceArray<StepSequence> sequences_d(sequences);
@@ -132,7 +139,8 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
         for (DigestKind kind : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean}) {
           for (bool with_mean : {false, true}) {
             const KvLayout layout = layout_of(type, block_size, d);
-            // Heads of 7 blocks each, the last block of a head not yet full; digests have room for 12.
+            // Heads of 7 blocks each, the last block of a head not yet full; digests have room
+            // for 12.
             const int n_heads = 2, n_blocks = 7, first = 1, last = 6, max_blocks = 12;
             const int64_t stride = d * (with_mean ? 3 : 2), n_held = n_heads * max_blocks;
             std::vector<uint8_t> blocks(n_heads * n_blocks * layout.block_bytes, 0xff);
@@ -140,29 +148,34 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
             std::vector<float> factors(n_held, -1);
             for (int h = 0; h < n_heads; h++)
               for (int b = 0; b < n_blocks; b++) {
-                // Ordinary, tiny (f16 subnormals), huge (radii overflow), constant, outliers; an infinity; a NaN.
+                // Ordinary, tiny (f16 subnormals), huge (radii overflow), constant, outliers; an
+                // infinity; a NaN.
                 const int sort = h == 0 ? b : 6 - b;
-                auto keys = random_floats(g, block_size * d, sort == 1 ? 1e-6f : sort == 2 ? 65000.0f : 3.0f);
+                auto keys = random_floats(g, block_size * d,
+                                          sort == 1   ? 1e-6f
+                                          : sort == 2 ? 65000.0f
+                                                      : 3.0f);
                 if (sort == 3) keys.assign(keys.size(), 0.37f);
                 if (sort == 4)
                   for (float& x : keys) x = gaussian(g) * (g() % 16 == 0 ? 100.0f : 1.0f);
                 if (h == 0 && sort == 5) keys[0] = INFINITY;
                 if (h == 1 && sort == 5) keys[keys.size() / 2] = NAN;
                 uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
-                k->attention.kv_store(keys.data(), static_cast<int64_t>(keys.size()), twin(type), block);
+                k->attention.kv_store(keys.data(), static_cast<int64_t>(keys.size()), twin(type),
+                                      block);
                 if (b < first || b >= last) continue;
                 const int64_t at = h * max_blocks + b;
-                factors[at] =
-                    k->attention.digest_build(block, twin(type), block_size, d, static_cast<cpu::DigestKind>(kind),
-                                              with_mean, &want[at * stride]);
+                factors[at] = k->attention.digest_build(block, twin(type), block_size, d,
+                                                        static_cast<cpu::DigestKind>(kind),
+                                                        with_mean, &want[at * stride]);
               }
             const DeviceArray<uint8_t> blocks_d(blocks);
             DeviceArray<uint16_t> digests(want.size());
             DeviceArray<float> factors_d(std::vector<float>(n_held, -1));
             digests.poison();
-            check_cuda(build_digests(reinterpret_cast<const std::byte*>(blocks_d.get()), n_blocks, first, last, n_heads,
-                                     layout, kind, with_mean, digests.get(), stride, factors_d.get(), max_blocks,
-                                     nullptr));
+            check_cuda(build_digests(reinterpret_cast<const std::byte*>(blocks_d.get()), n_blocks,
+                                     first, last, n_heads, layout, kind, with_mean, digests.get(),
+                                     stride, factors_d.get(), max_blocks, nullptr));
             const auto got = digests.download();
             const auto got_factors = factors_d.download();
             INFO("d " << d << " B " << block_size << " type " << static_cast<int>(type) << " kind "
@@ -188,9 +201,10 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
 
 namespace {
 
-// Draws `rows` tokens with the device's and the CPU's sampler from the same random numbers; how many differ.
-int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab, int rows, float temperature, int top_k,
-                float top_p, float min_p) {
+// Draws `rows` tokens with the device's and the CPU's sampler from the same random numbers; how
+// many differ.
+int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab, int rows,
+                float temperature, int top_k, float top_p, float min_p) {
   std::vector<SampleParams> params;
   std::vector<int> want;
   for (int i = 0; i < rows; i++) {
@@ -204,7 +218,9 @@ int differences(Rng& g, const std::vector<float>& logits, int64_t ld, int vocab,
   DeviceArray<int32_t> out(rows);
   DeviceArray<uint8_t> scratch(sample_scratch_bytes(rows, vocab));
   out.poison(), scratch.poison();
-  check_cuda(sample(logits_d.get(), rows, ld, vocab, params_d.get(), out.get(), scratch.get(), nullptr), "sample");
+  check_cuda(
+      sample(logits_d.get(), rows, ld, vocab, params_d.get(), out.get(), scratch.get(), nullptr),
+      "sample");
   const auto got = out.download();
   int differ = 0;
   for (int i = 0; i < rows; i++) differ += got[i] != want[i];
@@ -233,7 +249,8 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
   for (int vocab : {1, 2, 31, 1000, 4097, 32000, 128256, 262144}) {
     const int rows = vocab < 5000 ? 40 : 6;
     const int64_t ld = vocab == 128256 ? vocab : vocab + 3;
-    for (int kind = 0; kind < 4; kind++) {        // gaussian; coarse, so with many ties; all equal; with infinities
+    for (int kind = 0; kind < 4;
+         kind++) {  // gaussian; coarse, so with many ties; all equal; with infinities
       std::vector<float> logits(rows * ld, NAN);  // beyond the vocabulary: not to be read
       for (int i = 0; i < rows; i++)
         for (int v = 0; v < vocab; v++) {
@@ -245,9 +262,10 @@ TEST_CASE("the device's sampler draws what the CPU's draws", "[cuda]") {
           logits[i * ld + v] = x;
         }
       for (const Setting& s : settings) {
-        const int d = differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p, s.min_p);
-        INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature << " top_k " << s.top_k
-                      << " top_p " << s.top_p << " min_p " << s.min_p);
+        const int d =
+            differences(g, logits, ld, vocab, rows, s.temperature, s.top_k, s.top_p, s.min_p);
+        INFO("vocab " << vocab << " logits " << kind << " temperature " << s.temperature
+                      << " top_k " << s.top_k << " top_p " << s.top_p << " min_p " << s.min_p);
         CHECK(d <= (s.temperature == 0 || s.top_k == 1 ? 0 : 1));
         draws += rows, differ += d;
       }
@@ -267,11 +285,14 @@ TEST_CASE("the device's sampler reports rows without an answer", "[cuda]") {
     for (int v = 0; v < vocab; v++) logits[2 * vocab + v] = -INFINITY;
     logits[3 * vocab + 4321] = 9e9f;
     const DeviceArray<float> logits_d(logits);
-    const DeviceArray<SampleParams> params(std::vector<SampleParams>(4, {temperature, 0.9f, 0, 40, 0.5}));
+    const DeviceArray<SampleParams> params(
+        std::vector<SampleParams>(4, {temperature, 0.9f, 0, 40, 0.5}));
     DeviceArray<int32_t> out(4);
     DeviceArray<uint8_t> scratch(sample_scratch_bytes(4, vocab));
     out.poison(0x55);
-    check_cuda(sample(logits_d.get(), 4, vocab, vocab, params.get(), out.get(), scratch.get(), nullptr), "sample");
+    check_cuda(
+        sample(logits_d.get(), 4, vocab, vocab, params.get(), out.get(), scratch.get(), nullptr),
+        "sample");
     CHECK(out.download() == std::vector<int32_t>{-1, -1, -1, 4321});
   }
 }

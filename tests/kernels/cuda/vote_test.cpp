@@ -1,15 +1,15 @@
-// TokenSelect's vote on the device against the CPU's: exactly the same tokens where sums are exact, else up to near
-// ties; what the cache does from step to step; and through the engine.
+// TokenSelect's vote on the device against the CPU's: exactly the same tokens where sums are exact,
+// else up to near ties; what the cache does from step to step; and through the engine.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
 
-#include "tests/engine/steps.h"
 #include "backend/cuda/cuda_backend.h"
 #include "kernels/cuda/attend/decode_parts.h"
 #include "select/selector.h"
 #include "select/tokenselect.h"
+#include "tests/engine/steps.h"
 #include "tests/kernels/cuda/decode_scene.h"
 
 using namespace riffle;
@@ -41,7 +41,8 @@ struct VotingDevice : SceneDevice {
   VotingDevice(const Scene& scene, int64_t slots) : SceneDevice(scene, slots) {
     std::vector<cuda::StepSequence> table = sequences.download();
     for (size_t i = 0; i < table.size(); ++i) {
-      const int64_t bytes = cuda::vote_bytes(int64_t(scene.n_heads()) * scene.shape.d, table[i].max_blocks);
+      const int64_t bytes =
+          cuda::vote_bytes(int64_t(scene.n_heads()) * scene.shape.d, table[i].max_blocks);
       votes.emplace_back(std::vector<std::byte>(bytes * scene.shape.n_layers, std::byte{0}));
       table[i].votes = votes.back().get();
     }
@@ -59,10 +60,12 @@ struct Got {
   std::vector<cuda::RowResult> results;
   std::vector<int32_t> order;
   std::vector<uint64_t> masks;
-  explicit Got(const SceneDevice& d) : out(d.out.download()), results(d.results.download()), order(d.order.download()) {
+  explicit Got(const SceneDevice& d)
+      : out(d.out.download()), results(d.results.download()), order(d.order.download()) {
     const cuda::DecodeScratch parts = cuda::decode_scratch(d.step, false);
     masks.resize(d.rows() * d.scene.max_blocks);
-    check_cuda(cudaMemcpy(masks.data(), parts.masks, masks.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost));
+    check_cuda(cudaMemcpy(masks.data(), parts.masks, masks.size() * sizeof(uint64_t),
+                          cudaMemcpyDeviceToHost));
   }
   // Ascending.
   std::vector<int32_t> tokens(const Scene& scene, int row) const {
@@ -97,7 +100,8 @@ struct Rows {
     shape.n_kv_heads = scene.shape.n_kv_heads;
     shape.g = scene.shape.g;
     shape.n_ctx = s.n_tokens;
-    shape.layout = {scene.shape.block_size, scene.shape.d, static_cast<cpu::KvType>(scene.shape.type)};
+    shape.layout = {scene.shape.block_size, scene.shape.d,
+                    static_cast<cpu::KvType>(scene.shape.type)};
     shape.kernels = cpu::kernels(cpu::best_isa());
     state = selector.make_state(shape);
     q.resize(shape.n_kv_heads);
@@ -129,7 +133,8 @@ std::vector<int32_t> plan_tokens(const Row& row, const RowPlan& plan) {
   return out;
 }
 
-// Rows that differ from the CPU's; near: tokens may be exchanged for others with all but as many votes.
+// Rows that differ from the CPU's; near: tokens may be exchanged for others with all but as many
+// votes.
 void check_tokens(const Scene& scene, const Got& got, const riffle_selection& s, bool near) {
   const auto selector = make_selector(s);
   ThreadPool threads(1);
@@ -150,10 +155,13 @@ void check_tokens(const Scene& scene, const Got& got, const riffle_selection& s,
       const int64_t n = twin.rows[0].n_tokens - s.init_tokens - s.local_tokens;
       ballot.vote(twin.rows, s.init_tokens, n, s.vote, s.vote_scale, s.select_tokens, threads);
       std::vector<float> sorted(ballot.votes().begin(), ballot.votes().end());
-      std::nth_element(sorted.begin(), sorted.begin() + s.select_tokens - 1, sorted.end(), std::greater<>());
-      const float edge = sorted[s.select_tokens - 1], slack = s.vote == RIFFLE_VOTE_HARD ? 1 : 1e-4f * std::fabs(edge);
+      std::nth_element(sorted.begin(), sorted.begin() + s.select_tokens - 1, sorted.end(),
+                       std::greater<>());
+      const float edge = sorted[s.select_tokens - 1],
+                  slack = s.vote == RIFFLE_VOTE_HARD ? 1 : 1e-4f * std::fabs(edge);
       std::vector<int32_t> differ;
-      std::set_symmetric_difference(have.begin(), have.end(), want.begin(), want.end(), std::back_inserter(differ));
+      std::set_symmetric_difference(have.begin(), have.end(), want.begin(), want.end(),
+                                    std::back_inserter(differ));
       WARN("exchanged: " << differ.size() / 2 << " of " << want.size());
       CHECK(differ.size() <= 4);
       for (const int32_t t : differ) {
@@ -180,7 +188,8 @@ void check_values(const Scene& scene, const Got& got) {
         for (const int32_t t : tokens) {
           double score = 0;
           for (int j = 0; j < d; ++j)
-            score += double(q[j]) * scene.value(scene.block(s, head, t / B), int64_t(t % B) * d + j);
+            score +=
+                double(q[j]) * scene.value(scene.block(s, head, t / B), int64_t(t % B) * d + j);
           scores.push_back(score / std::sqrt(double(d)));
         }
         const double top = *std::max_element(scores.begin(), scores.end());
@@ -189,7 +198,8 @@ void check_values(const Scene& scene, const Got& got) {
           const double w = std::exp(scores[k] - top);
           all += w;
           for (int j = 0; j < d; ++j)
-            sum[j] += w * scene.value(scene.block(s, head, tokens[k] / B), (int64_t(B) + tokens[k] % B) * d + j);
+            sum[j] += w * scene.value(scene.block(s, head, tokens[k] / B),
+                                      (int64_t(B) + tokens[k] % B) * d + j);
         }
         for (int j = 0; j < d; ++j) {
           const double want = sum[j] / all, diff = want - double(got.out[q_head * d + j]);
@@ -211,7 +221,8 @@ void check_scene(const Scene& scene, const riffle_selection& s, bool near) {
   check_values(scene, first);
   check_tokens(scene, first, s, near);
   int64_t all = 0;
-  for (const SceneSequence& one : scene.sequences) all += int64_t(one.n_blocks) * scene.shape.n_kv_heads;
+  for (const SceneSequence& one : scene.sequences)
+    all += int64_t(one.n_blocks) * scene.shape.n_kv_heads;
   // A full pool: the second time keys are read from its slots.
   for (int64_t slots : {int64_t(9), all}) {
     VotingDevice device(scene, slots);
@@ -245,8 +256,10 @@ TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "
           if (seed % 3 == 0 && d <= 64) shape.type = cuda::KvType::F32;
           if (d == 256 && B == 64) continue;
           shape.tokens = {1, B, 70, 40 * B - 1, 900, 60 * B + 5};
-          INFO("vote " << vote << " d " << d << " B " << B << " g " << g << " type " << int(shape.type));
-          const riffle_selection s = tokenselect(100, seed % 4 == 0 ? 0 : 21, seed % 5 == 0 ? 1 : 37, vote);
+          INFO("vote " << vote << " d " << d << " B " << B << " g " << g << " type "
+                       << int(shape.type));
+          const riffle_selection s =
+              tokenselect(100, seed % 4 == 0 ? 0 : 21, seed % 5 == 0 ? 1 : 37, vote);
           check_scene(Scene(shape, ranked_of(s)), s, true);
         }
 }
@@ -259,10 +272,13 @@ TEST_CASE("vote on the device: ties fall as the CPU's", "[cuda][vote]") {
       for (int kind = 0; kind < 3; ++kind)
         for (int select : {1, 7, 300, 1000}) {
           SceneShape shape;
-          shape.d = d, shape.block_size = d == 16 ? 16 : 32, shape.g = 4, shape.seed = unsigned(d + kind);
+          shape.d = d, shape.block_size = d == 16 ? 16 : 32, shape.g = 4,
+          shape.seed = unsigned(d + kind);
           shape.tokens = {2000, 700, 1093};
           shape.query = [](int, int, float x) { return std::round(x); };
-          shape.key = [=](int t, int, float x) { return kind == 0 ? std::round(x) : kind == 1 ? 1.0f : float(t % 2); };
+          shape.key = [=](int t, int, float x) {
+            return kind == 0 ? std::round(x) : kind == 1 ? 1.0f : float(t % 2);
+          };
           INFO("vote " << vote << " d " << d << " kind " << kind << " select " << select);
           const riffle_selection s = tokenselect(select, 5, 33, vote);
           check_scene(Scene(shape, ranked_of(s)), s, vote == RIFFLE_VOTE_SOFT && kind == 0);
@@ -284,7 +300,8 @@ TEST_CASE("vote on the device: long rows, and a vote's scale", "[cuda][vote]") {
 
 TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cuda][vote]") {
   if (skip()) return;
-  for (const auto& [B, threshold] : {std::pair{16, 0.9f}, {32, 0.9f}, {64, 0.9f}, {16, -1.0f}, {64, -1.0f}}) {
+  for (const auto& [B, threshold] :
+       {std::pair{16, 0.9f}, {32, 0.9f}, {64, 0.9f}, {16, -1.0f}, {64, -1.0f}}) {
     SceneShape shape;
     shape.d = 64, shape.block_size = B, shape.g = 4;
     const int n = 30 * B + B - 1, first = 29 * B + 1;
@@ -299,18 +316,20 @@ TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cu
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
     int cached = 0, fresh = 0;
-    // The sequence grows within its last two blocks: the tail must be the block that the newest token is in.
+    // The sequence grows within its last two blocks: the tail must be the block that the newest
+    // token is in.
     for (int tokens = first; tokens <= n; ++tokens) {
       // Small changes, seldom a large one.
       const float change = tokens % 11 == 0 ? 2.0f : 0.05f;
       for (float& x : q) x += change * normal(random);
-      // A query whose cosine with any other is no number: no threshold lets it use, or be used for, an earlier
-      // selection.
+      // A query whose cosine with any other is no number: no threshold lets it use, or be used for,
+      // an earlier selection.
       const bool odd = threshold < 0 && tokens % 7 == 3;
       const float was = q[5];
       if (odd) q[5] = std::numeric_limits<float>::infinity();
       const int n_blocks = (tokens + B - 1) / B;
-      std::vector<std::byte> tails(size_t(shape.n_layers) * shape.n_kv_heads * scene.layout.block_bytes);
+      std::vector<std::byte> tails(size_t(shape.n_layers) * shape.n_kv_heads *
+                                   scene.layout.block_bytes);
       for (int h = 0; h < shape.n_kv_heads; ++h)
         std::memcpy(&tails[(size_t(shape.layer) * shape.n_kv_heads + h) * scene.layout.block_bytes],
                     scene.block(scene.sequences[0], h, n_blocks - 1), scene.layout.block_bytes);
@@ -332,7 +351,8 @@ TEST_CASE("vote on the device: an earlier selection is used as on the CPU", "[cu
         selector->begin(twin.rows[h], plan);
         INFO("B " << B << " tokens " << tokens << " head " << h);
         REQUIRE((got.results[h].cached != 0) == plan.cached);
-        if (odd) REQUIRE(!plan.cached);  // votes are no numbers either: what they select means nothing
+        if (odd)
+          REQUIRE(!plan.cached);  // votes are no numbers either: what they select means nothing
         else REQUIRE(got.tokens(scene, h) == plan_tokens(twin.rows[h], plan));
         (plan.cached ? cached : fresh) += 1;
       }
@@ -359,8 +379,8 @@ TEST_CASE("vote on the device: any batch, captured into a graph, the same bits",
     const Scene alone(one, ranked);
     VotingDevice device(alone, 11);
     device.run();
-    CHECK(same_floats(device.out.download(),
-                      std::vector<float>(got.out.begin() + i * each, got.out.begin() + (i + 1) * each)));
+    CHECK(same_floats(device.out.download(), std::vector<float>(got.out.begin() + i * each,
+                                                                got.out.begin() + (i + 1) * each)));
   }
   all.step.overlap = all.limits.compute >= 90;
   cudaStream_t stream;
@@ -369,7 +389,8 @@ TEST_CASE("vote on the device: any batch, captured into a graph, the same bits",
   cudaGraphExec_t exec;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   check_cuda(cuda::select_victims(all.step.pool, all.victims_scratch.get(), stream));
-  for (int layer = 0; layer < 4; ++layer) check_cuda(cuda::attend_decode(all.step, all.limits, stream), "captured");
+  for (int layer = 0; layer < 4; ++layer)
+    check_cuda(cuda::attend_decode(all.step, all.limits, stream), "captured");
   check_cuda(cudaStreamEndCapture(stream, &graph));
   check_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (int turn = 0; turn < 3; ++turn) {
@@ -407,7 +428,8 @@ TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]"
       Runtime gpu(o);
       o.device = RIFFLE_DEVICE_CPU;
       Runtime cpu(o);
-      const auto a = run(gpu, gpu.session(), prompt, steps), b = run(cpu, cpu.session(), prompt, steps);
+      const auto a = run(gpu, gpu.session(), prompt, steps),
+                 b = run(cpu, cpu.session(), prompt, steps);
       double worst = 0;
       for (size_t i = 0; i < a.size(); ++i)
         for (size_t j = 0; j < a[i].size(); ++j) {
@@ -415,15 +437,19 @@ TEST_CASE("cuda: tokenselect's answers and counts are the CPU's", "[cuda][vote]"
           if (!(diff <= worst)) worst = diff;
         }
       const riffle_stats x = gpu.stats(), y = cpu.stats();
-      WARN("vote " << vote << " threshold " << threshold << ": largest difference " << worst << ", tokens read "
-                   << x.kv_tokens_read << " and " << y.kv_tokens_read << ", cached " << x.cached_selections << " and "
-                   << y.cached_selections << " of " << y.selections << ", index bytes " << x.index_bytes_read << " and "
+      WARN("vote " << vote << " threshold " << threshold << ": largest difference " << worst
+                   << ", tokens read " << x.kv_tokens_read << " and " << y.kv_tokens_read
+                   << ", cached " << x.cached_selections << " and " << y.cached_selections << " of "
+                   << y.selections << ", index bytes " << x.index_bytes_read << " and "
                    << y.index_bytes_read);
       CHECK(worst <= 0.2);
       CHECK(x.selections == y.selections);
-      CHECK(std::fabs(double(x.cached_selections) - double(y.cached_selections)) <= 0.02 * double(y.selections));
-      CHECK(std::fabs(double(x.kv_tokens_read) - double(y.kv_tokens_read)) <= 0.01 * double(y.kv_tokens_read));
-      CHECK(std::fabs(double(x.index_bytes_read) - double(y.index_bytes_read)) <= 0.05 * double(y.index_bytes_read));
+      CHECK(std::fabs(double(x.cached_selections) - double(y.cached_selections)) <=
+            0.02 * double(y.selections));
+      CHECK(std::fabs(double(x.kv_tokens_read) - double(y.kv_tokens_read)) <=
+            0.01 * double(y.kv_tokens_read));
+      CHECK(std::fabs(double(x.index_bytes_read) - double(y.index_bytes_read)) <=
+            0.05 * double(y.index_bytes_read));
       if (threshold == 2) CHECK(x.kv_tokens_read == y.kv_tokens_read);
       if (threshold == 2) CHECK(x.index_bytes_read == y.index_bytes_read);
     }

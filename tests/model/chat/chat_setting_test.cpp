@@ -10,7 +10,8 @@ using namespace riffle::test;
 namespace {
 
 const char* const kChatML =
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% "
+    "endfor %}"
     "{{ '<|im_start|>assistant\\n' }}";
 
 struct Loaded {
@@ -77,7 +78,8 @@ struct Loaded {
 TEST_CASE("a model's chat template is its own or the one that is set by name", "[chat]") {
   TempDir dir;
   const std::string path = dir.path() + "/model.gguf";
-  TinyModel tiny = tiny_model(1);  // its template prints the first message alone, and never the others
+  TinyModel tiny =
+      tiny_model(1);  // its template prints the first message alone, and never the others
   write_file(path, tiny_gguf(tiny, DType::F32));
   {
     Loaded own(path, nullptr);
@@ -108,7 +110,8 @@ TEST_CASE("a model's chat template is its own or the one that is set by name", "
   Loaded none(path, nullptr);
   REQUIRE(none.status == RIFFLE_OK);
   none.chat(RIFFLE_UNSUPPORTED);
-  CHECK(std::string(riffle_model_error(none.model)).find("carries no chat template") != std::string::npos);
+  CHECK(std::string(riffle_model_error(none.model)).find("carries no chat template") !=
+        std::string::npos);
 }
 
 TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]") {

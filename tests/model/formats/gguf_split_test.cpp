@@ -1,4 +1,5 @@
-// GGUF files in parts: any part brings the whole model, and whatever does not fit is refused by the file's name.
+// GGUF files in parts: any part brings the whole model, and whatever does not fit is refused by the
+// file's name.
 #include "model/formats/gguf_split.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +21,8 @@ struct Split {
 };
 
 // Part i of n of the tiny model; the first has the metadata.
-std::string part_of(const TinyModel& tiny, uint32_t i, uint32_t n, Split said, size_t skip = 0, bool twice = false) {
+std::string part_of(const TinyModel& tiny, uint32_t i, uint32_t n, Split said, size_t skip = 0,
+                    bool twice = false) {
   GgufWriter w;
   if (i == 0) add_tiny_keys(w, tiny);
   if (said.keys) {
@@ -36,7 +38,8 @@ std::string part_of(const TinyModel& tiny, uint32_t i, uint32_t n, Split said, s
     if ((part != i && !(twice && at == 1)) || (skip && at == skip)) continue;
     const std::string name = gguf_name(hf);
     const bool rotated = name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight");
-    const TinyModel::Matrix m = rotated ? permuted(matrix, static_cast<uint64_t>(tiny.config.head_dim)) : matrix;
+    const TinyModel::Matrix m =
+        rotated ? permuted(matrix, static_cast<uint64_t>(tiny.config.head_dim)) : matrix;
     w.tensor(name, {m.shape.rbegin(), m.shape.rend()}, 0, encode(DType::F32, m.values));
   }
   return w.bytes();
@@ -49,7 +52,8 @@ std::string name_of(const TempDir& temp, int no, int count = 3) {
 }
 
 void write_parts(const TempDir& temp, const TinyModel& tiny) {
-  for (uint32_t i = 0; i < 3; ++i) write_file(name_of(temp, static_cast<int>(i) + 1), part_of(tiny, i, 3, {.no = i}));
+  for (uint32_t i = 0; i < 3; ++i)
+    write_file(name_of(temp, static_cast<int>(i) + 1), part_of(tiny, i, 3, {.no = i}));
 }
 
 }  // namespace
@@ -79,8 +83,9 @@ TEST_CASE("split GGUF: any part brings all of them", "[split]") {
 
 TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   const TinyModel tiny = tiny_model(1);
-  const auto refused = [&](const std::vector<std::string>& words, const std::function<void(const TempDir&)>& spoil,
-                           int first = 1, riffle_status status = RIFFLE_BAD_MODEL) {
+  const auto refused = [&](const std::vector<std::string>& words,
+                           const std::function<void(const TempDir&)>& spoil, int first = 1,
+                           riffle_status status = RIFFLE_BAD_MODEL) {
     const TempDir temp;
     write_parts(temp, tiny);
     spoil(temp);
@@ -93,11 +98,15 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
     const std::string name = "tiny-0000" + std::to_string(gone) + "-of-00003.gguf";
     refused(
         {name, "part " + std::to_string(gone) + " of 3"},
-        [&](const TempDir& temp) { std::filesystem::remove(name_of(temp, gone)); }, gone % 3 + 1, RIFFLE_IO);
+        [&](const TempDir& temp) { std::filesystem::remove(name_of(temp, gone)); }, gone % 3 + 1,
+        RIFFLE_IO);
   }
-  refused({"tiny-00002-of-00003.gguf", "split.no", "found 2", "expected 1"}, put(2, part_of(tiny, 1, 3, {.no = 2})));
-  refused({"tiny-00002-of-00003.gguf", "split.count", "found 4"}, put(2, part_of(tiny, 1, 3, {.no = 1, .count = 4})));
-  refused({"tiny-00002-of-00003.gguf", "split.count", "none"}, put(2, part_of(tiny, 1, 3, {.keys = false})));
+  refused({"tiny-00002-of-00003.gguf", "split.no", "found 2", "expected 1"},
+          put(2, part_of(tiny, 1, 3, {.no = 2})));
+  refused({"tiny-00002-of-00003.gguf", "split.count", "found 4"},
+          put(2, part_of(tiny, 1, 3, {.no = 1, .count = 4})));
+  refused({"tiny-00002-of-00003.gguf", "split.count", "none"},
+          put(2, part_of(tiny, 1, 3, {.keys = false})));
   refused({"tiny-00003-of-00003.gguf", "split.tensors.count", "found 5"},
           put(3, part_of(tiny, 2, 3, {.no = 2, .tensors = 5})));
   refused({"tiny-00001-of-00003.gguf", "split.tensors.count", "as many as the 3 parts hold"},
@@ -105,10 +114,12 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   refused({"tiny-00002-of-00003.gguf", "it here and in", "tiny-00001-of-00003.gguf"},
           put(2, part_of(tiny, 1, 3, {.no = 1}, 0, true)));
   refused({"tiny-00002-of-00003.gguf", "magic"}, put(2, "no model at all, by any means"));
-  refused({"tiny-00001-of-00003.gguf", "split.no", "found 7"}, put(1, part_of(tiny, 0, 3, {.no = 7})));
+  refused({"tiny-00001-of-00003.gguf", "split.no", "found 7"},
+          put(1, part_of(tiny, 0, 3, {.no = 7})));
   refused({"tiny-00001-of-00003.gguf", "file name", "-00001-of-00002.gguf"},
           put(1, part_of(tiny, 0, 3, {.no = 0, .count = 2})));
-  refused({"tiny-00001-of-00003.gguf", "split.count", "60000"}, put(1, part_of(tiny, 0, 3, {.no = 0, .count = 60000})));
+  refused({"tiny-00001-of-00003.gguf", "split.count", "60000"},
+          put(1, part_of(tiny, 0, 3, {.no = 0, .count = 60000})));
   // Cut short.
   std::string cut = part_of(tiny, 2, 3, {.no = 2});
   cut.resize(cut.size() - 100);
@@ -119,7 +130,8 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
   other.scalar<uint16_t>("split.no", 2, 1);
   other.scalar<uint16_t>("split.count", 2, 3);
   other.scalar<int32_t>("split.tensors.count", 5, static_cast<int32_t>(tiny.tensors.size()));
-  refused({"tiny-00002-of-00003.gguf", "general.name", "tiny-00001-of-00003.gguf"}, put(2, other.bytes()));
+  refused({"tiny-00002-of-00003.gguf", "general.name", "tiny-00001-of-00003.gguf"},
+          put(2, other.bytes()));
   TinyModel wide = tiny_model(1);
   for (auto& [name, m] : wide.tensors) {
     if (name.find("mlp.up") == name.npos) continue;
@@ -127,7 +139,8 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
     m.values.resize(m.values.size() * 2);
   }
   refused({"-of-00003.gguf", "ffn_up.weight shape"}, [&](const TempDir& temp) {
-    for (uint32_t i = 1; i < 3; ++i) write_file(name_of(temp, static_cast<int>(i) + 1), part_of(wide, i, 3, {.no = i}));
+    for (uint32_t i = 1; i < 3; ++i)
+      write_file(name_of(temp, static_cast<int>(i) + 1), part_of(wide, i, 3, {.no = i}));
   });
   // Renamed: the name says nothing of the others, and never leads out of the folder.
   const TempDir temp;
@@ -137,10 +150,12 @@ TEST_CASE("split GGUF: what does not fit is refused by name", "[split]") {
                [&] { load_model(temp / "renamed.gguf", {}); });
 }
 
-// Neither may it crash nor take a part for what it is not; the sanitizers and fuzz_gguf_split look closer.
+// Neither may it crash nor take a part for what it is not; the sanitizers and fuzz_gguf_split look
+// closer.
 TEST_CASE("split GGUF: damaged parts are errors or models", "[split]") {
   const TinyModel tiny = tiny_model(1, true, 1);
-  const std::string good[2] = {part_of(tiny, 0, 2, {.no = 0, .count = 2}), part_of(tiny, 1, 2, {.no = 1, .count = 2})};
+  const std::string good[2] = {part_of(tiny, 0, 2, {.no = 0, .count = 2}),
+                               part_of(tiny, 1, 2, {.no = 1, .count = 2})};
   std::mt19937 random(7);
   int models = 0, errors = 0;
   for (int i = 0; i < 3000; ++i) {

@@ -167,7 +167,8 @@ TEST_CASE("gguf: hostile headers name the field", "[gguf]") {
 
 TEST_CASE("gguf: hostile tensor lists name the tensor", "[gguf]") {
   const std::string data(64, '\0');
-  const auto one = [&](const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset, const std::string& content) {
+  const auto one = [&](const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset,
+                       const std::string& content) {
     GgufWriter w;
     w.tensor("pad", {16}, 0, data);  // so that there is data at all
     w.tensor_info("t", dims, type, offset);
@@ -231,14 +232,17 @@ TEST_CASE("gguf: wrong dimensions name the key", "[gguf]") {
   // Right in themselves, but the tensors are others.
   expect_bad(with_u32("llama.vocab_size", 5000), {"token_embd.weight shape", "[5000][64]"});
   expect_bad(with_u32("llama.block_count", 3), {"tensor blk.2.attn_norm.weight", "none"});
-  expect_bad(with_u32("llama.feed_forward_length", 128), {"blk.0.ffn_gate.weight shape", "[96][64]", "[128][64]"});
-  expect_bad(with_u32("llama.attention.head_count_kv", 1), {"blk.0.attn_k.weight shape", "[32][64]", "[16][64]"});
+  expect_bad(with_u32("llama.feed_forward_length", 128),
+             {"blk.0.ffn_gate.weight shape", "[96][64]", "[128][64]"});
+  expect_bad(with_u32("llama.attention.head_count_kv", 1),
+             {"blk.0.attn_k.weight shape", "[32][64]", "[16][64]"});
   expect_bad(with_u32("llama.block_count", 1), {"tensor blk.1."}, RIFFLE_UNSUPPORTED);
 
   for (const char* key :
-       {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
-        "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
-        "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
+       {"general.architecture", "llama.block_count", "llama.embedding_length",
+        "llama.feed_forward_length", "llama.attention.head_count", "llama.context_length",
+        "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.model", "tokenizer.ggml.tokens",
+        "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
     expect_bad(with_key(key, [](GgufWriter&) {}), {key, "found none"});
   }
   for (const float value : {0.0f, -1.0f, NAN, INFINITY}) {
@@ -246,20 +250,24 @@ TEST_CASE("gguf: wrong dimensions name the key", "[gguf]") {
       expect_bad(with_key(key, [&](GgufWriter& w) { w.f32(key, value); }), {key});
     }
   }
-  expect_bad(with_key("llama.block_count", [](GgufWriter& w) { w.text("llama.block_count", "two"); }),
-             {"llama.block_count", "STRING", "an integer"});
-  expect_bad(with_key("llama.block_count", [](GgufWriter& w) { w.scalar<int32_t>("llama.block_count", 5, -2); }),
+  expect_bad(
+      with_key("llama.block_count", [](GgufWriter& w) { w.text("llama.block_count", "two"); }),
+      {"llama.block_count", "STRING", "an integer"});
+  expect_bad(with_key("llama.block_count",
+                      [](GgufWriter& w) { w.scalar<int32_t>("llama.block_count", 5, -2); }),
              {"llama.block_count", "-2"});
 }
 
 TEST_CASE("gguf: what may be left out has the usual meaning", "[gguf]") {
   for (const char* key :
-       {"llama.attention.head_count_kv", "llama.attention.key_length", "llama.attention.value_length",
-        "llama.rope.dimension_count", "llama.rope.freq_base", "llama.vocab_size", "tokenizer.ggml.bos_token_id",
-        "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_space_prefix"}) {
+       {"llama.attention.head_count_kv", "llama.attention.key_length",
+        "llama.attention.value_length", "llama.rope.dimension_count", "llama.rope.freq_base",
+        "llama.vocab_size", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_space_prefix"}) {
     INFO(key);
     const std::string bytes = with_key(key, [](GgufWriter&) {});
-    if (std::string(key) == "llama.attention.head_count_kv") {  // then it is head_count, and wk has too few rows
+    if (std::string(key) ==
+        "llama.attention.head_count_kv") {  // then it is head_count, and wk has too few rows
       expect_bad(bytes, {"blk.0.attn_k.weight shape", "[64][64]"});
       continue;
     }
@@ -276,20 +284,30 @@ TEST_CASE("gguf: what may be left out has the usual meaning", "[gguf]") {
 TEST_CASE("gguf: the vocabulary is checked", "[gguf]") {
   const size_t n = tiny_vocab().size();
   expect_bad(with_key("tokenizer.ggml.scores",
-                      [&](GgufWriter& w) { w.array("tokenizer.ggml.scores", 6, std::vector<float>(n - 1)); }),
+                      [&](GgufWriter& w) {
+                        w.array("tokenizer.ggml.scores", 6, std::vector<float>(n - 1));
+                      }),
              {"tokenizer.ggml.scores", std::to_string(n - 1), std::to_string(n)});
   expect_bad(with_key("tokenizer.ggml.scores",
-                      [&](GgufWriter& w) { w.array("tokenizer.ggml.scores", 6, std::vector<float>(n, NAN)); }),
+                      [&](GgufWriter& w) {
+                        w.array("tokenizer.ggml.scores", 6, std::vector<float>(n, NAN));
+                      }),
              {"tokenizer.ggml.scores[0]", "nan"});
   expect_bad(with_key("tokenizer.ggml.token_type",
-                      [&](GgufWriter& w) { w.array("tokenizer.ggml.token_type", 5, std::vector<int32_t>(n, 9)); }),
+                      [&](GgufWriter& w) {
+                        w.array("tokenizer.ggml.token_type", 5, std::vector<int32_t>(n, 9));
+                      }),
              {"tokenizer.ggml.token_type[0]", "9", "1 to 6"});
   expect_bad(with_key("tokenizer.ggml.token_type",
-                      [&](GgufWriter& w) { w.array("tokenizer.ggml.token_type", 6, std::vector<float>(n, 1)); }),
+                      [&](GgufWriter& w) {
+                        w.array("tokenizer.ggml.token_type", 6, std::vector<float>(n, 1));
+                      }),
              {"tokenizer.ggml.token_type", "array of F32"});
-  expect_bad(with_key("tokenizer.ggml.tokens", [](GgufWriter& w) { w.strings("tokenizer.ggml.tokens", {}); }),
+  expect_bad(with_key("tokenizer.ggml.tokens",
+                      [](GgufWriter& w) { w.strings("tokenizer.ggml.tokens", {}); }),
              {"tokenizer.ggml.tokens", "found 0"});
-  expect_bad(with_key("tokenizer.ggml.model", [](GgufWriter& w) { w.text("tokenizer.ggml.model", "bert"); }),
+  expect_bad(with_key("tokenizer.ggml.model",
+                      [](GgufWriter& w) { w.text("tokenizer.ggml.model", "bert"); }),
              {"tokenizer.ggml.model", "bert"}, RIFFLE_UNSUPPORTED);
 }
 
@@ -361,8 +379,8 @@ TEST_CASE("gguf: padding that is said to be user-defined", "[gguf]") {
 }
 
 TEST_CASE("gguf: every key that is read may be there, and is read", "[gguf]") {
-  // All at once, none with the value that stands for its absence: a key that is read but not on the list of those known
-  // would be refused.
+  // All at once, none with the value that stands for its absence: a key that is read but not on the
+  // list of those known would be refused.
   TinyModel tiny = tiny_model(1);
   GgufWriter w;
   add_tiny_keys(w, tiny);
@@ -398,7 +416,10 @@ TEST_CASE("gguf: every key that is read may be there, and is read", "[gguf]") {
   CHECK(c.rope.attention_factor == 2.5f);
   CHECK(c.eos_ids == std::vector<int>{2, 5, 6, 7});
   // Refused by what it asks for, not as unknown.
-  expect_bad(with_key("", [](GgufWriter& g) { g.array<int8_t>("tokenizer.ggml.precompiled_charsmap", 1, {1}); }),
+  expect_bad(with_key("",
+                      [](GgufWriter& g) {
+                        g.array<int8_t>("tokenizer.ggml.precompiled_charsmap", 1, {1});
+                      }),
              {"tokenizer.ggml.precompiled_charsmap", "normalisation"}, RIFFLE_UNSUPPORTED);
 }
 
@@ -408,25 +429,34 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   };
   refused("general.architecture", [](GgufWriter& w) { w.text("general.architecture", "gemma"); });
   for (const char* type : {"longrope", "su"}) {
-    refused("llama.rope.scaling.type", [&](GgufWriter& w) { w.text("llama.rope.scaling.type", type); });
+    refused("llama.rope.scaling.type",
+            [&](GgufWriter& w) { w.text("llama.rope.scaling.type", type); });
   }
-  refused("llama.rope.scaling.factor", [](GgufWriter& w) { w.f32("llama.rope.scaling.factor", 8); });
-  refused("llama.rope.dimension_count", [](GgufWriter& w) { w.u32("llama.rope.dimension_count", 8); });
-  refused("llama.attention.value_length", [](GgufWriter& w) { w.u32("llama.attention.value_length", 32); });
+  refused("llama.rope.scaling.factor",
+          [](GgufWriter& w) { w.f32("llama.rope.scaling.factor", 8); });
+  refused("llama.rope.dimension_count",
+          [](GgufWriter& w) { w.u32("llama.rope.dimension_count", 8); });
+  refused("llama.attention.value_length",
+          [](GgufWriter& w) { w.u32("llama.attention.value_length", 32); });
   refused("llama.attention.head_dim", [](GgufWriter& w) { w.u32("llama.attention.head_dim", 32); });
-  refused("llama.attn_logit_softcapping", [](GgufWriter& w) { w.f32("llama.attn_logit_softcapping", 50); });
-  refused("llama.final_logit_softcapping", [](GgufWriter& w) { w.f32("llama.final_logit_softcapping", 30); });
+  refused("llama.attn_logit_softcapping",
+          [](GgufWriter& w) { w.f32("llama.attn_logit_softcapping", 50); });
+  refused("llama.final_logit_softcapping",
+          [](GgufWriter& w) { w.f32("llama.final_logit_softcapping", 30); });
   refused("llama.expert_count", [](GgufWriter& w) { w.u32("llama.expert_count", 8); });
-  refused("llama.attention.causal", [](GgufWriter& w) { w.boolean("llama.attention.causal", false); });
+  refused("llama.attention.causal",
+          [](GgufWriter& w) { w.boolean("llama.attention.causal", false); });
   refused("llama.attention.head_count_kv", [](GgufWriter& w) {
     w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2});
   });
 
-  // Whatever else a file says of the arithmetic or of the tokenizer, also what riffle never heard of.
-  for (const char* key : {"llama.router_logit_softcapping", "llama.expert_used_count", "llama.attention.clamp_kqv",
-                          "llama.attention.scale", "llama.logit_scale", "llama.embedding_scale",
-                          "llama.residual_scale", "llama.attention.temperature_scale", "llama.rope.freq_base_swa",
-                          "llama.attention.newer_than_riffle", "llama.vocab", "tokenizer.ggml.newer_than_riffle"}) {
+  // Whatever else a file says of the arithmetic or of the tokenizer, also what riffle never heard
+  // of.
+  for (const char* key :
+       {"llama.router_logit_softcapping", "llama.expert_used_count", "llama.attention.clamp_kqv",
+        "llama.attention.scale", "llama.logit_scale", "llama.embedding_scale",
+        "llama.residual_scale", "llama.attention.temperature_scale", "llama.rope.freq_base_swa",
+        "llama.attention.newer_than_riffle", "llama.vocab", "tokenizer.ggml.newer_than_riffle"}) {
     refused(key, [&](GgufWriter& w) { w.f32(key, 0.5f); });
     refused(key, [&](GgufWriter& w) { w.f32(key, NAN); });
     refused(key, [&](GgufWriter& w) { w.scalar<int64_t>(key, 11, -256); });
@@ -444,14 +474,16 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
     }
   }
   refused("llama.attention.scale", [](GgufWriter& w) { w.f32("llama.attention.scale", 1); });
-  refused("llama.use_parallel_residual", [](GgufWriter& w) { w.boolean("llama.use_parallel_residual", true); });
+  refused("llama.use_parallel_residual",
+          [](GgufWriter& w) { w.boolean("llama.use_parallel_residual", true); });
   refused("llama.attention.causal", [](GgufWriter& w) { w.u32("llama.attention.causal", 0); });
-  refused("llama.tensor_data_layout", [](GgufWriter& w) { w.text("llama.tensor_data_layout", "another"); });
-  refused("tokenizer.ggml.suppress_tokens", [](GgufWriter& w) {
-    w.array<int32_t>("tokenizer.ggml.suppress_tokens", 5, {3});
-  });
+  refused("llama.tensor_data_layout",
+          [](GgufWriter& w) { w.text("llama.tensor_data_layout", "another"); });
+  refused("tokenizer.ggml.suppress_tokens",
+          [](GgufWriter& w) { w.array<int32_t>("tokenizer.ggml.suppress_tokens", 5, {3}); });
 
-  // What converters say of Llama and Qwen2 models: llama.cpp's of 2023 to 2026, llama2.c's, Ollama's.
+  // What converters say of Llama and Qwen2 models: llama.cpp's of 2023 to 2026, llama2.c's,
+  // Ollama's.
   const std::string usual = with_key("", [](GgufWriter& w) {
     w.text("llama.tensor_data_layout", "Meta AI original pth");
     w.f32("llama.attention.layer_norm_epsilon", 1e-5f);
@@ -474,8 +506,9 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
     w.boolean("tokenizer.ggml.add_sep_token", false);
     w.boolean("tokenizer.ggml.remove_extra_whitespaces", false);
     w.u32("tokenizer.ggml.token_type_count", 1);
-    for (const char* name : {"padding", "seperator", "separator", "cls", "mask", "prefix", "suffix", "middle", "fim_pre",
-                             "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"}) {
+    for (const char* name :
+         {"padding", "seperator", "separator", "cls", "mask", "prefix", "suffix", "middle",
+          "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"}) {
       w.u32(std::string("tokenizer.ggml.") + name + "_token_id", name[0] == 's' ? UINT32_MAX : 7);
     }
     w.u32("llama.attention.head_dim", 16);
@@ -496,7 +529,8 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   CHECK_NOTHROW(model_from_gguf(parse_gguf(view_of(neutral)), {}));
 
   const TinyModel tiny = tiny_model(1);
-  const auto with_tensor = [&](const std::string& name, const std::vector<uint64_t>& dims, uint32_t type) {
+  const auto with_tensor = [&](const std::string& name, const std::vector<uint64_t>& dims,
+                               uint32_t type) {
     GgufWriter w;
     add_tiny_keys(w, tiny);
     add_tiny_tensors(w, tiny, DType::F32, name);
@@ -505,13 +539,14 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   };
   expect_bad(with_tensor("rope_freqs.weight", {8}, 0), {"rope_freqs.weight", "0 at index 0"});
   expect_bad(with_tensor("rope_freqs.weight", {4}, 0), {"rope_freqs.weight shape", "[4]", "[8]"});
-  expect_bad(with_tensor("rope_freqs.weight", {8}, 1), {"rope_freqs.weight type", "F16"}, RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("rope_freqs.weight", {8}, 1), {"rope_freqs.weight type", "F16"},
+             RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("blk.0.attn_q.bias", {64}, 0), {"blk.0.attn_k.bias", "none"});
   expect_bad(with_tensor("blk.1.attn_q.bias", {64}, 0), {"blk.1.attn_q.bias"}, RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 10), {"blk.0.attn_q.weight type", "Q2_K"},
              RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8), {"blk.0.attn_norm.weight type", "Q8_0"},
-             RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8),
+             {"blk.0.attn_norm.weight type", "Q8_0"}, RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("output.weight", {64, 64}, 0), {"output.weight shape", "[64][64]"});
 
   TinyModel broken = tiny;

@@ -20,7 +20,8 @@ FileView view_of(const std::string& bytes) {
 
 size_t files_in(const TempDir& temp) {
   size_t n = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(temp.path())) n += entry.is_regular_file();
+  for (const auto& entry : std::filesystem::directory_iterator(temp.path()))
+    n += entry.is_regular_file();
   return n;
 }
 

@@ -14,7 +14,8 @@ FileView view_of(const std::string& text) {
 }
 
 // config.json with some more at its end.
-void expect_config_error(riffle_status status, const std::string& more, const std::vector<std::string>& words) {
+void expect_config_error(riffle_status status, const std::string& more,
+                         const std::vector<std::string>& words) {
   const std::string text = tiny_config_json(tiny_model(1), more);
   expect_error(status, words, [&] { config_from_json(view_of(text)); });
 }
@@ -34,7 +35,8 @@ void expect_replaced_error(riffle_status status, const std::string& from, const 
 }  // namespace
 
 TEST_CASE("config.json: fields and defaults", "[hf]") {
-  const std::string text = tiny_config_json(tiny_model(1), ", \"rope_theta\": 500000.0, \"rope_scaling\": null");
+  const std::string text =
+      tiny_config_json(tiny_model(1), ", \"rope_theta\": 500000.0, \"rope_scaling\": null");
   const Config c = config_from_json(view_of(text));
   CHECK(c.dim == 64);
   CHECK(c.hidden_dim == 96);
@@ -51,7 +53,8 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   CHECK(!c.rope_interleaved);
 
   const std::string least =
-      "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,"
+      "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":"
+      "1,"
       "\"num_attention_heads\":4,\"vocab_size\":320,\"head_dim\":null,\"eos_token_id\":[7,8]}";
   const Config d = config_from_json(view_of(least));
   CHECK(d.head_dim == 16);
@@ -63,8 +66,9 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   CHECK(d.eos_id == 7);
 
   // transformers 5
-  const std::string newer =
-      tiny_config_json(tiny_model(1), ", \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}");
+  const std::string newer = tiny_config_json(
+      tiny_model(1),
+      ", \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}");
   CHECK(config_from_json(view_of(newer)).rope_theta == 1000000.0f);
 }
 
@@ -87,14 +91,17 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
   refused("quantization_config", "{\"quant_method\": \"gptq\"}");
   refused("layer_types", "[\"full_attention\", \"sliding_attention\"]");
   expect_replaced_error(RIFFLE_UNSUPPORTED, "\"silu\"", "\"gelu\"", {"hidden_act", "gelu"});
-  expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"mistral\"", {"architectures", "MistralForCausalLM"});
+  expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"mistral\"",
+                        {"architectures", "MistralForCausalLM"});
   expect_replaced_error(RIFFLE_UNSUPPORTED, "\"llama\"", "\"gemma\"", {"model_type", "gemma"});
-  expect_replaced_error(RIFFLE_UNSUPPORTED, "LlamaForCausalLM", "LlamaForTokenClassification", {"architectures"});
+  expect_replaced_error(RIFFLE_UNSUPPORTED, "LlamaForCausalLM", "LlamaForTokenClassification",
+                        {"architectures"});
 
   // The same keys saying nothing.
   const std::string neutral = tiny_config_json(
       tiny_model(1),
-      ", \"rope_scaling\": {\"rope_type\": \"default\"}, \"attention_bias\": false, \"mlp_bias\": false, "
+      ", \"rope_scaling\": {\"rope_type\": \"default\"}, \"attention_bias\": false, \"mlp_bias\": "
+      "false, "
       "\"sliding_window\": null, \"partial_rotary_factor\": 1.0, \"pretraining_tp\": 1, "
       "\"layer_types\": [\"full_attention\", \"full_attention\"]");
   CHECK_NOTHROW(config_from_json(view_of(neutral)));
@@ -105,7 +112,8 @@ TEST_CASE("config.json: broken values name the key", "[hf]") {
     expect_replaced_error(RIFFLE_BAD_MODEL, "\"" + key + "\": " + now, "\"" + key + "\": " + then,
                           {"config.json", key});
   };
-  for (const char* then : {"0", "-64", "1e99", "64.0", "\"64\"", "18446744073709551615", "[64]", "true", "null"}) {
+  for (const char* then :
+       {"0", "-64", "1e99", "64.0", "\"64\"", "18446744073709551615", "[64]", "true", "null"}) {
     bad("hidden_size", "64", then);
   }
   bad("num_key_value_heads", "2", "0");
@@ -124,7 +132,8 @@ TEST_CASE("config.json: broken values name the key", "[hf]") {
   expect_config_error(RIFFLE_BAD_MODEL, ", \"hidden_size\": 64", {"hidden_size", "twice"});
   expect_error(RIFFLE_BAD_MODEL, {"JSON"}, [] { config_from_json(view_of("{\"a\": 1e999}")); });
   expect_error(RIFFLE_BAD_MODEL, {"model_type"}, [] { config_from_json(view_of("{}")); });
-  expect_error(RIFFLE_BAD_MODEL, {"deeper"}, [] { config_from_json(view_of("{\"a\":" + std::string(9999, '['))); });
+  expect_error(RIFFLE_BAD_MODEL, {"deeper"},
+               [] { config_from_json(view_of("{\"a\":" + std::string(9999, '['))); });
 }
 
 TEST_CASE("shard index: names stay inside the folder", "[hf]") {
@@ -156,7 +165,8 @@ TEST_CASE("tokenizer_config.json: chat template and added tokens", "[hf]") {
   CHECK(parse("{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"A\"}, "
               "{\"name\": \"default\", \"template\": \"B\"}]}")
             .chat_template == "B");
-  CHECK(parse("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"A\"}]}").chat_template.empty());
+  CHECK(parse("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"A\"}]}")
+            .chat_template.empty());
   const TokenizerConfig c = parse(
       "{\"pad_token\": {\"content\": \"<pad>\"}, \"added_tokens_decoder\": {\"32000\": "
       "{\"content\": \"<pad>\", \"special\": true}}}");

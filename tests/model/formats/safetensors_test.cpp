@@ -13,17 +13,20 @@ void expect_bad(const std::string& bytes, const std::vector<std::string>& words)
   all.push_back("t.safetensors: ");
   expect_error(RIFFLE_BAD_MODEL, all, [&] {
     TensorTable table;
-    parse_safetensors({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "t.safetensors"}, table);
+    parse_safetensors(
+        {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "t.safetensors"}, table);
   });
 }
 
-void expect_bad_header(const std::string& header, const std::vector<std::string>& words, size_t data_bytes = 16) {
+void expect_bad_header(const std::string& header, const std::vector<std::string>& words,
+                       size_t data_bytes = 16) {
   expect_bad(SafetensorsWriter::with_header(header, std::string(data_bytes, '\0')), words);
 }
 
 // One tensor "t"; the rest as given.
 std::string entry(const std::string& dtype, const std::string& shape, const std::string& offsets) {
-  return "{\"t\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}";
+  return "{\"t\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets +
+         "}}";
 }
 
 }  // namespace
@@ -63,7 +66,8 @@ TEST_CASE("safetensors: hostile headers name the field", "[safetensors]") {
   expect_bad_header("[1]", {"header", "array"});
   expect_bad_header("{\"\xff\":1}", {"header", "JSON"});
   expect_bad_header("{\"t\":\n1,,\n}", {"header", "JSON"});
-  expect_bad_header("{\"t\":" + std::string(100000, '[') + std::string(100000, ']') + "}", {"header", "deeper"});
+  expect_bad_header("{\"t\":" + std::string(100000, '[') + std::string(100000, ']') + "}",
+                    {"header", "deeper"});
   std::string objects;
   for (int i = 0; i < 50000; ++i) objects += "{\"a\":";
   expect_bad_header(objects, {"header", "deeper"});
@@ -73,7 +77,8 @@ TEST_CASE("safetensors: hostile headers name the field", "[safetensors]") {
 
   expect_bad_header("{\"t\":1}", {"tensor t", "number", "an object"});
   expect_bad_header("{\"t\":{}}", {"tensor t dtype", "none"});
-  expect_bad_header(entry("\"F32\"", "[4]", "[0,16]").replace(2, 1, "t\\u000a"), {"tensor t\\x0a"}, 15);
+  expect_bad_header(entry("\"F32\"", "[4]", "[0,16]").replace(2, 1, "t\\u000a"), {"tensor t\\x0a"},
+                    15);
   expect_bad_header(entry("\"Q4_K\"", "[4]", "[0,16]"), {"tensor t dtype", "Q4_K"});
   expect_bad_header(entry("7", "[4]", "[0,16]"), {"tensor t dtype", "7"});
   expect_bad_header(entry("\"F32\"", "4", "[0,16]"), {"tensor t shape", "array"});
@@ -81,17 +86,23 @@ TEST_CASE("safetensors: hostile headers name the field", "[safetensors]") {
   expect_bad_header(entry("\"F32\"", "[4.0]", "[0,16]"), {"tensor t shape", "4.0"});
   expect_bad_header(entry("\"F32\"", "[0]", "[0,0]"), {"tensor t shape", "dimension of 0"});
   expect_bad_header(entry("\"F32\"", "[\"4\"]", "[0,16]"), {"tensor t shape", "\"4\""});
-  expect_bad_header(entry("\"F32\"", "[1,1,1,1,1,1,1,1,4]", "[0,16]"), {"tensor t shape", "9 dimensions"});
-  expect_bad_header(entry("\"F32\"", "[4294967296,4294967296,4]", "[0,16]"), {"tensor t shape", "2^64"});
+  expect_bad_header(entry("\"F32\"", "[1,1,1,1,1,1,1,1,4]", "[0,16]"),
+                    {"tensor t shape", "9 dimensions"});
+  expect_bad_header(entry("\"F32\"", "[4294967296,4294967296,4]", "[0,16]"),
+                    {"tensor t shape", "2^64"});
   expect_bad_header(entry("\"F32\"", "[18446744073709551616]", "[0,16]"), {"tensor t shape"});
   expect_bad_header(entry("\"F4\"", "[3]", "[0,2]"), {"tensor t shape", "12 bits"});
   expect_bad_header(entry("\"F32\"", "[4]", "[0]"), {"tensor t data_offsets"});
   expect_bad_header(entry("\"F32\"", "[4]", "[0,-16]"), {"tensor t data_offsets", "-16"});
   expect_bad_header(entry("\"F32\"", "[4]", "[16,0]"), {"tensor t data_offsets", "[16, 0]"});
-  expect_bad_header(entry("\"F32\"", "[4]", "[0,12]"), {"tensor t data_offsets", "[0, 12]", "16 bytes"});
-  expect_bad_header(entry("\"F32\"", "[5]", "[0,20]"), {"tensor t data_offsets", "[0, 20]", "16 bytes of data"});
-  expect_bad_header(entry("\"F32\"", "[4]", "[18446744073709551600,18446744073709551616]"), {"tensor t data_offsets"});
-  expect_bad_header(entry("\"F32\"", "[3]", "[18446744073709551603,18446744073709551615]"), {"tensor t data_offsets"});
+  expect_bad_header(entry("\"F32\"", "[4]", "[0,12]"),
+                    {"tensor t data_offsets", "[0, 12]", "16 bytes"});
+  expect_bad_header(entry("\"F32\"", "[5]", "[0,20]"),
+                    {"tensor t data_offsets", "[0, 20]", "16 bytes of data"});
+  expect_bad_header(entry("\"F32\"", "[4]", "[18446744073709551600,18446744073709551616]"),
+                    {"tensor t data_offsets"});
+  expect_bad_header(entry("\"F32\"", "[3]", "[18446744073709551603,18446744073709551615]"),
+                    {"tensor t data_offsets"});
   expect_bad_header(entry("\"F32\"", "[3]", "[4,16]"), {"tensor t data_offsets", "begin at 0"});
   expect_bad_header(entry("\"F32\"", "[3]", "[0,12]"), {"file size", "16 bytes", "12"});
 

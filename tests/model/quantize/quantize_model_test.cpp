@@ -1,5 +1,5 @@
-// riffle_quantize and weights converted at load: types by the written rule, bytes as quantise_rows gives them for what
-// the source holds, and models that compute the same.
+// riffle_quantize and weights converted at load: types by the written rule, bytes as quantise_rows
+// gives them for what the source holds, and models that compute the same.
 #include "model/quantize/quantize_model.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,8 @@ std::string synthetic_file(const TempDir& temp) {
   return path;
 }
 
-QuantizedFile quantize(const std::string& in, const std::string& out, const char* type, int threads = 2) {
+QuantizedFile quantize(const std::string& in, const std::string& out, const char* type,
+                       int threads = 2) {
   return quantize_file(in, out, weight_mix_named(type), threads, false, {});
 }
 
@@ -65,7 +66,8 @@ std::vector<float> logits_of(const std::string& path, const char* weights = null
   REQUIRE(riffle_session_create(context, &session) == RIFFLE_OK);
   const std::vector<int32_t> tokens = {1, 270, 280, 265, 290, 300, 266, 277};
   REQUIRE(riffle_prefill(session, tokens.data(), tokens.size(), nullptr, nullptr) == RIFFLE_OK);
-  for (const int32_t t : {268, 281, 275}) REQUIRE(riffle_step(context, &session, &t, 1) == RIFFLE_OK);
+  for (const int32_t t : {268, 281, 275})
+    REQUIRE(riffle_step(context, &session, &t, 1) == RIFFLE_OK);
   riffle_model_info info{};
   info.struct_size = sizeof info;
   REQUIRE(riffle_model_get_info(model, &info) == RIFFLE_OK);
@@ -90,7 +92,8 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in memory", "[quantize]") {
+TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in memory",
+          "[quantize]") {
   const TempDir temp;
   const std::string source_path = synthetic_file(temp);
   const auto source = load_model(source_path, {});
@@ -99,11 +102,12 @@ TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in
     DType type;
     bool mixed;
   };
-  const Expected all[] = {{"q8_0", DType::Q8_0, false},  {"q6_k", DType::Q6_K, false}, {"q5_k", DType::Q5_K, false},
-                          {"q5_k_m", DType::Q5_K, true}, {"q4_k", DType::Q4_K, false}, {"q4_k_m", DType::Q4_K, true},
-                          {"q5_1", DType::Q5_1, false},  {"q5_0", DType::Q5_0, false}, {"q4_1", DType::Q4_1, false},
-                          {"q4_0", DType::Q4_0, false},  {"f16", DType::F16, false},   {"bf16", DType::BF16, false},
-                          {"f32", DType::F32, false}};
+  const Expected all[] = {
+      {"q8_0", DType::Q8_0, false},  {"q6_k", DType::Q6_K, false}, {"q5_k", DType::Q5_K, false},
+      {"q5_k_m", DType::Q5_K, true}, {"q4_k", DType::Q4_K, false}, {"q4_k_m", DType::Q4_K, true},
+      {"q5_1", DType::Q5_1, false},  {"q5_0", DType::Q5_0, false}, {"q4_1", DType::Q4_1, false},
+      {"q4_0", DType::Q4_0, false},  {"f16", DType::F16, false},   {"bf16", DType::BF16, false},
+      {"f32", DType::F32, false}};
   CHECK(std::size(all) == weight_mixes().size());
   for (const Expected& e : all) {
     DYNAMIC_SECTION(e.name) {
@@ -141,7 +145,8 @@ TEST_CASE("quantize: every type has the bytes of quantise_rows, in a file and in
         check(got.w1, from.w1, e.type);
         check(got.w3, from.w3, e.type);
         check(got.w2, from.w2, more);
-        CHECK(std::memcmp(got.attn_norm.data, from.attn_norm.data, static_cast<size_t>(from.attn_norm.bytes())) == 0);
+        CHECK(std::memcmp(got.attn_norm.data, from.attn_norm.data,
+                          static_cast<size_t>(from.attn_norm.bytes())) == 0);
       }
       CHECK(result.n_params == source->n_params);
       CHECK(result.weight_bytes_in == source->weight_bytes);
@@ -213,7 +218,8 @@ TEST_CASE("quantize: weights at load never grow, and are counted", "[quantize]")
   CHECK(mapped->weights.layers[1].w2.type == DType::Q4_K);
   expect_error(RIFFLE_ABORTED, {"cancelled"}, [&] {
     const auto m = load_model(source, {});
-    quantize_weights(*m, weight_mix_named("q8"), 1, [](double done, double total) { return done < total / 2; });
+    quantize_weights(*m, weight_mix_named("q8"), 1,
+                     [](double done, double total) { return done < total / 2; });
   });
   riffle_model_options o;
   riffle_model_defaults(&o);
@@ -232,7 +238,8 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       const std::string folder = tiny_folder(c, temp), path = temp / (c.name + "-f32.gguf");
       const std::string text = c.config.dump();
       if (text.find("\"dynamic\"") != std::string::npos) {
-        expect_error(RIFFLE_UNSUPPORTED, {"config.json", "dynamic"}, [&] { quantize(folder, path, "f32"); });
+        expect_error(RIFFLE_UNSUPPORTED, {"config.json", "dynamic"},
+                     [&] { quantize(folder, path, "f32"); });
         CHECK_FALSE(std::filesystem::exists(path));
         continue;
       }
@@ -241,7 +248,8 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       INFO(d.where);
       CHECK(d.relative <= 1e-3);
       CHECK(d.same_best);
-      // The gguf package's file: what it says of the architecture we say too, and tensors are the same bits.
+      // The gguf package's file: what it says of the architecture we say too, and tensors are the
+      // same bits.
       const std::string theirs_path = kTinyRoot + "/" + c.name + "/" + c.name + ".gguf";
       if (!std::filesystem::exists(theirs_path)) continue;
       const auto their_file = MappedFile::open(theirs_path);
@@ -269,7 +277,8 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
         CHECK(o.shape == raw.shape);
         if (name == "rope_freqs.weight") {
           for (uint64_t i = 0; i < raw.bytes / 4; ++i) {
-            const float a = load_unaligned<float>(o.data + 4 * i), b = load_unaligned<float>(raw.data + 4 * i);
+            const float a = load_unaligned<float>(o.data + 4 * i),
+                        b = load_unaligned<float>(raw.data + 4 * i);
             CHECK(std::fabs(a - b) <= 1e-6f * b);
           }
           continue;
@@ -293,18 +302,21 @@ TEST_CASE("quantize: the vocabulary and the template of a folder", "[quantize]")
   CHECK(file->config.name == "hf");
   CHECK(file->config.bos_id == 1);
   CHECK(file->config.eos_ids == folder->config.eos_ids);
-  for (const char* text :
-       {"the hen and there in the rain", " [INST] the [/INST]", "\xE6\x97\xA5 x\n\n  y", "<s>the</s>"}) {
+  for (const char* text : {"the hen and there in the rain", " [INST] the [/INST]",
+                           "\xE6\x97\xA5 x\n\n  y", "<s>the</s>"}) {
     INFO(text);
-    CHECK(file->tokenizer->encode(text, true, false) == folder->tokenizer->encode(text, true, false));
-    CHECK(file->tokenizer->encode(text, false, true) == folder->tokenizer->encode(text, false, true));
+    CHECK(file->tokenizer->encode(text, true, false) ==
+          folder->tokenizer->encode(text, true, false));
+    CHECK(file->tokenizer->encode(text, false, true) ==
+          folder->tokenizer->encode(text, false, true));
   }
   // A second pass changes nothing: what has its type is copied.
   const auto again = load_model(temp / "b.gguf", {});
   CHECK(read_file(temp / "a.gguf").size() == read_file(temp / "b.gguf").size());
   CHECK(std::memcmp(again->weights.layers[0].wq.data, file->weights.layers[0].wq.data,
                     static_cast<size_t>(file->weights.layers[0].wq.bytes())) == 0);
-  CHECK(again->tokenizer->encode("the hen", true, true) == file->tokenizer->encode("the hen", true, true));
+  CHECK(again->tokenizer->encode("the hen", true, true) ==
+        file->tokenizer->encode("the hen", true, true));
 }
 
 TEST_CASE("quantize: all tokens that end answers are kept", "[quantize]") {
@@ -325,7 +337,8 @@ TEST_CASE("quantize: all tokens that end answers are kept", "[quantize]") {
     converted(n);
     std::filesystem::remove(temp / "a.gguf");
   }
-  expect_error(RIFFLE_UNSUPPORTED, {"eos_token_id", "252 end tokens", "at most 251"}, [&] { converted(252); });
+  expect_error(RIFFLE_UNSUPPORTED, {"eos_token_id", "252 end tokens", "at most 251"},
+               [&] { converted(252); });
 }
 
 TEST_CASE("quantize: byte-level tokenizer.json keeps its ids", "[quantize]") {
@@ -353,7 +366,8 @@ TEST_CASE("quantize: byte-level tokenizer.json keeps its ids", "[quantize]") {
     for (const std::string& text : texts) {
       if (utf8_error(text) >= 0) continue;
       for (const bool special : {false, true})
-        differ += file->tokenizer->encode(text, true, special) != folder->tokenizer->encode(text, true, special);
+        differ += file->tokenizer->encode(text, true, special) !=
+                  folder->tokenizer->encode(text, true, special);
     }
     CHECK(differ == 0);
     CHECK(texts.size() > 600);
@@ -370,7 +384,8 @@ TEST_CASE("quantize: byte-level tokenizer.json keeps its ids", "[quantize]") {
     write_tiny_folder(temp / "hf", tiny, DType::F32);
     std::filesystem::remove(temp / "hf/tokenizer.model");
     write_file(temp / "hf/tokenizer.json", read_file(root + name + ".json"));
-    expect_error(RIFFLE_UNSUPPORTED, {"tokenizer.json"}, [&] { quantize(temp / "hf", temp / "a.gguf", "f16"); });
+    expect_error(RIFFLE_UNSUPPORTED, {"tokenizer.json"},
+                 [&] { quantize(temp / "hf", temp / "a.gguf", "f16"); });
     CHECK_FALSE(std::filesystem::exists(temp / "a.gguf"));
   }
 }

@@ -1,5 +1,5 @@
-// Quantising: the canonical types against the gguf package's bytes, the K types by their error, all against what no row
-// or thread may change.
+// Quantising: the canonical types against the gguf package's bytes, the K types by their error, all
+// against what no row or thread may change.
 #include "model/quantize/quantize.h"
 
 #include <catch2/catch.hpp>
@@ -19,8 +19,9 @@ using namespace riffle;
 
 namespace {
 
-constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
-                            DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+                            DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1,
+                            DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
 std::vector<uint8_t> quantised(DType type, const std::vector<float>& x, int64_t cols) {
   const int64_t rows = static_cast<int64_t>(x.size()) / cols;
@@ -34,7 +35,8 @@ std::vector<float> values(DType type, const std::vector<uint8_t>& bytes, int64_t
   const int64_t rows = static_cast<int64_t>(bytes.size()) / row_bytes(type, cols);
   std::vector<float> out(rows * cols);
   const auto& scalar = cpu::kernels(cpu::Isa::Scalar)->linear;
-  for (int64_t r = 0; r < rows; ++r) scalar.dequant_row(type, bytes.data(), cols, r, out.data() + r * cols);
+  for (int64_t r = 0; r < rows; ++r)
+    scalar.dequant_row(type, bytes.data(), cols, r, out.data() + r * cols);
   return out;
 }
 
@@ -42,7 +44,8 @@ std::vector<float> values(DType type, const std::vector<uint8_t>& bytes, int64_t
 std::vector<float> random_weights(int64_t n, uint64_t seed, bool tails) {
   std::mt19937_64 g(seed);
   const auto normal = [&] {  // Box-Muller, the same on every library
-    const double u = (static_cast<double>(g() >> 11) + 1) * 0x1p-53, v = static_cast<double>(g() >> 11) * 0x1p-53;
+    const double u = (static_cast<double>(g() >> 11) + 1) * 0x1p-53,
+                 v = static_cast<double>(g() >> 11) * 0x1p-53;
     return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * v);
   };
   std::vector<float> x(n);
@@ -62,7 +65,8 @@ double relative_rms(const std::vector<float>& x, const std::vector<float>& y) {
 std::string refusal(DType type, const std::vector<float>& x, int64_t cols) {
   std::vector<uint8_t> out(x.size() * 4);
   try {
-    quantise_rows(type, x.data(), static_cast<int64_t>(x.size()) / cols, cols, out.data(), "blk.0.attn_q.weight");
+    quantise_rows(type, x.data(), static_cast<int64_t>(x.size()) / cols, cols, out.data(),
+                  "blk.0.attn_q.weight");
   } catch (const Error& e) {
     CHECK(e.status() == RIFFLE_BAD_MODEL);
     return e.what();
@@ -105,13 +109,14 @@ TEST_CASE("the canonical types have the bytes of the gguf package", "[quantize]"
 TEST_CASE("quantised weights are as close as their type allows", "[quantize]") {
   struct Bound {
     DType type;
-    double normal, tails;  // relative RMS; K types: what llama.cpp's quantisers reach on the same kind of values
+    double normal, tails;  // relative RMS; K types: what llama.cpp's quantisers reach on the same
+                           // kind of values
   };
-  for (const Bound& b :
-       {Bound{DType::F16, 3e-4, 3e-4}, Bound{DType::BF16, 2.4e-3, 2.4e-3}, Bound{DType::Q8_0, 0.0055, 0.0076},
-        Bound{DType::Q4_0, 0.088, 0.116}, Bound{DType::Q4_1, 0.080, 0.101}, Bound{DType::Q5_0, 0.044, 0.059},
-        Bound{DType::Q5_1, 0.039, 0.049}, Bound{DType::Q4_K, 0.0722, 0.0929}, Bound{DType::Q5_K, 0.0385, 0.0510},
-        Bound{DType::Q6_K, 0.0179, 0.0237}})
+  for (const Bound& b : {Bound{DType::F16, 3e-4, 3e-4}, Bound{DType::BF16, 2.4e-3, 2.4e-3},
+                         Bound{DType::Q8_0, 0.0055, 0.0076}, Bound{DType::Q4_0, 0.088, 0.116},
+                         Bound{DType::Q4_1, 0.080, 0.101}, Bound{DType::Q5_0, 0.044, 0.059},
+                         Bound{DType::Q5_1, 0.039, 0.049}, Bound{DType::Q4_K, 0.0722, 0.0929},
+                         Bound{DType::Q5_K, 0.0385, 0.0510}, Bound{DType::Q6_K, 0.0179, 0.0237}})
     for (bool tails : {false, true}) {
       const std::vector<float> x = random_weights(64 * 1024, 7, tails);
       const double rms = relative_rms(x, values(b.type, quantised(b.type, x, 1024), 1024));
@@ -142,16 +147,18 @@ TEST_CASE("every value of every kind of block stays near its own", "[quantize]")
       const std::vector<float> y = values(type, quantised(type, x, 256), 256);
       float largest = 0;
       for (float v : x) largest = std::max(largest, std::fabs(v));
-      // Codes of b bits over [-largest, largest] are 2 largest / (2^b - 1) apart at most; 6-bit scales cost a little
-      // more.
+      // Codes of b bits over [-largest, largest] are 2 largest / (2^b - 1) apart at most; 6-bit
+      // scales cost a little more.
       const int bits = type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q4_K   ? 4
                        : type == DType::Q5_0 || type == DType::Q5_1 || type == DType::Q5_K ? 5
                        : type == DType::Q6_K                                               ? 6
                                                                                            : 8;
       double worst = 0;
-      for (int j = 0; j < 256; ++j) worst = std::fmax(worst, std::fabs(static_cast<double>(y[j]) - x[j]));
+      for (int j = 0; j < 256; ++j)
+        worst = std::fmax(worst, std::fabs(static_cast<double>(y[j]) - x[j]));
       INFO(dtype_info(type).name << " block " << i << " largest " << largest << " error " << worst);
-      // f16 scales are multiples of 2^-24: tiny weights are lost to that grid, times the largest code.
+      // f16 scales are multiples of 2^-24: tiny weights are lost to that grid, times the largest
+      // code.
       CHECK(worst <= 1.25 * largest * 2 / ((1 << bits) - 1) + (largest < 1e-3 ? 0x1p-24 * 64 : 0));
       if (largest == 0) CHECK(worst == 0);
     }
@@ -160,7 +167,8 @@ TEST_CASE("every value of every kind of block stays near its own", "[quantize]")
 TEST_CASE("f16 and bf16 take the nearest value, ties to even", "[quantize]") {
   std::vector<float> x = random_weights(4096, 9, true);
   for (size_t i = 0; i < x.size(); i += 3) x[i] = std::ldexp(x[i], static_cast<int>(i % 40) - 25);
-  x[1] = 1 + 0x1p-11f, x[2] = 1 + 3 * 0x1p-11f, x[4] = 0x1p-25f, x[5] = 3 * 0x1p-25f, x[7] = 65519, x[8] = -0.0f;
+  x[1] = 1 + 0x1p-11f, x[2] = 1 + 3 * 0x1p-11f, x[4] = 0x1p-25f, x[5] = 3 * 0x1p-25f, x[7] = 65519,
+  x[8] = -0.0f;
   x[10] = 1 + 0x1p-8f, x[11] = 1 + 3 * 0x1p-8f;
   for (DType type : {DType::F16, DType::BF16}) {
     const std::vector<uint8_t> bytes = quantised(type, x, 4096);
@@ -207,7 +215,8 @@ TEST_CASE("quantising does not depend on rows taken together or on threads", "[q
 }
 
 TEST_CASE("values that a type cannot hold are refused by name", "[quantize]") {
-  const float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kNan = std::numeric_limits<float>::quiet_NaN();
   for (DType type : kTypes) {
     INFO(dtype_info(type).name);
     for (float bad : {kInf, -kInf, kNan}) {
@@ -230,5 +239,6 @@ TEST_CASE("values that a type cannot hold are refused by name", "[quantize]") {
       CHECK_THROWS_AS(quantise_rows(type, x.data(), 1, 40, out.data()), Error);
     }
   }
-  CHECK(refusal(DType::BF16, {std::numeric_limits<float>::max()}, 1).find("too large") != std::string::npos);
+  CHECK(refusal(DType::BF16, {std::numeric_limits<float>::max()}, 1).find("too large") !=
+        std::string::npos);
 }

@@ -1,12 +1,12 @@
-// Byte pair encoding beside Hugging Face's tokenizers library: tools/fixtures/tokenizer_fixtures.py made the
-// vocabularies, the texts and what the library makes of them.
+// Byte pair encoding beside Hugging Face's tokenizers library: tools/fixtures/tokenizer_fixtures.py
+// made the vocabularies, the texts and what the library makes of them.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "model/text/bpe.h"
 #include "model/load_model.h"
+#include "model/text/bpe.h"
 #include "model/text/nfc.h"
 #include "model/text/tokenizer_json.h"
 #include "riffle.h"
@@ -27,7 +27,8 @@ FileView view_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "tokenizer.json"};
 }
 
-std::unique_ptr<Tokenizer> from_json(const std::string& text, const TokenizerJsonOptions& options = {}) {
+std::unique_ptr<Tokenizer> from_json(const std::string& text,
+                                     const TokenizerJsonOptions& options = {}) {
   return tokenizer_from_bpe(parse_tokenizer_json(view_of(text), options));
 }
 
@@ -51,8 +52,9 @@ std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) 
     kinds.push_back(types[id]);
   }
   for (const json& merge : spec["model"]["merges"]) {
-    merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                       : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
   GgufWriter w;
   w.text("general.architecture", "llama");
@@ -74,7 +76,8 @@ std::unique_ptr<Tokenizer> from_gguf(const std::string& bytes) {
 
 std::string fnv(const void* data, size_t n) {
   uint64_t value = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < n; i++) value = (value ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
+  for (size_t i = 0; i < n; i++)
+    value = (value ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
   return format("%08x", static_cast<unsigned>(value));
 }
 std::string fnv(const Ids& ids) { return fnv(ids.data(), 4 * ids.size()); }
@@ -92,7 +95,9 @@ const std::vector<std::string>& corpus() {
   return texts;
 }
 
-std::string decode(const Tokenizer& tokenizer, const Ids& ids) { return tokenizer.decode(ids.data(), ids.size()); }
+std::string decode(const Tokenizer& tokenizer, const Ids& ids) {
+  return tokenizer.decode(ids.data(), ids.size());
+}
 
 std::string stream(const Tokenizer& tokenizer, const Ids& ids) {
   StreamDecoder decoder(tokenizer, true);
@@ -106,7 +111,8 @@ std::string stream(const Tokenizer& tokenizer, const Ids& ids) {
 }
 
 // Every text's ids and decoding; says which text differs.
-void check_all(const std::string& name, const Tokenizer& tokenizer, const json& want, bool check_bos = true) {
+void check_all(const std::string& name, const Tokenizer& tokenizer, const json& want,
+               bool check_bos = true) {
   const auto& texts = corpus();
   REQUIRE(want["texts"].size() == texts.size());
   REQUIRE(texts.size() > 600);
@@ -119,7 +125,8 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
     if (found == want["texts"][i] && stream(tokenizer, plain) == text) continue;
     if (++n_wrong > 5) continue;
     INFO(name << ": text " << i << ": "
-              << json(texts[i].substr(0, 200)).dump(-1, ' ', true, json::error_handler_t::replace) << " decodes to "
+              << json(texts[i].substr(0, 200)).dump(-1, ' ', true, json::error_handler_t::replace)
+              << " decodes to "
               << json(text.substr(0, 200)).dump(-1, ' ', true, json::error_handler_t::replace));
     CHECK(found == want["texts"][i]);
     CHECK(stream(tokenizer, plain) == text);
@@ -135,9 +142,10 @@ void check_all(const std::string& name, const Tokenizer& tokenizer, const json& 
   CHECK(tokenizer.encode("x", true, false) == with_bos);
 }
 
-const char* const kNames[] = {"llama3",    "qwen2",   "smollm", "gpt2",         "flags",          "splits",
-                              "behaviors", "cased",   "tekken", "deepseek_llm", "deepseek_coder", "llamacpp_default",
-                              "llama2",    "mistral", "yi",     "metaspace"};
+const char* const kNames[] = {
+    "llama3",    "qwen2",   "smollm", "gpt2",         "flags",          "splits",
+    "behaviors", "cased",   "tekken", "deepseek_llm", "deepseek_coder", "llamacpp_default",
+    "llama2",    "mistral", "yi",     "metaspace"};
 
 }  // namespace
 
@@ -146,13 +154,15 @@ TEST_CASE("tokenizer.json gives the ids and texts of the tokenizers library", "[
     const auto tokenizer = from_json(read_file(kFolder + name + ".json"));
     const json want = json::parse(read_file(kFolder + name + ".want.json"));
     check_all(name, *tokenizer, want);
-    const bool byte_level = json::parse(read_file(kFolder + name + ".json"))["decoder"]["type"] == "ByteLevel";
+    const bool byte_level =
+        json::parse(read_file(kFolder + name + ".json"))["decoder"]["type"] == "ByteLevel";
     for (const json& entry : want["random"]) {
       const Ids ids = entry[0];
       const std::string text = decode(*tokenizer, ids), expected = entry[1];
       CHECK(stream(*tokenizer, ids) == text);
-      // Bytes that form no character: for a fallback's bytes the library writes U+FFFD for each, riffle for each
-      // maximal subpart. A byte that is a space is text that the library strips like a piece's.
+      // Bytes that form no character: for a fallback's bytes the library writes U+FFFD for each,
+      // riffle for each maximal subpart. A byte that is a space is text that the library strips
+      // like a piece's.
       if (byte_level || expected.find("\xEF\xBF\xBD") == std::string::npos) {
         INFO(name << " " << json(ids).dump());
         CHECK(text == expected);
@@ -179,8 +189,10 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
     const json want = json::parse(read_file(kFolder + name + ".want.json"));
     check_all(name + " as " + pre, *from_gguf(gguf_of(spec, pre, !want["bos"].empty())), want);
   }
-  // Families that differ in one thing: tokenizer.json says it, which is held against the library above.
-  const auto same = [](const std::string& name, const std::string& pre, const std::string& pointer, const json& value) {
+  // Families that differ in one thing: tokenizer.json says it, which is held against the library
+  // above.
+  const auto same = [](const std::string& name, const std::string& pre, const std::string& pointer,
+                       const json& value) {
     json spec = json::parse(read_file(kFolder + name + ".json"));
     REQUIRE(spec.at(json::json_pointer(pointer)) != value);
     const auto before = from_json(spec.dump());
@@ -202,18 +214,24 @@ TEST_CASE("GGUF metadata gives the ids of the tokenizers library", "[tokenizer][
 
 namespace {
 
-// A byte-level vocabulary of the 256 bytes and some merges of letters, with what replaces or adds to it.
+// A byte-level vocabulary of the 256 bytes and some merges of letters, with what replaces or adds
+// to it.
 json small_spec() {
   json vocab = json::object();
-  for (int byte = 0; byte < 256; byte++) vocab[byte_level_spelling(static_cast<uint8_t>(byte))] = byte;
+  for (int byte = 0; byte < 256; byte++)
+    vocab[byte_level_spelling(static_cast<uint8_t>(byte))] = byte;
   int id = 256;
   for (const char* piece : {"he", "ll", "llo", "hello", "Ġhello"}) vocab[piece] = id++;
-  return {{"added_tokens", json::array({{{"id", 261}, {"content", "<|eot_id|>"}, {"special", true}}})},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-          {"post_processor", nullptr},
-          {"decoder", {{"type", "ByteLevel"}}},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"h e", "l l", "ll o", "he llo", "Ġ hello"}}}}};
+  return {
+      {"added_tokens", json::array({{{"id", 261}, {"content", "<|eot_id|>"}, {"special", true}}})},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", vocab},
+        {"merges", {"h e", "l l", "ll o", "he llo", "Ġ hello"}}}}};
 }
 
 json with(const std::string& pointer, const json& value) {
@@ -229,8 +247,12 @@ void refused(riffle_status status, const json& spec, const std::vector<std::stri
 }
 
 json split_by(const std::string& pattern) {
-  const json step = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const json step = {{"type", "Split"},
+                     {"pattern", {{"Regex", pattern}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}};
+  const json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   return with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {step, byte_level}}});
 }
 
@@ -273,7 +295,8 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   CHECK(from_json(small_spec().dump(), options)->encode("hello", false, false) == Ids{259});
   // A padding token beyond the embedding is left out, any other is not.
   options.max_vocab = 261;
-  expect_error(RIFFLE_BAD_MODEL, {"added_tokens[0].id", "261"}, [&] { from_json(small_spec().dump(), options); });
+  expect_error(RIFFLE_BAD_MODEL, {"added_tokens[0].id", "261"},
+               [&] { from_json(small_spec().dump(), options); });
   options.pad_token = "<|eot_id|>";
   options.add_bos.reset();
   CHECK(from_json(small_spec().dump(), options)->vocab_size() == 261);
@@ -295,8 +318,8 @@ TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
   bad(with("/model/vocab/he", 4000000), {"he", "4000000", "262 pieces"});
   bad(with("/model/merges", nullptr), {"model.merges", "none"});
   bad(with("/model/merges", "h e"), {"model.merges", "an array"});
-  for (const json& merge : {json("he"), json(""), json(" "), json("h e l"), json(" e"), json("h "), json(7),
-                            json::array(), json({"h"}), json({"h", 1}), json({"h", ""})}) {
+  for (const json& merge : {json("he"), json(""), json(" "), json("h e l"), json(" e"), json("h "),
+                            json(7), json::array(), json({"h"}), json({"h", 1}), json({"h", ""})}) {
     bad(with("/model/merges/0", merge), {"model.merges[0]", "two pieces"});
   }
   bad(with("/model/merges/1", "l ?"), {"model.merges[1]", "l?", "no piece"});
@@ -311,15 +334,19 @@ TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
   bad(with("/added_tokens/0/id", nullptr), {"added_tokens[0].id", "none"});
   bad(with("/added_tokens/0/id", 100000), {"added_tokens[0].id", "100000"});
   bad(with("/added_tokens/0/content", ""), {"added_tokens[0].content", "0 bytes"});
-  bad(with("/added_tokens/0/content", std::string(5000, 'x')), {"added_tokens[0].content", "5000 bytes"});
+  bad(with("/added_tokens/0/content", std::string(5000, 'x')),
+      {"added_tokens[0].content", "5000 bytes"});
   bad(with("/added_tokens/0/lstrip", 1), {"added_tokens[0].lstrip"});
-  bad(with("/added_tokens/1", {{"id", 262}, {"content", "<|eot_id|>"}}), {"added_tokens", "<|eot_id|>", "twice"});
-  bad(with("/added_tokens/1", {{"id", 261}, {"content", "<|eom_id|>"}}), {"added_tokens[1].id", "261"});
+  bad(with("/added_tokens/1", {{"id", 262}, {"content", "<|eot_id|>"}}),
+      {"added_tokens", "<|eot_id|>", "twice"});
+  bad(with("/added_tokens/1", {{"id", 261}, {"content", "<|eom_id|>"}}),
+      {"added_tokens[1].id", "261"});
   bad(with("/normalizer", 1), {"normalizer", "an object"});
   bad(with("/normalizer", {{"type", "Sequence"}}), {"normalizer.normalizers", "an array"});
   bad(with("/normalizer", {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "x"}}),
       {"normalizer.pattern"});
-  bad(with("/post_processor", {{"type", "TemplateProcessing"}, {"single", {{{"SpecialToken", {{"id", "<s>"}}}}}}}),
+  bad(with("/post_processor",
+           {{"type", "TemplateProcessing"}, {"single", {{{"SpecialToken", {{"id", "<s>"}}}}}}}),
       {"special_tokens", "<s>"});
   std::string deep = "{\"model\":";
   for (int i = 0; i < 1000; i++) deep += "{\"a\":";
@@ -345,12 +372,15 @@ TEST_CASE("tokenizer.json: what riffle does not do is refused by name", "[tokeni
   unknown(with("/model/dropout", 0.1), {"model.dropout", "0.1"});
   unknown(with("/model/continuing_subword_prefix", "##"), {"continuing_subword_prefix", "##"});
   unknown(with("/model/end_of_word_suffix", "</w>"), {"end_of_word_suffix", "</w>"});
-  for (const char* type : {"NFKC", "NFD", "Lowercase", "BertNormalizer", "Precompiled", "Strip", "ByteLevel"}) {
+  for (const char* type :
+       {"NFKC", "NFD", "Lowercase", "BertNormalizer", "Precompiled", "Strip", "ByteLevel"}) {
     unknown(with("/normalizer", {{"type", type}}), {"normalizer.type", type});
   }
-  unknown(with("/normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "x"}}),
-          {"normalizer.pattern"});
-  for (const char* type : {"Whitespace", "WhitespaceSplit", "Punctuation", "BertPreTokenizer", "UnicodeScripts"}) {
+  unknown(
+      with("/normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "x"}}),
+      {"normalizer.pattern"});
+  for (const char* type :
+       {"Whitespace", "WhitespaceSplit", "Punctuation", "BertPreTokenizer", "UnicodeScripts"}) {
     unknown(with("/pre_tokenizer", {{"type", type}}), {"pre_tokenizer.type", type});
   }
   for (const char* type : {"BertProcessing", "RobertaProcessing"}) {
@@ -359,22 +389,27 @@ TEST_CASE("tokenizer.json: what riffle does not do is refused by name", "[tokeni
   for (const char* type : {"WordPiece", "BPEDecoder", "CTC", "Metaspace"}) {
     unknown(with("/decoder", {{"type", type}}), {"decoder.type", type});
   }
-  const json token = {{"SpecialToken", {{"id", "<|eot_id|>"}}}}, text = {{"Sequence", {{"id", "A"}}}};
+  const json token = {{"SpecialToken", {{"id", "<|eot_id|>"}}}},
+             text = {{"Sequence", {{"id", "A"}}}};
   const json ids = {{"<|eot_id|>", {{"ids", {261}}}}};
-  unknown(with("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, token}}, {"special_tokens", ids}}),
-          {"post_processor.single"});
+  unknown(
+      with("/post_processor",
+           {{"type", "TemplateProcessing"}, {"single", {text, token}}, {"special_tokens", ids}}),
+      {"post_processor.single"});
   json step = {{"type", "Digits"}};
   json many = json::array();
   for (int i = 0; i < 20; i++) many.push_back(step);
   unknown(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", many}}), {"20 steps"});
   for (int i = 0; i < 8; i++) step = {{"type", "Sequence"}, {"pretokenizers", {step}}};
   unknown(with("/pre_tokenizer", step), {"Sequence nested deeper"});
-  unknown(with("/pre_tokenizer",
-               {{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}}),
-          {"Digits after ByteLevel"});
+  unknown(
+      with("/pre_tokenizer", {{"type", "Sequence"},
+                              {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}}),
+      {"Digits after ByteLevel"});
 }
 
-TEST_CASE("regular expressions of tokenizer files: what is not understood is refused", "[tokenizer][bpe]") {
+TEST_CASE("regular expressions of tokenizer files: what is not understood is refused",
+          "[tokenizer][bpe]") {
   const struct {
     const char *pattern, *word;
   } cases[] = {{"", "0 bytes"},
@@ -422,8 +457,8 @@ TEST_CASE("regular expressions of tokenizer files: what is not understood is ref
 TEST_CASE("hostile patterns and texts end soon, in ids or in an error", "[tokenizer][bpe]") {
   const auto begin = std::chrono::steady_clock::now();
   const std::string run(200000, 'a');
-  for (const char* pattern : {"(a+)+[bc]", "(?:a|a)*[bc]", "a*a*a*a*[bc]", "(a|aa)+$x", "(?:a[^b]*c|a)+[bc]",
-                              "[^b]*+[bc]", "(?=(?:a+)+[bc])a"}) {
+  for (const char* pattern : {"(a+)+[bc]", "(?:a|a)*[bc]", "a*a*a*a*[bc]", "(a|aa)+$x",
+                              "(?:a[^b]*c|a)+[bc]", "[^b]*+[bc]", "(?=(?:a+)+[bc])a"}) {
     const auto tokenizer = from_json(split_by(pattern).dump());
     INFO(pattern);
     try {
@@ -435,11 +470,13 @@ TEST_CASE("hostile patterns and texts end soon, in ids or in an error", "[tokeni
       CHECK(std::string(e.what()).find("regular expression") != std::string::npos);
     }
   }
-  // Runs of one character, through every family's pattern: neither splitting nor merging nor sorting may go quadratic.
-  for (const char* name : {"llama3", "qwen2", "smollm", "llama2", "cased", "tekken", "deepseek_llm", "deepseek_coder",
-                           "llamacpp_default"}) {
+  // Runs of one character, through every family's pattern: neither splitting nor merging nor
+  // sorting may go quadratic.
+  for (const char* name : {"llama3", "qwen2", "smollm", "llama2", "cased", "tekken", "deepseek_llm",
+                           "deepseek_coder", "llamacpp_default"}) {
     const auto tokenizer = from_json(read_file(kFolder + name + ".json"));
-    for (const char* unit : {"a", " ", "\n", "7", "!", "\xCC\x81", "\xCC\xA3\xCC\x81", "\t ", "<|", "\xE2\x96\x81"}) {
+    for (const char* unit :
+         {"a", " ", "\n", "7", "!", "\xCC\x81", "\xCC\xA3\xCC\x81", "\t ", "<|", "\xE2\x96\x81"}) {
       std::string text;
       while (text.size() < 300000) text += unit;
       text += '7';  // a run of spaces that does not end the text
@@ -449,7 +486,8 @@ TEST_CASE("hostile patterns and texts end soon, in ids or in an error", "[tokeni
       if (!nfc && std::string(name) != "llama2") REQUIRE(decode(*tokenizer, ids) == text);
     }
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   INFO(seconds << " s");
   CHECK(seconds < 120);
 }
@@ -467,9 +505,11 @@ TEST_CASE("normalisation form C", "[tokenizer][bpe]") {
   CHECK(to_nfc("\ufb01") == "\ufb01");  // compatibility characters stay
 }
 
-TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers", "[tokenizer][bpe][gguf]") {
-  const auto fails = [](riffle_status status, const std::vector<std::string>& words, const std::string& pre,
-                        const std::function<void(json&)>& spoil, const std::function<void(GgufWriter&)>& more = {}) {
+TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers",
+          "[tokenizer][bpe][gguf]") {
+  const auto fails = [](riffle_status status, const std::vector<std::string>& words,
+                        const std::string& pre, const std::function<void(json&)>& spoil,
+                        const std::function<void(GgufWriter&)>& more = {}) {
     json spec = small_spec();
     spoil(spec);
     std::string bytes = gguf_of(spec, pre);
@@ -481,8 +521,10 @@ TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers", "[t
     expect_error(status, words, [&] { from_gguf(bytes); });
   };
   const auto nothing = [](json&) {};
-  CHECK(from_gguf(gguf_of(small_spec(), "qwen2"))->encode("hello hello", true, false) == Ids{259, 260});
-  CHECK(from_gguf(gguf_of(small_spec(), "llama-bpe", true))->encode("hello", true, false) == Ids{261, 259});
+  CHECK(from_gguf(gguf_of(small_spec(), "qwen2"))->encode("hello hello", true, false) ==
+        Ids{259, 260});
+  CHECK(from_gguf(gguf_of(small_spec(), "llama-bpe", true))->encode("hello", true, false) ==
+        Ids{261, 259});
   fails(RIFFLE_UNSUPPORTED, {"tokenizer.ggml.pre", "falcon"}, "falcon", nothing);
   fails(RIFFLE_BAD_MODEL, {"tokenizer.ggml.merges[1]", "l?"}, "gpt-2",
         [](json& s) { s["model"]["merges"][1] = "l ?"; });
@@ -500,7 +542,8 @@ TEST_CASE("GGUF byte-level vocabularies: damage and unknown pre-tokenizers", "[t
   // Padding that is said to be user-defined.
   json padded = small_spec();
   for (const int id : {262, 263})
-    padded["added_tokens"].push_back({{"id", id}, {"content", "[PAD" + std::to_string(id) + "]"}, {"special", false}});
+    padded["added_tokens"].push_back(
+        {{"id", id}, {"content", "[PAD" + std::to_string(id) + "]"}, {"special", false}});
   const auto tokenizer = from_gguf(gguf_of(padded, "gpt-2"));
   CHECK(tokenizer->vocab_size() == 264);
   CHECK(tokenizer->used_size() == 262);
@@ -538,13 +581,16 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   // tokenizer.model counts where both are, unless it lacks pieces.
   write_file(folder + "/tokenizer.model", tiny_sentencepiece(tiny.pieces));
   CHECK(load_model(folder, {})->tokenizer->vocab_size() == 320);
-  write_file(folder + "/tokenizer_config.json", "{\"added_tokens_decoder\": {\"320\": {\"content\": \"<|x|>\"}}}");
+  write_file(folder + "/tokenizer_config.json",
+             "{\"added_tokens_decoder\": {\"320\": {\"content\": \"<|x|>\"}}}");
   CHECK(load_model(folder, {})->tokenizer->vocab_size() == 262);
 
   write_file(folder + "/generation_config.json", "{\"eos_token_id\": [2, 320]}");
-  expect_error(RIFFLE_BAD_MODEL, {"generation_config.json: eos_token_id", "320"}, [&] { load_model(folder, {}); });
+  expect_error(RIFFLE_BAD_MODEL, {"generation_config.json: eos_token_id", "320"},
+               [&] { load_model(folder, {}); });
   write_file(folder + "/generation_config.json", "{\"eos_token_id\": \"</s>\"}");
-  expect_error(RIFFLE_BAD_MODEL, {"generation_config.json: eos_token_id", "</s>"}, [&] { load_model(folder, {}); });
+  expect_error(RIFFLE_BAD_MODEL, {"generation_config.json: eos_token_id", "</s>"},
+               [&] { load_model(folder, {}); });
 
   GgufWriter w;
   const Config& c = tiny.config;
@@ -567,8 +613,10 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   w.text("tokenizer.ggml.pre", "llama-bpe");
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
-  for (int byte = 0; byte < 256; byte++) tokens.push_back(byte_level_spelling(static_cast<uint8_t>(byte)));
-  for (const char* piece : {"he", "ll", "llo", "hello", "\u0120hello", "<|eot_id|>"}) tokens.push_back(piece);
+  for (int byte = 0; byte < 256; byte++)
+    tokens.push_back(byte_level_spelling(static_cast<uint8_t>(byte)));
+  for (const char* piece : {"he", "ll", "llo", "hello", "\u0120hello", "<|eot_id|>"})
+    tokens.push_back(piece);
   types.assign(tokens.size(), VocabPiece::NORMAL);
   types.back() = VocabPiece::CONTROL;
   for (GgufWriter* file : {&w, &unnamed}) {
@@ -587,13 +635,15 @@ TEST_CASE("models with byte-level vocabularies load: a folder with tokenizer.jso
   // A file that does not say how text is cut: as llama.cpp does without, and users are told.
   write_file(dir / "unnamed.gguf", unnamed.bytes());
   riffle_model* model = nullptr;
-  REQUIRE(riffle_model_load((dir / "unnamed.gguf").c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  REQUIRE(riffle_model_load((dir / "unnamed.gguf").c_str(), nullptr, &model, nullptr, 0) ==
+          RIFFLE_OK);
   riffle_context_options o;
   riffle_context_defaults(&o);
   o.device = RIFFLE_DEVICE_CPU;
   riffle_context* context = nullptr;
   REQUIRE(riffle_context_create(model, &o, &context, nullptr, 0) == RIFFLE_OK);
-  CHECK_THAT(riffle_context_notice(context), Catch::Contains("tokenizer.ggml.pre") && Catch::Contains("llama.cpp"));
+  CHECK_THAT(riffle_context_notice(context),
+             Catch::Contains("tokenizer.ggml.pre") && Catch::Contains("llama.cpp"));
   riffle_context_free(context);
   riffle_model_free(model);
 }

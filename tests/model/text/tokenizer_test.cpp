@@ -53,7 +53,9 @@ Ids direct_ids(const sentencepiece::SentencePieceProcessor& processor, std::stri
   return Ids(ids.begin(), ids.end());
 }
 
-std::string decode(const Tokenizer& tokenizer, const Ids& ids) { return tokenizer.decode(ids.data(), ids.size()); }
+std::string decode(const Tokenizer& tokenizer, const Ids& ids) {
+  return tokenizer.decode(ids.data(), ids.size());
+}
 
 std::string stream(const Tokenizer& tokenizer, const Ids& ids) {
   StreamDecoder decoder(tokenizer, true);
@@ -74,7 +76,8 @@ std::string random_text(std::mt19937* random, const std::vector<std::string>& al
 }
 
 // A library's own processor of the small vocabulary.
-void load_direct(const std::vector<VocabPiece>& pieces, sentencepiece::SentencePieceProcessor* processor) {
+void load_direct(const std::vector<VocabPiece>& pieces,
+                 sentencepiece::SentencePieceProcessor* processor) {
   SentencePieceModel model;
   model.pieces = pieces;
   model.bpe = model.byte_fallback = true;
@@ -89,10 +92,11 @@ TEST_CASE("utf8_error finds the first invalid sequence", "[tokenizer]") {
   CHECK(utf8_error("a\xC3\xA9\xE2\x96\x81\xF0\x9F\x98\x80\xF4\x8F\xBF\xBF") == -1);
   CHECK(utf8_error(std::string_view("a\0b", 3)) == -1);
   CHECK(utf8_error("\xED\x9F\xBF\xEE\x80\x80") == -1);
-  const char* bad[] = {"\x80",         "\xBF",         "\xC0\x80",         "\xC1\xBF",         "\xC3",
-                       "\xC3\x28",     "\xE0\x9F\xBF", "\xE2\x96",         "\xE2\x28\x81",     "\xED\xA0\x80",
-                       "\xED\xBF\xBF", "\xF0\x9F\x98", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
-                       "\xFF"};
+  const char* bad[] = {
+      "\x80",         "\xBF",         "\xC0\x80",         "\xC1\xBF",         "\xC3",
+      "\xC3\x28",     "\xE0\x9F\xBF", "\xE2\x96",         "\xE2\x28\x81",     "\xED\xA0\x80",
+      "\xED\xBF\xBF", "\xF0\x9F\x98", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+      "\xFF"};
   for (const char* text : bad) {
     CHECK(utf8_error(text) == 0);
     CHECK(utf8_error(std::string("\xE2\x96\x81x") + text + "y") == 4);
@@ -112,7 +116,8 @@ TEST_CASE("small vocabulary, by hand", "[tokenizer]") {
   CHECK(tokenizer->encode("[INST] hello", true, false) == Ids{1, space, 5, hello});
   CHECK(tokenizer->encode("\n", false, false) == Ids{space, 7 + 10});
   CHECK(tokenizer->encode("z", false, false) == Ids{space, 7 + 'z'});
-  CHECK(tokenizer->encode("\xE2\x82\xAC", false, false) == Ids{space, 7 + 0xE2, 7 + 0x82, 7 + 0xAC});
+  CHECK(tokenizer->encode("\xE2\x82\xAC", false, false) ==
+        Ids{space, 7 + 0xE2, 7 + 0x82, 7 + 0xAC});
   CHECK(tokenizer->piece(hello) == std::string("▁hello"));
   CHECK(tokenizer->piece(-1) == nullptr);
   CHECK(tokenizer->piece(tokenizer->vocab_size()) == nullptr);
@@ -129,12 +134,14 @@ TEST_CASE("small vocabulary, by hand", "[tokenizer]") {
   CHECK(tokenizer->control_id("<unk>") == -1);
   CHECK(tokenizer->control_id("") == -1);
 
-  // Control pieces in the text: plain unless asked for; the longest counts; each part between them is a text itself.
+  // Control pieces in the text: plain unless asked for; the longest counts; each part between them
+  // is a text itself.
   CHECK(decode(*tokenizer, tokenizer->encode("<s>a</s>", false, false)) == "<s>a</s>");
   CHECK(tokenizer->encode("<s>a</s>", false, true) == Ids{1, first + 1, 2});
   CHECK(tokenizer->encode("<|im_start|><|im_end|>", false, true) == Ids{3, 4});
   CHECK(tokenizer->encode("<s>hello<s></s>hello", false, true) == Ids{1, hello, 1, 2, hello});
-  CHECK(tokenizer->encode("a<|im_star", false, true) == tokenizer->encode("a<|im_star", false, false));
+  CHECK(tokenizer->encode("a<|im_star", false, true) ==
+        tokenizer->encode("a<|im_star", false, false));
 
   std::string text;
   CHECK(status_of([&] { tokenizer->encode("ab\xE2\x28", true, true); }, &text) == RIFFLE_BAD_TEXT);
@@ -153,7 +160,8 @@ TEST_CASE("small vocabulary, by hand", "[tokenizer]") {
 TEST_CASE("the longest control piece is read, also where others begin it", "[tokenizer]") {
   std::vector<VocabPiece> pieces = small_pieces();
   const int n = static_cast<int>(pieces.size());
-  for (const char* text : {"<", "<s><s>", "<s><", "é<"}) pieces.push_back({text, 0, VocabPiece::CONTROL});
+  for (const char* text : {"<", "<s><s>", "<s><", "é<"})
+    pieces.push_back({text, 0, VocabPiece::CONTROL});
   const auto tokenizer = tokenizer_from_pieces(pieces, small_options(), "small");
   CHECK(tokenizer->encode("<s><s><s>", false, true) == Ids{n + 1, 1});
   CHECK(tokenizer->encode("<s><<s", false, true) == Ids{n + 2, n, 263 + 10, 263 + 19});
@@ -251,13 +259,15 @@ TEST_CASE("the demo vocabulary gives the library's own ids", "[tokenizer]") {
   REQUIRE(from_model->vocab_size() == processor.GetPieceSize());
   CHECK(from_model->bos_id() == processor.bos_id());
   CHECK(from_model->eos_id() == processor.eos_id());
-  const auto from_pieces =
-      tokenizer_from_pieces(parse_sentencepiece_model(serialized, "").pieces, small_options(), "pieces");
+  const auto from_pieces = tokenizer_from_pieces(parse_sentencepiece_model(serialized, "").pieces,
+                                                 small_options(), "pieces");
   std::vector<std::string> texts(std::begin(kTexts), std::end(kTexts));
-  for (size_t i = 1; i < std::size(kTexts); i++) texts.push_back(std::string(kTexts[i]) + kTexts[i - 1]);
+  for (size_t i = 1; i < std::size(kTexts); i++)
+    texts.push_back(std::string(kTexts[i]) + kTexts[i - 1]);
   std::mt19937 random(1);
-  const std::vector<std::string> alphabet = {" ",   " ", "\n", "a", "e",      "th", "▁", "é",     "日", "😀",  "[INST]",
-                                             "<s>", ".", "\t", "1", "\u0301", "[",  "/", "INST]", "he", "was"};
+  const std::vector<std::string> alphabet = {" ", " ",      "\n", "a",      "e",     "th", "▁",
+                                             "é", "日",     "😀",  "[INST]", "<s>",   ".",  "\t",
+                                             "1", "\u0301", "[",  "/",      "INST]", "he", "was"};
   for (int i = 0; i < 500; i++) texts.push_back(random_text(&random, alphabet, random() % 60));
   for (const std::string& text : texts) {
     const Ids ids = from_model->encode(text, false, false);
@@ -326,7 +336,8 @@ TEST_CASE("long text, handed over in parts, gives the ids of the whole", "[token
     while (text.size() < 80000) text += unit;
     REQUIRE(tokenizer->encode(text, false, false) == direct_ids(processor, text));
   }
-  // The space where a part would end is the text's last byte, the next to last, and the first possible.
+  // The space where a part would end is the text's last byte, the next to last, and the first
+  // possible.
   for (size_t n = (8 << 10) - 3; n < (8 << 10) + 3; n++) {
     for (const char* tail : {" ", " a", " a ", "  ", "  a"}) {
       const std::string text = std::string(n, 'a') + tail;
@@ -356,11 +367,13 @@ TEST_CASE("texts that begin alike give the ids of each alone", "[tokenizer]") {
   std::vector<std::thread> threads;
   std::vector<std::string> texts;
   for (int i = 0; i < 12; i++)  // the first parts of some, and what goes on differently
-    texts.push_back(document.substr(0, document.find(' ', random() % document.size())) + random_text(&random, alphabet, 9000));
+    texts.push_back(document.substr(0, document.find(' ', random() % document.size())) +
+                    random_text(&random, alphabet, 9000));
   std::vector<Ids> got(texts.size());
   for (size_t t = 0; t < 3; t++) {
     threads.emplace_back([&, t] {
-      for (size_t i = t; i < texts.size(); i += 3) got[i] = tokenizer->encode(texts[i], false, false);
+      for (size_t i = t; i < texts.size(); i += 3)
+        got[i] = tokenizer->encode(texts[i], false, false);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -436,7 +449,8 @@ TEST_CASE("a unigram vocabulary", "[tokenizer]") {
   CHECK(tokenizer->encode("ab", true, false) == Ids{1, 7});
   VocabOptions options = small_options();
   options.bpe = false;
-  CHECK(tokenizer_from_pieces(model.pieces, options, "unigram")->encode("ab", true, false) == Ids{1, 7});
+  CHECK(tokenizer_from_pieces(model.pieces, options, "unigram")->encode("ab", true, false) ==
+        Ids{1, 7});
 }
 
 TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer]") {
@@ -444,12 +458,13 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
   std::streambuf* const cerr_buffer = std::cerr.rdbuf(printed.rdbuf());
   std::streambuf* const cout_buffer = std::cout.rdbuf(printed.rdbuf());
   std::vector<std::string> wrong;  // no CHECK while output is taken away
-  const auto expect_bad = [&](const char* what, std::vector<VocabPiece> pieces, VocabOptions options,
-                              const char* said) {
+  const auto expect_bad = [&](const char* what, std::vector<VocabPiece> pieces,
+                              VocabOptions options, const char* said) {
     std::string text;
-    const riffle_status status = status_of([&] { tokenizer_from_pieces(pieces, options, "v.gguf"); }, &text);
-    if (status != RIFFLE_BAD_MODEL || text.find(said) == std::string::npos || text.find("v.gguf") != 0 ||
-        text.find('\n') != std::string::npos) {
+    const riffle_status status =
+        status_of([&] { tokenizer_from_pieces(pieces, options, "v.gguf"); }, &text);
+    if (status != RIFFLE_BAD_MODEL || text.find(said) == std::string::npos ||
+        text.find("v.gguf") != 0 || text.find('\n') != std::string::npos) {
       wrong.push_back(std::string(what) + ": " + text);
     }
   };
@@ -495,7 +510,8 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
     expect_bad("eos", small_pieces(), options, "eos token");
   }
   std::vector<VocabPiece> nested = small_pieces();
-  for (int n = 1; n <= 64; n++) nested.push_back({std::string(n, 'q'), 0, VocabPiece::USER_DEFINED});
+  for (int n = 1; n <= 64; n++)
+    nested.push_back({std::string(n, 'q'), 0, VocabPiece::USER_DEFINED});
   tokenizer_from_pieces(nested, good, "64 fit")->encode(std::string(1000, 'q'), false, false);
   nested.push_back({std::string(65, 'q'), 0, VocabPiece::USER_DEFINED});
   expect_bad("nested", nested, good, "begin each other");
@@ -513,7 +529,8 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
       tokenizer->encode("hello [INST] b a </s> 日本z", false, true);
       loaded++;
     } catch (const Error& error) {
-      if (error.status() != RIFFLE_BAD_MODEL && error.status() != RIFFLE_UNSUPPORTED) wrong.push_back(error.what());
+      if (error.status() != RIFFLE_BAD_MODEL && error.status() != RIFFLE_UNSUPPORTED)
+        wrong.push_back(error.what());
     }
   };
   for (size_t n = 0; n < serialized.size(); n += n < serialized.size() - 100 ? 37 : 1) {
@@ -527,10 +544,12 @@ TEST_CASE("hostile vocabularies are errors, and nothing is printed", "[tokenizer
   }
   std::string text;
   std::string charsmap = serialized;
-  charsmap += std::string("\x1a\x04\x12\x02xx", 6);  // normalizer_spec { precompiled_charsmap: "xx" }
-  const riffle_status charsmap_status = status_of([&] { tokenizer_from_model(charsmap, "t.model"); }, &text);
-  const riffle_status word_status =
-      status_of([&] { tokenizer_from_model(serialized + std::string("\x12\x02\x18\x03", 4), "t.model"); });
+  charsmap +=
+      std::string("\x1a\x04\x12\x02xx", 6);  // normalizer_spec { precompiled_charsmap: "xx" }
+  const riffle_status charsmap_status =
+      status_of([&] { tokenizer_from_model(charsmap, "t.model"); }, &text);
+  const riffle_status word_status = status_of(
+      [&] { tokenizer_from_model(serialized + std::string("\x12\x02\x18\x03", 4), "t.model"); });
   std::cerr.rdbuf(cerr_buffer);
   std::cout.rdbuf(cout_buffer);
   CHECK(wrong == std::vector<std::string>());

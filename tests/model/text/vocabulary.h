@@ -20,7 +20,8 @@ inline std::string read_file(const std::string& path) {
   return content.str();
 }
 
-// Path of a shared file (data, models), beside the repository or where RIFFLE_SHARED points; "" if it is not there.
+// Path of a shared file (data, models), beside the repository or where RIFFLE_SHARED points; "" if
+// it is not there.
 inline std::string shared_file(const std::string& name) {
   const char* folder = std::getenv("RIFFLE_SHARED");
   const std::string path = std::string(folder ? folder : "../shared") + "/" + name;
@@ -40,18 +41,21 @@ inline std::string demo_vocabulary() {
   return path.empty() ? "" : read_file(path);
 }
 
-// Ids: 0 <unk>, 1 <s>, 2 </s>, 3 <|im_start|>, 4 <|im_end|> (control), 5 [INST], 6 [/INST] (user-defined),
-// 7 to 262 the bytes, then words, best first.
+// Ids: 0 <unk>, 1 <s>, 2 </s>, 3 <|im_start|>, 4 <|im_end|> (control), 5 [INST], 6 [/INST]
+// (user-defined), 7 to 262 the bytes, then words, best first.
 inline std::vector<riffle::VocabPiece> small_pieces() {
   using riffle::VocabPiece;
-  std::vector<VocabPiece> pieces = {{"<unk>", 0, VocabPiece::UNKNOWN},       {"<s>", 0, VocabPiece::CONTROL},
-                                    {"</s>", 0, VocabPiece::CONTROL},        {"<|im_start|>", 0, VocabPiece::CONTROL},
-                                    {"<|im_end|>", 0, VocabPiece::CONTROL},  {"[INST]", 0, VocabPiece::USER_DEFINED},
-                                    {"[/INST]", 0, VocabPiece::USER_DEFINED}};
-  for (int byte = 0; byte < 256; byte++) pieces.push_back({riffle::format("<0x%02X>", byte), 0, VocabPiece::BYTE});
-  const char* words[] = {"▁▁", "▁a", "he", "ll", "▁he", "llo", "hello", "▁hello", "ab",   "b▁", "▁",
-                         "a",  "b",  "c",  "e",  "h",   "l",   "o",     "r",      "s",    "t",  "u",
-                         "sy", "y",  "m",  "n",  "i",   "é",   "日",    "本",     "日本", ".",  "d"};
+  std::vector<VocabPiece> pieces = {
+      {"<unk>", 0, VocabPiece::UNKNOWN},       {"<s>", 0, VocabPiece::CONTROL},
+      {"</s>", 0, VocabPiece::CONTROL},        {"<|im_start|>", 0, VocabPiece::CONTROL},
+      {"<|im_end|>", 0, VocabPiece::CONTROL},  {"[INST]", 0, VocabPiece::USER_DEFINED},
+      {"[/INST]", 0, VocabPiece::USER_DEFINED}};
+  for (int byte = 0; byte < 256; byte++)
+    pieces.push_back({riffle::format("<0x%02X>", byte), 0, VocabPiece::BYTE});
+  const char* words[] = {"▁▁", "▁a", "he", "ll",   "▁he", "llo", "hello", "▁hello", "ab",
+                         "b▁", "▁",  "a",  "b",    "c",   "e",   "h",     "l",      "o",
+                         "r",  "s",  "t",  "u",    "sy",  "y",   "m",     "n",      "i",
+                         "é",  "日", "本", "日本", ".",   "d"};
   float score = -1;
   for (const char* word : words) pieces.push_back({word, score--, VocabPiece::NORMAL});
   return pieces;
