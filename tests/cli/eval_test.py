@@ -262,7 +262,7 @@ def tables(folder):
     lines = [dict(zip(columns, re.split("  +", line))) for line in table.splitlines()[2:4]]
     check(
         columns[:10] == [
-            "setting", "asked", "right", "kept", "95%", "KV read", "same first", "divergence",
+            "setting", "asked", "right", "kept", "95%", "KV read", "same first", "same 95%", "divergence",
             "its p99", "same for"
         ], "the table's columns", columns)
     check([line["setting"] for line in lines] == ["dense", "psa epsilon=0.5"]

@@ -123,8 +123,8 @@ TEST_CASE("sequences stepped together give what each gives alone", "[invariance]
   // Pools that hold the tails of two sequences, of three and nothing else, and of all: the step is
   // split, or others are parked to make room.
   for (int slots : {0, 16 * 2 + 9, 16 * 3, 16 * 6})
-    for (riffle_selector selector :
-         {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
+    for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA,
+                                     RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE}) {
       INFO("selector " << selector << " slots " << slots);
       riffle_context_options o = base(selector);
       std::vector<std::vector<int32_t>> prompts, steps;

@@ -228,19 +228,23 @@ double Agreement::divergence_p99() const {
   return divergence.empty() ? kNan : percentile(divergence, 0.99);
 }
 
+Interval Agreement::same_interval() const {
+  return share_interval(static_cast<double>(same), static_cast<double>(divergence.size()));
+}
+
 Json Agreement::json() const {
   double sum = 0, squares = 0;
   for (float d : divergence)
     sum += static_cast<double>(d), squares += static_cast<double>(d) * static_cast<double>(d);
   const double n = static_cast<double>(divergence.size());
-  const Interval same_interval = share_interval(static_cast<double>(same), n);
+  const Interval interval = same_interval();
   Json j;
   j["answers"] = answers;
   j["identical"] = identical;
   j["steps"] = divergence.size();
   j["same_first_pct"] = number(same_pct());
-  j["same_first_low_pct"] = number(same_interval.low);
-  j["same_first_high_pct"] = number(same_interval.high);
+  j["same_first_low_pct"] = number(interval.low);
+  j["same_first_high_pct"] = number(interval.high);
   j["divergence_mean"] = number(divergence_mean());
   j["divergence_error"] = number(mean_error(sum, squares, n));
   j["divergence_p99"] = number(divergence_p99());
@@ -327,8 +331,9 @@ std::string rows_text(const std::vector<Row>& rows) {
     pooled |= r.answers.pool_lookups > 0;
     text |= r.text_tokens > 0;
   }
-  std::vector<std::string> header = {"setting", "asked",      "right",      "kept",    "95%",
-                                     "KV read", "same first", "divergence", "its p99", "same for"};
+  std::vector<std::string> header = {"setting",    "asked",   "right",      "kept",
+                                     "95%",        "KV read", "same first", "same 95%",
+                                     "divergence", "its p99", "same for"};
   if (text) header.insert(header.end(), {"text nll", "+", "95%", "KV read"});
   if (covered) header.insert(header.end(), {"coverage", "1%"});
   if (pooled) header.push_back("pool hits");
@@ -345,6 +350,7 @@ std::string rows_text(const std::vector<Row>& rows) {
         r.kept_interval().text(1),
         cli::percent(r.answers.read_pct()),
         a.answers ? cli::percent(a.same_pct()) : "-",
+        a.answers ? a.same_interval().text(1) : "-",
         fixed(a.divergence_mean(), 4),
         fixed(a.divergence_p99(), 3),
         a.answers ? fixed(a.tokens_until_parting(), 1) + " of " + fixed(a.tokens(), 1) : "-"};
@@ -385,7 +391,14 @@ std::string rows_text(const std::vector<Row>& rows) {
     }
     by_task.add(line);
   }
-  return table.text() + (shown.empty() ? "" : "\n" + by_task.text());
+  const char* legend =
+      "asked, right: questions, and answers that are right with the setting. kept: answers right "
+      "with "
+      "dense attention and still right.\n"
+      "same first: decode steps whose most likely token is dense's. divergence: Kullback-Leibler, "
+      "from "
+      "dense, in nats a step. same for: tokens until the texts part.\n";
+  return table.text() + (rows.empty() ? "" : legend) + (shown.empty() ? "" : "\n" + by_task.text());
 }
 
 // ---- dense scores ----

@@ -61,6 +61,14 @@ struct Marks {
   cli::Json json() const;
 };
 
+// 95% intervals, in percent where the value is.
+struct Interval {
+  double low, high;
+  std::string text(int decimals) const;  // "98.1-100"; "-" for NaN
+};
+Interval share_interval(double successes,
+                        double n);  // of a share, in percent (Wilson's score interval)
+
 // How a setting agrees with dense attention along the dense answers: what it would have said at
 // each of their steps.
 struct Agreement {
@@ -72,6 +80,7 @@ struct Agreement {
   void add(const Agreement& other);
   // NaN where nothing was counted.
   double same_pct() const;
+  Interval same_interval() const;  // of same_pct
   double identical_pct() const;
   double tokens_until_parting() const;  // mean over answers
   double tokens() const;                // of a dense answer, mean
@@ -80,13 +89,6 @@ struct Agreement {
   cli::Json json() const;
 };
 
-// 95% intervals, in percent where the value is.
-struct Interval {
-  double low, high;
-  std::string text(int decimals) const;  // "98.1-100"; "-" for NaN
-};
-Interval share_interval(double successes,
-                        double n);  // of a share, in percent (Wilson's score interval)
 // Half the width of the interval of a mean, from the sums of n values and of their squares (normal
 // approximation).
 double mean_error(double sum, double squares, double n);

@@ -229,9 +229,12 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
       // PSA, section 6: epsilon 0.95 with ArkVale's cuboid-mean.
       "psa:epsilon=0.1,0.3,0.5,0.7,0.9,0.95*;"
       "psa:stop=veto,epsilon=0.3,0.5,0.7,0.9;"
+      // Progressive stopping apart from digests: exact enough keys, every query head heard.
+      "psa:rank=codes,gqa=union,epsilon=0.5,0.8,0.95;"
       // SparseServe, section 4: 2048 tokens ranked by cuboid-mean.
       "topk:budget=0.02,0.05,0.1,0.2,0.4,2048*;"
       "topk:digest=quest,budget=0.02,0.05,0.1,0.2,0.4;"
+      "topk:rank=codes,budget=0.05,0.1,0.2;"
       // Twilight, section 5: p 0.95 within a quarter of the KV (its base is Quest there).
       "twilight:digest=quest,top_p_attn=0.5,0.7,0.85,0.95*;"
       "twilight:base=all,top_p_attn=0.5,0.7,0.85,0.95;"
