@@ -261,7 +261,7 @@ def tables(folder):
     columns = re.split("  +", table.splitlines()[1])
     lines = [dict(zip(columns, re.split("  +", line))) for line in table.splitlines()[2:4]]
     check(
-        columns[:10] == [
+        columns[:11] == [
             "setting", "asked", "right", "kept", "95%", "KV read", "same first", "same 95%", "divergence",
             "its p99", "same for"
         ], "the table's columns", columns)
