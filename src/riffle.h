@@ -1,10 +1,10 @@
 /* riffle.h: the C interface of riffle, a runtime for Llama-family models with very long contexts.
  *
  * WHAT IT DOES
- *   Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive
- * tokens. At each decode step every layer weighs its blocks for the current query, by keys kept in
- * 4 bits, and attends to those that hold more than a share of some head's weight ("share"). "dense"
- * reads everything and is the exact reference.
+ *     Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive
+ *     tokens. At each decode step every layer weighs its blocks for the current query, by keys kept
+ *     in 4 bits, and attends to those that hold more than a share of some head's weight ("share").
+ *     "dense" reads everything and is the exact reference.
  *
  * A WHOLE PROGRAM
  *     char err[256];
@@ -19,23 +19,35 @@
  *     riffle_session_free(chat); riffle_context_free(ctx); riffle_model_free(model);
  *
  * RULES
- *   Errors     A function that can fail returns riffle_status; 0 is success. The text of the last
- * failure is kept on the handle (riffle_model_error, riffle_context_error) until the next call on
- * it; the functions that create a model, a context or a plan have no handle yet and write it to
- * (err, err_size), which may be (NULL, 0). The library never prints, never exits and lets no C++
- * exception out. Retrying   RIFFLE_NO_SLOT and RIFFLE_CONTEXT_FULL leave every session as it was
- * before the call. After RIFFLE_ABORTED a session holds the tokens that were finished
- * (riffle_session_length). Ownership  What create/load returns is freed by the matching free;
- * free(NULL) is allowed. Free sessions before their context and contexts before their model.
- * Strings returned are owned by the handle. Options    Option structs begin with struct_size. Fill
- * them with riffle_*_defaults(), which sets it, then change fields; a NULL pointer means the
- * defaults. A size this library does not know is RIFFLE_BAD_ARGUMENT. Threads    A model may be
- * shared by threads. A context and its sessions belong to one thread at a time, but for
- *              riffle_abort, which any thread and any signal handler may call.
- *   Text       All text is UTF-8. Text in is (pointer, length) and need not end in NUL.
- *   Buffers    Where a function fills (out, capacity) it stores the needed count in *n_out, also
- * when that exceeds the capacity; then it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else.
- * out may be NULL if capacity is 0.
+ *   Errors
+ *     A function that can fail returns riffle_status; 0 is success. The text of the last failure is
+ *     kept on the handle (riffle_model_error, riffle_context_error) until the next call on it; the
+ *     functions that create a model, a context or a plan have no handle yet and write it to
+ *     (err, err_size), which may be (NULL, 0). The library never prints, never exits and lets no
+ *     C++ exception out.
+ *   Retrying
+ *     RIFFLE_NO_SLOT and RIFFLE_CONTEXT_FULL leave every session as it was before the call. After
+ *     RIFFLE_ABORTED a session holds the tokens that were finished (riffle_session_length).
+ *   Ownership
+ *     What create or load returns is freed by the matching free; free(NULL) is allowed. Free
+ *     sessions before their context and contexts before their model. Strings returned are owned by
+ *     the handle.
+ *   Options
+ *     Option structs begin with struct_size. Fill them with riffle_*_defaults(), which sets it,
+ *     then change fields; a NULL pointer means the defaults. A size that this library does not know
+ *     is RIFFLE_BAD_ARGUMENT.
+ *   Threads
+ *     A model may be shared by threads. A context and its sessions belong to one thread at a time,
+ *     but for riffle_abort, which any thread and any signal handler may call.
+ *   Text
+ *     All text is UTF-8. Text in is (pointer, length) and need not end in NUL.
+ *   Buffers
+ *     Where a function fills (out, capacity) it stores the needed count in *n_out, also when that
+ *     exceeds the capacity; then it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out
+ *     may be NULL if capacity is 0.
+ *
+ * Synthetic models, scores, row reports and timers, which only measuring needs, are declared in
+ * riffle_measure.h.
  */
 #ifndef RIFFLE_H
 #define RIFFLE_H
@@ -57,21 +69,21 @@ extern "C" {
 #define RIFFLE_VERSION "0.1.0"
 
 typedef struct riffle_model riffle_model; /* weights and tokenizer, read-only */
-typedef struct riffle_context
-    riffle_context; /* threads, block store, slot pool: what running needs     */
+/* threads, block store, slot pool: what running needs */
+typedef struct riffle_context riffle_context;
 typedef struct riffle_session riffle_session; /* one sequence of tokens and its KV */
 
 typedef enum riffle_status {
   RIFFLE_OK = 0,
-  RIFFLE_BAD_ARGUMENT = 1, /* a value out of range, a NULL, an empty prompt */
-  RIFFLE_BAD_MODEL = 2,    /* the model file is damaged or contradicts itself    */
-  RIFFLE_UNSUPPORTED = 3,  /* a model option or device riffle does not have; the text names it  */
-  RIFFLE_IO = 4, /* a file could not be opened or read                                       */
+  RIFFLE_BAD_ARGUMENT = 1,  /* a value out of range, a NULL, an empty prompt */
+  RIFFLE_BAD_MODEL = 2,     /* the model file is damaged or contradicts itself */
+  RIFFLE_UNSUPPORTED = 3,   /* a model option or device riffle does not have; the text names it */
+  RIFFLE_IO = 4,            /* a file could not be opened or read */
   RIFFLE_OUT_OF_MEMORY = 5, /* an allocation failed, or the memory plan does not fit */
-  RIFFLE_CONTEXT_FULL = 6,  /* the tokens do not fit the context; nothing was changed  */
-  RIFFLE_NO_SLOT = 7, /* the slot pool is too small for one iteration; nothing was changed        */
-  RIFFLE_ABORTED = 8, /* riffle_abort, or a callback returned false                               */
-  RIFFLE_BAD_TEXT = 9, /* text is not valid UTF-8 */
+  RIFFLE_CONTEXT_FULL = 6,  /* the tokens do not fit the context; nothing was changed */
+  RIFFLE_NO_SLOT = 7,       /* the slot pool is too small for one iteration; nothing was changed */
+  RIFFLE_ABORTED = 8,       /* riffle_abort, or a callback returned false */
+  RIFFLE_BAD_TEXT = 9,      /* text is not valid UTF-8 */
   RIFFLE_BUFFER_TOO_SMALL = 10,
   RIFFLE_INTERNAL = 11, /* a fault of riffle or of a driver; cuda: also kernels of other contexts
                            that kept a step from running for 2 s: it can be tried again */
@@ -82,15 +94,13 @@ typedef enum riffle_status {
 RIFFLE_API const char* riffle_version(void);
 RIFFLE_API const char* riffle_status_name(riffle_status status);
 
-/* ---- progress
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- progress */
 
 typedef enum riffle_phase {
-  RIFFLE_PHASE_LOAD = 0,     /* a model's files are mapped: bytes     */
-  RIFFLE_PHASE_PREFILL = 1,  /* token-layers  */
+  RIFFLE_PHASE_LOAD = 0,     /* a model's files are mapped: bytes */
+  RIFFLE_PHASE_PREFILL = 1,  /* token-layers */
   RIFFLE_PHASE_QUANTIZE = 2, /* weights are converted: bytes of the source */
-  RIFFLE_PHASE_UPLOAD = 3    /* weights go to the GPU: bytes    */
+  RIFFLE_PHASE_UPLOAD = 3    /* weights go to the GPU: bytes */
 } riffle_phase;
 
 typedef struct riffle_progress {
@@ -101,9 +111,7 @@ typedef struct riffle_progress {
 /* Called now and then from the calling thread; return false to stop (RIFFLE_ABORTED). */
 typedef bool (*riffle_progress_fn)(void* user, const riffle_progress* progress);
 
-/* ---- model
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- model */
 
 typedef struct riffle_model_options {
   size_t struct_size;
@@ -111,11 +119,10 @@ typedef struct riffle_model_options {
   void* progress_user;
   const char* chat_template; /* how conversations are written: a name of riffle_chat_template_name;
                                 NULL: as the template that the model carries does */
-  const char*
-      weights;       /* NULL: weights stay as the file has them, mapped. Else a name of
-                        riffle_weight_type_name: matrices       that take more bits a weight are converted at
-                        load, in memory of the process, which takes       seconds to minutes (riffle_quantize
-                        keeps the result in a file); the rest stays mapped */
+  /* NULL: weights stay as the file has them, mapped. Else a name of riffle_weight_type_name:
+     matrices that take more bits a weight are converted at load, in memory of the process, which
+     takes seconds to minutes (riffle_quantize keeps the result in a file); the rest stays mapped */
+  const char* weights;
   int32_t n_threads; /* for that; 0: one per core */
 } riffle_model_options;
 
@@ -129,15 +136,6 @@ RIFFLE_API void riffle_model_defaults(riffle_model_options* options);
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
                                            riffle_model** model, char* err, size_t err_size);
 
-/* A model of a known shape whose weights are made up as they are needed, for measuring speed
- * without a download: it runs, and what it says means nothing. shape: "llama-3.1-8b",
- * "llama-3.2-1b", "llama-3.2-3b", "llama-3-70b-layer" (one layer, small vocabulary) or "tiny";
- * weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16" or
- * "f32". It has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The weights take
- * memory on the device that runs them, first when a context is created; the CPU devices keep them
- * until the model is freed. RIFFLE_BAD_ARGUMENT names what there is. */
-RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
-                                                riffle_model** model, char* err, size_t err_size);
 RIFFLE_API void riffle_model_free(riffle_model* model);
 /* The text is that of the last failure in any thread; copy it before another thread can fail. */
 RIFFLE_API const char* riffle_model_error(const riffle_model* model);
@@ -155,15 +153,13 @@ typedef struct riffle_model_info {
   const char* chat_template_name; /* what it was recognised as, or what was asked for; "" if it is
                                      unknown */
   const char* rope_scaling;       /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
-  int32_t
-      sliding_window; /* tokens that a query sees in some or all layers, its own included; 0: all */
+  /* tokens that a query sees in some or all layers, its own included; 0: all */
+  int32_t sliding_window;
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);
 
-/* ---- weights
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- weights */
 
 /* What weights can be converted to, from index 0; NULL beyond the last: "q8_0", "q6_k", "q5_k",
  * "q5_k_m", "q4_k", "q4_k_m", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32". Upper case will
@@ -176,9 +172,9 @@ RIFFLE_API const char* riffle_weight_type_name(size_t index);
 
 typedef struct riffle_quantize_options {
   size_t struct_size;
-  const char* type;  /* a name of riffle_weight_type_name; NULL: "q4_k_m"                        */
-  int32_t n_threads; /* 0: one per core                                                          */
-  bool overwrite;    /* `out` may exist                                                          */
+  const char* type;            /* a name of riffle_weight_type_name; NULL: "q4_k_m" */
+  int32_t n_threads;           /* 0: one per core */
+  bool overwrite;              /* `out` may exist */
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
 } riffle_quantize_options;
@@ -188,7 +184,7 @@ typedef struct riffle_quantize_result {
   size_t struct_size;
   uint64_t n_params;
   uint64_t weight_bytes_in, weight_bytes_out, file_bytes;
-  uint64_t n_fallback;   /* matrices whose rows do not fit the type's blocks: they have another   */
+  uint64_t n_fallback;   /* matrices whose rows do not fit the type's blocks: they have another */
   double relative_error; /* of the matrices converted: root of sum (w' - w)^2 / sum w^2, w the
                             source's values */
 } riffle_quantize_result;
@@ -205,15 +201,13 @@ RIFFLE_API riffle_status riffle_quantize(const char* path, const char* out,
                                          riffle_quantize_result* result, char* err,
                                          size_t err_size);
 
-/* ---- tokens
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- tokens */
 
 enum {
   RIFFLE_TOKENIZE_BOS =
-      1, /* put the beginning-of-sequence token first, if the model's texts have one  */
+      1, /* put the beginning-of-sequence token first, if the model's texts have one */
   RIFFLE_TOKENIZE_SPECIAL =
-      2 /* read control tokens written in the text (such as <s>) as those tokens     */
+      2 /* read control tokens written in the text (such as <s>) as those tokens */
 };
 
 /* RIFFLE_BAD_TEXT names the byte offset of the first invalid sequence. */
@@ -259,20 +253,19 @@ RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_me
                                             size_t n_messages, int32_t* tokens, size_t capacity,
                                             size_t* n_tokens);
 
-/* ---- selection: which KV blocks a decode step reads
- * --------------------------------------------------------------- */
+/* ---- selection: which KV blocks a decode step reads */
 
 typedef enum riffle_selector {
   RIFFLE_SELECTOR_DENSE = 0, /* every block: the exact reference */
   RIFFLE_SELECTOR_PSA =
-      1, /* progressive sparse attention: best blocks first until epsilon is covered   */
+      1, /* progressive sparse attention: best blocks first until epsilon is covered */
   RIFFLE_SELECTOR_TOPK = 2, /* a fixed budget of the best blocks */
   RIFFLE_SELECTOR_TWILIGHT =
       3, /* of a base selection, the tokens that INT4 keys say hold top_p of the weight */
   RIFFLE_SELECTOR_TOKENSELECT =
       4, /* a fixed number of tokens that all heads vote for; first and last tokens */
   RIFFLE_SELECTOR_LFPS =
-      5, /* top tokens among those that earlier queries make likely (CPU devices)   */
+      5, /* top tokens among those that earlier queries make likely (CPU devices) */
   RIFFLE_SELECTOR_SHARE = 6 /* the default: blocks by the weight that INT4 keys give them; the mean
                                value stands for those that are not read */
 } riffle_selector;
@@ -341,33 +334,33 @@ typedef struct riffle_selection {
   riffle_selector selector;
   riffle_digest digest;
   riffle_gqa gqa;
-  riffle_rank rank; /* psa, topk */
-  riffle_stop stop; /* psa  */
-  float epsilon; /* psa: share of attention weight to cover, (0,1]; 1 reads everything            */
+  riffle_rank rank;   /* psa, topk */
+  riffle_stop stop;   /* psa */
+  float epsilon;      /* psa: share of attention weight to cover, (0,1]; 1 reads everything */
   int32_t microbatch; /* psa: blocks between two tests, 1 to 2^20 */
-  float budget; /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included  */
-  int32_t sink_blocks;   /* always read: first blocks,   */
+  float budget; /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included */
+  int32_t sink_blocks;   /* always read: first blocks, */
   int32_t window_blocks; /* ... and the last full blocks (the unfilled tail is always read) */
-  int32_t dense_layers;  /* the first so many layers read everything  */
+  int32_t dense_layers;  /* the first so many layers read everything */
   int32_t lookahead; /* psa where the host decides residency: microbatches loaded ahead of the test,
                         0 to 8 */
-  riffle_base base;  /* twilight  */
+  riffle_base base;  /* twilight */
   float base_budget; /* twilight, base topk: KV whose codes are looked at, as budget */
-  float top_p; /* twilight: share of the estimated weight to keep, (0,1]                        */
-  float share; /* share: part of a head's weight   from which a block is read, [0,1); beyond 1,024
-                  blocks the share falls as 1 / blocks                                          */
+  float top_p;       /* twilight: share of the estimated weight to keep, (0,1] */
+  float share; /* share: part of a head's weight from which a block is read, [0,1); beyond 1,024
+                  blocks the share falls as 1 / blocks */
   int32_t select_tokens; /* tokenselect: tokens that are voted for, 1 to 2^28 */
-  int32_t init_tokens;   /* tokenselect: first tokens, always read   */
-  int32_t local_tokens;  /* tokenselect: last tokens, always read, >= 1  */
-  riffle_vote vote;      /* tokenselect      */
+  int32_t init_tokens;   /* tokenselect: first tokens, always read */
+  int32_t local_tokens;  /* tokenselect: last tokens, always read, >= 1 */
+  riffle_vote vote;      /* tokenselect */
   float vote_scale; /* tokenselect: logits of the vote are multiplied by this; 1 is the paper's */
   float cache_threshold; /* tokenselect: cosine of queries from which the last selection is used
                             again; -1 to 2: above 1 never */
   riffle_positions positions; /* tokenselect */
-  float top_tokens;           /* lfps: tokens kept: <= 1 a share of all, > 1 a number           */
-  float alpha;  /* lfps: larger, fewer candidates; 0 to 10                                       */
-  float rate;   /* lfps: share of the tokens that become candidates, in place of alpha; 0: alpha  */
-  float decay;  /* lfps: of the tables, per step; 0 to 0.9999                                    */
+  float top_tokens;           /* lfps: tokens kept: <= 1 a share of all, > 1 a number */
+  float alpha;                /* lfps: larger, fewer candidates; 0 to 10 */
+  float rate;   /* lfps: share of the tokens that become candidates, in place of alpha; 0: alpha */
+  float decay;  /* lfps: of the tables, per step; 0 to 0.9999 */
   float bypass; /* lfps: weight of the first tokens from which the others are not read; 1: never */
 } riffle_selection;
 
@@ -377,27 +370,25 @@ RIFFLE_API void riffle_selection_defaults(riffle_selection* selection);
  * the same table. */
 typedef struct riffle_selection_field {
   size_t struct_size;
-  const char* name; /* the member's: "epsilon"                                                   */
-  bool whole;       /* int32_t or an enum; else float                                            */
-  double low, high; /* the least and the greatest value ...                                      */
+  const char* name;           /* the member's: "epsilon" */
+  bool whole;                 /* int32_t or an enum; else float */
+  double low, high;           /* the least and the greatest value ... */
   bool above_low, below_high; /* ... which itself is not allowed */
-  char range[96]; /* the same in words: "more than 0, at most 1"                               */
-  uint32_t selectors; /* bit (1 << riffle_selector): which selectors read it */
-  uint32_t bases; /* bit (1 << riffle_base): with which bases twilight reads it, if it does    */
+  char range[96];             /* the same in words: "more than 0, at most 1" */
+  uint32_t selectors;         /* bit (1 << riffle_selector): which selectors read it */
+  uint32_t bases; /* bit (1 << riffle_base): with which bases twilight reads it, if it does */
 } riffle_selection_field;
 
 /* Members in order from index 0; RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong struct_size.
  */
 RIFFLE_API riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field);
 
-/* ---- context
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- context */
 
 typedef enum riffle_device {
   RIFFLE_DEVICE_AUTO =
       0, /* the GPU if there is one that works (riffle_plan.device_note says why not), else CPU, or
-            EMU if slots or gpu_mem is given, which CPU refuses                           */
+            EMU if slots or gpu_mem is given, which CPU refuses */
   RIFFLE_DEVICE_CPU = 1, /* attends to the host store in place; no pool */
   RIFFLE_DEVICE_EMU =
       2, /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
@@ -423,44 +414,30 @@ typedef enum riffle_isa {
   RIFFLE_ISA_AMX = 4
 } riffle_isa;
 
-/* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for
- * measuring the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed,
- * no logits), and riffle_step runs the whole model but for the q, k and v that it attends with. The
- * answers mean nothing. Defaults: 95 % of each query's attention weight in 5 % of the blocks, 88 %
- * of which it shares with the query before. */
-typedef struct riffle_attention_trace {
-  size_t struct_size;
-  float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
-                     1/head_dim      */
-  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999   */
-  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1  */
-  uint64_t seed;
-  bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV
-                       is only made up */
-} riffle_attention_trace;
-RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace* trace);
+/* Synthetic attention, for measuring: riffle_measure.h. */
+typedef struct riffle_attention_trace riffle_attention_trace;
 
 typedef struct riffle_context_options {
   size_t struct_size;
   riffle_device device;
-  int32_t
-      n_ctx; /* tokens per session; 0: the model's trained length, or what fits of it, see below */
-  int32_t n_threads;  /* 0: one per core  */
+  /* tokens per session; 0: the model's trained length, or what fits of it, see below */
+  int32_t n_ctx;
+  int32_t n_threads;  /* 0: one per core */
   int32_t block_size; /* tokens per KV block: 16, 32 or 64 */
   riffle_kv_type kv_type;
-  riffle_isa isa; /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED */
-  int64_t slots; /* pool slots; 0: from gpu_mem                                                   */
-  uint64_t gpu_mem;  /* bytes for weights + activations + digests + pool; 0: no limit  */
+  riffle_isa isa;    /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED */
+  int64_t slots;     /* pool slots; 0: from gpu_mem */
+  uint64_t gpu_mem;  /* bytes for weights + activations + digests + pool; 0: no limit */
   uint64_t host_mem; /* bytes for the KV of all sessions in host memory; 0: no limit, see below */
   riffle_evict evict;
-  bool pool_per_layer;   /* split the pool evenly among layers (for comparison)   */
+  bool pool_per_layer;   /* split the pool evenly among layers (for comparison) */
   int32_t prefill_chunk; /* tokens per chunk of prefill; 0: default */
   riffle_selection selection;
   riffle_residency residency; /* cuda */
-  bool no_pin; /* cuda: leave host memory pageable (slower; the host then decides residency)     */
+  bool no_pin; /* cuda: leave host memory pageable (slower; the host then decides residency) */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
-  const riffle_attention_trace*
-      attention_trace;         /* NULL: none. Copied when the context is created          */
+  /* NULL: none. Copied when the context is created */
+  const riffle_attention_trace* attention_trace;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
   void* progress_user;
 } riffle_context_options;
@@ -487,27 +464,25 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
 typedef struct riffle_plan {
   size_t struct_size;
   uint64_t weights, activations, digests, prefill_kv, pool,
-      total;        /* total: the sum, what gpu_mem limits   */
+      total;        /* total: the sum, what gpu_mem limits */
   uint64_t host_kv; /* the block store of one session of n_ctx tokens, in host memory */
-  uint64_t
-      selector_state; /* what the selector keeps beside the KV and the digests of such a session, in
-                         host memory and outside total. share, twilight, psa and topk with rank
-                         CODES: INT4 keys of all full blocks, d/2 + 4 bytes a token, layer and KV
-                         head, and their mean values, 2 d bytes a block (cuda: on the device, among
-                         digests). tokenselect: two lists of tokens and a query a layer, whatever
-                         the length. lfps: tables, 8 bytes a token, layer and KV head; not in it are
-                         candidates, 2 to 4 more by the text, and a copy of both while a prompt that
-                         follows on others may be taken back: to the second step after it. Others: 0
-                       */
+  /* what the selector keeps beside the KV and the digests of such a session, in host memory and
+     outside total. share, twilight, psa and topk with rank CODES: INT4 keys of all full blocks, d/2
+     + 4 bytes a token, layer and KV head, and their mean values, 2 d bytes a block (cuda: on the
+     device, among digests). tokenselect: two lists of tokens and a query a layer, whatever the
+     length. lfps: tables, 8 bytes a token, layer and KV head; not in it are candidates, 2 to 4 more
+     by the text, and a copy of both while a prompt that follows on others may be taken back: to the
+     second step after it. Others: 0 */
+  uint64_t selector_state;
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem; /* the smallest gpu_mem that works with n_ctx tokens */
   uint64_t host_memory; /* that this process may use: the machine's, or the limit of its control
-                           group (container, job)  */
+                           group (container, job) */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
-  char device_note[256];    /* cuda: the GPU's name; else why AUTO did not choose it, or empty    */
-  char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty   */
+  char device_note[256];    /* cuda: the GPU's name; else why AUTO did not choose it, or empty */
+  char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
 } riffle_plan;
 
 /* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or
@@ -548,9 +523,7 @@ RIFFLE_API riffle_status riffle_set_selection(riffle_context* context,
  * signal handlers. */
 RIFFLE_API void riffle_abort(riffle_context* context, bool abort);
 
-/* ---- sessions
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- sessions */
 
 RIFFLE_API riffle_status riffle_session_create(riffle_context* context, riffle_session** session);
 RIFFLE_API void riffle_session_free(riffle_session* session);
@@ -581,16 +554,6 @@ RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);
 
-/* As riffle_prefill, and scores[i] tells of the logits after tokens[i]. */
-typedef struct riffle_score {
-  float logsumexp;    /* natural log    */
-  float next_logprob; /* log-probability of tokens[i+1]; 0 for the last token */
-  int32_t argmax;
-} riffle_score;
-RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens,
-                                               size_t n_tokens, riffle_score* scores,
-                                               riffle_progress_fn progress, void* user);
-
 /* One decode step: appends tokens[i] to sessions[i] (all of one context, all different), attending
  * through the selection. Each session's result is the same whatever the others are. */
 RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
@@ -600,15 +563,13 @@ RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* co
  * NULL if none. */
 RIFFLE_API const float* riffle_logits(const riffle_session* session);
 
-/* ---- generation
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- generation */
 
 /* Applied in this order: top_k, top_p, min_p, temperature. temperature 0 is greedy: the largest
  * logit, lowest id. */
 typedef struct riffle_sampling {
   size_t struct_size;
-  float temperature; /* 0.8  */
+  float temperature; /* 0.8 */
   int32_t top_k;     /* 40; 0: off */
   float top_p;       /* 0.95; 1: off */
   float min_p;       /* 0.05; 0: off */
@@ -620,7 +581,7 @@ RIFFLE_API void riffle_sampling_defaults(riffle_sampling* sampling);
 typedef enum riffle_finish {
   RIFFLE_FINISH_NONE = 0,
   RIFFLE_FINISH_STOP = 1, /* end-of-sequence token, a chat format's end of turn or a stop string */
-  RIFFLE_FINISH_LENGTH = 2,  /* max_tokens  */
+  RIFFLE_FINISH_LENGTH = 2,  /* max_tokens */
   RIFFLE_FINISH_CONTEXT = 3, /* the context is full */
   RIFFLE_FINISH_ABORTED = 4
 } riffle_finish;
@@ -629,8 +590,8 @@ typedef struct riffle_generate_options {
   size_t struct_size;
   int32_t max_tokens; /* -1: until the context is full */
   riffle_sampling sampling;
-  const char* const*
-      stop; /* n_stop strings; the answer ends before the first found. May be NULL. */
+  /* n_stop strings; the answer ends before the first found. May be NULL. */
+  const char* const* stop;
   size_t n_stop;
   bool ignore_eos; /* go on after the model's end tokens */
   bool trim_start; /* drop the white space an answer begins with (chat templates put it there) */
@@ -666,9 +627,7 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
                                               size_t n_sessions, riffle_token_fn callback,
                                               void* user, riffle_result* results);
 
-/* ---- statistics
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- statistics */
 
 typedef struct riffle_stats {
   size_t struct_size;
@@ -676,25 +635,25 @@ typedef struct riffle_stats {
   double prefill_seconds, decode_seconds;
   uint64_t kv_blocks_total,
       kv_blocks_read; /* summed over decode steps, layers and KV heads: what the query sees
-                         (all, or a layer's sliding window), and attended                 */
+                         (all, or a layer's sliding window), and attended */
   uint64_t kv_tokens_total,
-      kv_tokens_read;     /* the same in tokens: selectors may read parts of blocks              */
-  uint64_t kv_bytes_read; /* of K and V that were attended to, decode                            */
-  uint64_t
-      index_bytes_read; /* to choose them: digests, codes, keys that were only scored; decode  */
+      kv_tokens_read;     /* the same in tokens: selectors may read parts of blocks */
+  uint64_t kv_bytes_read; /* of K and V that were attended to, decode */
+  /* to choose them: digests, codes, keys that were only scored; decode */
+  uint64_t index_bytes_read;
   uint64_t cached_selections,
       selections;       /* tokenselect: steps and layers that used the last selection again; all */
-  uint64_t index_bytes; /* sessions: memory kept beside the KV to select by, digests included  */
-  uint64_t pool_lookups, pool_hits;     /* blocks asked of the pool; found there     */
+  uint64_t index_bytes; /* sessions: memory kept beside the KV to select by, digests included */
+  uint64_t pool_lookups, pool_hits;     /* blocks asked of the pool; found there */
   uint64_t loaded_bytes, flushed_bytes; /* copied host -> slot, slot -> host */
-  uint64_t evictions; /* 0 where the GPU decides residency, which does not count them           */
-  uint64_t host_kv_bytes;  /* held by the block store now                                         */
+  uint64_t evictions;      /* 0 where the GPU decides residency, which does not count them */
+  uint64_t host_kv_bytes;  /* held by the block store now */
   uint64_t peak_rss_bytes; /* of the process */
   int64_t pool_slots;
   /* Of a device with memory of its own; else 0. */
-  uint64_t host_syncs; /* times the host waited for the device                                */
+  uint64_t host_syncs;                      /* times the host waited for the device */
   uint64_t device_bytes, peak_device_bytes; /* device memory held now, and at most */
-  uint64_t pinned_bytes; /* host memory that the device can read, held now                      */
+  uint64_t pinned_bytes;                    /* host memory that the device can read, held now */
 } riffle_stats;
 
 RIFFLE_API riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats);
@@ -703,48 +662,7 @@ RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session* session,
 share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
 RIFFLE_API void riffle_reset_stats(riffle_context* context);
 
-/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more
- * than a step takes otherwise, since parts do not overlap here. */
-typedef struct riffle_timing {
-  size_t struct_size;
-  double linear;           /* products with weights, and what is fused with them           */
-  double attention_score;  /* digests against queries  */
-  double attention_rank;   /* the order of the blocks   */
-  double attention_attend; /* blocks read, transfers waited for, tests, merging */
-  double other;            /* embedding, RoPE, appending, sealing of blocks, bookkeeping            */
-  double total;
-  double copy_bandwidth; /* bytes/s that a copy inside the device's memory reaches, read + write; 0:
-                            not known */
-  double link_bandwidth; /* bytes/s from host memory to the device; 0: not known */
-} riffle_timing;
-
-/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle
- * bench. The bandwidths are measured once for each context, in up to 1 GiB of device memory beside
- * its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
-RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
-                                             riffle_session* const* sessions, const int32_t* tokens,
-                                             size_t n_sessions, riffle_timing* timing);
-
-/* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each
- * session. With with_coverage, riffle also attends densely beside each selection (slow) to tell
- * what share of the attention weight the selection truly covered. The arrays live only during the
- * call. NULL ends tracing. */
-typedef struct riffle_trace {
-  const riffle_session* session;
-  int32_t position, layer, kv_head;
-  int32_t n_blocks, n_read; /* blocks held; blocks attended (selectors may read parts of them) */
-  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
-  int64_t index_bytes;             /* read to choose them */
-  int32_t n_group;                 /* query heads of the group */
-  const float* coverage;           /* n_group values in [0,1]; NULL without with_coverage */
-  const int32_t* blocks;           /* n_read block indices, in the order attended */
-} riffle_trace;
-typedef void (*riffle_trace_fn)(void* user, const riffle_trace* trace);
-RIFFLE_API riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace,
-                                          void* user, bool with_coverage);
-
-/* ---- many requests at once
- * --------------------------------------------------------------------------------------- */
+/* ---- many requests at once */
 
 /* A scheduler runs any number of requests over one context, first come first served: in each
  * iteration the decode steps of those that fit together, and a piece of the next prompt's prefill
@@ -779,10 +697,10 @@ typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, int32_t token, 
 typedef struct riffle_request_end {
   riffle_status status; /* RIFFLE_OK, or why there is no answer: RIFFLE_CONTEXT_FULL,
                            RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... */
-  const char* error;    /* its text; "" if there is none    */
+  const char* error;    /* its text; "" if there is none */
   riffle_result result;
   size_t prompt_tokens, reused_tokens; /* reused: of the prompt, taken from another request's KV */
-  riffle_stats stats;                  /* as riffle_session_get_stats                  */
+  riffle_stats stats;                  /* as riffle_session_get_stats */
 } riffle_request_end;
 typedef void (*riffle_request_end_fn)(void* user, uint64_t id, const riffle_request_end* end);
 
@@ -793,17 +711,17 @@ typedef struct riffle_scheduler_options {
                        shares are kept beside them */
   int32_t max_tokens; /* of one iteration: one for each decoding sequence, and prefill's
                          token-layers over the number of layers; 0: no limit */
-  int32_t window; /* decode steps that a working set looks back, 1 to 64; 12                   */
+  int32_t window;     /* decode steps that a working set looks back, 1 to 64; 12 */
   bool no_ws_control; /* all that hold KV step together (for comparison) */
-  int32_t max_skips; /* iterations that a sequence waits at most before it goes first, >= 1; 64   */
+  int32_t max_skips;  /* iterations that a sequence waits at most before it goes first, >= 1; 64 */
   riffle_prefill_mode prefill;
   int64_t max_inject_tokens; /* prefill of one iteration beside decode steps, token-layers; 0: 2048
                                 for each layer. Nothing smaller than one prefill_chunk of one layer
-                                is cut                        */
-  bool no_prefix_reuse;      /* prompts that begin alike are read each on its own      */
-  int32_t
-      reuse_unit; /* a prompt takes over a multiple of so many tokens of another's; 0: the smallest
-                     that changes no bit, which is 1 on cpu and emu, and prefill_chunk on cuda */
+                                is cut */
+  bool no_prefix_reuse;      /* prompts that begin alike are read each on its own */
+  /* a prompt takes over a multiple of so many tokens of another's; 0: the smallest that changes no
+     bit, which is 1 on cpu and emu, and prefill_chunk on cuda */
+  int32_t reuse_unit;
   riffle_request_token_fn on_token; /* may be NULL */
   riffle_request_end_fn on_done;    /* may be NULL */
   void* user;
@@ -831,15 +749,15 @@ typedef struct riffle_iteration {
   size_t n_waiting, n_prefilling, n_decoding; /* requests after it; 0 0 0: nothing is left to do */
   int32_t decode_rows, skipped; /* sequences that stepped; that were ready but did not fit */
   int64_t prefill_token_layers; /* of prompts, read in this iteration */
-  double prefill_pairs; /* query and key pairs of its attention, in one head                   */
-  int64_t
-      prefill_kv_blocks; /* that fill what the device (emu, cuda) holds for the layer of the prompt
-                            that is being read: one layer of the longest prompt so far, or two where
-                            they are small, so that one can go to the host meanwhile */
+  double prefill_pairs;         /* query and key pairs of its attention, in one head */
+  /* that fill what the device (emu, cuda) holds for the layer of the prompt that is being read: one
+     layer of the longest prompt so far, or two where they are small, so that one can go to the host
+     meanwhile */
+  int64_t prefill_kv_blocks;
   int64_t working_set, available; /* blocks: of those that stepped, as estimated before; slots for
                                      them (0: no pool) */
-  uint64_t blocks_loaded; /* host to slot, by decode steps                                       */
-  uint64_t blocks_read;   /* attended by decode steps                                            */
+  uint64_t blocks_loaded;         /* host to slot, by decode steps */
+  uint64_t blocks_read;           /* attended by decode steps */
   double seconds, decode_seconds;
 } riffle_iteration;
 

@@ -10,7 +10,7 @@ dist: all
 	ln -sf libriffle.so $(DIST)/libriffle.so.0
 	ldd $(BUILD)/riffle | awk '$$3 ~ /^\// {print $$1, $$3}' | grep -Ev '^($(SYSTEM_LIBS))' | \
 	  while read name path; do cp -L $$path $(DIST)/$$name; done
-	cp src/riffle.h README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
+	cp src/riffle.h src/riffle_measure.h README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
 	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
 	@ls -l $(DIST) $(DIST).tar.gz
 
@@ -22,5 +22,5 @@ install: all
 	install -m 755 $(BUILD)/libriffle.so $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
 	ln -sf libriffle.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libriffle.so.0
 	ln -sf libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so
-	install -m 644 src/riffle.h $(DESTDIR)$(PREFIX)/include/riffle.h
+	install -m 644 src/riffle.h src/riffle_measure.h $(DESTDIR)$(PREFIX)/include/
 	cp -r models/riffle-27m-32k $(DESTDIR)$(PREFIX)/share/riffle/models/

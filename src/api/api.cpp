@@ -1,36 +1,17 @@
-// riffle.h over the engine: the border that no exception crosses.
+// riffle.h: selections, contexts, sessions, generation and statistics. The other files of this
+// folder have the rest.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <mutex>
-#include <new>
-#include <optional>
 
 #include "api/api_handles.h"
 #include "engine/generate.h"
-#include "model/chat/chat_template.h"
 #include "model/config.h"
-#include "model/quantize/quantize_model.h"
 #include "model/synthetic_model.h"
-#include "model/text/tokenizer.h"
 #include "select/selection_fields.h"
-#include "util/error.h"
 
 using namespace riffle;
 
 namespace {
-
-const Tokenizer& tokenizer_of(const riffle_model& m) {
-  if (!m.model->tokenizer) fail(RIFFLE_UNSUPPORTED, "this model has no tokenizer");
-  return *m.model->tokenizer;
-}
-
-void name_parts(riffle_model& m) {
-  const Weights& w = m.model->weights;
-  m.weight_type = dtype_info(w.layers.empty() ? w.embedding.type : w.layers[0].wq.type).name;
-  m.rope_scaling = rope_scaling_text(m.model->config.rope);
-}
 
 riffle_context_options or_defaults(const riffle_context_options* options) {
   riffle_context_options o;
@@ -41,15 +22,6 @@ riffle_context_options or_defaults(const riffle_context_options* options) {
     o = *options;
   }
   return o;
-}
-
-std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
-                                                void* user) {
-  if (!progress) return {};
-  return [=](double done, double total) {
-    const riffle_progress p{phase, done, total};
-    return progress(user, &p);
-  };
 }
 
 }  // namespace
@@ -77,13 +49,7 @@ const char* riffle_status_name(riffle_status status) {
   return "unknown status";
 }
 
-// ---- defaults
-
-void riffle_model_defaults(riffle_model_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-}
+// ---- selection
 
 // Chosen by measurement: tools/bench/results/shipped-model.md.
 void riffle_selection_defaults(riffle_selection* s) {
@@ -131,14 +97,7 @@ riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* f
   });
 }
 
-void riffle_attention_trace_defaults(riffle_attention_trace* t) {
-  if (!t) return;
-  *t = {};
-  t->struct_size = sizeof *t;
-  t->sparsity = 0.05f;
-  t->weight = 0.95f;
-  t->overlap = 0.88f;
-}
+// ---- context
 
 void riffle_context_defaults(riffle_context_options* o) {
   if (!o) return;
@@ -147,211 +106,6 @@ void riffle_context_defaults(riffle_context_options* o) {
   o->block_size = 16;
   riffle_selection_defaults(&o->selection);
 }
-
-void riffle_sampling_defaults(riffle_sampling* s) {
-  if (!s) return;
-  *s = {};
-  s->struct_size = sizeof *s;
-  s->temperature = 0.8f;
-  s->top_k = 40;
-  s->top_p = 0.95f;
-  s->min_p = 0.05f;
-}
-
-void riffle_generate_defaults(riffle_generate_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-  o->max_tokens = -1;
-  riffle_sampling_defaults(&o->sampling);
-}
-
-// ---- model
-
-riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
-                                riffle_model** model, char* err, size_t err_size) {
-  if (model) *model = nullptr;
-  return guarded(err, err_size, [&] {
-    require(path, "path");
-    require(model, "model");
-    riffle_model_options o;
-    riffle_model_defaults(&o);
-    if (options) {
-      require_size(*options, "model options");
-      o = *options;
-    }
-    auto m = std::make_unique<riffle_model>();
-    // Bad names are found before the work of loading.
-    if (o.chat_template) m->chat = chat_format_named(o.chat_template);
-    const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
-    m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user));
-    if (mix)
-      quantize_weights(*m->model, *mix, o.n_threads,
-                       progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
-    if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
-      if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
-      if (m->chat)
-        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
-          add_end_token(id, &m->model->config);
-    }
-    name_parts(*m);
-    *model = m.release();
-  });
-}
-
-riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
-                                     riffle_model** model, char* err, size_t err_size) {
-  if (model) *model = nullptr;
-  return guarded(err, err_size, [&] {
-    require(shape, "shape");
-    require(weight_type, "weight_type");
-    require(model, "model");
-    auto m = std::make_unique<riffle_model>();
-    m->model = synthetic_model(shape, weight_type_of(weight_type));
-    name_parts(*m);
-    *model = m.release();
-  });
-}
-
-const char* riffle_weight_type_name(size_t index) {
-  return index < weight_mixes().size() ? weight_mixes()[index].name : nullptr;
-}
-
-void riffle_quantize_defaults(riffle_quantize_options* o) {
-  if (!o) return;
-  *o = {};
-  o->struct_size = sizeof *o;
-}
-
-riffle_status riffle_quantize(const char* path, const char* out,
-                              const riffle_quantize_options* options,
-                              riffle_quantize_result* result, char* err, size_t err_size) {
-  return guarded(err, err_size, [&] {
-    require(path, "path");
-    require(out, "out");
-    riffle_quantize_options o;
-    riffle_quantize_defaults(&o);
-    if (options) {
-      require_size(*options, "quantize options");
-      o = *options;
-    }
-    if (result) require_size(*result, "quantize result");
-    const QuantizedFile q =
-        quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads,
-                      o.overwrite, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
-    if (!result) return;
-    result->n_params = q.n_params;
-    result->weight_bytes_in = q.weight_bytes_in;
-    result->weight_bytes_out = q.weight_bytes_out;
-    result->file_bytes = q.file_bytes;
-    result->n_fallback = q.sums.n_fallback;
-    result->relative_error = q.sums.norm > 0 ? std::sqrt(q.sums.error / q.sums.norm) : 0;
-  });
-}
-
-void riffle_model_free(riffle_model* model) { delete model; }
-
-const char* riffle_model_error(const riffle_model* model) {
-  return model ? model->error : "model is NULL";
-}
-
-riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info) {
-  if (!model || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
-  const Model& m = *model->model;
-  const Config& c = m.config;
-  info->name = c.name.c_str();
-  info->architecture = c.architecture.c_str();
-  info->format = m.format.c_str();
-  info->weight_type = model->weight_type.c_str();
-  info->dim = c.dim;
-  info->hidden_dim = c.hidden_dim;
-  info->head_dim = c.head_dim;
-  info->n_layers = c.n_layers;
-  info->n_heads = c.n_heads;
-  info->n_kv_heads = c.n_kv_heads;
-  info->vocab_size = c.vocab_size;
-  info->n_ctx_train = c.n_ctx;
-  info->rope_theta = c.rope_theta;
-  info->norm_eps = c.norm_eps;
-  info->tied_output = c.tied_output;
-  info->bos_id = c.bos_id;
-  info->eos_id = c.eos_id;
-  info->n_params = m.n_params;
-  info->weight_bytes = m.weight_bytes;
-  info->chat_template = m.chat_template.c_str();
-  info->rope_scaling = model->rope_scaling.c_str();
-  info->sliding_window = c.sliding_window;
-  info->chat_template_name = model->chat ? model->chat->family->name : "";
-  return RIFFLE_OK;
-}
-
-// ---- tokens
-
-riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len,
-                              uint32_t flags, int32_t* tokens, size_t capacity, size_t* n_tokens) {
-  return on_model(model, [&] {
-    require(text || !text_len, "text");
-    require(n_tokens, "n_tokens");
-    const auto ids = tokenizer_of(*model).encode(
-        {text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS, flags & RIFFLE_TOKENIZE_SPECIAL);
-    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
-  });
-}
-
-riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size_t n_tokens,
-                                char* text, size_t capacity, size_t* text_len) {
-  return on_model(model, [&] {
-    require(tokens || !n_tokens, "tokens");
-    require(text_len, "text_len");
-    const Tokenizer& tokenizer = tokenizer_of(*model);
-    for (size_t i = 0; i < n_tokens; ++i)
-      if (!tokenizer.piece(tokens[i]))
-        fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i,
-             tokens[i]);
-    const std::string out = tokenizer.decode(tokens, n_tokens);
-    hand_out(out.data(), out.size(), text, capacity, text_len);
-  });
-}
-
-const char* riffle_token_piece(const riffle_model* model, int32_t token) {
-  return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
-}
-
-bool riffle_is_end_token(const riffle_model* model, int32_t token) {
-  return model && model->model->config.ends_answer(token);
-}
-
-const char* riffle_chat_template_name(size_t index) {
-  return index < chat_families().size() ? chat_families()[index].name : nullptr;
-}
-
-riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
-                                 size_t n_messages, int32_t* tokens, size_t capacity,
-                                 size_t* n_tokens) {
-  return on_model(model, [&] {
-    require(messages || !n_messages, "messages");
-    require(n_tokens, "n_tokens");
-    std::vector<ChatMessage> list;
-    for (size_t i = 0; i < n_messages; ++i) {
-      require(messages[i].role, "a message's role");
-      require(messages[i].content, "a message's content");
-      list.push_back({messages[i].role, messages[i].content});
-    }
-    const Tokenizer& tokenizer = tokenizer_of(*model);
-    if (!model->chat) {
-      fail(RIFFLE_UNSUPPORTED,
-           "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
-           model->model->chat_template.empty()
-               ? "the model carries no chat template"
-               : "the model's chat template is none that riffle knows",
-           chat_format_names().c_str());
-    }
-    const auto ids = chat_tokens(tokenizer, *model->chat, list);
-    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
-  });
-}
-
-// ---- context
 
 riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options,
                                  riffle_plan* plan, char* err, size_t err_size) {
@@ -502,35 +256,6 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
   });
 }
 
-riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens, size_t n_tokens,
-                                    riffle_score* scores, riffle_progress_fn progress, void* user) {
-  return on_session(session, [&] {
-    require(tokens || !n_tokens, "tokens");
-    require(scores, "scores");
-    session->context->engine->prefill(*session->sequence, {tokens, n_tokens}, scores,
-                                      progress_of(RIFFLE_PHASE_PREFILL, progress, user));
-  });
-}
-
-// The sequences of sessions, which must be of this context and all different.
-static std::vector<Sequence*> sequences_of(const riffle_context* context,
-                                           riffle_session* const* sessions, size_t n) {
-  require(sessions, "sessions");
-  if (n == 0) fail(RIFFLE_BAD_ARGUMENT, "n_sessions is 0, expected at least 1");
-  std::vector<Sequence*> out;
-  for (size_t i = 0; i < n; ++i) {
-    require(sessions[i], "a session");
-    if (sessions[i]->context != context)
-      fail(RIFFLE_BAD_ARGUMENT, "sessions[%zu] is of another context", i);
-    out.push_back(sessions[i]->sequence.get());
-  }
-  std::vector<Sequence*> sorted = out;
-  std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    fail(RIFFLE_BAD_ARGUMENT, "a session is given twice");
-  return out;
-}
-
 riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
                           const int32_t* tokens, size_t n_sessions) {
   return on_context(context, [&] {
@@ -543,6 +268,26 @@ riffle_status riffle_step(riffle_context* context, riffle_session* const* sessio
 
 const float* riffle_logits(const riffle_session* session) {
   return session && !session->sequence->logits.empty() ? session->sequence->logits.data() : nullptr;
+}
+
+// ---- generation
+
+void riffle_sampling_defaults(riffle_sampling* s) {
+  if (!s) return;
+  *s = {};
+  s->struct_size = sizeof *s;
+  s->temperature = 0.8f;
+  s->top_k = 40;
+  s->top_p = 0.95f;
+  s->min_p = 0.05f;
+}
+
+void riffle_generate_defaults(riffle_generate_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+  o->max_tokens = -1;
+  riffle_sampling_defaults(&o->sampling);
 }
 
 riffle_status riffle_generate(riffle_session* session, const riffle_generate_options* options,
@@ -589,41 +334,6 @@ riffle_status riffle_session_get_stats(const riffle_session* session, riffle_sta
 
 void riffle_reset_stats(riffle_context* context) {
   if (context) context->engine->reset_stats();
-}
-
-riffle_status riffle_profile_step(riffle_context* context, riffle_session* const* sessions,
-                                  const int32_t* tokens, size_t n_sessions, riffle_timing* timing) {
-  return on_context(context, [&] {
-    require(tokens, "tokens");
-    require(timing, "timing");
-    require_size(*timing, "timing");
-    const auto sequences = sequences_of(context, sessions, n_sessions);
-    context->engine->profile_step(sequences, {tokens, n_sessions}, *timing);
-  });
-}
-
-riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user,
-                               bool with_coverage) {
-  return on_context(context, [&] {
-    if (!trace) {
-      context->engine->set_trace({}, false);
-      return;
-    }
-    const Config& config = context->model->model->config;
-    const int group = config.n_heads / config.n_kv_heads;
-    context->engine->set_trace(
-        [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
-            const RowReport& r) {
-          const riffle_trace t{session,       static_cast<int32_t>(s.kv.n_tokens),
-                               layer,         kv_head,
-                               r.n_blocks,    r.n_read,
-                               r.n_tokens,    r.tokens_read,
-                               r.index_bytes, group,
-                               r.coverage,    r.blocks};
-          trace(user, &t);
-        },
-        with_coverage);
-  });
 }
 
 }  // extern "C"

@@ -110,4 +110,17 @@ void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out)
   std::copy_n(values, n, out);
 }
 
+// The model's tokenizer; a model without one is RIFFLE_UNSUPPORTED.
+const Tokenizer& tokenizer_of(const riffle_model& model);
+
+// Settles the texts of riffle_model_get_info that the handle holds.
+void name_parts(riffle_model& model);
+
+std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,
+                                                void* user);
+
+// The sequences of sessions, which must be of this context and all different.
+std::vector<Sequence*> sequences_of(const riffle_context* context, riffle_session* const* sessions,
+                                    size_t n);
+
 }  // namespace riffle

@@ -30,6 +30,8 @@
 #include "util/error.h"
 #include "util/thread_pool.h"
 
+struct riffle_timing;  // riffle_measure.h
+
 namespace riffle {
 
 enum class Phase : uint8_t {

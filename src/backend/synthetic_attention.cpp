@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/common/trace_pattern.h"
+#include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {

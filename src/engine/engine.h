@@ -12,6 +12,9 @@
 #include "model/model.h"
 #include "riffle.h"
 
+struct riffle_score;  // riffle_measure.h
+struct riffle_timing;
+
 namespace riffle {
 
 // Counts of riffle_stats that add up; kept for the context and for each sequence.

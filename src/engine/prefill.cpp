@@ -5,6 +5,7 @@
 
 #include "engine/activations.h"
 #include "engine/engine.h"
+#include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "riffle_measure.h"
 #include "tests/engine/test_model.h"
 #include "util/error.h"
 

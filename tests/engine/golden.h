@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "riffle_measure.h"
 #include "tests/engine/test_model.h"
 
 namespace riffle::test {

@@ -12,7 +12,7 @@
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/kernels.h"
 #include "model/text/tokenizer.h"
-#include "riffle.h"
+#include "riffle_measure.h"
 #include "util/error.h"
 
 using namespace riffle;

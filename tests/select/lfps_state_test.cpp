@@ -1,6 +1,7 @@
 // What LFPS keeps of a sequence: steps that fail, prompts that follow, cuts, other settings.
 #include <stdexcept>
 
+#include "riffle_measure.h"
 #include "tests/engine/steps.h"
 #include "tests/select/lfps_scene.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "riffle_measure.h"
 #include "tests/engine/window_model.h"
 #include "tests/select/tokenselect_settings.h"
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
+#include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"

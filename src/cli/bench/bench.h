@@ -7,6 +7,7 @@
 
 #include "cli/bench/trace.h"
 #include "cli/common.h"
+#include "riffle_measure.h"
 
 namespace riffle::cli {
 

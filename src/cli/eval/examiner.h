@@ -10,6 +10,7 @@
 #include "cli/eval/heatmap.h"
 #include "cli/eval/report.h"
 #include "cli/eval/tasks.h"
+#include "riffle_measure.h"
 
 namespace riffle::cli {
 

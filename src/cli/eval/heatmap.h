@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "riffle.h"
+#include "riffle_measure.h"
 
 namespace riffle::eval {
 

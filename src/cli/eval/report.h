@@ -8,6 +8,7 @@
 #include "cli/common.h"
 #include "cli/eval/settings.h"
 #include "cli/eval/tasks.h"
+#include "riffle_measure.h"
 
 namespace riffle::eval {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/formats/checked.h"
+#include "riffle_measure.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "riffle_measure.h"
 #include "tests/engine/golden.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"

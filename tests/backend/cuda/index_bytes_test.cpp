@@ -1,6 +1,7 @@
 // What the CUDA backend says that a step reads to choose blocks, against what the CPU counts as it
 // reads. Needs no GPU.
 #include "backend/cuda/cuda_backend.h"
+#include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "select/selector.h"
 #include "tests/engine/test_model.h"

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "backend/cuda/pinned_slabs.h"
+#include "riffle_measure.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -2,6 +2,7 @@
 // batch and repetition.
 #include <map>
 
+#include "riffle_measure.h"
 #include "tests/engine/steps.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -2,6 +2,7 @@
 // decode_test.cpp; parity with transformers: parity_test.cpp.
 #include <algorithm>
 
+#include "riffle_measure.h"
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -1,0 +1,191 @@
+// riffle.h: models, their weights, tokens and conversations.
+#include <cmath>
+
+#include "api/api_handles.h"
+#include "model/chat/chat_template.h"
+#include "model/config.h"
+#include "model/quantize/quantize_model.h"
+#include "model/text/tokenizer.h"
+
+using namespace riffle;
+
+extern "C" {
+
+void riffle_model_defaults(riffle_model_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
+riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
+                                riffle_model** model, char* err, size_t err_size) {
+  if (model) *model = nullptr;
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    require(model, "model");
+    riffle_model_options o;
+    riffle_model_defaults(&o);
+    if (options) {
+      require_size(*options, "model options");
+      o = *options;
+    }
+    auto m = std::make_unique<riffle_model>();
+    // Bad names are found before the work of loading.
+    if (o.chat_template) m->chat = chat_format_named(o.chat_template);
+    const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
+    m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user));
+    if (mix)
+      quantize_weights(*m->model, *mix, o.n_threads,
+                       progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
+    if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
+      if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
+      if (m->chat)
+        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
+          add_end_token(id, &m->model->config);
+    }
+    name_parts(*m);
+    *model = m.release();
+  });
+}
+
+void riffle_model_free(riffle_model* model) { delete model; }
+
+const char* riffle_model_error(const riffle_model* model) {
+  return model ? model->error : "model is NULL";
+}
+
+riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info) {
+  if (!model || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
+  const Model& m = *model->model;
+  const Config& c = m.config;
+  info->name = c.name.c_str();
+  info->architecture = c.architecture.c_str();
+  info->format = m.format.c_str();
+  info->weight_type = model->weight_type.c_str();
+  info->dim = c.dim;
+  info->hidden_dim = c.hidden_dim;
+  info->head_dim = c.head_dim;
+  info->n_layers = c.n_layers;
+  info->n_heads = c.n_heads;
+  info->n_kv_heads = c.n_kv_heads;
+  info->vocab_size = c.vocab_size;
+  info->n_ctx_train = c.n_ctx;
+  info->rope_theta = c.rope_theta;
+  info->norm_eps = c.norm_eps;
+  info->tied_output = c.tied_output;
+  info->bos_id = c.bos_id;
+  info->eos_id = c.eos_id;
+  info->n_params = m.n_params;
+  info->weight_bytes = m.weight_bytes;
+  info->chat_template = m.chat_template.c_str();
+  info->rope_scaling = model->rope_scaling.c_str();
+  info->sliding_window = c.sliding_window;
+  info->chat_template_name = model->chat ? model->chat->family->name : "";
+  return RIFFLE_OK;
+}
+
+// ---- weights
+
+const char* riffle_weight_type_name(size_t index) {
+  return index < weight_mixes().size() ? weight_mixes()[index].name : nullptr;
+}
+
+void riffle_quantize_defaults(riffle_quantize_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
+riffle_status riffle_quantize(const char* path, const char* out,
+                              const riffle_quantize_options* options,
+                              riffle_quantize_result* result, char* err, size_t err_size) {
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    require(out, "out");
+    riffle_quantize_options o;
+    riffle_quantize_defaults(&o);
+    if (options) {
+      require_size(*options, "quantize options");
+      o = *options;
+    }
+    if (result) require_size(*result, "quantize result");
+    const QuantizedFile q =
+        quantize_file(path, out, weight_mix_named(o.type ? o.type : "q4_k_m"), o.n_threads,
+                      o.overwrite, progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
+    if (!result) return;
+    result->n_params = q.n_params;
+    result->weight_bytes_in = q.weight_bytes_in;
+    result->weight_bytes_out = q.weight_bytes_out;
+    result->file_bytes = q.file_bytes;
+    result->n_fallback = q.sums.n_fallback;
+    result->relative_error = q.sums.norm > 0 ? std::sqrt(q.sums.error / q.sums.norm) : 0;
+  });
+}
+
+// ---- tokens
+
+riffle_status riffle_tokenize(riffle_model* model, const char* text, size_t text_len,
+                              uint32_t flags, int32_t* tokens, size_t capacity, size_t* n_tokens) {
+  return on_model(model, [&] {
+    require(text || !text_len, "text");
+    require(n_tokens, "n_tokens");
+    const auto ids = tokenizer_of(*model).encode(
+        {text ? text : "", text_len}, flags & RIFFLE_TOKENIZE_BOS, flags & RIFFLE_TOKENIZE_SPECIAL);
+    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
+  });
+}
+
+riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens, size_t n_tokens,
+                                char* text, size_t capacity, size_t* text_len) {
+  return on_model(model, [&] {
+    require(tokens || !n_tokens, "tokens");
+    require(text_len, "text_len");
+    const Tokenizer& tokenizer = tokenizer_of(*model);
+    for (size_t i = 0; i < n_tokens; ++i)
+      if (!tokenizer.piece(tokens[i]))
+        fail(RIFFLE_BAD_ARGUMENT, "tokens[%zu] is %d, which is not in the vocabulary", i,
+             tokens[i]);
+    const std::string out = tokenizer.decode(tokens, n_tokens);
+    hand_out(out.data(), out.size(), text, capacity, text_len);
+  });
+}
+
+const char* riffle_token_piece(const riffle_model* model, int32_t token) {
+  return model && model->model->tokenizer ? model->model->tokenizer->piece(token) : nullptr;
+}
+
+bool riffle_is_end_token(const riffle_model* model, int32_t token) {
+  return model && model->model->config.ends_answer(token);
+}
+
+const char* riffle_chat_template_name(size_t index) {
+  return index < chat_families().size() ? chat_families()[index].name : nullptr;
+}
+
+riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
+                                 size_t n_messages, int32_t* tokens, size_t capacity,
+                                 size_t* n_tokens) {
+  return on_model(model, [&] {
+    require(messages || !n_messages, "messages");
+    require(n_tokens, "n_tokens");
+    std::vector<ChatMessage> list;
+    for (size_t i = 0; i < n_messages; ++i) {
+      require(messages[i].role, "a message's role");
+      require(messages[i].content, "a message's content");
+      list.push_back({messages[i].role, messages[i].content});
+    }
+    const Tokenizer& tokenizer = tokenizer_of(*model);
+    if (!model->chat) {
+      fail(RIFFLE_UNSUPPORTED,
+           "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
+           model->model->chat_template.empty()
+               ? "the model carries no chat template"
+               : "the model's chat template is none that riffle knows",
+           chat_format_names().c_str());
+    }
+    const auto ids = chat_tokens(tokenizer, *model->chat, list);
+    hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
+  });
+}
+
+}  // extern "C"

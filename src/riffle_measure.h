@@ -1,0 +1,105 @@
+/* riffle_measure.h: what measuring riffle needs beside riffle.h. Synthetic models and attention
+ * give the speed of shapes and lengths without a download, scores and row reports tell what a
+ * selection keeps, timers tell where a decode step spends its time. riffle bench and riffle eval
+ * are built on it. The rules of riffle.h hold.
+ */
+#ifndef RIFFLE_MEASURE_H
+#define RIFFLE_MEASURE_H
+
+#include "riffle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- synthetic models */
+
+/* A model of a known shape whose weights are made up as they are needed, for measuring speed
+ * without a download: it runs, and what it says means nothing. shape: "llama-3.1-8b",
+ * "llama-3.2-1b", "llama-3.2-3b", "llama-3-70b-layer" (one layer, small vocabulary) or "tiny";
+ * weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16", "f16" or
+ * "f32". It has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The weights take
+ * memory on the device that runs them, first when a context is created; the CPU devices keep them
+ * until the model is freed. RIFFLE_BAD_ARGUMENT names what there is. */
+RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
+                                                riffle_model** model, char* err, size_t err_size);
+
+/* ---- synthetic attention */
+
+/* Made-up keys, values and queries in place of the model's own, whose sparsity is known: for
+ * measuring the speed of long contexts. riffle_prefill then only fills the KV (nothing is computed,
+ * no logits), and riffle_step runs the whole model but for the q, k and v that it attends with. The
+ * answers mean nothing. Defaults: 95 % of each query's attention weight in 5 % of the blocks, 88 %
+ * of which it shares with the query before. */
+struct riffle_attention_trace {
+  size_t struct_size;
+  float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
+                     1/head_dim */
+  float weight;   /* share of the attention weight that lies in them: sparsity to 0.9999 */
+  float overlap;  /* share of them that the next step's query looks at as well: 0 to 1 */
+  uint64_t seed;
+  bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV
+                       is only made up */
+};
+RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace* trace);
+
+/* ---- scores */
+
+/* As riffle_prefill, and scores[i] tells of the logits after tokens[i]. */
+typedef struct riffle_score {
+  float logsumexp;    /* natural log */
+  float next_logprob; /* log-probability of tokens[i+1]; 0 for the last token */
+  int32_t argmax;
+} riffle_score;
+RIFFLE_API riffle_status riffle_prefill_scored(riffle_session* session, const int32_t* tokens,
+                                               size_t n_tokens, riffle_score* scores,
+                                               riffle_progress_fn progress, void* user);
+
+/* ---- timers */
+
+/* Where the time of one decode step goes. Seconds on the device, for all layers; their sum is more
+ * than a step takes otherwise, since parts do not overlap here. */
+typedef struct riffle_timing {
+  size_t struct_size;
+  double linear;           /* products with weights, and what is fused with them */
+  double attention_score;  /* digests against queries */
+  double attention_rank;   /* the order of the blocks */
+  double attention_attend; /* blocks read, transfers waited for, tests, merging */
+  double other;            /* embedding, RoPE, appending, sealing of blocks, bookkeeping */
+  double total;
+  double copy_bandwidth; /* bytes/s that a copy inside the device's memory reaches, read + write; 0:
+                            not known */
+  double link_bandwidth; /* bytes/s from host memory to the device; 0: not known */
+} riffle_timing;
+
+/* As riffle_step, but one part after the other with the device's timers between (slow): for riffle
+ * bench. The bandwidths are measured once for each context, in up to 1 GiB of device memory beside
+ * its budget that goes back at once. RIFFLE_UNSUPPORTED on devices without such timers. */
+RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
+                                             riffle_session* const* sessions, const int32_t* tokens,
+                                             size_t n_sessions, riffle_timing* timing);
+
+/* ---- row reports */
+
+/* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each
+ * session. With with_coverage, riffle also attends densely beside each selection (slow) to tell
+ * what share of the attention weight the selection truly covered. The arrays live only during the
+ * call. NULL ends tracing. */
+typedef struct riffle_trace {
+  const riffle_session* session;
+  int32_t position, layer, kv_head;
+  int32_t n_blocks, n_read; /* blocks held; blocks attended (selectors may read parts of them) */
+  int64_t n_tokens, n_tokens_read; /* that the query sees (a layer's sliding window); attended */
+  int64_t index_bytes;             /* read to choose them */
+  int32_t n_group;                 /* query heads of the group */
+  const float* coverage;           /* n_group values in [0,1]; NULL without with_coverage */
+  const int32_t* blocks;           /* n_read block indices, in the order attended */
+} riffle_trace;
+typedef void (*riffle_trace_fn)(void* user, const riffle_trace* trace);
+RIFFLE_API riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace,
+                                          void* user, bool with_coverage);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
