@@ -1,8 +1,4 @@
-# riffle: make (all) | demo | test | bench | fuzz | fmt | dist | install | clean
-#   make            build/riffle, build/libriffle.so, build/libriffle.a (with the CUDA device if the CUDA toolkit is there)
-#   make demo       set up what is missing, build, and watch the shipped model read a long document
-#   make test       set up what is missing, build, and run every test
-# Options: SANITIZE=address,undefined  DEBUG=1  BUILD=dir  PREFIX=/usr/local  CUARCH="80 90" (GPU architectures; none: no CUDA)
+# riffle: `make help` lists the targets and variables. tools/dist.mk has install, uninstall and dist.
 include third_party/deps.mk
 
 # All cores, unless -j was given.
@@ -28,8 +24,18 @@ LDFLAGS  += $(SAN) -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,'$$ORIGIN/../lib/riffle'
 
 # The CUDA device: built where the toolkit is, found at run time where a GPU is. cudart is linked in, cuBLAS is not.
 CUDA     ?= $(or $(CUDA_HOME),/usr/local/cuda)
-CUARCH   ?= 75 80 86 89 90
-NVCC     := $(if $(strip $(CUARCH)),$(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null)))
+NVCC_HERE := $(firstword $(wildcard $(CUDA)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+# Kernels for the GPUs of this machine. Where there is none, for compute capability 8.0: the oldest
+# with every instruction that most kernels are written for. That code runs on all GPUs 8.x, and the
+# driver compiles its PTX for newer ones at the first start. CUARCH=all builds for five generations.
+ifeq ($(origin CUARCH),undefined)
+GPU_HERE := $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))
+NVCC_CAN := $(if $(NVCC_HERE),$(subst compute_,,$(shell $(NVCC_HERE) --list-gpu-arch)))
+CUARCH   := $(or $(filter $(GPU_HERE),$(NVCC_CAN)),80)
+else ifeq ($(strip $(CUARCH)),all)
+override CUARCH := 75 80 86 89 90
+endif
+NVCC     := $(if $(strip $(CUARCH)),$(NVCC_HERE))
 ifneq ($(NVCC),)
 CUDA_ROOT := $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 # The newest architecture also as PTX, for GPUs yet to come.
@@ -62,7 +68,12 @@ $(BUILD)/src/cli/%.o:            CXXFLAGS += $(CLI_CFLAGS)
 $(BUILD)/%.o: %.cpp | deps
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c $< -o $@
-$(BUILD)/%.cu.o: %.cu | deps
+# Kernels are compiled again when CUARCH changes. The first file is older than any kernel.
+$(BUILD)/cuarch: FORCE
+	@mkdir -p $(@D); if [ ! -e $@ ]; then echo $(CUARCH) >$@; touch -d 2000-01-01 $@; \
+	elif [ "$$(cat $@)" != "$(strip $(CUARCH))" ]; then echo $(CUARCH) >$@; fi
+FORCE:
+$(BUILD)/%.cu.o: %.cu $(BUILD)/cuarch | deps
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@
 $(BUILD)/%.o: %.c | deps
@@ -107,7 +118,11 @@ results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 
-deps: ; @third_party/setup.sh check >/dev/null 2>&1 || third_party/setup.sh install
+# Packages that are missing: make demo and make test install them, the others name them and stop.
+SETUP := check
+demo test: SETUP := install
+deps: ; @third_party/setup.sh $(SETUP)
+
 demo: all
 	@tools/demo.sh $(BUILD)/riffle
 test: all $(BUILD)/riffle_tests $(BUILD)/capi_example
@@ -119,8 +134,9 @@ fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu')
 clean:
 	rm -rf $(BUILD)
+help: ; @cat tools/make_help.txt
 
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
-.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf results_chart fmt clean fuzz dist install
+.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf results_chart fmt clean help FORCE

@@ -7,8 +7,10 @@ packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmima
 command=${1:-check}
 
 missing_of() {
+  local installed
+  installed=$(dpkg-query -W -f='${Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^install ok installed //p')
   for p in "$@"; do
-    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || printf ' %s' "$p"
+    grep -qxF "$p" <<<"$installed" || printf ' %s' "$p"
   done
 }
 
@@ -30,7 +32,11 @@ install_packages() {
 
 missing=$(missing_of $packages)
 if [ -n "$missing" ]; then
-  [ "$command" != check ] || { echo "missing:$missing"; exit 1; }
+  if [ "$command" = check ]; then
+    echo "riffle needs these packages:$missing" >&2
+    echo "install them with: third_party/setup.sh install   (make demo and make test do so)" >&2
+    exit 1
+  fi
   install_packages $missing
 fi
 if [ "$command" = install-fuzz ]; then

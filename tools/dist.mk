@@ -24,3 +24,11 @@ install: all
 	ln -sf libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so
 	install -m 644 src/riffle.h src/riffle_measure.h $(DESTDIR)$(PREFIX)/include/
 	cp -r models/riffle-27m-32k $(DESTDIR)$(PREFIX)/share/riffle/models/
+
+# make uninstall PREFIX=/usr/local: what make install put there, and no other file.
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/riffle lib/libriffle.a lib/libriffle.so include/riffle.h)
+	rm -f $(DESTDIR)$(PREFIX)/lib/libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
+	rm -rf $(DESTDIR)$(PREFIX)/share/riffle/models/riffle-27m-32k
+	-@rmdir $(DESTDIR)$(PREFIX)/share/riffle/models $(DESTDIR)$(PREFIX)/share/riffle 2>/dev/null; true
+.PHONY: dist install uninstall
