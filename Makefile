@@ -73,6 +73,8 @@ $(BUILD)/cuarch: FORCE
 	@mkdir -p $(@D); if [ ! -e $@ ]; then echo $(CUARCH) >$@; touch -d 2000-01-01 $@; \
 	elif [ "$$(cat $@)" != "$(strip $(CUARCH))" ]; then echo $(CUARCH) >$@; fi
 FORCE:
+$(BUILD)/src/backend/cuda/device.o: CXXFLAGS += -DRIFFLE_CUDA_OLDEST=$(shell printf '%s\n' $(CUARCH) | sort -n | sed q)
+$(BUILD)/src/backend/cuda/device.o: $(BUILD)/cuarch
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuarch | deps
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@

@@ -110,6 +110,15 @@ std::optional<DeviceInfo> find_device(std::string& why) {
                  p.minor);
     return {};
   }
+  // The Makefile says for which GPUs it compiles.
+  constexpr int kOldest = RIFFLE_CUDA_OLDEST;
+  if (info.limits.compute < kOldest) {
+    why = format(
+        "%s has compute capability %d.%d, riffle was built for %d.%d and later: build it with make "
+        "CUARCH=%d",
+        p.name, p.major, p.minor, kOldest / 10, kOldest % 10, info.limits.compute);
+    return {};
+  }
   int same_pointers = 0, cooperative = 0;
   cudaDeviceGetAttribute(&same_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, 0);
   cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, 0);
