@@ -14,8 +14,17 @@ dist: all
 	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
 	@ls -l $(DIST) $(DIST).tar.gz
 
+# Man pages: prose of tools/man, with each command's options from the program's own help.
+MAN := $(patsubst tools/man/%,$(BUILD)/man/%,$(wildcard tools/man/*.1))
+man: $(MAN)
+$(BUILD)/man/%.1: tools/man/%.1 tools/man/make_man.py $(BUILD)/riffle
+	@mkdir -p $(@D)
+	python3 -B tools/man/make_man.py $(BUILD)/riffle $< >$@.part && mv $@.part $@
+man-lint: $(MAN)
+	mandoc -T lint -W warning $^
+
 # make install PREFIX=/usr/local
-install: all
+install: all $(MAN)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/riffle/models
 	install -m 755 $(BUILD)/riffle $(DESTDIR)$(PREFIX)/bin/riffle
 	install -m 644 $(BUILD)/libriffle.a $(DESTDIR)$(PREFIX)/lib/libriffle.a
@@ -23,12 +32,15 @@ install: all
 	ln -sf libriffle.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libriffle.so.0
 	ln -sf libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so
 	install -m 644 src/riffle.h src/riffle_measure.h $(DESTDIR)$(PREFIX)/include/
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1/
 	cp -r models/riffle-27m-32k $(DESTDIR)$(PREFIX)/share/riffle/models/
 
 # make uninstall PREFIX=/usr/local: what make install put there, and no other file.
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/riffle lib/libriffle.a lib/libriffle.so include/riffle.h)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/riffle lib/libriffle.a lib/libriffle.so include/riffle.h include/riffle_measure.h)
 	rm -f $(DESTDIR)$(PREFIX)/lib/libriffle.so.0 $(DESTDIR)$(PREFIX)/lib/libriffle.so.$(VERSION)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(MAN)))
 	rm -rf $(DESTDIR)$(PREFIX)/share/riffle/models/riffle-27m-32k
 	-@rmdir $(DESTDIR)$(PREFIX)/share/riffle/models $(DESTDIR)$(PREFIX)/share/riffle 2>/dev/null; true
-.PHONY: dist install uninstall
+.PHONY: dist install uninstall man man-lint

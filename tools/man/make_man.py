@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Completes a man page: puts a command's options, as its help lists them, where the page says so.
+
+    tools/man/make_man.py build/riffle tools/man/riffle-run.1 > riffle-run.1
+
+The page's line `.\\" OPTIONS run` is replaced by an mdoc list of the options of `riffle run`. They
+are read from `riffle run --help-all`, or from `riffle run --help` where that flag is unknown. All
+other lines are copied.
+"""
+import re
+import subprocess
+import sys
+
+MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
+# An option's line: two blanks, its names, then a value, conditions and text in columns.
+OPTION = re.compile(r"^  (-\S+)(.*)$")
+CONDITION = re.compile(r"\s+(?:Excludes|Needs):(?: --?[\w-]+)*")
+TYPE = re.compile(r":[A-Z]+( in \[[^\]]*\])?")
+SKIPPED = {"--help", "--help-all"}
+# Words that begin a phrase and keep their small letter: values of flags.
+NAMES = re.compile(r"(dense|psa|topk|twilight|tokenselect|lfps|share|cuda|emu|cpu)\b")
+
+
+def help_of(program, command):
+    for flag in ("--help-all", "--help"):
+        done = subprocess.run([program, command, flag], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return done.stdout
+    sys.exit(f"{program} {command} --help: exit code {done.returncode}: {done.stderr.strip()}")
+
+
+def escape(text):
+    """Text that mdoc prints as it is, on a line that is no request."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("|", " | ")
+    return "\\&" + text if text[:1] in (".", "'") else text
+
+
+def option(names, rest):
+    """(names, value, default, text) of an option's first line."""
+    # Names and value end before column 30, where the text begins; else the text is on lines below.
+    bare = TYPE.sub("", CONDITION.sub("", rest))
+    gap = re.search(r"\s{2,}", bare)
+    column = 28 - len(names)  # of the text, in rest
+    if gap:
+        value, text = bare[: gap.start()], bare[gap.end():]
+    elif len(bare.split()) > 1 and rest[column - 1 : column] == " ":
+        value, text = CONDITION.sub("", rest[:column]), rest[column:]
+    else:
+        value, text = bare, ""
+    value = value.replace("REQUIRED", "").replace(" ...", "").strip()
+    names = re.sub(r"\{[^}]*\}", "", names).split(",")
+    value = TYPE.sub("", value)
+    value, _, default = value.partition("=")
+    return names, value.strip(), default.strip(), text.strip()
+
+
+def parse(text):
+    """The help's sections: (title, [(names, value, default, text)])."""
+    sections = []
+    current = None
+    for line in text.splitlines():
+        found = OPTION.match(line)
+        if found and sections:
+            current = list(option(found[1], found[2]))
+            sections[-1][1].append(current)
+        elif current and re.match(r"^\s{8,}\S", line):
+            current[3] = (current[3] + " " + line.strip()).strip()
+        else:
+            current = None
+            title = re.match(r"^(\S.*):$", line)
+            if title:
+                sections.append((title[1], []))
+    return [(title, options) for title, options in sections if options]
+
+
+def sentence(text):
+    """The help's phrase as it stands: a capital first letter, a full stop at its end."""
+    if re.match(r"[a-z]+\b(?!:)", text) and not NAMES.match(text):
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") or not text else text + "."
+
+
+def mdoc(sections):
+    out = []
+    for title, options in sections:
+        shown = [o for o in options if not SKIPPED & set(o[0])]
+        if not shown:
+            continue
+        if title not in ("Options", "OPTIONS"):
+            out.append(f".Ss {title}")
+        out.append(".Bl -tag -width Ds")
+        for names, value, default, text in shown:
+            flags = " , ".join("Fl " + escape(name[1:]) for name in names)
+            out.append(f".It {flags}" + (f" Ar {escape(value)}" if value else ""))
+            out.append(escape(sentence(text)))
+            if default:
+                out.append(f"Default: {escape(default)}.")
+        out.append(".El")
+    return out
+
+
+def main():
+    program, page = sys.argv[1:]
+    with open(page, encoding="utf-8") as file:
+        for line in file.read().splitlines():
+            found = MARK.match(line)
+            print("\n".join(mdoc(parse(help_of(program, found[1])))) if found else line)
+
+
+if __name__ == "__main__":
+    main()
