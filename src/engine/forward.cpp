@@ -68,7 +68,7 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
   for (size_t first = 0; first < sequences.size(); first += group) {
     const size_t count = std::min(group, sequences.size() - first);
     step_group(sequences.subspan(first, count), tokens.subspan(first, count),
-               samples ? samples + first : nullptr, sampled + first);
+               samples ? samples + first : nullptr, sampled ? sampled + first : nullptr);
   }
 }
 
