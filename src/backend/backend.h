@@ -1,17 +1,16 @@
 // The whole contract between the engine and a device.
 //
-// Memory   Pointers to activations are the backend's own (allocate); tokens and tensors are the
-// model's and the caller's:
-//          host memory. read() brings results back.
-// Order    Operations run in the order they are called; a backend may run them later, but read()
-// and end_step() wait. Numbers  f32 activations. A result belongs to its own row (token, query):
-// the same bits whatever else is in the batch,
-//          any pool, any eviction policy and any look-ahead; on the CPU also for any number of
-//          threads and however a prompt is cut into chunks (but for list positions, where a chunk
-//          is one selection).
-// Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL;
-// nothing aborts. After
-//          an error other than RIFFLE_DEVICE_LOST the backend stays usable.
+// Memory   Pointers to activations are the backend's own (allocate). Tokens and tensors are the
+//          model's and the caller's, in host memory. read() brings results back.
+// Order    Operations run in the order they are called. A backend may run them later, but read()
+//          and end_step() wait.
+// Numbers  f32 activations. A result belongs to its own row (token, query): the same bits whatever
+//          else is in the batch, for any pool, any eviction policy and any look-ahead; on the CPU
+//          also for any number of threads and however a prompt is cut into chunks (but for list
+//          positions, where a chunk is one selection).
+// Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
+//          Nothing aborts. After an error other than RIFFLE_DEVICE_LOST the backend stays usable.
+// Devices  The engine asks no backend by name: what differs between devices is a question below.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -127,6 +126,21 @@ class Backend {
   virtual const char* notice() const { return ""; }  // a part of riffle_context_notice
 
   virtual Buffer allocate(size_t bytes) = 0;
+  // ---- what differs between devices
+  // Throws RIFFLE_UNSUPPORTED, naming the field, if no step can run with the selector of these
+  // settings.
+  virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
+    (void)selector, (void)settings;
+  }
+  // A prompt whose first tokens, a multiple of so many, are another prompt's gets the bits that it
+  // gets when it is read whole.
+  virtual int64_t reuse_unit() const { return 1; }
+  // Whether a sequence takes memory of the device beside its KV in host memory.
+  virtual bool sequences_take_device_memory() const { return false; }
+  // Makes what prompts and steps with this selector read of a sequence beside its KV and digests:
+  // INT4 keys, votes, the selector's state. What the sequence holds by then is taken in.
+  virtual void prepare(const Selector& selector, SequenceKv& sequence) = 0;
+
   // Waits for what was asked for so far and copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
   // Cosines and sines for positions below n; of the same frequencies in every call.
@@ -160,10 +174,13 @@ class Backend {
   }
   virtual void attend_prefill(const PrefillAttention& args) = 0;
 
-  // ---- a decode step: begin_step, if it says so the operations, end_step. linear and ffn take
-  // part as well. False: the operations of this program are known and have been started already; go
-  // on with end_step.
-  virtual bool begin_step(const Step& step) = 0;
+  // ---- a decode step: begin_step; replay_step or, where that is false, the operations; end_step.
+  // linear and ffn are operations of a step as well.
+  // Takes the inputs in and all memory that the step needs.
+  virtual void begin_step(const Step& step) = 0;
+  // Starts all operations of the step at once if the backend has recorded a step of this program.
+  // False: the caller runs the operations, and the backend may record them.
+  virtual bool replay_step() { return false; }
   virtual void embed_step(const Tensor& table, float* x) = 0;
   // Rotates q and k [n][heads*head_dim] (in place) to the sequences' positions; k and v go into the
   // tails of a layer.
@@ -193,6 +210,7 @@ class Backend {
 struct CpuBackendOptions {
   cpu::Isa isa = cpu::Isa::Scalar;
   BlockLayout layout;
+  StateShape state;      // of the selectors' states
   bool emulate = false;  // a pool of `slots` in front of the host store
   int64_t slots = 0;
   EvictPolicy evict = EvictPolicy::Lru;

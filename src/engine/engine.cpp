@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "engine/plan/devices.h"
 #include "model/text/tokenizer.h"
 #include "select/tokenselect.h"
 #include "util/error.h"
@@ -14,27 +15,11 @@ namespace riffle {
 Engine::Engine(const Model& model, ResolvedOptions planned)
     : model_(model), options_(std::move(planned)), rope_(rope_frequencies(model.config, n_ctx())) {
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
-  if (options_.cuda) {
-    backend_ = make_cuda_backend(model, cuda_options(options_), threads_.get());
-  } else {
-    make_host_backend();
-  }
+  backend_ = make_backend(model, options_, threads_.get());
   dense_ = make_dense();
   selector_ = make_selector(options_.options.selection);
-  check_device(*selector_, selection());
+  check_selector(*selector_, selection());
   act_ = std::make_unique<Activations>();
-}
-
-void Engine::make_host_backend() {
-  CpuBackendOptions b;
-  b.isa = options_.isa;
-  b.layout = options_.layout;
-  b.emulate = options_.pooled;
-  b.slots = options_.slots;
-  b.evict = options_.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
-  b.pool_per_layer = options_.options.pool_per_layer;
-  b.host_mem = options_.options.host_mem;
-  backend_ = make_cpu_backend(model_, b, threads_.get());
 }
 
 Engine::~Engine() = default;
@@ -75,7 +60,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
 
 void Engine::set_selection(const riffle_selection& selection) {
   std::unique_ptr<Selector> selector = make_selector(selection);
-  check_device(*selector, selection);
+  check_selector(*selector, selection);
   selector_ = std::move(selector);
   ++program_;
   options_.options.selection = selection;
@@ -87,13 +72,7 @@ void Engine::set_working_set(int window) {
 }
 
 int64_t Engine::pool_room(size_t n) const {
-  const int64_t slots = backend_->residency().slots(),
-                heads = int64_t(model_.config.n_layers) * model_.config.n_kv_heads;
-  // On emu newest blocks are in the pool as well; one row's iteration must find room beside all
-  // that is kept.
-  return options_.pooled ? std::max<int64_t>(
-                               1, slots - static_cast<int64_t>(n) * heads - row_slots(selection()))
-                         : slots;
+  return backend_->residency().selection_slots(static_cast<int64_t>(n), row_slots(selection()));
 }
 
 void Engine::set_trace(Trace trace, bool coverage) {
@@ -190,36 +169,18 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
       votes, s.dense_layers > 0 || coverage_ ? n_tokens : std::min(n_tokens, list + kMaxReuse));
 }
 
-// What the selector keeps of a sequence, made when it is first wanted: from the keys held by then.
-// How those are held follows the selection as well.
+// What the selector keeps of a sequence is made when it is first wanted, from the keys held by
+// then. How those are held follows the selection as well.
 void Engine::require_state(Sequence& s) {
-  if (options_.cuda) {
-    if (selector_->rule().codes()) backend_->residency().require_codes(s.kv);
-    if (selector_->rule().by_vote) backend_->residency().require_votes(s.kv);
-    return;
-  }
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
     backend_->rope_table(s.kv.n_tokens, rope_);
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
-  const int full = static_cast<int>(s.kv.n_tokens / options_.layout.block_size),
-            heads = model_.config.n_kv_heads;
-  const auto take_in = [&](int64_t i, int) {
-    const int head = static_cast<int>(i);
-    s.kv.selection->add_blocks(head / heads, head % heads, full, s.kv.heads[i].blocks.data());
-  };
-  if (selector_->fits(s.kv.selection.get())) {
-    // Memory may have run out when a block was full: what the state lacks it takes in now, before
-    // anything is changed.
-    for (size_t i = 0; s.kv.selection && i < s.kv.heads.size(); ++i) take_in(i, 0);
-    return;
-  }
-  s.kv.selection = selector_->make_state(state_shape(model_.config, options_));
-  threads_->parallel_for(s.kv.heads.size(), take_in);
+  backend_->prepare(*selector_, s.kv);
 }
 
-void Engine::check_device(const Selector& selector, const riffle_selection& wanted) const {
+void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
   const Config& c = model_.config;
   if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
     fail(RIFFLE_UNSUPPORTED,
@@ -232,23 +193,7 @@ void Engine::check_device(const Selector& selector, const riffle_selection& want
          "selection.positions list does not go with the attention factor of this model's RoPE "
          "scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
-  if (options_.cuda && selector.rule().host_only)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu",
-         selector.name(), selector.rule().host_only_why);
-  const riffle_context_options& o = options_.options;
-  const bool hosted = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin ||
-                      o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
-  if (options_.cuda && (selector.rule().codes() || selector.rule().by_vote) && hosted) {
-    const char* found = o.residency == RIFFLE_RESIDENCY_HOST ? "residency is host"
-                        : o.no_pin                           ? "no_pin is set"
-                        : o.evict != RIFFLE_EVICT_LRU        ? "evict is fifo"
-                                                             : "pool_per_layer is set";
-    fail(RIFFLE_UNSUPPORTED,
-         "selection.selector %s%s needs the GPU to decide residency: %s; without that it runs, or "
-         "with selection.selector psa and selection.rank digests, which may lose answers",
-         selector.name(), wanted.rank == RIFFLE_RANK_CODES ? " with selection.rank codes" : "",
-         found);
-  }
+  backend_->check_selector(selector, wanted);
 }
 
 uint64_t Engine::index_bytes(const Sequence& s) const {

@@ -141,10 +141,10 @@ class Engine {
   // ... and that are free when the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
   // Whether sequences beyond n_sessions cost nothing but host memory, and that has a limit.
-  bool may_keep_more() const { return !options_.cuda && options_.options.host_mem > 0; }
-  // A prompt whose first tokens, a multiple of so many, are another one's gets the bits that it
-  // gets when it is read whole.
-  int64_t reuse_unit() const { return options_.cuda ? options_.options.prefill_chunk : 1; }
+  bool may_keep_more() const {
+    return !backend_->sequences_take_device_memory() && options_.options.host_mem > 0;
+  }
+  int64_t reuse_unit() const { return backend_->reuse_unit(); }
   const riffle_selection& selection() const { return options_.options.selection; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice
@@ -153,7 +153,6 @@ class Engine {
   void reset_stats();
 
  private:
-  void make_host_backend();
   struct Activations;  // device buffers of one forward pass
 
   void require_digests(Sequence& sequence);
@@ -166,7 +165,7 @@ class Engine {
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
-  void check_device(const Selector& selector, const riffle_selection& wanted) const;
+  void check_selector(const Selector& selector, const riffle_selection& wanted) const;
   void start_run(PrefillRun& run);
   int64_t next_rows(const PrefillRun& run) const;
   void run_piece(PrefillRun& run, int64_t rows);

@@ -49,15 +49,11 @@ void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t>
     if (sequences[i]->kv.n_tokens == 0)
       fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step is empty: prefill it first", i);
   }
-  size_t group = sequences.size();
-  if (options_.pooled) {
-    const int64_t fit = sequences_per_step(model_.config, selection(), options_.slots,
-                                           options_.options.pool_per_layer);
-    if (fit < 1)
-      fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
-           static_cast<long long>(options_.slots));
-    group = std::min<size_t>(group, fit);
-  }
+  const int64_t fit = backend_->residency().sequences_per_step(row_slots(selection()));
+  if (fit < 1)
+    fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
+         static_cast<long long>(backend_->residency().slots()));
+  const size_t group = std::min<size_t>(sequences.size(), fit);
   // Memory for the new tokens first, so that what can fail fails before anything is changed.
   for (Sequence* s : sequences) {
     require_digests(*s);
@@ -117,7 +113,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     for (int64_t i = 0; i < n; ++i) count_step(*sequences[i], layer, reports + i * c.n_kv_heads);
   };
   try {
-    if (backend_->begin_step(step)) run_step(n);
+    backend_->begin_step(step);
+    if (!backend_->replay_step()) run_step(n);
     backend_->end_step(a.logits.as<float>(), a.host_logits.data(), sampled);
   } catch (...) {
     backend_->abandon_step();

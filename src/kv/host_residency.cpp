@@ -95,6 +95,17 @@ class Pooled : public HostResidency {
   int64_t slots() const override { return pool_.size(); }
   int64_t used_slots() const override { return pool_.used(); }
 
+  // The newest blocks of all sequences of a step are in the pool, and one row iterates.
+  int64_t sequences_per_step(int64_t row_slots) const override {
+    const int64_t parts = per_layer_ ? store_->n_layers() : 1;
+    const int64_t have = slots() / parts, tails = n_heads() / parts;
+    return have < row_slots ? 0 : (have - row_slots) / tails;
+  }
+  // One row's iteration must find room beside all that is kept.
+  int64_t selection_slots(int64_t n, int64_t row_slots) const override {
+    return std::max<int64_t>(1, slots() - n * n_heads() - row_slots);
+  }
+
   // The block that will be written next may be in the pool as another sequence's that held it too,
   // or from before a cut.
   void reserve(SequenceKv& s, int64_t n_tokens) override {
@@ -238,6 +249,7 @@ class Pooled : public HostResidency {
   }
 
  private:
+  int64_t n_heads() const { return int64_t(store_->n_layers()) * store_->n_kv_heads(); }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
   std::byte* slot_data(int32_t slot) const {
     return memory_.as<std::byte>() + size_t(slot) * bytes_;

@@ -50,13 +50,16 @@ class Residency {
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();
   }
-  // A GPU keeps INT4 keys of all full blocks from now on. Elsewhere they are a selector's own
-  // (SelectorState).
-  virtual void require_codes(SequenceKv& sequence) { (void)sequence; }
-  // A GPU keeps what was last voted for, until the sequence is cut or prefilled.
-  virtual void require_votes(SequenceKv& sequence) { (void)sequence; }
 
   // ---- decode
+  // How many sequences can step together if one row at a time needs row_slots slots beside the
+  // newest blocks. 0: not even one.
+  virtual int64_t sequences_per_step(int64_t row_slots) const { return (void)row_slots, INT64_MAX; }
+  // Slots that the selections of n sequences stepping together may fill, at least 1; 0: there is no
+  // pool.
+  virtual int64_t selection_slots(int64_t n, int64_t row_slots) const {
+    return (void)n, (void)row_slots, slots();
+  }
   // Makes the newest block of these sequences writable at position n_tokens and leaves room for
   // `spare` more blocks in every layer; other sequences are parked to that end. Throws
   // RIFFLE_NO_SLOT (every sequence still holds its KV).

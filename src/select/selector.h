@@ -166,6 +166,9 @@ struct SelectionRule {
 
   bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
   bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
+  // Whether on a GPU the device has to decide residency: kernels that read INT4 keys or votes find
+  // the blocks that they choose by themselves.
+  bool needs_device_residency() const { return codes() || by_vote; }
 };
 
 class Selector {

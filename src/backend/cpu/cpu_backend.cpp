@@ -18,12 +18,30 @@ CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, Thr
       config_(model.config),
       kernels_(cpu::kernels(options.isa)),
       threads_(threads),
+      state_shape_(options.state),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads,
              make_system_slabs(), true, options.host_mem),
       thread_scratch_(threads->size()) {
   residency_ = options.emulate ? make_pooled(&store_, threads, options.slots, options.evict,
                                              options.pool_per_layer)
                                : make_in_place(&store_);
+}
+
+void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
+  const int full = static_cast<int>(s.n_tokens / store_.layout().block_size),
+            heads = config_.n_kv_heads;
+  const auto take_in = [&](int64_t i, int) {
+    const int head = static_cast<int>(i);
+    s.selection->add_blocks(head / heads, head % heads, full, s.heads[i].blocks.data());
+  };
+  if (selector.fits(s.selection.get())) {
+    // Memory may have run out when a block was full: what the state lacks it takes in now, before
+    // anything is changed.
+    for (size_t i = 0; s.selection && i < s.heads.size(); ++i) take_in(i, 0);
+    return;
+  }
+  s.selection = selector.make_state(state_shape_);
+  threads_->parallel_for(s.heads.size(), take_in);
 }
 
 void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
@@ -233,7 +251,7 @@ void CpuBackend::store_prefill(const float* k, const float* v, int64_t n, int64_
   });
 }
 
-bool CpuBackend::begin_step(const Step& step) {
+void CpuBackend::begin_step(const Step& step) {
   step_ = step;
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)
@@ -241,7 +259,6 @@ bool CpuBackend::begin_step(const Step& step) {
         step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
   for (int64_t i = 0; i < step.n; ++i)
     store_.begin_working_set(*step.sequences[i], step.working_set);
-  return true;
 }
 
 void CpuBackend::embed_step(const Tensor& table, float* x) {

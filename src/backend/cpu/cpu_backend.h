@@ -17,6 +17,7 @@ class CpuBackend : public Backend {
   const char* detail() const override { return kernels_->name; }
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
 
+  void prepare(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
   void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
   void linear(const Linear& args) override;
@@ -26,7 +27,7 @@ class CpuBackend : public Backend {
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;
   void attend_prefill(const PrefillAttention& args) override;
-  bool begin_step(const Step& step) override;
+  void begin_step(const Step& step) override;
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
@@ -103,6 +104,7 @@ class CpuBackend : public Backend {
   const Config& config_;
   const cpu::Kernels* kernels_;
   ThreadPool* threads_;
+  StateShape state_shape_;
   KvStore store_;
   std::unique_ptr<HostResidency> residency_;
   Step step_;                       // under way

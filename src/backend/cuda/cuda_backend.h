@@ -38,6 +38,10 @@ class CudaBackend : public Backend {
     const DeviceScope on = enter();
     return heap_.take(bytes, "activations");
   }
+  void check_selector(const Selector& selector, const riffle_selection& settings) const override;
+  int64_t reuse_unit() const override { return options_.prefill_chunk; }
+  bool sequences_take_device_memory() const override { return true; }
+  void prepare(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override;
   void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
   void linear(const Linear& args) override;
@@ -47,7 +51,8 @@ class CudaBackend : public Backend {
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
   void check_prompt(const Selector& selector, SequenceKv& sequence) override;
   void attend_prefill(const PrefillAttention& args) override;
-  bool begin_step(const Step& step) override;
+  void begin_step(const Step& step) override;
+  bool replay_step() override;
   void embed_step(const Tensor& table, float* x) override;
   void append_step(int layer, float* q, float* k, const float* v) override;
   void attend_step(int layer, const float* q, float* out) override;
@@ -79,7 +84,9 @@ class CudaBackend : public Backend {
                 WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_hosted(int layer, const float* q, float* out);
-  void prepare_step();
+  void settle_rules(const Step& step);
+  void grow_step_memory();
+  void upload_step();
   void require_device_residency(const Selector& selector) const;
   void fetch_results(const float* logits);
   void report_step();

@@ -77,7 +77,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
 }
 
 // Everything that allocates, before the operations: none of them may while a graph is captured.
-void CudaBackend::prepare_step() {
+void CudaBackend::grow_step_memory() {
   const int64_t n = step_.n, rows = n * config_.n_kv_heads, layers = config_.n_layers;
   const int64_t vocab = config_.vocab_size;
   grow(sequences_, n * sizeof(StepSequence), "a step's inputs");
@@ -116,10 +116,28 @@ void CudaBackend::prepare_step() {
   pin(host_sampled_, n * sizeof(int32_t));
 }
 
-// INT4 keys and votes are read by kernels that find the blocks they choose by themselves.
-void CudaBackend::require_device_residency(const Selector& selector) const {
+void CudaBackend::check_selector(const Selector& selector, const riffle_selection& s) const {
   const SelectionRule rule = selector.rule();
-  if ((!rule.codes() && !rule.by_vote) || !residency_.hosted()) return;
+  if (rule.host_only)
+    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu",
+         selector.name(), rule.host_only_why);
+  const char* found = options_.why_host_residency();
+  if (!rule.needs_device_residency() || !found) return;
+  fail(RIFFLE_UNSUPPORTED,
+       "selection.selector %s%s needs the GPU to decide residency: %s; without that it runs, or "
+       "with selection.selector psa and selection.rank digests, which may lose answers",
+       selector.name(), s.rank == RIFFLE_RANK_CODES ? " with selection.rank codes" : "", found);
+}
+
+void CudaBackend::prepare(const Selector& selector, SequenceKv& sequence) {
+  const SelectionRule rule = selector.rule();
+  if (rule.codes()) residency_.require_codes(sequence);
+  if (rule.by_vote) residency_.require_votes(sequence);
+}
+
+// The same while memory is pinned: the host takes over where the system refuses.
+void CudaBackend::require_device_residency(const Selector& selector) const {
+  if (!selector.rule().needs_device_residency() || !residency_.hosted()) return;
   fail(RIFFLE_UNSUPPORTED,
        "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa with "
        "selection.rank digests does without, but may lose answers",
@@ -128,16 +146,25 @@ void CudaBackend::require_device_residency(const Selector& selector) const {
 }
 
 void CudaBackend::check_prompt(const Selector& selector, SequenceKv& sequence) {
-  const SelectionRule rule = selector.rule();
-  if (!rule.codes() && !rule.by_vote && !residency_.must_pin()) return;  // the host can take over
+  if (!selector.rule().needs_device_residency() && !residency_.must_pin())
+    return;  // the host can take over
   const DeviceScope on = enter();
   residency_.try_pinning(sequence);
   require_device_residency(selector);
 }
 
-bool CudaBackend::begin_step(const Step& step) {
+void CudaBackend::begin_step(const Step& step) {
   step_scope_.emplace(device_.ordinal);  // until end_step or abandon_step
   step_ = step;
+  settle_rules(step);
+  grow_step_memory();
+  for (int64_t i = 0; i < step.n; ++i)
+    residency_.begin_working_set(*step.sequences[i], step.working_set);
+  upload_step();
+}
+
+// What the step does, and whether it can be done.
+void CudaBackend::settle_rules(const Step& step) {
   rule_ = step.selector->rule();
   dense_rule_ = step.dense->rule();
   samples_here_ = step.samples != nullptr && drawable_ids_ <= kSampleMaxVocab;
@@ -153,49 +180,53 @@ bool CudaBackend::begin_step(const Step& step) {
            static_cast<long long>(i));
     max_blocks_ = std::max(max_blocks_, residency_.describe(*step.sequences[i]).max_blocks);
   }
-  prepare_step();
-  for (int64_t i = 0; i < step.n; ++i)
-    residency_.begin_working_set(*step.sequences[i], step.working_set);
+}
+
+// The inputs, to where a recorded step finds them; but for the embedding's rows, which stay in
+// pinned memory until embed_step.
+void CudaBackend::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
-  for (int64_t i = 0; i < step.n; ++i) sequences[i] = residency_.describe(*step.sequences[i]);
-  check(cudaMemcpyAsync(sequences_.data(), sequences, step.n * sizeof(StepSequence),
+  for (int64_t i = 0; i < step_.n; ++i) sequences[i] = residency_.describe(*step_.sequences[i]);
+  check(cudaMemcpyAsync(sequences_.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
   if (samples_here_) {
     auto* params = host_params_.as<SampleParams>();
-    for (int64_t i = 0; i < step.n; ++i) {
-      const SampleRequest& r = step.samples[i];
+    for (int64_t i = 0; i < step_.n; ++i) {
+      const SampleRequest& r = step_.samples[i];
       params[i] = {r.temperature, r.top_p, r.min_p, r.top_k, r.random};
     }
-    check(cudaMemcpyAsync(sample_params_.data(), params, step.n * sizeof(SampleParams),
+    check(cudaMemcpyAsync(sample_params_.data(), params, step_.n * sizeof(SampleParams),
                           cudaMemcpyHostToDevice, compute_),
           "a step's inputs");
   }
-  embedding_rows(model_.weights.embedding, step.tokens, step.n, host_rows_.as<float>());
+  embedding_rows(model_.weights.embedding, step_.tokens, step_.n, host_rows_.as<float>());
+}
 
-  if (program_ != step.program || graph_growths_ != growths_) graphs_.clear();
-  program_ = step.program;
+bool CudaBackend::replay_step() {
+  if (program_ != step_.program || graph_growths_ != growths_) graphs_.clear();
+  program_ = step_.program;
   graph_growths_ = growths_;
   mode_ = Mode::Eager;
   mark(Part::Other);
   if (residency_.hosted()) {
-    hosted_counts_.assign(config_.n_layers * step.n * config_.n_kv_heads, {});
-    return true;
+    hosted_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
+    return false;
   }
-  if (step.orders || step.coverage || profiling_) return true;
+  if (step_.orders || step_.coverage || profiling_) return false;
   Recorded& recorded = graphs_[graph_key()];
   if (recorded.graph) {
     mode_ = Mode::Replaying;
     recorded.graph.launch(compute_);
-    return false;
+    return true;
   }
   // The first run loads kernels, which a capture must not. What could not be recorded once is not
   // tried again.
-  if (recorded.runs++ == 0 || recorded.eager) return true;
+  if (recorded.runs++ == 0 || recorded.eager) return false;
   recorded.eager = true;  // until it is recorded
   check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "recording a step");
   mode_ = Mode::Capturing;
-  return true;
+  return false;
 }
 
 void CudaBackend::embed_step(const Tensor&, float* x) {

@@ -63,9 +63,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   pool_.now = counters_.as<uint32_t>() + 2;
   check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
   reset_pool();
-  if (options.residency == RIFFLE_RESIDENCY_HOST || options.no_pin || evict_ != EvictPolicy::Lru ||
-      per_layer_)
-    use_host_pool();
+  if (options.why_host_residency()) use_host_pool();
 }
 
 void CudaResidency::use_host_pool() {

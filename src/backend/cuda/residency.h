@@ -63,8 +63,10 @@ class CudaResidency : public Residency {
   void expect(int64_t n_blocks) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
-  void require_codes(SequenceKv& sequence) override;
-  void require_votes(SequenceKv& sequence) override;
+  // Keeps INT4 keys of all full blocks from now on.
+  void require_codes(SequenceKv& sequence);
+  // Keeps what was last voted for, until the sequence is cut or prefilled.
+  void require_votes(SequenceKv& sequence);
   void clear_working_set(SequenceKv& sequence) override;
   // KvStore::begin_working_set; counted on the device, unless the host decides residency.
   void begin_working_set(SequenceKv& sequence, int window);

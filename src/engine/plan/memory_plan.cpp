@@ -4,24 +4,18 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <initializer_list>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "model/formats/checked.h"
+#include "engine/plan/devices.h"
+#include "engine/plan/saturating.h"
 #include "riffle_measure.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
 
 namespace riffle {
 
-// Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's
-// activations to stay in the second-level cache of a core.
-static constexpr int kPrefillChunk = 512;
-// On a GPU: large enough that a product's weights are read seldom, small enough that its
-// activations are a few hundred MB.
-static constexpr int kCudaPrefillChunk = 2048;
 // Left to the driver and to other programs where no budget is given.
 static constexpr uint64_t kDeviceMargin = uint64_t(512) << 20;
 // Of the host's memory, 1/8 is left to the system, to other programs, to the cached part of a
@@ -85,82 +79,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   r.host_memory = limits.total();
   if (limits.by_group()) r.host_owner = "this process's control group";
 
-  if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
-    const auto selector = make_selector(o.selection);
-    // Said before anyone looks for a GPU: none would do.
-    if (o.device == RIFFLE_DEVICE_CUDA && selector->rule().host_only)
-      fail(RIFFLE_UNSUPPORTED,
-           "selection.selector is %s, which %s: device is cuda, expected cpu or emu",
-           selector->name(), selector->rule().host_only_why);
-    r.cuda = cuda_usable(r.device_note);
-    if (r.cuda && selector->rule().host_only) {
-      r.cuda = false;
-      r.device_note = format("selector %s %s: it needs device cpu or emu", selector->name(),
-                             selector->rule().host_only_why);
-    }
-    if (r.cuda) r.cuda = cuda_shape_supported(config, r.layout, r.device_note);
-    if (o.device == RIFFLE_DEVICE_CUDA && !r.cuda)
-      fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
-           r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
-                                 : r.device_note.c_str());
-    // A pool was asked for, so without a GPU AUTO means the device that has one all the same.
-    if (r.cuda) o.device = RIFFLE_DEVICE_CUDA;
-    else o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
-  }
-  if (o.prefill_chunk == 0) o.prefill_chunk = r.cuda ? kCudaPrefillChunk : kPrefillChunk;
-  r.pooled = o.device == RIFFLE_DEVICE_EMU;
-  if (r.cuda && o.residency == RIFFLE_RESIDENCY_DEVICE &&
-      (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
-    fail(RIFFLE_UNSUPPORTED,
-         "residency device has one pool for all layers, evicts the least recently used and needs "
-         "pinned memory");
-  if (!r.pooled && !r.cuda && (o.slots || o.gpu_mem))
-    fail(RIFFLE_BAD_ARGUMENT,
-         "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
-  if (!r.cuda && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
-    fail(RIFFLE_BAD_ARGUMENT,
-         "device %s has no GPU memory to manage: residency and no_pin need device cuda%s%s",
-         r.pooled ? "emu" : "cpu", r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
+  choose_device(config, r);
   return r;
-}
-
-CudaBackendOptions cuda_options(const ResolvedOptions& r) {
-  const riffle_context_options& o = r.options;
-  CudaBackendOptions c;
-  c.layout = r.layout;
-  c.isa = r.isa;
-  c.n_ctx = o.n_ctx;
-  c.n_sessions = o.n_sessions;
-  c.prefill_chunk = o.prefill_chunk;
-  c.slots = r.slots;
-  c.gpu_mem = o.gpu_mem;
-  c.host_mem = o.host_mem;
-  c.evict = o.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
-  c.pool_per_layer = o.pool_per_layer;
-  c.residency = o.residency;
-  c.no_pin = o.no_pin;
-  c.digest = digest_spec(o.selection);
-  const SelectionRule rule = make_selector(o.selection)->rule();
-  c.codes = rule.codes();
-  c.votes = rule.by_vote;
-  c.token_scores = rule.tokens();
-  if (o.progress)
-    c.progress = [progress = o.progress, user = o.progress_user](double done, double total) {
-      const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
-      return progress(user, &p);
-    };
-  return c;
-}
-
-StateShape state_shape(const Config& config, const ResolvedOptions& r) {
-  StateShape shape;
-  shape.n_layers = config.n_layers;
-  shape.n_kv_heads = config.n_kv_heads;
-  shape.g = config.n_heads / config.n_kv_heads;
-  shape.layout = r.layout;
-  shape.n_ctx = r.options.n_ctx;
-  shape.kernels = cpu::kernels(r.isa);
-  return shape;
 }
 
 int64_t row_slots(const riffle_selection& s) {
@@ -168,34 +88,10 @@ int64_t row_slots(const riffle_selection& s) {
   return int64_t(s.sink_blocks) + s.window_blocks + int64_t(s.lookahead + 1) * s.microbatch;
 }
 
-int64_t sequences_per_step(const Config& config, const riffle_selection& s, int64_t slots,
-                           bool per_layer) {
-  const int64_t tails =
-      per_layer ? config.n_kv_heads : int64_t(config.n_kv_heads) * config.n_layers;
-  const int64_t have = per_layer ? slots / config.n_layers : slots;
-  return have < row_slots(s) ? 0 : (have - row_slots(s)) / tails;
-}
-
 static std::string size_text(uint64_t bytes) {
   if (bytes >= uint64_t(1) << 30) return format("%.2f GiB", double(bytes) / (1 << 30));
   if (bytes >= uint64_t(1) << 20) return format("%.1f MiB", double(bytes) / (1 << 20));
   return format("%.1f KiB", double(bytes) / (1 << 10));
-}
-
-// A million sessions of a hundred million tokens may be beyond 64 bits; the largest number is too
-// much for any machine as well. factors: above 0.
-static uint64_t product(std::initializer_list<uint64_t> factors) {
-  uint64_t out = 1;
-  for (const uint64_t factor : factors)
-    if (!checked_mul(out, factor, &out)) return UINT64_MAX;
-  return out;
-}
-
-static uint64_t sum(std::initializer_list<uint64_t> terms) {
-  uint64_t out = 0;
-  for (const uint64_t term : terms)
-    if (!checked_add(out, term, &out)) return UINT64_MAX;
-  return out;
 }
 
 // Whether a length fits.
@@ -225,135 +121,148 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  if (r.cuda) return bytes;
+  if (r.device_memory) return bytes;
   if (!model.weights.embedding.data)
     bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
-// Fills plan and r.slots for r.options.n_ctx. device_free: of the GPU; 0: asks, so that all lengths
-// tried are told the same.
-static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
-                           uint64_t& device_free) {
-  const Config& c = model.config;
+static uint64_t all_heads(const Config& c) { return uint64_t(c.n_layers) * c.n_kv_heads; }
+
+// What the context takes beside its slots.
+static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
+                              const DeviceNeeds& needs) {
   const riffle_context_options& o = r.options;
-  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
-  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim,
-                 kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
-  plan = {};
+  riffle_plan plan{};
   plan.struct_size = sizeof plan;
   plan.n_ctx = o.n_ctx;
   plan.n_threads = o.n_threads;
   plan.block_size = o.block_size;
-  plan.device = r.cuda ? "cuda" : r.pooled ? "emu" : "cpu";
+  plan.device = device_name(r);
   std::snprintf(plan.device_note, sizeof plan.device_note, "%s", r.device_note.c_str());
   plan.isa = cpu::kernels(r.isa)->name;
-  plan.weights = model.weight_bytes;
-  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
-  plan.activations =
-      sizeof(float) * (uint64_t(o.n_ctx) * c.dim +
-                       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.hidden_dim)) +
-                       uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
-  const DigestSpec spec = digest_spec(o.selection);
-  plan.digests =
-      product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
+  plan.weights = needs.weights;
+  plan.activations = needs.activations;
+  plan.digests = needs.digests;
+  plan.prefill_kv = needs.prefill_kv;
+  plan.selector_state = needs.selector_state;
+  plan.min_slots = needs.min_slots;
   plan.slot_bytes = r.layout.bytes();
   plan.host_memory = r.host_memory;
-  plan.host_kv = product({heads, blocks, plan.slot_bytes});
-  if (!r.cuda)
-    plan.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
-  uint64_t per_slot = plan.slot_bytes, budget = o.gpu_mem;
-  if (r.cuda) {
-    const CudaPlan cuda = plan_cuda(model, cuda_options(r));
-    plan.weights = cuda.weights;
-    plan.activations = cuda.activations;
-    plan.digests = cuda.digests;
-    plan.prefill_kv = cuda.prefill_kv;
-    plan.min_slots = cuda.min_slots;
-    // The host gives every row of a layer one iteration's slots; the device needs none to go on.
-    // But where the system does not pin memory, the host has to take over, and a pool that riffle
-    // chooses is large enough for that.
-    const bool host = o.residency == RIFFLE_RESIDENCY_HOST || o.no_pin ||
-                      o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer;
-    if (host || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
-      plan.min_slots =
-          (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
-    per_slot = cuda.per_slot;
-    if (!device_free) device_free = cuda.free;
-    if (!budget) budget = device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
-  } else if (r.pooled) {
-    plan.prefill_kv = blocks * c.n_kv_heads * plan.slot_bytes;
-    plan.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
-                                      : row_slots(o.selection) + static_cast<int64_t>(heads);
+  plan.host_kv = product({all_heads(config), uint64_t(r.layout.blocks(o.n_ctx)), plan.slot_bytes});
+  plan.total = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
+  return plan;
+}
+
+// Bytes that slots and all else may take of the pool's memory; 0: no limit. device_free: of the
+// GPU.
+static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
+  if (r.options.gpu_mem || !r.device_memory) return r.options.gpu_mem;
+  return device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
+}
+
+// The slots: as many as were asked for, else as many as the budget and the sessions have use for.
+static void plan_slots(const Config& config, ResolvedOptions& r, riffle_plan& plan,
+                       uint64_t per_slot, uint64_t budget) {
+  const uint64_t fixed = plan.total, sessions = r.options.n_sessions;
+  const uint64_t blocks = r.layout.blocks(r.options.n_ctx);
+  plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
+  const auto all_blocks = static_cast<int64_t>(
+      std::min<uint64_t>(product({sessions, all_heads(config), blocks}), INT64_MAX));
+  r.slots = r.options.slots;
+  if (r.slots == 0) {
+    r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0)
+                     : all_blocks;
+    // More slots than there are blocks would never be used.
+    r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
   }
-  const uint64_t fixed = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
-  plan.total = fixed;
-  const std::string memory =
-      format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
+  plan.slots = r.slots;
+  plan.pool = product({uint64_t(r.slots), per_slot});
+  plan.total = sum({fixed, plan.pool});
+}
+
+static std::string host_limit(const ResolvedOptions& r) {
+  return format("%s's memory (%s)", r.host_owner.c_str(), size_text(r.host_memory).c_str());
+}
+
+// A device with a pool: the memory that the slots are in.
+static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& plan,
+                                 uint64_t per_slot, uint64_t budget, uint64_t device_free) {
+  const riffle_context_options& o = r.options;
+  // Too few slots by themselves are found last: the budget has nothing to do with it.
+  if (budget && ((o.slots == 0 && r.slots < plan.min_slots) || plan.total > budget)) {
+    const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
+    return refuse(
+        RIFFLE_OUT_OF_MEMORY,
+        format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory",
+               size_text(budget).c_str()),
+        o.slots == 0 || plan.pool <= budget,
+        format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
+               "activations %s, digests %s, "
+               "one layer of KV while prefilling %s, %lld slots %s",
+               o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
+               size_text(least).c_str(), static_cast<unsigned long long>(least),
+               size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
+               size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
+               static_cast<long long>(o.slots ? o.slots : plan.min_slots),
+               size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
+  }
+  if (r.device_memory && plan.total > device_free)
+    return refuse(RIFFLE_OUT_OF_MEMORY,
+                  format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
+                  format("gpu_mem is %s and %s of it would be used, but the GPU has only %s "
+                         "free: a gpu_mem from %s up to that works",
+                         size_text(budget).c_str(), size_text(plan.total).c_str(),
+                         size_text(device_free).c_str(), size_text(plan.min_gpu_mem).c_str()));
+  if (!r.device_memory && plan.pool > r.host_memory)
+    return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), o.slots == 0,
+                  format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots),
+                         size_text(plan.pool).c_str(), r.host_owner.c_str(),
+                         size_text(r.host_memory).c_str()));
+  return {};
+}
+
+// A GPU's KV lives in host memory, which the GPU needs page-locked: no swap helps.
+static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& r,
+                                   const riffle_plan& plan) {
+  const riffle_context_options& o = r.options;
+  const uint64_t kv = host_kv(r, plan), sessions = o.n_sessions;
+  if (o.host_mem > r.host_memory && kv == o.host_mem)
+    return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
+                  format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(),
+                         r.host_owner.c_str(), size_text(r.host_memory).c_str()));
+  if (kv <= r.host_memory) return {};
+  const uint64_t blocks_bytes = product({sessions, all_heads(config), plan.slot_bytes});
+  return refuse(
+      RIFFLE_OUT_OF_MEMORY, host_limit(r), true,
+      format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
+             "most %llu tokens fit",
+             o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
+             size_text(kv).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str(),
+             static_cast<unsigned long long>(r.host_memory / blocks_bytes * o.block_size)));
+}
+
+// Fills plan and r.slots for r.options.n_ctx. device_free: bytes that the GPU has free; 0: asks, so
+// that all lengths tried are told the same.
+static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                           uint64_t& device_free) {
+  const riffle_context_options& o = r.options;
+  const DeviceNeeds needs = device_needs(model, r);
+  plan = plan_sizes(model.config, r, needs);
+  if (!device_free) device_free = needs.free;
   if (o.host_mem && plan.host_kv > o.host_mem)
     return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()),
                   true,
                   format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
                          size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
                          static_cast<unsigned long long>(plan.host_kv)));
-  if (r.cuda || r.pooled) {
-    plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
-    const auto all_blocks =
-        static_cast<int64_t>(std::min<uint64_t>(product({sessions, heads, blocks}), INT64_MAX));
-    r.slots = o.slots;
-    if (r.slots == 0) {
-      r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0)
-                       : all_blocks;
-      // More slots than there are blocks would never be used.
-      r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
-    }
-    plan.slots = r.slots;
-    plan.pool = product({uint64_t(r.slots), per_slot});
-    plan.total = sum({fixed, plan.pool});
-    const std::string limit = format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory",
-                                     size_text(budget).c_str());
-    // Too few by themselves are the last thing said: the budget has nothing to do with it.
-    if (budget && ((o.slots == 0 && r.slots < plan.min_slots) || plan.total > budget)) {
-      const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
-      return refuse(
-          RIFFLE_OUT_OF_MEMORY, limit, o.slots == 0 || plan.pool <= budget,
-          format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
-                 "activations %s, digests %s, "
-                 "one layer of KV while prefilling %s, %lld slots %s",
-                 o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
-                 size_text(least).c_str(), static_cast<unsigned long long>(least),
-                 size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
-                 size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
-                 static_cast<long long>(o.slots ? o.slots : plan.min_slots),
-                 size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
-    }
-    if (r.cuda && plan.total > device_free)
-      return refuse(RIFFLE_OUT_OF_MEMORY,
-                    format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
-                    format("gpu_mem is %s and %s of it would be used, but the GPU has only %s "
-                           "free: a gpu_mem from %s up to that works",
-                           size_text(budget).c_str(), size_text(plan.total).c_str(),
-                           size_text(device_free).c_str(), size_text(plan.min_gpu_mem).c_str()));
-    if (r.pooled && plan.pool > r.host_memory)
-      return refuse(RIFFLE_OUT_OF_MEMORY, memory, o.slots == 0,
-                    format("%lld slots take %s, but %s has %s", static_cast<long long>(r.slots),
-                           size_text(plan.pool).c_str(), r.host_owner.c_str(),
-                           size_text(r.host_memory).c_str()));
-    // The KV lives in host memory, which the GPU needs page-locked: no swap helps.
-    if (r.cuda && o.host_mem > r.host_memory && host_kv(r, plan) == o.host_mem)
-      return refuse(RIFFLE_OUT_OF_MEMORY, memory, false,
-                    format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(),
-                           r.host_owner.c_str(), size_text(r.host_memory).c_str()));
-    if (r.cuda && host_kv(r, plan) > r.host_memory)
-      return refuse(
-          RIFFLE_OUT_OF_MEMORY, memory, true,
-          format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
-                 "most %llu tokens fit",
-                 o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-                 size_text(host_kv(r, plan)).c_str(), r.host_owner.c_str(),
-                 size_text(r.host_memory).c_str(),
-                 static_cast<unsigned long long>(
-                     r.host_memory / product({sessions, heads, plan.slot_bytes}) * o.block_size)));
+  if (r.has_pool) {
+    const uint64_t budget = pool_budget(r, device_free);
+    plan_slots(model.config, r, plan, needs.per_slot, budget);
+    Verdict verdict = check_pool_memory(r, plan, needs.per_slot, budget, device_free);
+    if (verdict.status == RIFFLE_OK && r.device_memory)
+      verdict = check_pinned_memory(model.config, r, plan);
+    if (verdict.status != RIFFLE_OK) return verdict;
     if (r.slots < plan.min_slots)
       return refuse(
           RIFFLE_NO_SLOT, "slots", false,
@@ -362,7 +271,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   }
   // No error: memory is taken as sessions grow, and they may stay short.
   if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare)
-    return {RIFFLE_OK, "", memory, true};
+    return {RIFFLE_OK, "", host_limit(r), true};
   return {};
 }
 
@@ -469,7 +378,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
           "length)";
     if (verdict.status == RIFFLE_OK) r.context_note += codes_note(model, r, plan, device_free);
   }
-  if (verdict.status == RIFFLE_OUT_OF_MEMORY && r.cuda)
+  if (verdict.status == RIFFLE_OUT_OF_MEMORY && r.device_memory)
     verdict.text += ways_out(r, [&](const ResolvedOptions& other) {
       ResolvedOptions copy = other;
       riffle_plan ignored{};

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "backend/cuda/cuda.h"
 #include "model/model.h"
 #include "riffle.h"
 
@@ -17,9 +16,9 @@ struct ResolvedOptions {
   riffle_context_options options;
   cpu::Isa isa = cpu::Isa::Scalar;
   BlockLayout layout;
-  bool pooled = false;  // emu
-  bool cuda = false;
-  std::string device_note;  // of riffle_plan
+  bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
+  bool device_memory = false;  // the device has memory of its own (cuda); else all is the host's
+  std::string device_note;     // of riffle_plan
   int64_t slots = 0;
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h), of
@@ -49,14 +48,5 @@ std::string ways_out(const ResolvedOptions& r,
 // Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1
 // microbatches (psa), or one.
 int64_t row_slots(const riffle_selection& selection);
-// How many sequences can step together in a pool: their tails are all held, and one row iterates.
-int64_t sequences_per_step(const Config& config, const riffle_selection& selection, int64_t slots,
-                           bool per_layer);
-
-// What a selector's state is made for.
-StateShape state_shape(const Config& config, const ResolvedOptions& resolved);
-
-// What the CUDA backend is made with.
-CudaBackendOptions cuda_options(const ResolvedOptions& resolved);
 
 }  // namespace riffle

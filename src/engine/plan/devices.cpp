@@ -1,0 +1,184 @@
+#include "engine/plan/devices.h"
+
+#include <algorithm>
+
+#include "backend/cuda/cuda.h"
+#include "engine/plan/saturating.h"
+#include "util/error.h"
+
+namespace riffle {
+
+// Large enough to amortise unpacking weights for the matrix units, small enough for a chunk's
+// activations to stay in the second-level cache of a core.
+static constexpr int kPrefillChunk = 512;
+// On a GPU: large enough that a product's weights are read seldom, small enough that its
+// activations are a few hundred MB.
+static constexpr int kCudaPrefillChunk = 2048;
+
+// Whether a GPU can run this model with this selector; note: which one, or why not.
+static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::string& note) {
+  const auto selector = make_selector(r.options.selection);
+  const SelectionRule rule = selector->rule();
+  // Before a GPU is looked for: no GPU would do.
+  if (r.options.device == RIFFLE_DEVICE_CUDA && rule.host_only)
+    fail(RIFFLE_UNSUPPORTED,
+         "selection.selector is %s, which %s: device is cuda, expected cpu or emu",
+         selector->name(), rule.host_only_why);
+  if (!cuda_usable(note)) return false;
+  if (rule.host_only) {
+    note =
+        format("selector %s %s: it needs device cpu or emu", selector->name(), rule.host_only_why);
+    return false;
+  }
+  return cuda_shape_supported(config, r.layout, note);
+}
+
+void choose_device(const Config& config, ResolvedOptions& r) {
+  riffle_context_options& o = r.options;
+  if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
+    const bool usable = gpu_usable(config, r, r.device_note);
+    if (o.device == RIFFLE_DEVICE_CUDA && !usable)
+      fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
+           r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
+                                 : r.device_note.c_str());
+    // If a pool was asked for and there is no GPU, AUTO means the other device that has a pool.
+    if (usable) o.device = RIFFLE_DEVICE_CUDA;
+    else o.device = o.slots || o.gpu_mem ? RIFFLE_DEVICE_EMU : RIFFLE_DEVICE_CPU;
+  }
+  r.device_memory = o.device == RIFFLE_DEVICE_CUDA;
+  r.has_pool = o.device != RIFFLE_DEVICE_CPU;
+  if (o.prefill_chunk == 0) o.prefill_chunk = r.device_memory ? kCudaPrefillChunk : kPrefillChunk;
+  if (r.device_memory && o.residency == RIFFLE_RESIDENCY_DEVICE &&
+      (o.evict != RIFFLE_EVICT_LRU || o.pool_per_layer || o.no_pin))
+    fail(RIFFLE_UNSUPPORTED,
+         "residency device has one pool for all layers, evicts the least recently used and needs "
+         "pinned memory");
+  if (!r.has_pool && (o.slots || o.gpu_mem))
+    fail(RIFFLE_BAD_ARGUMENT,
+         "device cpu has no slot pool: slots and gpu_mem need device cuda or emu");
+  if (!r.device_memory && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
+    fail(RIFFLE_BAD_ARGUMENT,
+         "device %s has no GPU memory to manage: residency and no_pin need device cuda%s%s",
+         device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
+}
+
+const char* device_name(const ResolvedOptions& r) {
+  return r.options.device == RIFFLE_DEVICE_CUDA  ? "cuda"
+         : r.options.device == RIFFLE_DEVICE_EMU ? "emu"
+                                                 : "cpu";
+}
+
+static EvictPolicy evict_policy(const ResolvedOptions& r) {
+  return r.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+}
+
+static StateShape state_shape(const Config& config, const ResolvedOptions& r) {
+  StateShape shape;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  shape.g = config.n_heads / config.n_kv_heads;
+  shape.layout = r.layout;
+  shape.n_ctx = r.options.n_ctx;
+  shape.kernels = cpu::kernels(r.isa);
+  return shape;
+}
+
+static CpuBackendOptions cpu_options(const Config& config, const ResolvedOptions& r) {
+  CpuBackendOptions c;
+  c.isa = r.isa;
+  c.layout = r.layout;
+  c.state = state_shape(config, r);
+  c.emulate = r.has_pool;
+  c.slots = r.slots;
+  c.evict = evict_policy(r);
+  c.pool_per_layer = r.options.pool_per_layer;
+  c.host_mem = r.options.host_mem;
+  return c;
+}
+
+static CudaBackendOptions cuda_options(const ResolvedOptions& r) {
+  const riffle_context_options& o = r.options;
+  CudaBackendOptions c;
+  c.layout = r.layout;
+  c.isa = r.isa;
+  c.n_ctx = o.n_ctx;
+  c.n_sessions = o.n_sessions;
+  c.prefill_chunk = o.prefill_chunk;
+  c.slots = r.slots;
+  c.gpu_mem = o.gpu_mem;
+  c.host_mem = o.host_mem;
+  c.evict = evict_policy(r);
+  c.pool_per_layer = o.pool_per_layer;
+  c.residency = o.residency;
+  c.no_pin = o.no_pin;
+  c.digest = digest_spec(o.selection);
+  const SelectionRule rule = make_selector(o.selection)->rule();
+  c.codes = rule.codes();
+  c.votes = rule.by_vote;
+  c.token_scores = rule.tokens();
+  if (o.progress)
+    c.progress = [progress = o.progress, user = o.progress_user](double done, double total) {
+      const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
+      return progress(user, &p);
+    };
+  return c;
+}
+
+static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
+  const riffle_context_options& o = r.options;
+  const Config& c = model.config;
+  const CudaBackendOptions options = cuda_options(r);
+  const CudaPlan cuda = plan_cuda(model, options);
+  DeviceNeeds needs;
+  needs.weights = cuda.weights;
+  needs.activations = cuda.activations;
+  needs.digests = cuda.digests;
+  needs.prefill_kv = cuda.prefill_kv;
+  needs.min_slots = cuda.min_slots;
+  // The host gives every row of a layer one iteration's slots; the device needs none to go on. But
+  // where the system does not pin memory, the host has to take over, and a pool that riffle chooses
+  // is large enough for that.
+  if (options.why_host_residency() || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
+    needs.min_slots =
+        (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
+  needs.per_slot = cuda.per_slot;
+  needs.free = cuda.free;
+  return needs;
+}
+
+static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
+  const riffle_context_options& o = r.options;
+  const Config& c = model.config;
+  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
+  const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim,
+                 kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
+  const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
+  DeviceNeeds needs;
+  needs.weights = model.weight_bytes;
+  needs.activations =
+      sizeof(float) * (uint64_t(o.n_ctx) * c.dim +
+                       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.hidden_dim)) +
+                       uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
+  const DigestSpec spec = digest_spec(o.selection);
+  needs.digests =
+      product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
+  needs.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
+  if (!r.has_pool) return needs;
+  needs.per_slot = r.layout.bytes();
+  needs.prefill_kv = blocks * c.n_kv_heads * needs.per_slot;
+  needs.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers
+                                     : row_slots(o.selection) + static_cast<int64_t>(heads);
+  return needs;
+}
+
+DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r) {
+  return r.device_memory ? cuda_needs(model, r) : cpu_needs(model, r);
+}
+
+std::unique_ptr<Backend> make_backend(const Model& model, const ResolvedOptions& r,
+                                      ThreadPool* threads) {
+  if (r.device_memory) return make_cuda_backend(model, cuda_options(r), threads);
+  return make_cpu_backend(model, cpu_options(model.config, r), threads);
+}
+
+}  // namespace riffle
