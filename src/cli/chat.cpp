@@ -1,6 +1,7 @@
 // riffle chat: a conversation, on a terminal or through a pipe.
 #include <unistd.h>
 
+#include "cli/chat_input.h"
 #include "cli/common.h"
 #include "cli/line_editor.h"
 #include "cli/seed.h"
@@ -8,12 +9,18 @@
 namespace riffle::cli {
 namespace {
 
-const char* const kHelp = R"(/load FILE  read a document; it goes in front of your next question
-/stats      what was read, how fast, and the seed
-/clear      forget the conversation
-/help       this
-/exit       leave (also Ctrl-D)
-A line that ends in \ goes on in the next. Ctrl-C stops an answer; at an empty prompt it leaves.)";
+const char* const kHelp =
+    R"(/load FILE       read a document; it goes in front of your next question
+/retry           answer the last message again
+/system TEXT     set the system message; without TEXT: remove it
+/set NAME VALUE  change temp, top-k, top-p, min-p, seed or max-tokens; without both: show them
+/stats           what was read, how fast, and the seed
+/clear           forget the conversation
+/help            show this list
+/exit            leave (also Ctrl-D)
+""" begins and ends a message of several lines; so does a \ at the end of a line; a pasted text is
+one message. Tab completes commands and paths. Ctrl-C stops an answer; at an empty prompt it leaves.)";
+constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
 struct ChatOptions {
   CommonOptions common;
@@ -24,7 +31,8 @@ struct ChatOptions {
 
 class Chat {
  public:
-  explicit Chat(ChatOptions& o) : o_(o), quiet_(o.common.quiet), editor_(history_path()) {
+  explicit Chat(ChatOptions& o)
+      : o_(o), quiet_(o.common.quiet), editor_(history_path(), complete_chat) {
     o_.common.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
   }
 
@@ -41,23 +49,19 @@ class Chat {
       notice(false, "%s, %d tokens of context%s. /help lists commands.",
              o_.common.model_path.c_str(), n_ctx(), seed.empty() ? "" : (", " + seed).c_str());
     }
-    std::string line;
     for (;;) {
-      const LineEditor::Got got = read_question(line);
-      clear_interrupted();
-      if (got == LineEditor::Got::INTERRUPTED_TEXT) continue;
-      if (got == LineEditor::Got::INTERRUPTED_EMPTY) return EXIT_INTERRUPTED;
-      if (got == LineEditor::Got::END) break;
-      if (line.find_first_not_of(" \t") == line.npos) continue;
-      editor_.remember(line);
       // A turn that failed leaves the conversation as it was. A pipe has nobody to see it, so the
       // exit code tells.
       try {
-        if (line[0] == '/') {
-          if (!command(line)) break;
-        } else {
-          ask(line);
-        }
+        const Input input = read_input();
+        clear_interrupted();
+        if (input.got == LineEditor::Got::INTERRUPTED_TEXT) continue;
+        if (input.got == LineEditor::Got::INTERRUPTED_EMPTY) return EXIT_INTERRUPTED;
+        if (input.got == LineEditor::Got::END) break;
+        if (input.text.find_first_not_of(" \t\n") == input.text.npos) continue;
+        editor_.remember(input.text);
+        if (!input.is_command) ask(input.text);
+        else if (!command(input.text)) break;
       } catch (const Exit& e) {
         std::fprintf(stderr, "riffle: %s\n", *e.what() ? e.what() : "stopped");
         if (!editor_.interactive()) code_ = e.code();
@@ -72,21 +76,64 @@ class Chat {
  private:
   int n_ctx() const { return static_cast<int>(riffle_context_length(context_.get())); }
 
-  LineEditor::Got read_question(std::string& line) {
-    LineEditor::Got got = editor_.read("> ", line);
-    while (got == LineEditor::Got::LINE && !line.empty() && line.back() == '\\') {
-      line.back() = '\n';
-      std::string more;
-      got = editor_.read("| ", more);
-      line += more;
-      if (got == LineEditor::Got::END) return LineEditor::Got::LINE;
+  struct Input {
+    LineEditor::Got got;
+    std::string text;         // a message, or a command with its "/"
+    bool is_command = false;  // never what was pasted with line breaks or stood in quotes
+  };
+
+  Input read_input() {
+    Input input{};
+    std::string& text = input.text;
+    input.got = editor_.read("> ", text);
+    if (input.got != LineEditor::Got::LINE) return input;
+    if (text.starts_with(kQuotes)) {
+      input.got = read_quoted(text);
+      return input;
     }
-    return got;
+    input.is_command = text.starts_with('/') && text.find('\n') == text.npos;
+    while (!text.empty() && text.back() == '\\') {
+      text.back() = '\n';
+      std::string more;
+      input.got = read_more(more);
+      text += more;
+      if (input.got == LineEditor::Got::END) input.got = LineEditor::Got::LINE;
+      else if (input.got == LineEditor::Got::LINE) continue;
+      return input;
+    }
+    return input;
+  }
+
+  // The next line of a message. Ctrl-C drops the message and does not leave the chat.
+  LineEditor::Got read_more(std::string& line) {
+    const LineEditor::Got got = editor_.read("| ", line);
+    return got == LineEditor::Got::INTERRUPTED_EMPTY && editor_.interactive()
+               ? LineEditor::Got::INTERRUPTED_TEXT
+               : got;
+  }
+
+  // text: the line with the opening quotes. Reads on to the closing ones; leaves what is between.
+  LineEditor::Got read_quoted(std::string& text) {
+    text.erase(0, kQuotes.size());
+    while (!text.ends_with(kQuotes)) {
+      std::string more;
+      const LineEditor::Got got = read_more(more);
+      if (got == LineEditor::Got::END)
+        throw Exit(
+            EXIT_RUN,
+            "the input ended in a message that begins with \"\"\", expected \"\"\" at its end");
+      if (got != LineEditor::Got::LINE) return got;
+      text += (text.empty() ? "" : "\n") + more;
+    }
+    text.resize(text.size() - kQuotes.size());
+    if (text.ends_with('\n')) text.pop_back();
+    return LineEditor::Got::LINE;
   }
 
   void clear() {
     messages_.clear();
     document_.clear();
+    last_ = {};
     if (!o_.system.empty()) messages_.push_back({"system", o_.system});
     check(riffle_session_truncate(session_.get(), 0), context_.get());
     riffle_reset_stats(context_.get());
@@ -107,14 +154,18 @@ class Chat {
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear();
     else if (word == "/load") load(rest);
+    else if (word == "/retry") retry();
+    else if (word == "/system") set_system(rest);
+    else if (word == "/set") set(rest);
     else throw Exit(EXIT_RUN, word + " is not a command; /help lists them");
     return true;
   }
 
   // Reads the document now, so that questions about it need only their own few tokens: what follows
   // the document in the template is dropped again by riffle_prefill_to.
-  void load(const std::string& path) {
-    if (path.empty()) throw Exit(EXIT_RUN, "/load wants a file name");
+  void load(const std::string& typed) {
+    if (typed.empty()) throw Exit(EXIT_RUN, "/load wants a file name");
+    const std::string path = typed_path(typed);
     const std::string text = read_file(path);
     if (text.empty()) throw Exit(EXIT_RUN, path + ": the file is empty");
     const std::string joined = document_.empty() ? text : with_document(document_, text);
@@ -159,10 +210,57 @@ class Chat {
     }
   };
 
+  // One question: the conversation up to it, and the loaded document that it holds.
+  struct Turn {
+    std::vector<Message> messages;
+    std::string document;
+  };
+
   void ask(const std::string& question) {
-    std::vector<Message> messages = messages_;
-    messages.push_back({"user", document_.empty() ? question : with_document(document_, question)});
-    prefill(messages, "reading");
+    Turn turn{messages_, document_};
+    turn.messages.push_back(
+        {"user", document_.empty() ? question : with_document(document_, question)});
+    last_ = turn;
+    answer(std::move(turn));
+  }
+
+  void retry() {
+    if (last_.messages.empty())
+      throw Exit(EXIT_RUN, "/retry: there is no message yet, expected one to answer again");
+    answer(last_);
+  }
+
+  // The system message of this conversation from now on, and of those after /clear.
+  void set_system(const std::string& text) {
+    const auto replace = [&](std::vector<Message> messages) {
+      if (!messages.empty() && messages[0].role == "system") messages.erase(messages.begin());
+      if (!text.empty()) messages.insert(messages.begin(), {"system", text});
+      return messages;
+    };
+    std::vector<Message> probe = replace(messages_);
+    probe.push_back({"user", "x"});
+    chat_tokens(model_.get(), probe);  // refused now if the chat template has no system message
+    messages_ = replace(messages_);
+    if (!last_.messages.empty()) last_.messages = replace(last_.messages);
+    o_.system = text;
+    notice(quiet_, text.empty() ? "[no system message]" : "[the system message is set]");
+  }
+
+  void set(const std::string& rest) {
+    const size_t space = rest.find_first_of(" \t");
+    if (rest.empty()) {
+      std::fputs(chat_settings(o_.common).c_str(), stderr);
+      return;
+    }
+    const size_t value = rest.find_first_not_of(" \t", space);
+    if (space == rest.npos || value == rest.npos)
+      throw Exit(EXIT_RUN, "/set " + rest + ": no value is given, expected /set NAME VALUE");
+    // The next answer takes a seed that was set itself, as the first one takes --seed.
+    if (set_chat_setting(o_.common, rest.substr(0, space), rest.substr(value))) answers_ = 0;
+  }
+
+  void answer(Turn turn) {
+    prefill(turn.messages, "reading");
     riffle_generate_options g;
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
@@ -186,13 +284,15 @@ class Chat {
     said_ = say_notice(context_.get(), quiet_, said_);
     if (result.finish == RIFFLE_FINISH_CONTEXT)
       notice(quiet_, "[the context is full; /clear starts afresh]");
+    if (result.finish == RIFFLE_FINISH_LENGTH)
+      notice(quiet_, "[cut after %d tokens (-n); /set max-tokens N allows more]", result.n_tokens);
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
     if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty())
       throw Exit(EXIT_INTERRUPTED, "");
     // What was said stays said, also if it was cut short.
-    messages.push_back({"assistant", answer.text});
-    messages_ = std::move(messages);
-    document_.clear();
+    messages_ = std::move(turn.messages);
+    messages_.push_back({"assistant", answer.text});
+    if (document_ == turn.document) document_.clear();
     if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive())
       throw Exit(EXIT_INTERRUPTED, "");
   }
@@ -218,7 +318,8 @@ class Chat {
   std::vector<Message> messages_;
   std::string said_;      // of the context's notice
   std::string document_;  // loaded, waiting for its question
-  uint64_t answers_ = 0;  // begun in this session
+  Turn last_;             // for /retry; no messages: nothing was asked yet
+  uint64_t answers_ = 0;  // begun since the seed was set
   int code_ = EXIT_OK;
 };
 

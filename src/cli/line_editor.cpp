@@ -2,11 +2,16 @@
 
 #include <histedit.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <cwchar>
 #include <filesystem>
 
@@ -15,10 +20,81 @@
 namespace riffle::cli {
 namespace fs = std::filesystem;
 
+namespace {
+
+// In this mode a terminal puts marks around pasted text, so that a line break in it is not taken
+// for the Enter key.
+constexpr char kPasteModeOn[] = "\033[?2004h", kPasteModeOff[] = "\033[?2004l";
+constexpr char kPasteBegin[] = "\033[200~", kPasteEnd[] = "\033[201~";
+
+void set_paste_mode(bool on) {
+  const char* const kind = std::getenv("TERM");
+  if (!kind || !*kind || std::strcmp(kind, "dumb") == 0) return;
+  std::fputs(on ? kPasteModeOn : kPasteModeOff, stderr);
+  std::fflush(stderr);
+}
+
+// A signal handler can reach nothing but globals; these belong to the one line that is being read.
+std::atomic<bool> g_stop{false};       // Ctrl-Z: stop the process
+std::atomic<bool> g_continued{false};  // the process was stopped and runs again
+
+void on_stop(int) { g_stop = true; }
+void on_continue(int) { g_continued = true; }
+
+// While one lives, Ctrl-Z only sets g_stop: the terminal must be put in order before the process
+// stops.
+class StopGuard {
+ public:
+  StopGuard() {
+    struct sigaction action {};
+    sigemptyset(&action.sa_mask);
+    action.sa_handler = on_stop;
+    sigaction(SIGTSTP, &action, &old_stop_);
+    action.sa_handler = on_continue;
+    sigaction(SIGCONT, &action, &old_continue_);
+  }
+  ~StopGuard() {
+    sigaction(SIGTSTP, &old_stop_, nullptr);
+    sigaction(SIGCONT, &old_continue_, nullptr);
+  }
+  StopGuard(const StopGuard&) = delete;
+  StopGuard& operator=(const StopGuard&) = delete;
+
+  // Stops this process as Ctrl-Z does without a handler; returns when it continues.
+  static void stop() {
+    struct sigaction plain {
+    }, handler{};
+    plain.sa_handler = SIG_DFL;
+    sigemptyset(&plain.sa_mask);
+    sigaction(SIGTSTP, &plain, &handler);
+    raise(SIGTSTP);
+    sigaction(SIGTSTP, &handler, nullptr);
+  }
+
+ private:
+  struct sigaction old_stop_ {
+  }, old_continue_{};
+};
+
+// What all words begin with, in whole UTF-8 characters.
+std::string common_beginning(const std::vector<std::string>& words) {
+  size_t n = words[0].size();
+  for (const std::string& word : words) {
+    size_t same = 0;
+    while (same < n && same < word.size() && word[same] == words[0][same]) ++same;
+    n = same;
+  }
+  while (n > 0 && n < words[0].size() && (words[0][n] & 0xC0) == 0x80) --n;
+  return words[0].substr(0, n);
+}
+
+}  // namespace
+
 struct LineEditor::State {
   EditLine* el = nullptr;
   History* history = nullptr;
   std::string history_file, prompt;
+  Completer completer;
   bool had_text = false;  // something was typed when Ctrl-C came
 
   static State* of(EditLine* el) {
@@ -28,12 +104,81 @@ struct LineEditor::State {
   }
   static char* show_prompt(EditLine* el) { return of(el)->prompt.data(); }
 
+  // Called between keys. Stops the process if Ctrl-Z came; afterwards, and when another program has
+  // stopped and continued it, takes the terminal over again and draws the line.
+  static void stop_or_redraw(EditLine* el) {
+    if (g_stop.exchange(false)) {
+      el_set(el, EL_PREP_TERM, 0);
+      set_paste_mode(false);
+      StopGuard::stop();
+      g_continued = true;
+    }
+    if (!g_continued.exchange(false)) return;
+    el_set(el, EL_PREP_TERM, 1);
+    set_paste_mode(true);
+    el_set(el, EL_REFRESH);
+  }
+
+  // A terminal's mark of pasted text came: everything up to the closing mark goes into the line.
+  static unsigned char paste(EditLine* el, int) {
+    std::string text;
+    const std::string end = kPasteEnd;
+    for (wchar_t c = 0; !text.ends_with(end);) {
+      if (get_char(el, &c) != 1) return CC_EOF;
+      char bytes[MB_LEN_MAX];
+      mbstate_t state{};
+      const size_t n = std::wcrtomb(bytes, c, &state);
+      if (n != static_cast<size_t>(-1)) text.append(bytes, n);
+    }
+    text.resize(text.size() - end.size());
+    // Terminals send a line break as \r or \r\n, as the Enter key does.
+    std::string lines;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] != '\r') lines += text[i];
+      else if (i + 1 == text.size() || text[i + 1] != '\n') lines += '\n';
+    }
+    while (!lines.empty() && lines.back() == '\n') lines.pop_back();
+    if (lines.empty() || el_insertstr(el, lines.c_str()) != 0) return CC_ERROR;
+    return CC_REFRESH;
+  }
+
+  // The Tab key: one word is written out, several are as far as they agree; if that is not further
+  // than the line already is, they are listed.
+  static unsigned char complete(EditLine* el, int) {
+    const State& state = *of(el);
+    const LineInfo* info = el_line(el);
+    const std::string before(info->buffer, static_cast<size_t>(info->cursor - info->buffer));
+    Completion found = state.completer ? state.completer(before) : Completion{};
+    if (found.words.empty()) return CC_ERROR;
+    std::sort(found.words.begin(), found.words.end());
+    std::string text = common_beginning(found.words);
+    const std::string typed = before.substr(found.from);
+    if (found.words.size() == 1 && !text.ends_with('/')) text += ' ';
+    if (text.size() > typed.size() || found.words.size() == 1) {
+      wchar_t wide;
+      mbstate_t mb{};
+      int n_characters = 0;
+      for (size_t i = 0; i < typed.size(); ++n_characters) {
+        const size_t n = std::mbrtowc(&wide, typed.data() + i, typed.size() - i, &mb);
+        i += n == 0 || n > typed.size() - i ? 1 : n;
+      }
+      if (n_characters > 0) el_deletestr(el, n_characters);
+      return el_insertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+    }
+    std::string list = "\n";
+    for (const std::string& word : found.words) list += word + "\n";
+    std::fputs(list.c_str(), stderr);
+    std::fflush(stderr);
+    return CC_REDISPLAY;
+  }
+
   // One character from the terminal. libedit's own reader tries again after a signal; ours gives up
   // on Ctrl-C, also on one that came just before it began to wait or that another thread received:
   // hence the short waits.
   static int get_char(EditLine* el, wchar_t* out) {
     mbstate_t state{};
     for (;;) {
+      stop_or_redraw(el);
       if (interrupted()) {
         const LineInfo* info = el_line(el);
         of(el)->had_text = info && info->lastchar > info->buffer;
@@ -57,18 +202,23 @@ struct LineEditor::State {
   }
 };
 
-LineEditor::LineEditor(std::string history_file) {
+LineEditor::LineEditor(std::string history_file, Completer completer) {
   if (!is_terminal(STDIN_FILENO)) return;
   EditLine* el = el_init("riffle", stdin, stderr, stderr);
   if (!el) return;
   state_ = new State;
   state_->el = el;
   state_->history_file = std::move(history_file);
+  state_->completer = std::move(completer);
   el_set(el, EL_CLIENTDATA, state_);
   el_set(el, EL_PROMPT, State::show_prompt);
   el_set(el, EL_EDITOR, "emacs");
   el_set(el, EL_SIGNAL, 0);
   el_set(el, EL_GETCFN, State::get_char);
+  el_set(el, EL_ADDFN, "riffle-paste", "insert pasted text", State::paste);
+  el_set(el, EL_BIND, kPasteBegin, "riffle-paste", nullptr);
+  el_set(el, EL_ADDFN, "riffle-complete", "complete a command or a path", State::complete);
+  el_set(el, EL_BIND, "\t", "riffle-complete", nullptr);
   state_->history = history_init();
   if (!state_->history) return;
   HistEvent event;
@@ -111,7 +261,13 @@ LineEditor::Got LineEditor::read(const char* prompt, std::string& line) {
   state_->prompt = prompt;
   el_resize(state_->el);
   int n = 0;
-  const char* text = el_gets(state_->el, &n);
+  const char* text = nullptr;
+  {
+    const StopGuard guard;
+    set_paste_mode(true);
+    text = el_gets(state_->el, &n);
+    set_paste_mode(false);
+  }
   if (!text) {
     if (!interrupted()) return Got::END;
     el_reset(state_->el);

@@ -1,20 +1,33 @@
 // Lines from the user: edited and with history on a terminal (libedit), plain otherwise.
 #pragma once
+#include <cstddef>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace riffle::cli {
+
+// What the Tab key offers for the text before the cursor: each word can replace the text from byte
+// `from` on. No words: nothing to offer.
+struct Completion {
+  size_t from = 0;
+  std::vector<std::string> words;
+};
+using Completer = std::function<Completion(const std::string& before_cursor)>;
 
 class LineEditor {
  public:
   // history_file: where history is kept between runs; "" for none. Reads stdin; draws on stderr.
-  explicit LineEditor(std::string history_file);
+  // completer: called when the user presses Tab; may be empty.
+  explicit LineEditor(std::string history_file, Completer completer = nullptr);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
   enum class Got { LINE, END, INTERRUPTED_EMPTY, INTERRUPTED_TEXT };
-  // One line without its line break. INTERRUPTED_*: Ctrl-C, at an empty line or while something was
-  // typed.
+  // One line without its line break. Text that is pasted into a terminal may hold line breaks; they
+  // are part of the line. INTERRUPTED_*: Ctrl-C, at an empty line or while something was typed.
+  // Ctrl-Z stops the process; when it continues, the line is drawn again.
   Got read(const char* prompt, std::string& line);
   void remember(const std::string& line);
   bool interactive() const { return state_ != nullptr; }

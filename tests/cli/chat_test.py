@@ -65,11 +65,16 @@ def errors(folder):
 class Terminal:
     """The binary on a terminal of its own: stdin, stdout and stderr."""
 
-    def __init__(self, *args, **env):
+    def __init__(self, *args, program=BIN, **env):
         self.seen = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(BIN, [BIN, *args], environment(TERM="xterm", COLUMNS="100", **env))
+            os.execve(program, [program, *args], environment(TERM="xterm", COLUMNS="100", **env))
+
+    @classmethod
+    def of(cls, program, *args, **env):
+        """Another program on a terminal of its own."""
+        return cls(*args, program=program, **env)
 
     def read(self, seconds):
         if select.select([self.fd], [], [], seconds)[0]:
@@ -113,6 +118,60 @@ class Terminal:
         return "hung"
 
 
+def commands(folder):
+    """Through a pipe: what each command changes."""
+    args = ["chat", "-n", "12", *GREEDY, *SMALL, "-q"]
+
+    def answer(text, *more):
+        return riffle("run", "--chat", "-p", text, "-n", "12", *GREEDY, *SMALL, "-q", *more).out + b"\n"
+
+    r = riffle(*args, stdin=b'"""Hello\n\nworld.\n"""\n')
+    check(r.code == 0 and r.out == answer("Hello\n\nworld."), "quotes around a message of several lines", r)
+    r = riffle(*args, stdin=b'"""/stats\nHello."""\n')
+    check(r.code == 0 and r.out == answer("/stats\nHello."), "a message in quotes is no command", r)
+    r = riffle(*args, stdin=b'"""Hello.\n')
+    check(r.code == 1 and r.out == b"" and b'"""' in r.err, "quotes that are never closed", r)
+
+    r = riffle(*args, stdin=b"Hello.\n/retry\nWho are you?\n")
+    two = riffle(*args, stdin=b"Hello.\nWho are you?\n")
+    first = answer("Hello.")
+    check(r.code == 0 and r.out == first + two.out, "/retry answers again, and the conversation has one of both", (r, two))
+    r = riffle(*args, stdin=b"/retry\nHello.\n")
+    check(r.code == 1 and r.out == first and b"/retry" in r.err, "/retry before any message", r)
+    warm = ["chat", "-n", "12", "--temp", "9", "--top-p", "1", "--min-p", "0", "--seed", "5", *SMALL, "-q"]
+    r, two = riffle(*warm, stdin=b"Hello.\n/retry\n"), riffle(*warm, stdin=b"Hello.\n")
+    again = riffle(*warm, stdin=b"Hello.\n/retry\n")
+    check(r.out.startswith(two.out) and r.out != 2 * two.out and r.out == again.out, "/retry takes the next seed", (r, two))
+    r = riffle(*warm, stdin=b"Hello.\n/set seed 5\n/retry\n")
+    check(r.out == 2 * two.out, "/set seed: the next answer takes it", (r, two))
+
+    r = riffle(*args, stdin=b"/system You are a pirate.\nHello.\n")
+    check(r.code == 1 and r.out == first and b"no system messages" in r.err, "/system is refused where the template has none", r)
+    vicuna = ["--chat-template", "vicuna"]
+    r = riffle(*args, *vicuna, stdin=b"/system You are a pirate.\nHello.\n/clear\nHello.\n/system\n/clear\nHello.\n")
+    pirate, plain = answer("Hello.", *vicuna, "--system", "You are a pirate."), answer("Hello.", *vicuna)
+    check(r.code == 0 and r.out == 2 * pirate + plain and pirate != plain, "/system sets and removes the system message", (str(r), pirate, plain))
+    r = riffle(*args, stdin=b"/set max-tokens 4\nHello.\n/set n 12\n/clear\nHello.\n")
+    short = riffle("run", "--chat", "-p", "Hello.", "-n", "4", *GREEDY, *SMALL, "-q").out + b"\n"
+    check(r.code == 0 and r.out == short + first, "/set max-tokens", (r, short))
+    r = riffle(*args, stdin=b"/set\n")
+    check(r.code == 0 and all(w in r.err for w in (b"temp", b"top-k", b"top-p", b"min-p", b"max-tokens  12", b"seed")),
+          "/set alone shows the settings", r)
+    for line, found in (("/set temp hot", "hot"), ("/set top_k 1.5", "1.5"), ("/set top-p 2", "2"), ("/set max-tokens -2", "-2"),
+                        ("/set seed x", "x"), ("/set colour red", "colour"), ("/set temp", "no value"), ("/set temp nan", "nan")):
+        r = riffle(*args, stdin=line.encode() + b"\nHello.\n")
+        check(r.code == 1 and r.out == first and found.encode() in r.err and b"expected" in r.err, f"{line} is refused", r)
+
+    loud = riffle("chat", "-n", "4", *GREEDY, *SMALL, stdin=b"Tell me a story.\n")
+    check(loud.code == 0 and b"cut after 4 tokens" in loud.err and b"max-tokens" in loud.err, "an answer cut by -n says so", loud)
+
+    os.rename(document(folder), os.path.join(folder, "my doc.txt"))
+    plain = riffle(*args, stdin=f"/load {folder}/my doc.txt\n{QUESTION}\n".encode())
+    for spelled in ("~/my doc.txt", f"'{folder}/my doc.txt'", '"~/my doc.txt"', "~/my\\ doc.txt"):
+        r = riffle(*args, stdin=f"/load {spelled}\n{QUESTION}\n".encode(), HOME=folder)
+        check(plain.code == 0 and r.code == 0 and r.out == plain.out, f"/load {spelled}", r)
+
+
 def on_a_terminal(folder):
     history = os.path.join(folder, "state", "history")
     args = ["chat", "-c", "8192", "--threads", "2", *GREEDY, "--selector", "dense"]
@@ -143,6 +202,51 @@ def on_a_terminal(folder):
     check(b"Hello." in kept and os.stat(history).st_mode & 0o077 == 0, "history is kept, for the user alone", kept)
 
 
+def typing(folder):
+    """Pasted text, Tab and Ctrl-Z, as a terminal sends them."""
+    home = os.path.join(folder, "home")
+    os.makedirs(os.path.join(home, "papers"))
+    with open(os.path.join(home, "papers", "a long name.txt"), "w") as f:
+        f.write("The code is 4821.\n")
+    args = ["chat", *SMALL, *GREEDY, "--selector", "dense", "-n", "12"]
+    t = Terminal(*args, HOME=home)
+    t.wait_for(rb"\x1b\[\?2004h")
+    t.send(b"\x1b[200~Hello\r\rworld.\r\x1b[201~")
+    time.sleep(0.5)
+    t.read(0.1)
+    check(b"world." in t.seen and b"cut after" not in t.seen, "a pasted line break does not send the message", t.seen)
+    t.send(b"\r")
+    shown = t.wait_for(rb"cut after 12 tokens.*?> ")
+    one = riffle("run", "--chat", "-p", "Hello\n\nworld.", "-n", "12", *GREEDY, *SMALL, "--selector", "dense", "-q").out
+    check(one.strip() in shown.replace(b"\r\n", b"\n"), "a pasted text is one message", (shown, one))
+    t.send(b"/cl\t\r")
+    t.send(b"/retry\r")
+    check(b"no message" in t.wait_for(rb"expected one to answer again.*?> "), "Tab completes a command", t.seen)
+    t.send(b"/s\t\t")
+    check(b"/system" in t.wait_for(rb"/set.*?/stats.*?/system.*?/s"), "Tab lists what there is", t.seen)
+    t.send(b"\x15/load ~/pa\ta\t\r")
+    shown = t.wait_for(rb"tokens of context in use.*?> ")
+    check(b"/papers/a long name.txt: " in shown, "Tab completes a path", shown)
+    t.send(b"\x15\x04")
+    check(t.end() == 0, "Ctrl-D leaves after that")
+
+    shell = Terminal.of("/bin/bash", "--norc", "--noprofile", "-i", PS1="$$ ", HOME=home)
+    shell.send(" ".join([BIN, *args, "-q"]).encode() + b"\r", at_prompt=False)
+    shell.wait_for(rb"> ")
+    shell.send(b"half of")
+    shell.wait_for(rb"half of")
+    shell.send(b"\x1a", at_prompt=False)
+    shell.wait_for(rb"Stopped")
+    shell.send(b"fg\r", at_prompt=False)
+    shell.wait_for(rb"fg\r.*?> half of", 20)
+    shell.send(b" it\x15/help\r")
+    check(b"/retry" in shell.wait_for(rb"/exit.*?> "), "fg draws the line again, and it can be edited", shell.seen)
+    shell.send(b"\x04")
+    time.sleep(1)
+    shell.send(b"exit\r", at_prompt=False)
+    check(shell.end() == 0, "and the chat ends as ever")
+
+
 def stopping(_):
     t = Terminal("chat", "-c", "32K", "-n", "-1", "--ignore-eos", "--threads", "2", *GREEDY, "--selector", "dense")
     t.wait_for(rb"> ")
@@ -170,4 +274,4 @@ def colours(_):
     check(code == 2 and b"no prompt" in t.seen, "run without a prompt does not wait for one", t.seen)
 
 
-main(through_a_pipe, errors, on_a_terminal, stopping, colours)
+main(through_a_pipe, errors, commands, on_a_terminal, typing, stopping, colours)

@@ -1,0 +1,32 @@
+// What a user types in riffle chat: paths, settings, and what the Tab key offers.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/args.h"
+#include "cli/line_editor.h"
+
+namespace riffle::cli {
+
+// The commands of chat, from /clear to /system.
+const std::vector<std::string>& chat_commands();
+
+// The path that the user means. A path in '...' or "..." loses its quotes. "~" at the beginning of
+// a path that was not in '...' is the home folder. A backslash quotes the next character, unless
+// there is a file whose name holds the backslash. Blanks need no quotes.
+std::string typed_path(const std::string& text);
+
+// What Tab offers behind this text: commands behind "/", paths behind "/load ", names behind
+// "/set ". For LineEditor.
+Completion complete_chat(const std::string& before_cursor);
+
+// "temp", "top-k", "top-p", "min-p", "seed" and "max-tokens" with their values, one a line. seed:
+// the one in use.
+std::string chat_settings(const CommonOptions& options);
+
+// /set: changes one of them. Dashes may be underscores; "temperature" and "n" are understood too.
+// Throws Exit, naming the setting, the value and the range. True: the seed was set.
+bool set_chat_setting(CommonOptions& options, std::string_view name, const std::string& value);
+
+}  // namespace riffle::cli
