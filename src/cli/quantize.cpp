@@ -8,11 +8,29 @@ struct QuantizeOptions {
   std::string in, out, type = "q4_k_m";
   int threads = 0;
   bool force = false, quiet = false, json = false;
+  bool allow_requantize = false;
 };
+
+// Rounding twice adds up, so weights that are quantised already are refused unless that is meant.
+void require_unquantised(const std::string& path) {
+  riffle_model* opened = nullptr;
+  char err[1024] = "";
+  if (riffle_model_load(path.c_str(), nullptr, &opened, err, sizeof err) != RIFFLE_OK)
+    return;  // riffle_quantize refuses it, with the reason
+  const Model model(opened);
+  const std::string type = model_info(opened).weight_type;
+  if (type == "F32" || type == "F16" || type == "BF16") return;
+  throw Exit(
+      EXIT_USAGE,
+      text_of("%s: its weights are %s, which is quantised, expected F32, F16 or BF16; convert "
+              "the model it was made from, or give --allow-requantize",
+              path.c_str(), type.c_str()));
+}
 
 int quantize_main(const QuantizeOptions& o) {
   const auto start = std::chrono::steady_clock::now();
   const std::string in = resolve_model_path(o.in);
+  if (!o.allow_requantize) require_unquantised(in);
   riffle_quantize_result result{};
   result.struct_size = sizeof result;
   char err[1024] = "";
@@ -48,6 +66,11 @@ int quantize_main(const QuantizeOptions& o) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double bits =
       8 * static_cast<double>(result.weight_bytes_out) / static_cast<double>(result.n_params);
+  if (result.weight_bytes_out > result.weight_bytes_in)
+    notice(o.quiet,
+           "warning: %s is larger than its source: %s take more bits than the source's weights and "
+           "are no more exact",
+           o.out.c_str(), o.type.c_str());
   if (o.json) {
     print_json({{"model", in},
                 {"out", o.out},
@@ -94,7 +117,9 @@ void add_quantize(CLI::App& app, Command& chosen) {
       "Error: root of the squared differences over that of the squared weights, all matrices "
       "together. Converting "
       "weights\n"
-      "that are quantised already adds to their error; those that have their type are copied.");
+      "that are quantised already adds to their error and needs --allow-requantize; those that "
+      "have "
+      "their type are copied.");
   sub->add_option("-m,--model", o->in,
                   ".gguf file (of a split one: any part) or Hugging Face folder; default: "
                   "$RIFFLE_MODEL, else the shipped model")
@@ -111,6 +136,8 @@ void add_quantize(CLI::App& app, Command& chosen) {
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
   sub->add_flag("--force", o->force, "replace the file if it exists");
+  sub->add_flag("--allow-requantize", o->allow_requantize,
+                "convert weights that are quantised already; the errors of both types add up");
   sub->add_flag("-q,--quiet", o->quiet, "no progress and no summary on stderr");
   sub->add_flag("--json", o->json, "the summary as one JSON object on stdout");
   sub->final_callback([o, &chosen] { chosen = [o] { return quantize_main(*o); }; });

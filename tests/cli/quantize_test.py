@@ -4,8 +4,12 @@ from harness import *
 PROMPT = ["--raw", "-p", "The old clock in the hall struck nine, and", "-n", "8", *GREEDY, *SMALL]
 
 
+# The shipped model's weights are Q8_0 already.
+AGAIN = "--allow-requantize"
+
+
 def quantize(folder, kind, *more):
-    return riffle("quantize", "-o", os.path.join(folder, kind + ".gguf"), "--type", kind, "--threads", "2", *more)
+    return riffle("quantize", AGAIN, "-o", os.path.join(folder, kind + ".gguf"), "--type", kind, "--threads", "2", *more)
 
 
 def files_run(folder):
@@ -47,11 +51,11 @@ def refusals(folder):
     r = quantize(folder, "q5_0")
     check(one_line_error(r, 2, out, "--force"), "an existing file is left alone", r)
     check(open(out).read() == "precious\n", "... unchanged")
-    r = riffle("quantize", "-m", MODEL, "-o", MODEL, "--type", "q4_0", "--force")
+    r = riffle("quantize", "-m", MODEL, "-o", MODEL, "--type", "q4_0", "--force", AGAIN)
     check(one_line_error(r, 2, "read from"), "the model's own file is refused, --force or not", r)
     r = riffle("quantize", "-m", folder + "/none.gguf", "-o", folder + "/x.gguf")
     check(one_line_error(r, 3, "none.gguf"), "a missing model", r)
-    r = riffle("quantize", "-o", folder + "/none/x.gguf")
+    r = riffle("quantize", "-o", folder + "/none/x.gguf", AGAIN)
     check(one_line_error(r, 1, "none/x.gguf"), "a folder that is not there", r)
     r = riffle("quantize", "-o", folder + "/x.gguf", "--type", "q3_k")
     check(r.code == 2 and b"q3_k" in r.err and b"q4_k_m" in r.err, "an unknown type", r)
@@ -60,6 +64,22 @@ def refusals(folder):
     r = riffle("run", "--weights", "q3", "-p", "x")
     check(r.code == 2 and b"q3" in r.err and b"q4_k" in r.err, "--weights: an unknown type", r)
     check(sorted(os.listdir(folder)) == ["q5_0.gguf"], "no file is left behind", os.listdir(folder))
+
+
+def quantised_input(folder):
+    """Rounding twice adds up: it has to be asked for. A file that grows gets a warning."""
+    out = os.path.join(folder, "x.gguf")
+    r = riffle("quantize", "-o", out, "--type", "q4_0")
+    check(one_line_error(r, 2, MODEL, "Q8_0", "expected F32, F16 or BF16", AGAIN) and r.err.count(b"\n") == 1,
+          "quantised input is refused", r)
+    check(os.listdir(folder) == [], "... and nothing is written", os.listdir(folder))
+    r = riffle("quantize", "-o", out, "--type", "q4_0", AGAIN, "--threads", "2")
+    check(r.code == 0 and b"warning" not in r.err, "it is not when that is meant", r)
+    wide = os.path.join(folder, "f16.gguf")
+    r = riffle("quantize", "-o", wide, "--type", "f16", AGAIN, "--threads", "2")
+    check(r.code == 0 and b"warning" in r.err and b"f16.gguf" in r.err and b"larger" in r.err, "a file that grows: a warning", r)
+    r = riffle("quantize", "-m", wide, "-o", out, "--type", "q8_0", "--force", "--threads", "2")
+    check(r.code == 0 and b"warning" not in r.err, "F16 input needs no flag", r)
 
 
 def full_disk(folder):
@@ -71,7 +91,7 @@ def full_disk(folder):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     out = os.path.join(folder, "x.gguf")
-    p = subprocess.run([BIN, "quantize", "-o", out, "--type", "q8_0"], capture_output=True, env=environment(),
+    p = subprocess.run([BIN, "quantize", AGAIN, "-o", out, "--type", "q8_0"], capture_output=True, env=environment(),
                        preexec_fn=limit, timeout=240)
     text = p.stderr.decode()
     check(p.returncode == 1 and out in text and text.count("\n") == 1, "no room on the disk", (p.returncode, text))
@@ -79,7 +99,7 @@ def full_disk(folder):
 
 
 def interrupted(folder):
-    p = start("quantize", "-o", os.path.join(folder, "x.gguf"), "--type", "q4_k", "--threads", "1")
+    p = start("quantize", AGAIN, "-o", os.path.join(folder, "x.gguf"), "--type", "q4_k", "--threads", "1")
     try:
         p.wait(timeout=0.3)
         check(True, "Ctrl-C stops it (was done before)")
@@ -91,4 +111,4 @@ def interrupted(folder):
               (p.returncode, err, os.listdir(folder)))
 
 
-main(files_run, summary, refusals, full_disk, interrupted)
+main(files_run, summary, refusals, quantised_input, full_disk, interrupted)
