@@ -148,19 +148,33 @@ Model load_model(CommonOptions& options) {
   return Model(model);
 }
 
+namespace {
+// Why device auto does not use a GPU, if that may surprise: a GPU is there and cannot be used, or a
+// flag asks for memory of a GPU. Most machines have no GPU; `riffle info` says so there.
+void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  if (options.device != RIFFLE_DEVICE_AUTO ||
+      riffle_plan_memory(model, &options, &plan, nullptr, 0) != RIFFLE_OK || !*plan.device_note ||
+      std::strcmp(plan.device, "cuda") == 0)
+    return;
+  if (is_without_gpu(plan) && options.gpu_mem == 0) return;
+  notice(false, "running on the CPU%s: %s",
+         std::strcmp(plan.device, "emu") == 0
+             ? ", with a GPU's slot pool emulated (--device cpu is faster)"
+             : "",
+         plan.device_note);
+}
+}  // namespace
+
+bool is_without_gpu(const riffle_plan& plan) {
+  return std::strcmp(plan.device_note, "no NVIDIA driver was found") == 0;
+}
+
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet) {
   riffle_context* context = nullptr;
   char err[1024] = "";
-  riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  if (options.device == RIFFLE_DEVICE_AUTO && !quiet &&
-      riffle_plan_memory(model, &options, &plan, nullptr, 0) == RIFFLE_OK && *plan.device_note &&
-      std::strcmp(plan.device, "cuda") != 0)
-    notice(quiet, "running on the CPU%s: %s",
-           std::strcmp(plan.device, "emu") == 0
-               ? ", with a GPU's slot pool emulated (--device cpu is faster)"
-               : "",
-           plan.device_note);
+  if (!quiet) say_no_gpu(model, options);
   InterruptGuard guard(nullptr);
   Progress progress("uploading weights", quiet);
   riffle_context_options o = options;

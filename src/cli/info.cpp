@@ -63,7 +63,7 @@ Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
 
-void print_info(const riffle_model_info& i, const std::string& path) {
+void print_info(const riffle_model_info& i, const std::string& path, const std::string& gpu) {
   const auto count = [](long long v) { return std::to_string(v); };
   Table t({"model", path});
   t.add({"name", *i.name ? i.name : "-"});
@@ -82,6 +82,7 @@ void print_info(const riffle_model_info& i, const std::string& path) {
   t.add({"chat template", *i.chat_template_name ? i.chat_template_name
                           : *i.chat_template    ? "unknown"
                                                 : "none"});
+  if (!gpu.empty()) t.add({"GPU", gpu});
   t.print_left();
 }
 
@@ -111,6 +112,16 @@ void print_plan(const riffle_plan& p) {
   t.print_left();
 }
 
+// The GPU that device auto uses, or why it uses none; "" where riffle has no support for GPUs.
+std::string gpu_text(riffle_model* model, const riffle_context_options& options) {
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  riffle_context_options o = options;
+  o.device = RIFFLE_DEVICE_AUTO;
+  riffle_plan_memory(model, &o, &plan, nullptr, 0);  // a plan that does not fit has the note too
+  return plan.device_note;
+}
+
 int info_main(InfoOptions& o) {
   Model model = o.shape.empty() ? load_model(o.common) : make_synthetic(o.shape, o.weights);
   const riffle_model_info info = model_info(model.get());
@@ -131,8 +142,10 @@ int info_main(InfoOptions& o) {
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    print_info(info, o.shape.empty() ? o.common.model_path
-                                     : o.shape + " " + o.weights + ", synthetic weights");
+    print_info(
+        info,
+        o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights",
+        o.plan ? "" : gpu_text(model.get(), o.common.context));
     if (o.plan) write_out("\n");
     if (o.plan) print_plan(plan);
   }

@@ -151,7 +151,15 @@ def devices(_):
     check(one_line_error(r, 1) and b"device cuda" in r.err, "--device cuda without a GPU says what is missing", r)
     loud, quiet = riffle(*args), riffle(*args, "-q")
     notes = [line for line in loud.err.splitlines() if b"running on the CPU" in line]
-    check(loud.code == 0 and len(notes) == (1 if plan["device_note"] else 0), "--device auto says that it fell back", loud)
+    surprising = plan["device_note"] not in ("", "no NVIDIA driver was found")
+    check(loud.code == 0 and len(notes) == int(surprising), "--device auto is quiet where there is no GPU", loud)
+    r = riffle(*args, "--gpu-mem", "2G")
+    notes = [line for line in r.err.splitlines() if b"running on the CPU" in line]
+    check(r.code == 0 and len(notes) == (1 if plan["device_note"] else 0), "--gpu-mem without a GPU says so", r)
+    for more in ([], ["--plan"]):
+        r = riffle("info", *more)
+        said = r.out.decode().count(plan["device_note"]) if plan["device_note"] else 1
+        check(r.code == 0 and said == 1, f"info {' '.join(more)} says once why no GPU is used", r)
     check(quiet.out.strip() == loud.out.strip() and quiet.err == b"", "-q keeps it quiet", quiet)
 
 
