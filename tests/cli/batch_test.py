@@ -297,4 +297,24 @@ def streaming(_):
     p.stderr.close()
 
 
-main(good_lines, bad_lines, memory, ids, unsupported, files, streaming)
+def on_a_terminal(_):
+    """Without -i, a batch waits for lines: on a terminal it says so."""
+    import pty
+
+    def said(*args):
+        ours, its = pty.openpty()
+        p = start("batch", *SMALL, *args, stdin=its)
+        os.close(its)
+        os.write(ours, prompt("typed") + b"\n\x04")
+        out, err = p.communicate(timeout=120)
+        os.close(ours)
+        return p.returncode, out, err
+
+    code, out, err = said()
+    check(code == 0 and records(out)[0]["custom_id"] == "typed", "lines can be typed, and Ctrl-D ends them", (code, out, err))
+    check(err.splitlines()[0].startswith(b"[waiting for lines on standard input") and b"Ctrl-D" in err, "it says what it waits for", err)
+    check(b"waiting" not in said("-q")[2], "-q keeps that quiet")
+    check(b"waiting" not in riffle("batch", *SMALL, stdin=GOOD[0]).err, "a pipe needs no words")
+
+
+main(good_lines, bad_lines, memory, ids, unsupported, files, streaming, on_a_terminal)

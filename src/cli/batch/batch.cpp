@@ -1,4 +1,6 @@
 // riffle batch: many prompts from a JSONL file, answers in the same order.
+#include <unistd.h>
+
 #include <csignal>
 
 #include "cli/batch/runner.h"
@@ -39,6 +41,10 @@ int run_batch(BatchOptions& o) {
   // of files.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  if (o.in == "-" && is_terminal(STDIN_FILENO))
+    notice(quiet,
+           "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
+           "line ends it; -i FILE reads a file]");
   BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
   BatchOutput output(o.out, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
