@@ -1,4 +1,4 @@
-// Learn From the Past for Sparse indexing (LFPS; algorithms.md 6): exact top tokens among those
+// Learn From the Past for Sparse indexing (LFPS, arXiv 2506.15704): exact top tokens among those
 // that the attention of earlier queries makes likely. The tables are in lfps_tables.h; here is a
 // step.
 //

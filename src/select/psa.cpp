@@ -1,6 +1,6 @@
-// Progressive sparse attention (PSA, Algorithm 1; algorithms.md 2): blocks in order of criticality,
-// a microbatch at a time, until the share of attention weight covered is estimated to exceed
-// epsilon. All masses in the log domain.
+// Progressive sparse attention (PSA, arXiv 2503.00392, Algorithm 1): blocks in order of
+// criticality, a microbatch at a time, until the share of attention weight covered is estimated to
+// exceed epsilon. All masses in the log domain.
 //
 // With l the log-sum-exp of what was attended and x an estimate of that of what was not, the
 // covered share is sigmoid(l - x), so the test "share > epsilon" reads x < l + log((1 - epsilon) /
@@ -124,7 +124,7 @@ class Psa : public Selector {
   }
 
   // BOUND: n_b e^(upper bound of the block's scores). VETO: n_b e^(q.mean), Jensen's lower bound
-  // (algorithms.md 2.2).
+  // (README.md, PSA).
   void begin_bounds(const Row& row, RowPlan& plan) const {
     const int n = plan.n_candidates(), g = row.g, d = row.d, first = plan.first_candidate();
     if (n == 0) return;

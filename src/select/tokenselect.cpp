@@ -1,6 +1,6 @@
 // TokenSelect (Wu et al.): a fixed number of tokens that all query heads of a layer vote for,
-// between the first tokens and the last ones; algorithms.md 5. [P] as the paper has it, [C] as its
-// released code, [I] our own choice.
+// between the first tokens and the last ones; README.md has the method. [P] as the paper has it,
+// [C] as its released code, [I] our own choice.
 //
 //   list = [0, init) + the select_tokens with the most votes of [init, N - local) + [N - local, N)
 //   [P] vote: each head's softmax over the candidates of q.k, not divided by sqrt(d) [P, C]; summed

@@ -1,4 +1,4 @@
-// Twilight (arXiv 2502.02770; algorithms.md 4): a base selector proposes blocks generously; the
+// Twilight (arXiv 2502.02770; README.md): a base selector proposes blocks generously; the
 // weights of their tokens are estimated from INT4 keys; of each head the fewest tokens that hold
 // top_p of the estimated weight are kept. Attention then reads these tokens alone and normalises
 // over them.
@@ -154,7 +154,7 @@ class Twilight : public Selector {
     }
   }
 
-  // PSA's order and test (algorithms.md 2.1) on estimated masses: nothing of the KV but the tail is
+  // PSA's order and test (README.md) on estimated masses: nothing of the KV but the tail is
   // read.
   void base_psa(const Row& row, RowPlan& plan, const Int4Keys& keys, Work& w) const {
     const int size = plan.size(), g = row.g;

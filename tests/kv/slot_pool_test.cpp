@@ -1,4 +1,4 @@
-// The slot pool against a plain model of it: properties of algorithms.md 8.10.
+// The slot pool against a plain model of it: property 10 of src/select/README.md.
 #include "kv/slot_pool.h"
 
 #include <algorithm>

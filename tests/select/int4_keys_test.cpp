@@ -1,5 +1,5 @@
 // The INT4 keys of a sequence: what truncation and growth leave, and scores of runs of blocks
-// (algorithms.md 8.7).
+// (src/select/README.md, property 7).
 #include "select/int4_keys.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// The tables of LFPS against brute force in float64 (algorithms.md 8, property 13), and the kernels
-// they run on.
+// The tables of LFPS against brute force in float64 (src/select/README.md, property 13), and the
+// kernels they run on.
 #include <bit>
 #include <numeric>
 #include <string>

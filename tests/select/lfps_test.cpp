@@ -1,5 +1,5 @@
 // LFPS's choices and attention against brute force in float64: properties 1, 3, 8 and 13 of
-// algorithms.md 8.
+// src/select/README.md.
 #include "tests/engine/steps.h"
 #include "tests/select/dropped.h"
 #include "tests/select/lfps_scene.h"
@@ -218,7 +218,7 @@ TEST_CASE("lfps through the engine: emu is cpu, threads do not matter, everythin
   CHECK(test::same_bits(some, logits(settings(0.05, 0.2, 0.85), RIFFLE_DEVICE_EMU, 2)));
 }
 
-TEST_CASE("what lfps drops errs by the identity and within the bounds of algorithms.md 4",
+TEST_CASE("what lfps drops errs by the identity and within the bounds of dropped.h",
           "[select][lfps]") {
   const std::unique_ptr<Selector> lfps = make_lfps(settings(0.05, 0.2, 1));
   Scene scene;

@@ -1,5 +1,5 @@
-// Selectors against brute force in float64, on synthetic keys: properties of algorithms.md 8.3
-// to 8.5 and 8.8.
+// Selectors against brute force in float64, on synthetic keys: properties 3 to 5 and 8
+// of src/select/README.md.
 #include "select/selector.h"
 
 #include <algorithm>

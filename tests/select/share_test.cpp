@@ -296,7 +296,7 @@ TEST_CASE("share reads more for a smaller share, and everything for none", "[sel
   CHECK(static_cast<int>(before.size()) == scene.n_blocks);
 }
 
-TEST_CASE("what share drops errs by the identity and within the bounds of algorithms.md 4",
+TEST_CASE("what share drops errs by the identity and within the bounds of dropped.h",
           "[select][share]") {
   for (const float share : {0.02f, 0.05f, 0.1f}) {
     INFO("share " << share);

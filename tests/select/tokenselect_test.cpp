@@ -1,5 +1,5 @@
-// TokenSelect: votes and lists against brute force in float64 (algorithms.md 8, properties 1 and
-// 9). Attention at list positions: list_positions_test.cpp; the engine around them:
+// TokenSelect: votes and lists against brute force in float64 (src/select/README.md, properties 1
+// and 9). Attention at list positions: list_positions_test.cpp; the engine around them:
 // tokenselect_engine_test.cpp.
 #include "select/tokenselect.h"
 
@@ -362,7 +362,7 @@ TEST_CASE("the selection cache", "[tokenselect]") {
   CHECK(scene.q[3] == was);
 }
 
-TEST_CASE("what tokenselect drops errs by the identity and within the bounds of algorithms.md 4",
+TEST_CASE("what tokenselect drops errs by the identity and within the bounds of dropped.h",
           "[tokenselect]") {
   ThreadPool threads(1);
   std::mt19937 random(3);

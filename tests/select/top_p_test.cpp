@@ -1,4 +1,5 @@
-// Thresholds of top-p sets against sorting, for every instruction set (algorithms.md 8.6).
+// Thresholds of top-p sets against sorting, for every instruction set (src/select/README.md,
+// property 6).
 #include "select/top_p.h"
 
 #include <algorithm>

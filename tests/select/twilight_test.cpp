@@ -1,5 +1,5 @@
-// Twilight against brute force in float64 on synthetic keys, and through the engine: properties of
-// algorithms.md 8.1, 8.3, 8.6 and 8.8.
+// Twilight against brute force in float64 on synthetic keys, and through the engine: properties
+// 1, 3, 6 and 8 of src/select/README.md.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -346,7 +346,7 @@ TEST_CASE("Twilight's sets are nested in top_p", "[twilight]") {
   }
 }
 
-TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of algorithms.md 4",
+TEST_CASE("What Twilight drops errs by the identity, and within the bounds, of dropped.h",
           "[twilight]") {
   for (const float p : {0.3f, 0.7f, 0.95f}) {
     const Scene scene(2, 1500, 6);

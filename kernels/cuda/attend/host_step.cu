@@ -1,5 +1,6 @@
-// Decode attention in pieces that the host drives (pipelined PSA, algorithms.md 2.3). The kernels
-// are those of the device-side step (attend.cuh), so a row's bits are the same either way.
+// Decode attention in pieces that the host drives (pipelined PSA, arXiv 2503.00392, section 3.3).
+// The kernels are those of the device-side step (attend.cuh), so a row's bits are the same either
+// way.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/attend/stop.cuh"
 

@@ -1,6 +1,6 @@
-// Digests of full blocks (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean), bit
-// for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension and does what the
-// CPU does for it, in the same order.
+// Digests of full blocks (src/select/README.md; Quest, arXiv 2406.10774, and ArkVale's
+// cuboid-mean), bit for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension
+// and does what the CPU does for it, in the same order.
 #include "kernels/cuda/f16_exact.cuh"
 
 namespace riffle::cuda {

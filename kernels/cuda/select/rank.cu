@@ -1,6 +1,6 @@
-// Ranking of the rows' candidates: the heads' scores become one score a block (algorithms.md 0:
-// GQA), and the most critical blocks are put in order, one chunk (rank.cuh) or, for a fixed budget,
-// all that it allows.
+// Ranking of the rows' candidates: the heads' scores become one score a block
+// (src/select/README.md, common ground), and the most critical blocks are put in order, one chunk
+// (rank.cuh) or, for a fixed budget, all that it allows.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/rank.cuh"
 

@@ -1,6 +1,6 @@
-// Scores of block digests for the rows of a decode step (algorithms.md 1): q.centre + sum_j |q_j|
-// radius_j, for the mean of a row's query heads or for each of them; and the bounds of blocks'
-// masses that the tests Bound and Veto sum up.
+// Scores of block digests for the rows of a decode step (src/select/README.md): q.centre + sum_j
+// |q_j| radius_j, for the mean of a row's query heads or for each of them; and the bounds of
+// blocks' masses that the tests Bound and Veto sum up.
 //
 // A digest vector's 16-byte chunks lie over a group of lanes, several digests at a time in flight
 // in each warp.

@@ -1,4 +1,4 @@
-// Sequences whose keys are held before RoPE (TokenSelect's released code; algorithms.md 5): a
+// Sequences whose keys are held before RoPE (TokenSelect's released code; src/select/README.md): a
 // token's position is its index in the list that is attended to, and the queries stand at the
 // list's end. Keys are rotated in f32 when they are read and not rounded again. What such a
 // sequence attends to is chosen with the query at Step::vote_position and all keys at position 0,

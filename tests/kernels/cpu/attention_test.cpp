@@ -1,5 +1,5 @@
 // Every instruction set's attention kernels against float64 brute force, and their exact properties
-// (algorithms.md 8).
+// (src/select/README.md, properties).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // INT4 codes of keys, estimated scores and the kernels that choose by weight, of every instruction
-// set against float64 and against the scalar twin (algorithms.md 8.7).
+// set against float64 and against the scalar twin (src/select/README.md, property 7).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
