@@ -1,4 +1,5 @@
 """riffle bench --trace: requests that arrive over time, on emu with a virtual clock and on the clock on the wall."""
+import re
 import time
 
 from harness import *
@@ -127,6 +128,26 @@ def wall(folder):
     check(r.code == 0 and json.loads(r.out)["result"]["output_tokens"] == 12, "the shipped model too", r)
 
 
+def estimate(_):
+    """The time that a run takes is estimated before it begins; a long one is told how to be shorter."""
+    shape = ["bench", "--trace", "--shape", "tiny", "--device", "cpu", "--threads", "2", "--request-rate", "0"]
+    begun = time.time()
+    r = riffle(*shape, "--lengths", "400:8", "--requests", "20")
+    took = time.time() - begun
+    said = re.findall(rb"\[this takes about (\d+) s\]", r.err)
+    check(r.code == 0 and len(said) == 1 and int(said[0]) < 20 * took + 2, "a short run", (took, r))
+    quiet = riffle(*shape, "--lengths", "400:8", "--requests", "20", "-q")
+    check(quiet.code == 0 and quiet.err == b"", "-q says nothing", quiet)
+    p = start(*shape, "--lengths", "400:8", "--requests", "1000000")
+    line = p.stderr.readline()
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=60)
+    check(re.search(rb"about \d+ minutes for 1000000 requests; --requests", line), "a long run names --requests", line)
+    loud, quiet = riffle("bench", "--trace", "--json", *EMU), riffle("bench", "--trace", "--json", "-q", *EMU)
+    a, b = json.loads(loud.out), json.loads(quiet.out)
+    check(a["result"] == b["result"], "the estimate changes no figure", (a["result"], b["result"]))
+
+
 def stopped(_):
     """Ctrl-C: what has been measured is told."""
     def after(seconds, *args):
@@ -170,4 +191,4 @@ def bad(folder):
     check(r.code == 2 and b"--trace" in r.err, "--request-rate needs --trace", r)
 
 
-main(virtual, pressure, prefill, resident, goodput, wall, stopped, bad)
+main(virtual, pressure, prefill, resident, goodput, wall, estimate, stopped, bad)

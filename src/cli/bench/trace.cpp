@@ -18,6 +18,10 @@ constexpr int kLoneTokens = 32;
 constexpr double kTbtLimit = 25;    // lone decode steps (SparseServe, section 4.2)
 constexpr double kAccuracy = 1.05;  // of the highest rate
 constexpr int kMaxDoublings = 12;
+constexpr int kUsualRates = 10;      // that a search for the highest rate tries
+constexpr int kTryTokens = 8;        // of an answer, to estimate the time by
+constexpr double kTrySeconds = 0.3;  // of a prompt that is long enough to estimate the time by
+constexpr double kLong = 120;        // seconds
 
 class TraceBench {
  public:
@@ -29,6 +33,7 @@ class TraceBench {
     InterruptGuard guard(context_.get());
     if (!o_.common.json) print_head();
     try {
+      if (!o_.common.quiet) say_estimate();
       if (report_.cost || (t_.goodput && t_.tbt_limit <= 0)) report_.lone_step = lone_step();
       if (t_.goodput) find_goodput();
       else whole(*(report_.result = replay_at(t_.rate)));
@@ -131,6 +136,63 @@ class TraceBench {
     }
   }
 
+  // A request alone, with a prompt of at most n tokens.
+  ReplayResult replay_alone(int64_t n, int32_t output) {
+    TraceRequest r;
+    r.output = output;
+    n = std::min<int64_t>(n, report_.plan.n_ctx - output);
+    r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed,
+                             requests_.size(), info_);
+    const ReplayResult result = replay(setup_, {r});
+    whole(result);
+    return result;
+  }
+
+  double prompt_tokens(int64_t& longest) const {
+    double sum = 0;
+    for (const TraceLength& l : sizes_) {
+      sum += l.prompt;
+      longest = std::max<int64_t>(longest, l.prompt);
+    }
+    return sum;
+  }
+
+  // Seconds that the run takes on this machine, about: from one request alone, whose prompt grows
+  // until its time can be measured. Requests that run side by side may be faster, and attention
+  // over longer prompts is slower.
+  double estimate() {
+    int64_t longest = 0;
+    const double prompts = prompt_tokens(longest);
+    double outputs = 0;
+    for (const TraceLength& l : sizes_) outputs += l.output;
+    const auto output =
+        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kTryTokens));
+    for (int64_t n = std::min<int64_t>(64, longest);; n = std::min(4 * n, longest)) {
+      const ReplayResult result = replay_alone(n, output);
+      if (result.failed) return 0;  // the run itself says why
+      if (result.machine_first_token < kTrySeconds && n < longest) continue;
+      const double step =
+          (result.machine_seconds - result.machine_first_token) / std::max(output - 1, 1);
+      const double work =
+          prompts * result.machine_first_token / static_cast<double>(n) + outputs * step;
+      if (t_.goodput) return kUsualRates * work;
+      const bool waits = !report_.cost && t_.rate > 0;  // for arrivals, by the clock on the wall
+      return waits ? std::max(work, t_.requests / t_.rate) : work;
+    }
+  }
+
+  void say_estimate() {
+    const double seconds = estimate();
+    riffle_reset_stats(context_.get());  // the figures are of the run alone
+    if (!(seconds > 0)) return;
+    const std::string time = seconds < 100 ? text_of("%.0f s", std::ceil(seconds))
+                                           : text_of("%.0f minutes", std::ceil(seconds / 60));
+    if (seconds <= kLong) notice(false, "[this takes about %s]", time.c_str());
+    else
+      notice(false, "[this takes about %s for %d requests; --requests N replays fewer]",
+             time.c_str(), t_.requests);
+  }
+
   ReplayResult replay_at(double rate) {
     const std::vector<double> arrivals = poisson_arrivals(requests_.size(), rate, t_.seed);
     for (size_t i = 0; i < requests_.size(); ++i) requests_[i].arrival = arrivals[i];
@@ -145,14 +207,9 @@ class TraceBench {
   double lone_step() {
     std::vector<double> prompts;
     for (const TraceLength& l : sizes_) prompts.push_back(l.prompt);
-    TraceRequest r;
-    r.output = static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kLoneTokens));
-    const auto n = std::min<int64_t>(static_cast<int64_t>(percentile(prompts, 50)),
-                                     report_.plan.n_ctx - r.output);
-    r.prompt = random_prompt(static_cast<size_t>(std::max<int64_t>(n, 1)), 0, t_.seed,
-                             requests_.size(), info_);
-    const ReplayResult result = replay(setup_, {r});
-    whole(result);
+    const auto output =
+        static_cast<int32_t>(std::clamp<int64_t>(report_.plan.n_ctx - 1, 1, kLoneTokens));
+    const ReplayResult result = replay_alone(static_cast<int64_t>(percentile(prompts, 50)), output);
     const double step = percentile(result.gaps, 50);
     if (result.failed || !(step > 0))
       throw Exit(EXIT_RUN, "a lone request failed: " + result.error);

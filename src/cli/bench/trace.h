@@ -184,6 +184,8 @@ struct ReplayResult {
   double longest_stall = 0;               // of sequences that decode, by one piece of prefill
   double prefill_kv_blocks = 0;  // the most that the device held for prompts (riffle_iteration)
   double decode_seconds = 0, load_seconds = 0, prefill_seconds = 0;  // with a cost model
+  // Seconds on this machine, also where the clock is a virtual one: until the first token, in all.
+  double machine_first_token = 0, machine_seconds = 0;
 };
 
 // Sends the requests to a scheduler of their own when they are due, and runs it until all are over,

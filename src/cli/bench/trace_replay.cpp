@@ -50,6 +50,7 @@ class Replay {
       if (e.code() != EXIT_INTERRUPTED) throw;
     }
     result_.done = done_;
+    result_.machine_seconds = machine_seconds();
     const riffle_stats after = context_stats(setup_.context);
     result_.pool_lookups = after.pool_lookups - before.pool_lookups;
     result_.pool_hits = after.pool_hits - before.pool_hits;
@@ -64,10 +65,10 @@ class Replay {
   };
 
   bool on_wall() const { return setup_.cost == nullptr; }
-  double now() const {
-    return on_wall() ? std::chrono::duration<double>(Clock::now() - started_).count()
-                     : virtual_now_;
+  double machine_seconds() const {
+    return std::chrono::duration<double>(Clock::now() - started_).count();
   }
+  double now() const { return on_wall() ? machine_seconds() : virtual_now_; }
 
   void wait_until(double time) {
     if (!on_wall()) virtual_now_ = std::max(virtual_now_, time);
@@ -165,6 +166,7 @@ class Replay {
   bool on_token(uint64_t id, int32_t token) {
     if (token < 0) return true;
     const size_t i = number_.at(id);
+    if (result_.machine_first_token == 0) result_.machine_first_token = machine_seconds();
     if (on_wall()) token_at(i, now());
     else events_.push_back(i);
     return true;
