@@ -23,8 +23,8 @@ using WType = DType;
 // Mirrors riffle_kv_type without its header (a test pins the equality).
 enum class KvType : uint8_t { F16 = 0, F32 = 1 };
 
-// A block's digest, see algorithms.md 1: centre and radius vectors, score = q.centre + sum_j |q_j|
-// radius_j.
+// A block's digest, see src/select/README.md: centre and radius vectors, score = q.centre + sum_j
+// |q_j| radius_j.
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 
 // ---- linear algebra

@@ -1,4 +1,4 @@
-// The buffers of one forward pass. They grow to what is asked for and stay, so that decoding does
+// The buffers of one forward pass. They grow when needed and never shrink, so that decoding does
 // not allocate.
 #pragma once
 #include "engine/engine.h"
@@ -7,8 +7,9 @@ namespace riffle {
 
 struct Engine::Activations {
   Buffer x;  // [rows of a step][dim] residual stream
-  Buffer
-      prompt_x;   // [n][dim] ... of a whole prompt, which stays while steps run between its pieces
+  // [n][dim] residual stream of a whole prompt. It stays while steps run between the prompt's
+  // pieces.
+  Buffer prompt_x;
   Buffer q, att;  // [rows][n_heads*head_dim]
   Buffer k, v;    // [rows][n_kv_heads*head_dim]
   Buffer logits;  // [rows][vocab_size]
@@ -17,7 +18,7 @@ struct Engine::Activations {
   std::vector<float> scored;  // logits of the rows that are being scored
   uint64_t growths = 0;
 
-  // rows that go through a layer together
+  // rows: of all sequences that go through a layer together.
   void reserve(Backend& backend, const Config& c, int64_t rows) {
     grow(backend, q, rows * c.n_heads * c.head_dim);
     grow(backend, att, rows * c.n_heads * c.head_dim);

@@ -17,24 +17,24 @@ void check_generate_options(const riffle_generate_options& options);
 
 class Answer {
  public:
-  // A token and the text that is new and safe to show (of riffle_token_fn). False ends the answer
-  // as aborted.
+  // Gets a token and the new text that is safe to show (see riffle_token_fn). Returning false ends
+  // the answer as aborted.
   using Show = std::function<bool(int32_t token, const std::string& text)>;
 
-  // A model without a tokenizer gives tokens and no text. Keeps a copy of all of options.
+  // Without a tokenizer in the model there are tokens and no text. options are copied.
   Answer(const Model& model, const riffle_generate_options& options);
   Answer(Answer&&) = default;
 
-  // What the device may draw the next token with; each call takes the next random number.
+  // Prepares the draw of the next token, for a device that samples. Takes the next random number.
   void request_next() { request_ = sampler_.request(); }
   const SampleRequest& request() const { return request_; }
 
-  // Takes the next token, `sampled` or, if that is Backend::kNotSampled, one drawn from logits
-  // [vocab_size]. room: tokens that the sequence can still hold. The token to step with, or
-  // nothing: the answer has ended.
+  // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
+  // Backend::kNotSampled. room: how many more tokens the sequence can hold. Returns the token to
+  // step with, or nothing if the answer has ended.
   std::optional<int32_t> advance(int32_t sampled, std::span<const float> logits, int64_t room,
                                  const Show& show);
-  // Ends it from outside.
+  // Ends the answer for a reason that the caller gives.
   void end(riffle_finish finish, const Show& show);
 
   const riffle_result& result() const { return result_; }
@@ -43,7 +43,7 @@ class Answer {
   std::string release(std::string fresh, bool all);
 
   const Config* config_;
-  int n_ids_;  // that may be drawn: what lies beyond is padding
+  int n_ids_;  // ids below this may be drawn; the others are padding
   std::vector<std::string> stops_;
   int32_t max_tokens_;
   bool ignore_eos_;

@@ -7,8 +7,8 @@
 
 namespace riffle {
 
-// Every sequence must have logits. options[i], results[i] belong to sequences[i]. An abort ends all
-// with RIFFLE_FINISH_ABORTED.
+// Every sequence must have logits. options[i] and results[i] belong to sequences[i]. An abort ends
+// all answers with RIFFLE_FINISH_ABORTED.
 void generate(Engine& engine, std::span<Sequence* const> sequences,
               std::span<const riffle_generate_options> options, riffle_token_fn callback,
               void* user, std::span<riffle_result> results);

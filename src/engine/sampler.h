@@ -23,10 +23,10 @@ class Random {
 // and top_p and min_p are in [0,1].
 void check_sampling(float temperature, int top_k, float top_p, float min_p);
 
-// With p the softmax of the logits (at temperature 1), the candidates are those that pass, in this
-// order:
+// Let p be the softmax of the logits at temperature 1. The candidates are the tokens that pass
+// these filters, in this order:
 //   top_k  the k largest; 0: all
-//   top_p  the fewest of the largest whose share of what is left is >= top_p, at least one; 1: all
+//   top_p  the fewest of the largest that make up top_p of what top_k left, at least one; 1: all
 //   min_p  p at least min_p times the largest p; 0: all
 // One is drawn with probability proportional to exp(logit / temperature). Equal logits rank by id,
 // lowest first. temperature 0 takes the first in rank.
@@ -38,7 +38,7 @@ class Sampler {
   // logits: n values. -inf is never drawn. Throws RIFFLE_BAD_MODEL if one is NaN or none is above
   // -inf, RIFFLE_BAD_ARGUMENT if n < 1. Allocates only if n is larger than in any call before.
   int sample(const float* logits, int n) { return sample(logits, n, request()); }
-  // The same in two steps: the next draw (advances the random numbers), and making it.
+  // The same in two steps: request takes the next random number, and sample draws with it.
   SampleRequest request();
   int sample(const float* logits, int n, const SampleRequest& request);
 

@@ -22,12 +22,12 @@ struct BlockLayout {
   int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
 };
 
-// Limits; of blocks: in one sequence.
+// Limits. kMaxBlocks is for one row of one sequence.
 inline constexpr int64_t kMaxSequences = 1 << 20, kMaxLayers = 1 << 10, kMaxKvHeads = 1 << 10,
                          kMaxBlocks = 1 << 24;
 
-// Names a block in the slot pool: its place in the host store, so that all sequences which hold it
-// find it there once. A block leaves the pool before its last holder gives it back, and before a
+// The key of a block in the slot pool: its address in the host store. So sequences that share a
+// block share its slot. A block leaves the pool before its last holder gives it back, and before a
 // holder writes to it.
 inline uint64_t block_key(const std::byte* host_block) {
   return reinterpret_cast<uintptr_t>(host_block);

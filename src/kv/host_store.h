@@ -1,5 +1,5 @@
-// Where all KV lives: equal blocks cut from slabs of host memory. A block may be held by several
-// sequences that begin alike.
+// Where all KV lives: blocks of equal size, cut from slabs of host memory. Several sequences that
+// begin alike may hold the same block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ class SlabSource {
  public:
   virtual ~SlabSource() = default;
   virtual size_t slab_bytes() const = 0;
-  // slab_bytes (or more: `bytes`) of zeroed memory, page-aligned; null if there is none.
+  // `bytes` (at least slab_bytes) of zeroed, page-aligned memory; null if there is none.
   virtual std::byte* take(size_t bytes) = 0;
   virtual void give_back(std::byte* slab, size_t bytes) = 0;
 };
@@ -22,24 +22,24 @@ std::unique_ptr<SlabSource> make_system_slabs();
 
 class HostStore {
  public:
-  // limit: bytes of blocks in use at most; 0: as many as the source gives.
+  // limit: the largest sum of bytes of blocks in use; 0: as many as the source gives.
   HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uint64_t limit = 0);
   ~HostStore();
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
 
-  // Blocks handed out one after the other are neighbours in memory where possible, so that reading
-  // a head's blocks in order streams. Throws RIFFLE_OUT_OF_MEMORY; then nothing was taken.
+  // Successive calls return neighbours in memory where possible, so that a head's blocks can be
+  // read as a stream. Throws RIFFLE_OUT_OF_MEMORY; then nothing was taken.
   std::byte* take();
-  // One more holder of a block that is held. Who writes to a block must be its only holder.
+  // Adds a holder to a block that is in use. Only a block with one holder may be written to.
   void share(std::byte* block) { ++holders(block); }
   bool shared(const std::byte* block) const { return holders(block) > 1; }
-  // One holder less; the last one's block is free. Never allocates.
+  // Removes a holder. A block without holders is free. Never allocates.
   void give_back(std::byte* block);
 
   size_t block_bytes() const { return block_bytes_; }
-  int64_t in_use() const { return in_use_; }  // blocks, however many hold them
-  int64_t most() const { return most_; }      // that may be in use
+  int64_t in_use() const { return in_use_; }  // blocks; a shared block counts once
+  int64_t most() const { return most_; }      // the most blocks that may be in use
   uint64_t reserved_bytes() const { return slabs_.size() * slab_bytes_; }
 
  private:

@@ -13,8 +13,8 @@
 
 namespace riffle {
 
-// What is kept of a block's keys for ranking (algorithms.md 1). with_mean adds the mean key, which
-// VETO needs.
+// What is kept of a block's keys for ranking (src/select/README.md, digests). with_mean adds the
+// mean key, which VETO needs.
 struct DigestSpec {
   cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
   bool with_mean = false;

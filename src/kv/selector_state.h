@@ -23,27 +23,28 @@ struct PromptEnd {
   const float* q = nullptr;  // [n][stride], the head's g*d values first; after RoPE, not scaled
   int64_t stride = 0;
   int n = 0;
-  int64_t pos0 = 0;   // position of the first of them; the last is the last token held
-  int64_t begin = 0;  // and of the prompt's first token: what the sequence held before it
-  const std::byte* const* blocks =
-      nullptr;  // of this head, in token order: keys and values of all positions
+  int64_t pos0 = 0;   // position of the first of these queries; the last is the last token held
+  int64_t begin = 0;  // position of the prompt's first token
+  // Blocks of this head in token order, with the keys and values of all positions.
+  const std::byte* const* blocks = nullptr;
 };
 
-// Different (layer, head) may be called by several threads at once; calls of one never overlap.
+// Several threads may call this for different (layer, head) at once. Calls for the same (layer,
+// head) never overlap.
 class SelectorState {
  public:
   virtual ~SelectorState() = default;
-  // Blocks [0, n_full) of the head are complete. Those not seen since the last truncation are to be
-  // taken in.
+  // Blocks [0, n_full) of the head are complete. The state takes in the blocks that it has not seen
+  // since the last truncation.
   virtual void add_blocks(int layer, int head, int n_full, const std::byte* const* blocks) {
     (void)layer, (void)head, (void)n_full, (void)blocks;
   }
   // A prompt has been read as far as this layer.
   virtual void end_prompt(const PromptEnd& end) { (void)end; }
-  // The sequence keeps its first n_tokens. Called as well after a prefill or a step that failed:
-  // what the state took in from beyond them is to be forgotten.
+  // The sequence keeps its first n_tokens, and the state forgets what it took in from later tokens.
+  // Also called after a prefill or a step that failed.
   virtual void truncate(int64_t n_tokens) { (void)n_tokens; }
-  virtual uint64_t bytes() const = 0;  // of memory in use
+  virtual uint64_t bytes() const = 0;  // memory in use
 };
 
 }  // namespace riffle

@@ -1,5 +1,5 @@
-// The slot pool: which block is in which slot. Pure bookkeeping: it touches no block memory and
-// knows no device.
+// The slot pool: which block is in which slot. It is bookkeeping only: it touches no block memory
+// and knows no device. README.md draws the states.
 //
 // States of a slot:
 //   FREE      holds nothing
@@ -32,8 +32,9 @@ class SlotPool {
 
   struct Grant {
     int32_t slot = kNone;  // kNone: every slot of the partition is pinned
-    bool hit = false;  // the block was there; else the slot is LOADING and the caller copies, then
-                       // calls loaded
+    // The block was in the pool. Otherwise the slot is LOADING: the caller copies the block in and
+    // calls loaded.
+    bool hit = false;
     bool evicted = false;
   };
   // Finds the block or gives it a slot (a free one, else the policy's victim). Adds a pin.
@@ -46,12 +47,13 @@ class SlotPool {
   void flushed(int32_t slot);  // FLUSHING -> CLEAN
 
   void pin(int32_t slot);
-  // The last pin off a CLEAN slot makes it evictable and, for LRU, the most recently used: so
-  // release a row's blocks in reverse rank order, and the most critical end as the newest.
+  // When the last pin of a CLEAN slot is released, the slot becomes evictable and, with LRU, the
+  // most recently used. So release a row's blocks in reverse rank order: the most critical block is
+  // then the newest.
   void unpin(int32_t slot);
 
-  // Forgets a block, whatever its state; it must have at most one pin (the one of its writer).
-  // No-op if absent.
+  // Forgets a block in any state. The block may have one pin at most, that of its writer. Does
+  // nothing if the block is not in the pool.
   void drop(uint64_t key);
   void drop_slot(int32_t slot);
 
@@ -67,8 +69,9 @@ class SlotPool {
  private:
   struct Slot {
     uint64_t key = 0;
-    int32_t prev = kNone, next = kNone;  // in the partition's list, oldest first (LRU: unpinned,
-                                         // FIFO: used); or its free list (next)
+    // Neighbours in the partition's list, oldest first. With LRU the list has the unpinned slots,
+    // with FIFO all used ones. A free slot uses next alone, in the free list.
+    int32_t prev = kNone, next = kNone;
     int32_t pins = 0;
     int16_t partition = 0;
     State state = State::Free;

@@ -1,6 +1,6 @@
 // The selection interface: which blocks one row of a decode step reads, in which order, and when it
-// may stop. A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. A new
-// selector is one file beside this.
+// may stop. A row is one (sequence, KV head) with its g = n_heads/n_kv_heads query heads. One file
+// of this folder holds one selector; README.md has the methods.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -24,28 +24,28 @@ struct Row {
   int g = 0, d = 0;
   int block_size = 0;
   int64_t n_tokens = 0;  // the current token included
-  int n_blocks =
-      0;  // blocks held; the last one is the tail (unfilled, or filled by the current token)
+  // Blocks held. The last one is the tail: unfilled, or filled by the current token.
+  int n_blocks = 0;
   int n_full = 0;                     // blocks with a digest: all but the tail
   const uint16_t* digests = nullptr;  // f16 [n_full][vectors][d]
   int64_t digest_stride = 0;
   const float* bound_factor = nullptr;  // [n_full], R of kernels.h
   const cpu::Kernels* kernels = nullptr;
   // For selectors that look at keys themselves, or at what they keep of the sequence:
-  int layer = 0, head = 0;                   // of the KV heads
+  int layer = 0, head = 0;                   // head: the KV head
   const std::byte* const* blocks = nullptr;  // [n_full] in the host store
   const std::byte* tail = nullptr;           // the last block
   KvType type = KvType::F16;
-  SelectorState* state = nullptr;  // of the sequence; what make_state made, else null
-  int64_t window =
-      0;  // so many of the last tokens are what the query sees; 0: all. Dense rows alone
+  SelectorState* state = nullptr;  // of the sequence, from make_state; null: it keeps nothing
+  // The query sees this many of the last tokens; 0: all. Only dense rows have a window.
+  int64_t window = 0;
 
   int tail_tokens() const {
     return static_cast<int>(n_tokens - int64_t(n_blocks - 1) * block_size);
   }
   int tokens_in(int b) const { return b < n_full ? block_size : tail_tokens(); }
   const std::byte* block(int b) const { return b < n_full ? blocks[b] : tail; }
-  // Of a block: the tokens that the query sees.
+  // Mask of the tokens of block b that the query sees.
   uint64_t seen(int b) const {
     const uint64_t held = first_tokens(tokens_in(b));
     const int64_t before = first_seen() - int64_t(b) * block_size;
@@ -54,70 +54,69 @@ struct Row {
                                   : held & ~first_tokens(static_cast<int>(before));
   }
   int64_t first_seen() const { return window > 0 ? std::max<int64_t>(0, n_tokens - window) : 0; }
-  int64_t row_bytes() const {
-    return int64_t(type == KvType::F16 ? 2 : 4) * d;
-  }  // of a token's key, or value
+  // Bytes of a token's key, or of its value.
+  int64_t row_bytes() const { return int64_t(type == KvType::F16 ? 2 : 4) * d; }
   const std::byte* key(int64_t token) const {
     return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
   }
   const std::byte* value(int64_t token) const { return key(token) + block_size * row_bytes(); }
 };
 
-// One row's plan, kept from step to step for its memory. Positions 0..n_forced-1 are the forced
-// blocks (sinks, window, tail), in token order; then the candidates, most critical first, ordered
-// only as far as they are asked for.
+// One row's plan. It is kept from step to step, so that its memory is reused. Positions
+// 0..n_forced-1 are the forced blocks (sinks, recent blocks, tail) in token order. Then come the
+// candidates, most critical first. They are ordered only as far as a caller asks.
 class RowPlan {
  public:
-  // All that the query sees: blocks in token order, nothing ranked.
+  // Reads all that the query sees: blocks in token order, without ranking.
   void everything(const Row& row);
-  // The forced blocks; candidates are what lies between sinks and window: [first_candidate, first +
-  // n_candidates).
+  // Sets the forced blocks. The blocks between sinks and window are the candidates:
+  // [first_candidate, first_candidate + n_candidates).
   void forced(const Row& row, int sink_blocks, int window_blocks);
   int first_candidate() const { return first_candidate_; }
   int n_candidates() const { return n_candidates_; }
-  // Scores of the candidates in token order; ties go to the lower block. Keeps the best `keep` of
-  // them.
+  // Ranks the candidates by their scores, given in token order, and keeps the best `keep`. With
+  // equal scores the lower block wins.
   void rank(const float* scores, int keep);
-  // The same where only some candidates are kept: these blocks, all of them, with their scores.
+  // As rank, for n given candidate blocks and their scores. Keeps all n.
   void rank_these(const int32_t* blocks, const float* scores, int n);
 
-  // These tokens alone (ascending, all different). Positions are their blocks in token order, all
-  // forced, each with the mask of its tokens.
+  // Reads these tokens alone; ids are ascending and all different. The plan's positions are their
+  // blocks in token order, all forced, each with the mask of its tokens.
   void tokens(const Row& row, const int32_t* ids, int n);
-  // The same, given as the mask of every block (0: not read; no bits beyond the last token).
+  // As tokens, from a mask for each block. 0: the block is not read. No bit may stand for a token
+  // beyond the last.
   void masked(const Row& row, const uint64_t* masks);
 
   int n_forced() const { return n_forced_; }
   int size() const { return n_forced_ + n_kept_; }  // blocks this row may read
   int32_t at(int position);                         // block index; extends the order as needed
   const std::vector<int32_t>& order() const { return order_; }
-  uint64_t mask(int position) const {
-    return masks_.empty() ? ~uint64_t(0) : masks_[position];
-  }  // tokens to attend to
-  // Tokens in positions [0, n).
+  // Mask of the tokens to attend to.
+  uint64_t mask(int position) const { return masks_.empty() ? ~uint64_t(0) : masks_[position]; }
+  // Number of tokens that positions [0, n) read.
   int64_t tokens_read(const Row& row, int n) const;
 
-  // The selector's own: what it keeps from begin to done, and scratch.
+  // Owned by the selector: what it keeps from begin to done, and scratch.
   std::vector<double> state;
   std::vector<float> scores;
   std::vector<float> scratch;
   std::vector<int32_t> ids;
   std::vector<uint64_t> marks;
-  Buffer work;              // from prepare to begin, too
-  int64_t index_bytes = 0;  // read to come to this plan: digests, codes, keys that were only scored
-  bool cached = false;      // an earlier selection is used again
+  Buffer work;              // kept from prepare to begin as well
+  int64_t index_bytes = 0;  // bytes read to make this plan: digests, codes, keys only scored
+  bool cached = false;      // the plan is an earlier selection, used again
 
   // A partial result that stands for tokens that are not read: normalised values [g][d] and
   // log-sum-exps [g]; empty: none.
   std::vector<float> stand_in, stand_in_l;
-  std::vector<float>
-      read_l;  // [g] beside a stand-in: the log-sum-exps of what was read; set by the driver
-  // Each head's share of the weight that lies in blocks that are not read [g], and the mean value
-  // [d] that stands for theirs: the result is (1 - unread) of what was read and unread of
-  // mean_value. Empty: what was read is all.
+  // [g], only with a stand-in: the log-sum-exps of what was read. The driver sets it.
+  std::vector<float> read_l;
+  // unread [g]: each head's share of its weight in blocks that are not read. mean_value [d] stands
+  // for their values. The result is (1 - unread) * (result of what was read) + unread * mean_value.
+  // Empty: the result is that of what was read.
   std::vector<float> unread, mean_value;
-  // The selector has read the plan's tokens itself: stand_in is their result, and nothing is left
-  // to attend to.
+  // The selector has read the plan's tokens itself. stand_in is their result, and the driver
+  // attends to nothing.
   bool attended = false;
 
  private:
@@ -131,11 +130,11 @@ class RowPlan {
   int sorted_ = 0;               // keys_[0, sorted_) are in place
 };
 
-// What a selector does, in words that a GPU's kernels can follow without calling back: rank blocks
-// by their digests, read the forced ones, then either a fixed number of the best (one shot) or
-// microbatches until the test passes.
+// A selector as data, which a GPU's kernels follow without calling back: rank blocks by their
+// digests, read the forced ones, then either a fixed number of the best (one shot), or microbatches
+// until the test passes.
 struct SelectionRule {
-  bool host_only = false;  // these words do not tell it: it runs where the CPU attends
+  bool host_only = false;  // a rule cannot describe it: it runs only where the CPU attends
   const char* host_only_why = "looks at keys in host memory";
   bool everything = false;  // no ranking: all blocks in token order
   int sink_blocks = 0, window_blocks = 0;
@@ -147,18 +146,19 @@ struct SelectionRule {
   double slack = 0;  // log((1 - epsilon) / epsilon)
   int microbatch = 0;
   bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
-  // Not ranked by digests: one shot of the blocks that hold e^log_share of some head's weight, as
-  // INT4 keys tell. Rows of more than share_blocks blocks take share_blocks / blocks of that share.
+  // Not ranked by digests: reads the blocks to which some head gives more than e^log_share of its
+  // weight, by INT4 keys, in one shot. In rows of more than share_blocks blocks the share is
+  // multiplied by share_blocks / blocks.
   bool by_share = false;
   float log_share = 0;
   int share_blocks = 0;
-  // > 0: of the blocks that the words above choose only the tokens that hold this share of each
-  // head's weight, as INT4 keys tell, and forced ones; then a progressive test looks at masses that
-  // INT4 keys tell, too.
+  // > 0: of the blocks chosen above, reads only the tokens that hold this share of each head's
+  // weight, by INT4 keys, and the forced ones. A progressive test then uses masses by INT4 keys
+  // too.
   float top_p = 0;
 
-  // Nothing of the above: the select_tokens that all heads of a layer vote for by the keys
-  // themselves, between the first init_tokens and the last local_tokens.
+  // In place of all the above: reads the first init_tokens, the last local_tokens, and between them
+  // the select_tokens that all heads of a layer vote for. Votes are made with the keys themselves.
   bool by_vote = false;
   int select_tokens = 0, init_tokens = 0, local_tokens = 0;
   riffle_vote vote = RIFFLE_VOTE_SOFT;
@@ -166,8 +166,8 @@ struct SelectionRule {
 
   bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
   bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks
-  // Whether on a GPU the device has to decide residency: kernels that read INT4 keys or votes find
-  // the blocks that they choose by themselves.
+  // Whether a GPU must decide residency itself. Kernels that choose by INT4 keys or votes do so on
+  // the device, and the host does not know their choice.
   bool needs_device_residency() const { return codes() || by_vote; }
 };
 
@@ -177,45 +177,47 @@ class Selector {
   virtual const char* name() const = 0;
   virtual SelectionRule rule() const = 0;
 
-  // What it keeps of a sequence; null: nothing. fits: whether a state (of any selector, or null)
-  // will do.
+  // make_state: a new state for a sequence; null if the selector keeps nothing. fits: whether this
+  // selector can use a state, which may be null or another selector's.
   virtual std::unique_ptr<SelectorState> make_state(const StateShape& shape) const {
     return (void)shape, nullptr;
   }
   virtual bool fits(const SelectorState* state) const { return (void)state, true; }
-  // What SelectorState::bytes comes to with n_tokens held, foretold from the shape alone (for the
-  // memory plan).
+  // SelectorState::bytes for a sequence of n_tokens, computed from the shape alone for the memory
+  // plan.
   virtual uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const {
     return (void)shape, (void)n_tokens, 0;
   }
-  // Queries at the end of a prompt that SelectorState::end_prompt is to see, at least (if the
-  // prompt's last chunk has them).
+  // The least number of a prompt's last queries that SelectorState::end_prompt gets, if the
+  // prompt's last chunk has as many.
   virtual int prompt_queries() const { return 0; }
 
-  // Looks at all rows of one sequence's layer together, before begin is called for each; for
-  // selectors that decide for all heads at once. One call at a time; it may use the threads.
+  // A joint selector decides for all heads of a layer at once. begin_layer gets all rows of one
+  // sequence and layer before begin is called for each. There is one call at a time, and it may use
+  // the threads.
   virtual bool joint() const { return false; }
   virtual void begin_layer(const Row* rows, int n_rows, ThreadPool& threads) const {
     (void)rows, (void)n_rows, (void)threads;
   }
 
-  // What of a row's planning threads may share. A row is one thread's, and a step has few of them
-  // (KV heads times sequences), so what must look at much of a row (codes of all keys) is cut into
-  // parts: prepare says into how many (0: nothing to share) and makes room for them in the plan,
-  // then `part` is called once for each, by several threads at once, then begin. Where parts end
-  // must not depend on threads. scratch: the calling thread's own.
+  // Planning that threads share. A step has few rows (KV heads times sequences), and begin runs on
+  // one thread for each. So work that reads much of a row, such as the codes of all keys, is cut
+  // into parts. prepare returns their number (0: no parts) and makes room for them in the plan.
+  // Then `part` is called once for each part, by several threads at once, then begin. The cuts must
+  // not depend on the number of threads. scratch belongs to the calling thread.
   virtual bool has_parts() const { return false; }
   virtual int prepare(const Row& row, RowPlan& plan) const { return (void)row, (void)plan, 0; }
   virtual void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const {
     (void)row, (void)plan, (void)i, (void)scratch;
   }
 
-  // Plans a row, all parts of which are done. Threads call it for different rows and plans at once.
+  // Plans a row after all its parts. Threads call it for different rows and plans at once.
   virtual void begin(const Row& row, RowPlan& plan) const = 0;
-  // Blocks between two tests after the forced ones; 0: one shot, everything in the plan is read.
+  // Blocks between two tests, after the forced ones. 0: no test; everything in the plan is read.
   virtual int microbatch() const { return 0; }
-  // The test, after the blocks at positions [0, n_attended) of the plan. l: [g] log-sum-exp of all
-  // of them; l_blocks: [n_last][g] that of each block of the last microbatch alone.
+  // The test after the blocks at positions [0, n_attended) of the plan: true stops the row.
+  // l [g]: log-sum-exps over all these blocks. l_blocks [n_last][g]: those of each block of the
+  // last microbatch.
   virtual bool done(const Row& row, RowPlan& plan, int n_attended, const float* l,
                     const float* l_blocks, int n_last) const {
     (void)row, (void)plan, (void)n_attended, (void)l, (void)l_blocks, (void)n_last;
@@ -233,7 +235,7 @@ std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings);
 std::unique_ptr<Selector> make_lfps(const riffle_selection& settings);
 std::unique_ptr<Selector> make_share(const riffle_selection& settings);
 
-// Throws RIFFLE_BAD_ARGUMENT naming the field, what it is and what it may be.
+// Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
 void check_selection(const riffle_selection& settings);
 // The digests that these settings rank by.
 DigestSpec digest_spec(const riffle_selection& settings);
@@ -243,16 +245,18 @@ inline bool ranks_by_codes(const riffle_selection& s) {
   const bool has_rank = s.selector == RIFFLE_SELECTOR_PSA || s.selector == RIFFLE_SELECTOR_TOPK;
   return has_rank && s.rank == RIFFLE_RANK_CODES;
 }
-// Scores of a plan's candidates into plan.scores, larger = more critical, heads of the group
-// combined (algorithms.md 0): by their digests or by what their INT4 keys say of their mass. Counts
-// what it reads in plan.index_bytes. With INT4 keys the masses are what prepare_scores and
-// score_part have left in the plan: they are Selector::prepare and part of who ranks so.
+// score_candidates writes the scores of a plan's candidates to plan.scores; a larger score is more
+// critical. The heads of a group are combined (README.md, common ground). Scores are those of
+// digests, or masses by INT4 keys. Bytes read are added to plan.index_bytes. A selector that ranks
+// by INT4 keys calls prepare_scores and score_part as its prepare and part; they leave the masses
+// in the plan.
 int prepare_scores(const Row& row, const riffle_selection& settings, RowPlan& plan);
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch);
 void score_candidates(const Row& row, const riffle_selection& settings, RowPlan& plan);
-// q . key of the first n tokens of a block, exactly: out[h*ldo + t].
+// Exact scores q.key of the first n tokens of a block: out[h*ldo + t].
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo);
-// Blocks that a budget (up to 1 a share of the tokens, above 1 a number of them) comes to.
+// The number of blocks of a budget: up to 1 it is a share of the tokens, above 1 a number of
+// tokens.
 int budget_blocks(const Row& row, float budget);
 
 }  // namespace riffle

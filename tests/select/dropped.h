@@ -1,5 +1,5 @@
-// What attention loses by the tokens that a plan does not read: property 3 of algorithms.md 8, in
-// float64 from the row's keys and values alone.
+// What attention loses by the tokens that a plan does not read: property 3 of src/select/README.md,
+// in float64 from the row's keys and values alone.
 #pragma once
 #include <algorithm>
 #include <catch2/catch.hpp>

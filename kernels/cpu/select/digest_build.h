@@ -1,4 +1,4 @@
-// Block digests (algorithms.md 1; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean). Every
+// Block digests (src/select/README.md; Quest, arXiv 2406.10774, and ArkVale's cuboid-mean). Every
 // instruction set compiles these plain loops for itself, and all give the same bits: sums and
 // differences of f16 keys are exact in double.
 #pragma once

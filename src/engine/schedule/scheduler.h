@@ -1,6 +1,6 @@
 // Many requests over one engine: first come first served, working-set batch control, prefill in
-// pieces beside decode steps, prompts that begin alike read once. SparseServe, section 3;
-// algorithms.md 3.
+// pieces beside decode steps, prompts that begin alike read once. See SparseServe, section 3,
+// and src/kv/README.md.
 //
 // A request waits, then its prompt is read (one at a time, in order of arrival), then it decodes.
 // Each iteration is one decode step of the sequences that fit together, then a piece of the prompt
