@@ -756,6 +756,33 @@ def interrupted(folder):
           (p.returncode, out[-300:], err))
 
 
+def few_questions(folder):
+    """Fewer questions than kinds: the kinds are taken at even distances, and the report says which."""
+    flags = [*RUN, "--text", prose(folder), "--length", "1024", "--nll", "0", "--answer-tokens", "4", "--no-coverage",
+             "--selector", "psa", "--json"]
+    r = riffle(*flags, "--questions", "3", "--tasks", "passkey,magic,person,thing,needle,multikey,kv")
+    asked = rows(r.out)[0]["tasks"] if r.code == 0 else {}
+    check(r.code == 0 and set(asked) == {"passkey", "person", "needle"} and sum(t["questions"] for t in asked.values()) == 3,
+          "three questions of seven kinds", (asked, r))
+    said = facts(r.out)["questions"]
+    check("passkey,person,needle (one each of 3 of 7 kinds)" in said, "the report says which", said)
+    r = riffle(*flags, "--questions", "3", "--tasks", "passkey,magic")
+    check("passkey,magic;" in facts(r.out)["questions"], "with as many questions as kinds, all are asked", r)
+
+
+def stopped_comparison(folder):
+    p = start(*RUN, "--text", prose(folder), "--length", "700,1024", "--questions", "500", "--compare", "psa:epsilon=0.5",
+              "--no-coverage", "--nll", "0", "--records", os.path.join(folder, "records.jsonl"))
+    end = time.time() + 120
+    seen = os.path.join(folder, "records.jsonl")
+    while time.time() < end and p.poll() is None and not (os.path.exists(seen) and os.path.getsize(seen)):
+        time.sleep(0.05)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    check(p.returncode == 130 and b"psa" in out and b"\nstopped early: the figures are of the questions that were answered by then\n" in out,
+          "a stopped --compare says so in its report", (p.returncode, out[-300:], err))
+
+
 def demo(folder):
     """The demo of a model with no document of its own: numbers are hidden in the shipped one."""
     model = os.path.join(folder, "copy.gguf")
@@ -822,4 +849,5 @@ def demo(folder):
 
 
 main(refusals, figures, tables, heads, no_text_needed, only_summaries, new_tasks, plain_text,
-     comparison, pictures, positions, end_tokens, default_comparison, interrupted, demo)
+     comparison, pictures, positions, end_tokens, default_comparison, interrupted, few_questions,
+     stopped_comparison, demo)

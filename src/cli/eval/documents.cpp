@@ -186,6 +186,14 @@ std::vector<int32_t> encode_text(const Vocabulary& vocabulary, std::string_view 
   return ids;
 }
 
+std::vector<Task> spread_tasks(const std::vector<Task>& tasks, int n_questions) {
+  const size_t n = static_cast<size_t>(std::max(n_questions, 1));
+  if (n >= tasks.size()) return tasks;
+  std::vector<Task> spread;
+  for (size_t i = 0; i < n; ++i) spread.push_back(tasks[i * tasks.size() / n]);
+  return spread;
+}
+
 std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_questions,
                                          int per_document, int length) {
   per_document = std::max(1, std::min(per_document, length / 100));

@@ -76,23 +76,36 @@ std::string date_now() {
   return text;
 }
 
+// What a report says of a run that Ctrl-C ended.
+constexpr char kStopped[] = "early: the figures are of the questions that were answered by then";
+
 class Evaluator {
  public:
   explicit Evaluator(EvalOptions& options) : o_(options) {}
   int run();
 
  private:
-  void prepare();
+  // What run needs, in this order. Whatever can be refused is refused before the model is loaded.
+  void choose_tasks();
+  void choose_settings();
+  void open_model();
+  void read_texts();
+  void open_context();
+  void keep_possible_settings();
+  void open_examiner();
+  void open_outputs();
+
   std::vector<int64_t> lengths() const;
   void note(const Setting& setting);
   void write_header();
-  std::vector<Row> run_length(int length, bool& stopped);
+  std::vector<Row> run_length(int length);
   std::vector<eval::PositionBucket> score_positions();
   void report(const std::vector<Row>& rows);
   void report_comparison(const std::vector<Row>& rows);
   void record(int length, const Document& doc, const std::vector<std::vector<EvalAnswer>>& answers);
 
   void put_line(const Json& json);
+  std::string asked() const;
   RunFacts facts() const;
 
   EvalOptions& o_;
@@ -103,7 +116,9 @@ class Evaluator {
   riffle_model_info info_{};
   eval::Vocabulary vocabulary_;
   eval::PromptForm form_;
-  std::vector<Task> tasks_;
+  std::vector<Task> tasks_;        // that are asked
+  size_t n_kinds_ = 0;             // of --tasks
+  bool stopped_ = false;           // by Ctrl-C
   std::vector<Setting> settings_;  // the first is dense
   std::vector<int64_t> lengths_;
   std::vector<int32_t> text_;
@@ -167,8 +182,7 @@ std::vector<int64_t> Evaluator::lengths() const {
   return lengths;
 }
 
-void Evaluator::prepare() {
-  // Whatever can be refused is refused before the model is loaded.
+void Evaluator::choose_tasks() {
   std::stringstream names(o_.tasks);
   for (std::string name; std::getline(names, name, ',');) {
     const std::optional<Task> task = eval::task_from_name(name);
@@ -179,6 +193,21 @@ void Evaluator::prepare() {
     if (std::find(tasks_.begin(), tasks_.end(), *task) == tasks_.end()) tasks_.push_back(*task);
   }
   if (tasks_.empty()) throw Exit(EXIT_USAGE, "--tasks: no task given");
+  n_kinds_ = tasks_.size();
+  tasks_ = eval::spread_tasks(tasks_, o_.questions);
+}
+
+// The names of the kinds that are asked; --tasks may name more kinds than there are questions.
+std::string Evaluator::asked() const {
+  std::string names;
+  for (const Task task : tasks_)
+    names += (names.empty() ? "" : ",") + std::string(eval::task_name(task));
+  return tasks_.size() == n_kinds_
+             ? o_.tasks
+             : names + text_of(" (one each of %zu of %zu kinds)", tasks_.size(), n_kinds_);
+}
+
+void Evaluator::choose_settings() {
   const eval::SelectionFlags flags{o_.common.context.selection, o_.selection_given};
   settings_ = {eval::dense_setting(flags.selection)};
   if (!o_.dense_only) {
@@ -197,7 +226,9 @@ void Evaluator::prepare() {
         settings_.push_back(std::move(s));  // dense runs anyway
     }
   }
+}
 
+void Evaluator::open_model() {
   model_ = load_model(o_.common);
   info_ = model_info(model_.get());
   vocabulary_ = eval_vocabulary(model_.get(), info_);
@@ -207,7 +238,9 @@ void Evaluator::prepare() {
            "%s: it has no chat template that riffle knows: questions are asked in plain text",
            o_.common.model_path.c_str());
   }
+}
 
+void Evaluator::read_texts() {
   if (o_.text_paths.empty()) {
     o_.text_paths = {sample_text_path(o_.common.model_path)};
     notice(o_.common.quiet,
@@ -222,7 +255,9 @@ void Evaluator::prepare() {
     text_.insert(text_.end(), ids.begin(), ids.end());
   }
   lengths_ = lengths();
+}
 
+void Evaluator::open_context() {
   riffle_context_options options = o_.common.context;
   if (options.n_ctx == 0) {
     // What is needed and no more, so that a pool or the host store is not planned for 32K when 4K
@@ -237,6 +272,9 @@ void Evaluator::prepare() {
   riffle_plan_memory(model_.get(), &options, &plan_, nullptr,
                      0);  // if it fails, creating the context says why
   context_ = create_context(model_.get(), options, o_.common.quiet);
+}
+
+void Evaluator::keep_possible_settings() {
   std::vector<Setting> possible;
   for (const Setting& s : settings_) {
     if (riffle_set_selection(context_.get(), &s.selection) == RIFFLE_OK) {
@@ -251,12 +289,18 @@ void Evaluator::prepare() {
     }
   }
   settings_ = std::move(possible);
+}
+
+void Evaluator::open_examiner() {
   const bool by_paper =
       o_.heat_maps.empty() && !o_.report_path.empty() && !o_.report_path.ends_with(".svg");
   std::vector<bool> mapped = by_paper ? eval::paper_settings(settings_)
                                       : eval::named_settings(o_.heat_maps, settings_, "--heatmap");
   examiner_ = std::make_unique<Examiner>(o_, model_.get(), context_.get(), n_ctx_, settings_,
                                          std::move(mapped));
+}
+
+void Evaluator::open_outputs() {
   const auto open = [](std::ofstream& file, const std::string& path) {
     if (path.empty()) return;
     file.open(path, std::ios::app);
@@ -313,28 +357,31 @@ RunFacts Evaluator::facts() const {
   const riffle_context_options& c = o_.common.context;
   const std::string gpu =
       plan_.device == std::string("cuda") ? " (" + std::string(plan_.device_note) + ")" : "";
-  return {{"riffle", riffle_version()},
-          {"model", text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name,
-                            info_.weight_type)},
-          {"prompt",
-           form_.is_chat
-               ? text_of("chat template %s", info_.chat_template_name)
-               : std::string("plain text (the model has no chat template that riffle knows)")},
-          {"text", texts},
-          {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
-          {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?",
-                          plan_.n_threads)},
-          {"KV", text_of("%s, blocks of %d tokens", kv_name(c.kv_type), plan_.block_size)},
-          {"questions",
-           text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
-                   o_.questions, o_.questions_per_document, o_.tasks.c_str(),
-                   static_cast<unsigned long long>(o_.seed), o_.answer_tokens)},
-          {"held-out text", text_of("%d tokens at the end of each document", o_.nll_tokens)},
-          {"date", date_},
-          {"command", command_line()}};
+  RunFacts facts = {
+      {"riffle", riffle_version()},
+      {"model",
+       text_of("%s (%s, %s)", name(o_.common.model_path).c_str(), info_.name, info_.weight_type)},
+      {"prompt",
+       form_.is_chat
+           ? text_of("chat template %s", info_.chat_template_name)
+           : std::string("plain text (the model has no chat template that riffle knows)")},
+      {"text", texts},
+      {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
+      {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?",
+                      plan_.n_threads)},
+      {"KV", text_of("%s, blocks of %d tokens", kv_name(c.kv_type), plan_.block_size)},
+      {"questions",
+       text_of("%d per length, %d to a document: %s; seed %llu; answers of up to %d tokens",
+               o_.questions, o_.questions_per_document, asked().c_str(),
+               static_cast<unsigned long long>(o_.seed), o_.answer_tokens)},
+      {"held-out text", text_of("%d tokens at the end of each document", o_.nll_tokens)},
+      {"date", date_},
+      {"command", command_line()}};
+  if (stopped_) facts.push_back({"stopped", kStopped});
+  return facts;
 }
 
-std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
+std::vector<Row> Evaluator::run_length(int length) {
   const Clock::time_point start = Clock::now();
   const std::vector<eval::DocumentPlan> plans =
       eval::plan_documents(tasks_, o_.questions, o_.questions_per_document, length);
@@ -373,7 +420,7 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
     }
   } catch (const Exit& e) {
     if (e.code() != EXIT_INTERRUPTED) throw;
-    stopped = true;
+    stopped_ = true;
   }
   std::vector<Row> counted;
   for (Row& r : rows) {
@@ -382,7 +429,7 @@ std::vector<Row> Evaluator::run_length(int length, bool& stopped) {
   if (done > 0) {
     notice(o_.common.quiet, "length %d: %zu documents, %.0f tokens on average, %.1f s%s", length,
            done, static_cast<double>(n_tokens) / static_cast<double>(done), seconds_since(start),
-           stopped ? " (stopped early)" : "");
+           stopped_ ? " (stopped early)" : "");
   }
   return counted;
 }
@@ -431,6 +478,7 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   for (const eval::HeatMap& map : examiner_->maps()) put_line(map.json());
   put_line(eval::summary_json(rows));
   if (!o_.common.json && !rows.empty()) write_out(eval::compare_text(rows));
+  if (!o_.common.json && stopped_) write_out(std::string("\nstopped ") + kStopped + "\n");
   if (o_.report_path.empty()) return;
   std::ofstream file(o_.report_path, std::ios::binary | std::ios::trunc);
   file << (o_.report_path.ends_with(".svg") ? eval::report_svg(rows)
@@ -468,7 +516,14 @@ std::vector<eval::PositionBucket> Evaluator::score_positions() {
 }
 
 int Evaluator::run() {
-  prepare();
+  choose_tasks();
+  choose_settings();
+  open_model();
+  read_texts();
+  open_context();
+  keep_possible_settings();
+  open_examiner();
+  open_outputs();
   Json reference;
   if (!o_.reference_path.empty()) {
     reference = Json::parse(read_file(o_.reference_path), nullptr, false);
@@ -476,23 +531,22 @@ int Evaluator::run() {
   }
   write_header();
   InterruptGuard guard(context_.get());
-  bool stopped = false;
   std::vector<Row> dense, all;
   for (int64_t length : lengths_) {
-    const std::vector<Row> rows = run_length(static_cast<int>(length), stopped);
+    const std::vector<Row> rows = run_length(static_cast<int>(length));
     report(rows);
     if (!rows.empty()) dense.push_back(rows[0]);
     if (o_.compare) all.insert(all.end(), rows.begin(), rows.end());
-    if (stopped) break;
+    if (stopped_) break;
   }
   if (o_.compare) report_comparison(all);
   if (o_.dense_only) {
     std::vector<eval::PositionBucket> buckets;
     try {
-      if (!stopped && o_.windows > 0) buckets = score_positions();
+      if (!stopped_ && o_.windows > 0) buckets = score_positions();
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
-      stopped = true;
+      stopped_ = true;
     }
     if (!buckets.empty()) {
       Json j;
@@ -509,10 +563,10 @@ int Evaluator::run() {
          human_bytes(static_cast<double>(stats.peak_rss_bytes)).c_str());
   Json j;
   j["type"] = "end";
-  j["stopped"] = stopped;
+  j["stopped"] = stopped_;
   j["peak_rss_bytes"] = stats.peak_rss_bytes;
   put_line(j);
-  return stopped ? EXIT_INTERRUPTED : EXIT_OK;
+  return stopped_ ? EXIT_INTERRUPTED : EXIT_OK;
 }
 
 }  // namespace

@@ -29,7 +29,10 @@ void add_eval(CLI::App& app, Command& chosen) {
                       "; common and frequent take a document a question")
       ->type_name("NAME,...")
       ->capture_default_str();
-  sub->add_option("--questions", o->questions, "questions per length, all tasks together")
+  sub->add_option(
+         "--questions", o->questions,
+         "questions per length, all tasks together; with fewer questions than tasks, tasks at "
+         "even distances in the list get one each")
       ->type_name("N")
       ->check(some)
       ->capture_default_str();

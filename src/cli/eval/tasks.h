@@ -155,6 +155,10 @@ struct DocumentPlan {
   bool is_whole() const { return eval::is_whole(whole); }
 };
 
+// The tasks that n_questions are asked of: all of them or, where there are fewer questions than
+// tasks, one task a question, taken from the list at even distances.
+std::vector<Task> spread_tasks(const std::vector<Task>& tasks, int n_questions);
+
 // Deals n_questions to the tasks evenly and the tasks to documents of at most per_document
 // questions. A document holds at most one passkey and one summary (there is one to ask for) and one
 // chain of variables (a second one makes a task of its own); beside other tasks these are asked
