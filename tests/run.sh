@@ -1,45 +1,79 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
-# The last line is "N passed, N failed", with ", N skipped" if something was; the exit code is 0 if nothing failed.
+# RIFFLE_TEST_JOBS programs run side by side (default: one a core; 1 if there is a GPU). The output of
+# each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
+# code is 0 if nothing failed. RIFFLE_TEST_ROUNDS=N multiplies the rounds of long property tests.
 set -u
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2
 export RIFFLE_MODEL="${RIFFLE_MODEL:-$PWD/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf}"
 export RIFFLE_BIN="$build/riffle" RIFFLE_HISTORY=""
-passed=0 failed=0 skipped=0
-log=$(mktemp) || exit 2
-trap 'rm -f "$log"' EXIT
+# Programs side by side would take each other's memory on a GPU.
+slots=$(nproc)
+if nvidia-smi -L >/dev/null 2>&1; then slots=1; fi
+slots=${RIFFLE_TEST_JOBS:-$slots}
+parts=8  # of riffle_tests, of which slots run at a time
+work=$(mktemp -d) || exit 2
+trap 'trap - TERM; kill -- $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+n_jobs=0 n_printed=0 passed=0 failed=0 skipped=0
 
 # Programs that print "ok NAME", "not ok NAME: why" or "skip NAME: why", one line a check.
+# Prints what is to be read, and writes "passed failed skipped" to the file.
 lines() {
-  local name=$1 seconds=$2; shift 2
+  local counts=$1 name=$2 seconds=$3; shift 3
+  local log=$counts.log code ok bad skip
   echo "== $name"
   timeout -k 10 "$seconds" "$@" >"$log" 2>&1
-  local code=$? ok bad skip
+  code=$?
   grep -v '^ok ' "$log"
   ok=$(grep -c '^ok ' "$log"); bad=$(grep -c '^not ok ' "$log"); skip=$(grep -c '^skip ' "$log")
   # A program that crashed, hung or checked nothing has failed, whatever it printed before.
   if [ $code -ne 0 ] && [ "$bad" -eq 0 ]; then echo "not ok $name: exit code $code"; bad=1; fi
   if [ $code -eq 0 ] && [ $((ok + bad + skip)) -eq 0 ]; then echo "not ok $name: no checks"; bad=1; fi
-  echo "   $ok ok, $bad not ok, $skip skipped"
-  passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+  echo "   $ok ok, $bad not ok, $skip skipped, $SECONDS s"
+  echo "$ok $bad $skip" >"$counts"
 }
 
-# Catch's binary: counted in test cases. A case that skips says WARN("SKIPPED: ...").
+# Some cases of Catch's binary. A case that skips says WARN("SKIPPED: ...").
 catch() {
-  echo "== riffle_tests $*"
+  local counts=$1 name=$2 cases=$3; shift 3
+  local log=$counts.log code ok bad skip summary
+  echo "== $name"
   timeout -k 10 "${RIFFLE_TEST_SECONDS:-1800}" "$build/riffle_tests" "$@" >"$log" 2>&1
-  local code=$? ok bad skip summary
+  code=$?
   cat "$log"
   summary=$(grep -E '^(test cases:|All tests passed)' "$log" | tail -n 1)
   ok=$(sed -nE 's/.*in ([0-9]+) test cases?\).*/\1/p; s/^test cases:.*[^0-9]([0-9]+) passed.*/\1/p' <<<"$summary")
   bad=$(sed -nE 's/^test cases:.*[^0-9]([0-9]+) failed.*/\1/p' <<<"$summary")
   skip=$(grep -c 'SKIPPED:' "$log")
   ok=${ok:-0} bad=${bad:-0}
-  if [ "$code" -ne 0 ] && [ "$bad" -eq 0 ]; then echo "not ok riffle_tests: exit code $code"; bad=1; fi
-  if [ "$code" -eq 0 ] && [ "$ok" -eq 0 ]; then echo "not ok riffle_tests: no test cases"; bad=1; fi
+  if [ "$code" -ne 0 ] && [ "$bad" -eq 0 ]; then
+    echo "not ok $name: exit code $code"; bad=1
+  elif [ $((ok + bad)) -ne "$cases" ]; then
+    echo "not ok $name: ran $((ok + bad)) of $cases cases"; bad=$((bad + 1))
+  fi
   [ "$skip" -le "$ok" ] || skip=$ok
-  passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
+  echo "   $((ok - skip)) cases ok, $bad not ok, $skip skipped, $SECONDS s"
+  echo "$((ok - skip)) $bad $skip" >"$counts"
+}
+
+# Prints the jobs that are done, as far as all before them are.
+print_done() {
+  local counts
+  while [ -s "$work/$n_printed" ]; do
+    cat "$work/$n_printed.txt"
+    read -r -a counts <"$work/$n_printed"
+    passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+    n_printed=$((n_printed + 1))
+  done
+}
+# Starts "lines" or "catch" with these arguments as soon as fewer than `slots` of them run.
+job() {
+  local kind=$1; shift
+  while [ "$(jobs -rp | wc -l)" -ge "$slots" ]; do wait -n; print_done; done
+  (trap - EXIT; SECONDS=0; "$kind" "$work/$n_jobs" "$@" >"$work/$n_jobs.txt" 2>&1) &
+  n_jobs=$((n_jobs + 1))
 }
 
 # The shipped model as Hugging Face folders, whole and in shards, for riffle_tests.
@@ -58,12 +92,29 @@ hf_folders() {
 }
 
 hf_folders
-catch
+# The longest first, so that no core is idle at the end.
+job lines tests/cli/eval_test.py 1200 python3 -B tests/cli/eval_test.py "$RIFFLE_BIN"
+"$build/riffle_tests" --list-test-names-only >"$work/cases"
+[ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
+for ((part = 1; part <= parts; part++)); do
+  awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" >"$work/cases.$part"
+  cases=$(wc -l <"$work/cases.$part")
+  [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts" "$cases" -f "$work/cases.$part"
+done
 # A case that breaks the GPU for its process; a build without the CUDA toolkit has none.
-"$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -q lost && catch "[lost]"
-lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
-for script in tests/cli/*.py; do
-  [ "$script" = tests/cli/harness.py ] || lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+lost=$("$build/riffle_tests" --list-test-names-only "[lost]" 2>/dev/null | grep -c lost)
+[ "$lost" -eq 0 ] || job catch "riffle_tests [lost]" "$lost" "[lost]"
+job lines capi_example 300 "$build/capi_example" "$RIFFLE_MODEL"
+for script in tests/cli/*_test.py; do
+  [ "$script" = tests/cli/eval_test.py ] || job lines "$script" 1200 python3 -B "$script" "$RIFFLE_BIN"
+done
+while [ $n_printed -lt $n_jobs ]; do
+  wait -n
+  print_done
+  if [ $n_printed -lt $n_jobs ] && [ -z "$(jobs -rp)" ] && [ ! -s "$work/$n_printed" ]; then
+    echo "0 1 0" >"$work/$n_printed"  # its shell was killed
+    echo "not ok: no result" >>"$work/$n_printed.txt"
+  fi
 done
 
 summary="$passed passed, $failed failed"
