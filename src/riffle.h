@@ -42,9 +42,9 @@
  *   Text
  *     All text is UTF-8. Text in is (pointer, length) and need not end in NUL.
  *   Buffers
- *     Where a function fills (out, capacity) it stores the needed count in *n_out, also when that
- *     exceeds the capacity; then it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out
- *     may be NULL if capacity is 0.
+ *     A function that fills (out, capacity) always stores the needed count in *n_out. If the count
+ *     exceeds the capacity, it returns RIFFLE_BUFFER_TOO_SMALL and writes nothing else. out may be
+ *     NULL if capacity is 0.
  *
  * Synthetic models, scores, row reports and timers, which only measuring needs, are declared in
  * riffle_measure.h.
@@ -85,8 +85,8 @@ typedef enum riffle_status {
   RIFFLE_ABORTED = 8,       /* riffle_abort, or a callback returned false */
   RIFFLE_BAD_TEXT = 9,      /* text is not valid UTF-8 */
   RIFFLE_BUFFER_TOO_SMALL = 10,
-  RIFFLE_INTERNAL = 11, /* a fault of riffle or of a driver; cuda: also kernels of other contexts
-                           that kept a step from running for 2 s: it can be tried again */
+  RIFFLE_INTERNAL = 11, /* a fault of riffle or of a driver. cuda: also if kernels of other contexts
+                           kept a step from running for 2 s; that step can be tried again */
   RIFFLE_DEVICE_LOST =
       12 /* the GPU stopped working: free the context; the process can go on without the GPU */
 } riffle_status;
@@ -117,13 +117,14 @@ typedef struct riffle_model_options {
   size_t struct_size;
   riffle_progress_fn progress; /* may be NULL */
   void* progress_user;
-  const char* chat_template; /* how conversations are written: a name of riffle_chat_template_name;
-                                NULL: as the template that the model carries does */
+  const char* chat_template; /* a name of riffle_chat_template_name: how conversations are written;
+                                NULL: as the model's own template writes them */
   /* NULL: weights stay as the file has them, mapped. Else a name of riffle_weight_type_name:
-     matrices that take more bits a weight are converted at load, in memory of the process, which
-     takes seconds to minutes (riffle_quantize keeps the result in a file); the rest stays mapped */
+     matrices that take more bits a weight are converted at load, into memory of the process. That
+     takes seconds to minutes; riffle_quantize keeps the result in a file. Other matrices stay
+     mapped */
   const char* weights;
-  int32_t n_threads; /* for that; 0: one per core */
+  int32_t n_threads; /* threads that convert weights; 0: one per core */
 } riffle_model_options;
 
 RIFFLE_API void riffle_model_defaults(riffle_model_options* options);
@@ -131,13 +132,13 @@ RIFFLE_API void riffle_model_defaults(riffle_model_options* options);
 /* path: a .gguf file, any part of a split one (NAME-00001-of-00003.gguf; the others lie beside it),
  * or a Hugging Face folder (config.json, *.safetensors, tokenizer.model or tokenizer.json). Weights
  * are mapped, not read. RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED, RIFFLE_OUT_OF_MEMORY,
- * RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if there is no chat template or type of weights of the name
- * in options. */
+ * RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if options name an unknown chat template or type of weights.
+ */
 RIFFLE_API riffle_status riffle_model_load(const char* path, const riffle_model_options* options,
                                            riffle_model** model, char* err, size_t err_size);
 
 RIFFLE_API void riffle_model_free(riffle_model* model);
-/* The text is that of the last failure in any thread; copy it before another thread can fail. */
+/* The text of the last failure in any thread. Copy it before another thread can fail. */
 RIFFLE_API const char* riffle_model_error(const riffle_model* model);
 
 typedef struct riffle_model_info {
@@ -162,12 +163,13 @@ RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle
 /* ---- weights */
 
 /* What weights can be converted to, from index 0; NULL beyond the last: "q8_0", "q6_k", "q5_k",
- * "q5_k_m", "q4_k", "q4_k_m", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32". Upper case will
- * do, and "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4" (q4_k). All matrices get the type; norms
- * and biases are F32. A type with _m is a mix: the output matrix (the embedding where it is the
- * output too), and attention's v and the FFN's down matrix in layers 0, 2, 4, ... and the last, get
- * Q6_K. Where rows are not blocks of 256 values, Q4_K becomes Q5_0, Q5_K Q5_1 and Q6_K Q8_0; where
- * they are not blocks of 32 either, F16. */
+ * "q5_k_m", "q4_k", "q4_k_m", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16", "f32". Upper case is
+ * accepted, and so are "q8" (q8_0), "q6" (q6_k), "q5" (q5_k) and "q4" (q4_k). All matrices get the
+ * type; norms and biases are F32. A type with _m is a mix. In it these matrices get Q6_K: the
+ * output matrix (the embedding, if it is the output too), and attention's v and the FFN's down
+ * matrix in layers 0, 2, 4, ... and the last. If rows are no multiple of 256 values, Q4_K becomes
+ * Q5_0, Q5_K becomes Q5_1 and Q6_K becomes Q8_0; if they are no multiple of 32, the type becomes
+ * F16. */
 RIFFLE_API const char* riffle_weight_type_name(size_t index);
 
 typedef struct riffle_quantize_options {
@@ -184,9 +186,9 @@ typedef struct riffle_quantize_result {
   size_t struct_size;
   uint64_t n_params;
   uint64_t weight_bytes_in, weight_bytes_out, file_bytes;
-  uint64_t n_fallback;   /* matrices whose rows do not fit the type's blocks: they have another */
-  double relative_error; /* of the matrices converted: root of sum (w' - w)^2 / sum w^2, w the
-                            source's values */
+  uint64_t n_fallback;   /* matrices that got another type, as their rows do not fit its blocks */
+  double relative_error; /* of the converted matrices: root of sum (w' - w)^2 / sum w^2, where w
+                            are the source's values */
 } riffle_quantize_result;
 
 /* Writes the model at `path` (as in riffle_model_load) to `out`, a GGUF file with all of its
@@ -204,10 +206,10 @@ RIFFLE_API riffle_status riffle_quantize(const char* path, const char* out,
 /* ---- tokens */
 
 enum {
-  RIFFLE_TOKENIZE_BOS =
-      1, /* put the beginning-of-sequence token first, if the model's texts have one */
-  RIFFLE_TOKENIZE_SPECIAL =
-      2 /* read control tokens written in the text (such as <s>) as those tokens */
+  /* put the beginning-of-sequence token first, if the model's texts have one */
+  RIFFLE_TOKENIZE_BOS = 1,
+  /* read control tokens written in the text (such as <s>) as those tokens */
+  RIFFLE_TOKENIZE_SPECIAL = 2
 };
 
 /* RIFFLE_BAD_TEXT names the byte offset of the first invalid sequence. */
@@ -225,9 +227,9 @@ RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* t
  * NULL if out of range. */
 RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t token);
 
-/* Whether riffle_generate ends answers with this token (but for ignore_eos): eos_id, further end
- * tokens that the model's files name, and the one that ends a turn of its chat template. False for
- * any other number. */
+/* Whether riffle_generate ends answers with this token, unless ignore_eos is set. True for eos_id,
+ * for further end tokens that the model's files name, and for the token that ends a turn of its
+ * chat template. */
 RIFFLE_API bool riffle_is_end_token(const riffle_model* model, int32_t token);
 
 typedef struct riffle_message {
@@ -235,20 +237,19 @@ typedef struct riffle_message {
   const char* content; /* NUL-terminated */
 } riffle_message;
 
-/* Names of the ways to write conversations that riffle has, from index 0 on; NULL after the last.
- * Static strings. */
+/* Names of the chat templates that riffle knows, from index 0; NULL after the last. Static strings.
+ */
 RIFFLE_API const char* riffle_chat_template_name(size_t index);
 
 /* A conversation ([system,] user, assistant, user, ..., user) as tokens, ready for the model to
- * answer, as Hugging Face's apply_chat_template with a generation prompt gives it, but for
- * templates that print today's date (Llama 3.2): they get the date that they fall back to. The
- * template that the model carries is not run but recognised by what it would print, however it is
- * spelled; riffle_model_options.chat_template overrules it. What looks like a control token in a
- * message stays plain text. Where the format ends a turn with a token of its own (<|im_end|>,
- * <|eot_id|>), that token ends answers as the end-of-sequence token does. RIFFLE_UNSUPPORTED if the
- * model carries no template, one that riffle does not know, or not the tokens that it needs;
- * RIFFLE_BAD_ARGUMENT if the roles are out of order, or for a system message where the format has
- * none. */
+ * answer. The tokens are those of Hugging Face's apply_chat_template with a generation prompt. A
+ * template that prints today's date (Llama 3.2) gets the date that it falls back to. The model's
+ * template is not run: riffle recognises it by what it would print, however it is spelled.
+ * riffle_model_options.chat_template overrules it. Text that looks like a control token stays plain
+ * text. If the format ends a turn with a token of its own (<|im_end|>, <|eot_id|>), that token ends
+ * answers too. RIFFLE_UNSUPPORTED if the model has no template, one that riffle does not know, or
+ * lacks the tokens that the template needs. RIFFLE_BAD_ARGUMENT if the roles are out of order, or
+ * for a system message if the format has none. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
                                             size_t n_messages, int32_t* tokens, size_t capacity,
                                             size_t* n_tokens);
@@ -257,17 +258,18 @@ RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_me
 
 typedef enum riffle_selector {
   RIFFLE_SELECTOR_DENSE = 0, /* every block: the exact reference */
-  RIFFLE_SELECTOR_PSA =
-      1, /* progressive sparse attention: best blocks first until epsilon is covered */
+  /* progressive sparse attention: best blocks first until epsilon is covered */
+  RIFFLE_SELECTOR_PSA = 1,
   RIFFLE_SELECTOR_TOPK = 2, /* a fixed budget of the best blocks */
-  RIFFLE_SELECTOR_TWILIGHT =
-      3, /* of a base selection, the tokens that INT4 keys say hold top_p of the weight */
-  RIFFLE_SELECTOR_TOKENSELECT =
-      4, /* a fixed number of tokens that all heads vote for; first and last tokens */
-  RIFFLE_SELECTOR_LFPS =
-      5, /* top tokens among those that earlier queries make likely (CPU devices) */
-  RIFFLE_SELECTOR_SHARE = 6 /* the default: blocks by the weight that INT4 keys give them; the mean
-                               value stands for those that are not read */
+  /* of a base selection, the tokens that hold top_p of the weight, by INT4 keys */
+  RIFFLE_SELECTOR_TWILIGHT = 3,
+  /* first and last tokens, and a fixed number of tokens that all heads vote for */
+  RIFFLE_SELECTOR_TOKENSELECT = 4,
+  /* the best tokens among those that earlier queries make likely (cpu, emu) */
+  RIFFLE_SELECTOR_LFPS = 5,
+  /* the default: blocks that hold more than `share` of a head's weight, by INT4 keys; the mean
+     value stands for the blocks that are not read */
+  RIFFLE_SELECTOR_SHARE = 6
 } riffle_selector;
 
 /* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the
@@ -278,10 +280,10 @@ typedef enum riffle_digest {
   RIFFLE_DIGEST_CUBOID_MEAN = 2
 } riffle_digest;
 
-/* How psa decides to stop. PAPER: smallest block mass seen bounds each block left (Algorithm 1).
- * WINDOW: the largest of the last microbatch does. BOUND: a rigorous upper bound of what is left,
- * so coverage >= epsilon is guaranteed. VETO: PAPER, but never while a rigorous lower bound of what
- * is left says that too little is covered. */
+/* How psa decides to stop: by an estimate of the mass of each unread block. PAPER: the smallest
+ * mass of a block that was read (Algorithm 1). WINDOW: the largest mass of the last microbatch.
+ * BOUND: a rigorous upper bound, so coverage >= epsilon is guaranteed. VETO: as PAPER, but never
+ * while a rigorous lower bound shows that too little is covered. */
 typedef enum riffle_stop {
   RIFFLE_STOP_PAPER = 0,
   RIFFLE_STOP_WINDOW = 1,
@@ -289,41 +291,40 @@ typedef enum riffle_stop {
   RIFFLE_STOP_VETO = 3
 } riffle_stop;
 
-/* How the query heads that share a KV head agree on one ranking. MEAN of their scores; SOFT_SUM of
- * their softmaxes; UNION: best rank that any head gives. */
+/* How the query heads that share a KV head agree on one ranking. MEAN: mean of their scores.
+ * SOFT_SUM: sum of their softmaxes. UNION: the best rank that any head gives. */
 typedef enum riffle_gqa {
   RIFFLE_GQA_MEAN = 0,
   RIFFLE_GQA_SOFT_SUM = 1,
   RIFFLE_GQA_UNION = 2
 } riffle_gqa;
 
-/* What psa and topk rank blocks by: DIGESTS: their digests. CODES: the attention weight that INT4
- * keys of their tokens give them (as for selector share; on a GPU psa then needs stop PAPER or
- * WINDOW). */
+/* What psa and topk rank blocks by. DIGESTS: the blocks' digests. CODES: their attention weight by
+ * INT4 keys, as selector share does; on a GPU psa then needs stop PAPER or WINDOW. */
 typedef enum riffle_rank { RIFFLE_RANK_DIGESTS = 0, RIFFLE_RANK_CODES = 1 } riffle_rank;
 
-/* What twilight starts from: everything; the best blocks of a budget; or psa's own selection (on a
- * GPU with stop PAPER or WINDOW). On a GPU twilight, tokenselect and share need residency decided
- * there, else they are RIFFLE_UNSUPPORTED. */
+/* What twilight starts from. ALL: everything. TOPK: the best blocks of a budget. PSA: psa's
+ * selection (on a GPU: with stop PAPER or WINDOW). On a GPU, twilight, tokenselect and share are
+ * RIFFLE_UNSUPPORTED if the host decides residency. */
 typedef enum riffle_base {
   RIFFLE_BASE_ALL = 0,
   RIFFLE_BASE_TOPK = 1,
   RIFFLE_BASE_PSA = 2
 } riffle_base;
 
-/* How tokenselect's heads agree: the sum of their softmaxes; of their logits; or of their own top
- * tokens (one vote each). */
+/* How tokenselect's heads agree. SOFT: sum of their softmaxes. LOGITS: sum of their logits. HARD: a
+ * vote for each of a head's top tokens. */
 typedef enum riffle_vote {
   RIFFLE_VOTE_SOFT = 0,
   RIFFLE_VOTE_LOGITS = 1,
   RIFFLE_VOTE_HARD = 2
 } riffle_vote;
 
-/* tokenselect: where tokens are in the eyes of the position encoding. TRUE: at their places in the
- * text. LIST: at their places in the list that is attended to, which is never longer than
- * init_tokens + select_tokens + local_tokens (and 64 more while a selection is used again), so that
- * a model can go on beyond its trained context; a prompt is then read through the same selection.
- * Changing between the two rounds the keys that are held once more. LIST: device cpu or emu. */
+/* tokenselect: the positions of tokens for the position encoding. TRUE: their places in the text.
+ * LIST: their places in the list that is attended to. The list is never longer than init_tokens +
+ * select_tokens + local_tokens, and 64 more while a selection is used again. So a model can go
+ * beyond its trained context. With LIST, prompts are read through the same selection. A change
+ * between the two rounds the held keys once more. LIST needs device cpu or emu. */
 typedef enum riffle_positions {
   RIFFLE_POSITIONS_TRUE = 0,
   RIFFLE_POSITIONS_LIST = 1
@@ -339,67 +340,67 @@ typedef struct riffle_selection {
   float epsilon;      /* psa: share of attention weight to cover, (0,1]; 1 reads everything */
   int32_t microbatch; /* psa: blocks between two tests, 1 to 2^20 */
   float budget; /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included */
-  int32_t sink_blocks;   /* always read: first blocks, */
-  int32_t window_blocks; /* ... and the last full blocks (the unfilled tail is always read) */
-  int32_t dense_layers;  /* the first so many layers read everything */
+  int32_t sink_blocks;   /* first blocks, always read */
+  int32_t window_blocks; /* last full blocks, always read, as is the unfilled block */
+  int32_t dense_layers;  /* first layers, which read everything */
   int32_t lookahead; /* psa where the host decides residency: microbatches loaded ahead of the test,
                         0 to 8 */
   riffle_base base;  /* twilight */
-  float base_budget; /* twilight, base topk: KV whose codes are looked at, as budget */
+  float base_budget; /* twilight, base topk: KV whose INT4 keys are scored; values as of budget */
   float top_p;       /* twilight: share of the estimated weight to keep, (0,1] */
-  float share; /* share: part of a head's weight from which a block is read, [0,1); beyond 1,024
-                  blocks the share falls as 1 / blocks */
+  float share; /* share: a block is read if a head gives it more than this share of its weight,
+                  [0,1); beyond 1,024 blocks the share falls as 1 / blocks */
   int32_t select_tokens; /* tokenselect: tokens that are voted for, 1 to 2^28 */
   int32_t init_tokens;   /* tokenselect: first tokens, always read */
   int32_t local_tokens;  /* tokenselect: last tokens, always read, >= 1 */
   riffle_vote vote;      /* tokenselect */
   float vote_scale; /* tokenselect: logits of the vote are multiplied by this; 1 is the paper's */
-  float cache_threshold; /* tokenselect: cosine of queries from which the last selection is used
-                            again; -1 to 2: above 1 never */
+  float cache_threshold; /* tokenselect: the last selection is used again if the cosine of the two
+                            queries is at least this; -1 to 2; above 1: never */
   riffle_positions positions; /* tokenselect */
   float top_tokens;           /* lfps: tokens kept: <= 1 a share of all, > 1 a number */
   float alpha;                /* lfps: larger, fewer candidates; 0 to 10 */
   float rate;   /* lfps: share of the tokens that become candidates, in place of alpha; 0: alpha */
-  float decay;  /* lfps: of the tables, per step; 0 to 0.9999 */
-  float bypass; /* lfps: weight of the first tokens from which the others are not read; 1: never */
+  float decay;  /* lfps: factor of the tables in each step; 0 to 0.9999 */
+  float bypass; /* lfps: if the first tokens have more weight, no others are read; 1: never */
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection* selection);
 
-/* One member of riffle_selection, for programs that take it from their users: the library checks by
- * the same table. */
+/* One member of riffle_selection, for programs that read settings from their users. The library
+ * checks settings by the same table. */
 typedef struct riffle_selection_field {
   size_t struct_size;
   const char* name;           /* the member's: "epsilon" */
   bool whole;                 /* int32_t or an enum; else float */
-  double low, high;           /* the least and the greatest value ... */
-  bool above_low, below_high; /* ... which itself is not allowed */
+  double low, high;           /* ends of the range */
+  bool above_low, below_high; /* that end itself is not allowed */
   char range[96];             /* the same in words: "more than 0, at most 1" */
-  uint32_t selectors;         /* bit (1 << riffle_selector): which selectors read it */
-  uint32_t bases; /* bit (1 << riffle_base): with which bases twilight reads it, if it does */
+  uint32_t selectors;         /* bits 1 << riffle_selector: the selectors that read it */
+  uint32_t bases; /* bits 1 << riffle_base: the bases with which twilight reads it, if it does */
 } riffle_selection_field;
 
-/* Members in order from index 0; RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong struct_size.
- */
+/* The members in order, from index 0. RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong
+ * struct_size. */
 RIFFLE_API riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field);
 
 /* ---- context */
 
 typedef enum riffle_device {
-  RIFFLE_DEVICE_AUTO =
-      0, /* the GPU if there is one that works (riffle_plan.device_note says why not), else CPU, or
-            EMU if slots or gpu_mem is given, which CPU refuses */
+  /* CUDA if a GPU works; riffle_plan.device_note says why not. Else CPU, or EMU if slots or gpu_mem
+     is given, since CPU refuses these */
+  RIFFLE_DEVICE_AUTO = 0,
   RIFFLE_DEVICE_CPU = 1, /* attends to the host store in place; no pool */
-  RIFFLE_DEVICE_EMU =
-      2, /* CPU arithmetic behind a real slot pool with real copies: a GPU's memory, emulated */
+  /* CPU arithmetic with a GPU's slot pool: real slots and real copies, in host memory */
+  RIFFLE_DEVICE_EMU = 2,
   RIFFLE_DEVICE_CUDA = 3 /* an NVIDIA GPU (the first that CUDA_VISIBLE_DEVICES shows) */
 } riffle_device;
 
 typedef enum riffle_evict { RIFFLE_EVICT_LRU = 0, RIFFLE_EVICT_FIFO = 1 } riffle_evict;
-/* Who decides which blocks are in the slots of a GPU. DEVICE: the GPU itself, no host in the loop
- * of a step. HOST: the host, which streams blocks in while it waits for the test's flag (pipelined
- * PSA); the same answers. AUTO: DEVICE, or HOST where it cannot be (evict FIFO, pool_per_layer,
- * host memory that the system does not let riffle pin). */
+/* What decides which blocks are in the slots of a GPU. DEVICE: the GPU's kernels; the host takes no
+ * part in a step. HOST: the host, which streams blocks in while it waits for the test's flag
+ * (pipelined PSA). Answers are the same. AUTO: DEVICE, or HOST if DEVICE is impossible (evict FIFO,
+ * pool_per_layer, host memory that cannot be pinned). */
 typedef enum riffle_residency {
   RIFFLE_RESIDENCY_AUTO = 0,
   RIFFLE_RESIDENCY_DEVICE = 1,
@@ -420,7 +421,7 @@ typedef struct riffle_attention_trace riffle_attention_trace;
 typedef struct riffle_context_options {
   size_t struct_size;
   riffle_device device;
-  /* tokens per session; 0: the model's trained length, or what fits of it, see below */
+  /* tokens per session; 0: the trained length, or the longest that fits, see below */
   int32_t n_ctx;
   int32_t n_threads;  /* 0: one per core */
   int32_t block_size; /* tokens per KV block: 16, 32 or 64 */
@@ -434,7 +435,7 @@ typedef struct riffle_context_options {
   int32_t prefill_chunk; /* tokens per chunk of prefill; 0: default */
   riffle_selection selection;
   riffle_residency residency; /* cuda */
-  bool no_pin; /* cuda: leave host memory pageable (slower; the host then decides residency) */
+  bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
   /* NULL: none. Copied when the context is created */
   const riffle_attention_trace* attention_trace;
@@ -444,55 +445,55 @@ typedef struct riffle_context_options {
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
 
-/* host_mem limits the KV blocks that all sessions hold together, where blocks that forks share
- * count once: a call that would take more is RIFFLE_OUT_OF_MEMORY and changes nothing but that a
+/* host_mem limits the KV blocks that all sessions hold together. A block that forks share counts
+ * once. A call that would take more is RIFFLE_OUT_OF_MEMORY and leaves sessions as they were; a
  * step of several sessions may have taken a block for each head of some. Memory is taken in slabs
- * (16 MiB; cuda: 64 MiB, pinned) and stays the context's. Not in it: what a selector keeps
+ * (16 MiB; cuda: 64 MiB, pinned), which the context keeps. What a selector keeps is not counted
  * (riffle_plan.selector_state).
  *
- * Where n_ctx is 0 and n_sessions sessions of the trained length do not fit gpu_mem, what the GPU
- * has free or 7/8 of riffle_plan.host_memory, or one of them host_mem, the context holds the
- * longest multiple of 1024 tokens that fits: riffle_plan and riffle_context_length say which,
- * riffle_context_notice why. Host memory counts the KV, the selector's state and weights that were
- * converted or made (not those of a mapped file); cpu and emu: activations, digests and emu's pool
- * as well. Models trained with at most 1024 tokens are not shortened. A given n_ctx is kept. An
- * error: beyond gpu_mem or the GPU's memory; one session's KV beyond host_mem; cuda's KV or emu's
- * pool beyond the host's memory. Beyond 7/8 of it: a notice, as memory is taken while sessions
- * grow. */
+ * With n_ctx 0 the context has the trained length if n_sessions such sessions fit gpu_mem, the
+ * GPU's free memory and 7/8 of riffle_plan.host_memory, and one fits host_mem. Otherwise it has the
+ * longest multiple of 1024 tokens that fits: riffle_plan and riffle_context_length give the length,
+ * riffle_context_notice the reason. A model trained with at most 1024
+ * tokens keeps its length. Host memory
+ * holds the KV, the selector's state, and weights that were converted or synthetic (not those of a
+ * mapped file); on cpu and emu also activations, digests and emu's pool.
+ *
+ * A given n_ctx is kept. It is an error if the plan exceeds gpu_mem or the GPU's memory, if one
+ * session's KV exceeds host_mem, or if cuda's KV or emu's pool exceeds the host's memory. Beyond
+ * 7/8 of the host's memory there is a notice, since memory is taken while sessions grow. */
 
 /* What running with these options would take, in bytes, computed before anything is allocated. */
 typedef struct riffle_plan {
   size_t struct_size;
   uint64_t weights, activations, digests, prefill_kv, pool,
-      total;        /* total: the sum, what gpu_mem limits */
+      total;        /* the sum, which gpu_mem limits */
   uint64_t host_kv; /* the block store of one session of n_ctx tokens, in host memory */
-  /* what the selector keeps beside the KV and the digests of such a session, in host memory and
-     outside total. share, twilight, psa and topk with rank CODES: INT4 keys of all full blocks, d/2
-     + 4 bytes a token, layer and KV head, and their mean values, 2 d bytes a block (cuda: on the
-     device, among digests). tokenselect: two lists of tokens and a query a layer, whatever the
-     length. lfps: tables, 8 bytes a token, layer and KV head; not in it are candidates, 2 to 4 more
-     by the text, and a copy of both while a prompt that follows on others may be taken back: to the
-     second step after it. Others: 0 */
+  /* what the selector keeps of such a session beside KV and digests, in host memory and outside
+     total. share, twilight, psa and topk with rank CODES: for each layer and KV head, INT4 keys of
+     d/2 + 4 bytes a token and a mean value of 2 d bytes a full block (cuda: on the device, among
+     digests). tokenselect: two lists of tokens and a query a layer, for any length. lfps: tables of
+     8 bytes a token, layer and KV head. Not counted for lfps: candidates, 2 to 4 bytes more by the
+     text, and a copy of both from a follow-up prompt to the second step after it. Others: 0 */
   uint64_t selector_state;
   uint64_t slot_bytes;
   int64_t slots, min_slots;
   uint64_t min_gpu_mem; /* the smallest gpu_mem that works with n_ctx tokens */
-  uint64_t host_memory; /* that this process may use: the machine's, or the limit of its control
-                           group (container, job) */
+  uint64_t host_memory; /* memory that this process may use: the machine's, or the limit of its
+                           control group (container, job) */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
   char device_note[256];    /* cuda: the GPU's name; else why AUTO did not choose it, or empty */
   char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
 } riffle_plan;
 
-/* RIFFLE_OUT_OF_MEMORY, with the smallest working budget in the text, if gpu_mem is too little (or
- * slots too many for this machine), RIFFLE_NO_SLOT, with the smallest number, if slots is; *plan is
- * filled all the same. The plan is for n_sessions sessions of n_ctx tokens that step together: each
- * further one adds its digests and its part of a step's buffers. cuda: RIFFLE_OUT_OF_MEMORY also if
- * the KV of so many full sessions does not fit host memory. With n_ctx 0 these are errors only if
- * 1024 tokens do not fit either; *plan is then for so many (for models trained with fewer: for the
- * trained length, and so where slots are too few, or too many for gpu_mem or the machine, whatever
- * the length). */
+/* Plans n_sessions sessions of n_ctx tokens that step together. Each session adds its digests and
+ * its part of a step's buffers. RIFFLE_OUT_OF_MEMORY, with the smallest budget that works in the
+ * text, if gpu_mem is too small, if slots are too many for this machine, or (cuda) if the KV of
+ * n_sessions full sessions does not fit host memory. RIFFLE_NO_SLOT, with the smallest number that
+ * works, if slots are too few. *plan is filled in all these cases. With n_ctx 0 they are errors
+ * only if 1024 tokens do not fit either, and *plan is for 1024 tokens then. *plan is for the
+ * trained length if that is less than 1024, or if slots are too few or too many at any length. */
 RIFFLE_API riffle_status riffle_plan_memory(riffle_model* model,
                                             const riffle_context_options* options,
                                             riffle_plan* plan, char* err, size_t err_size);
@@ -505,22 +506,22 @@ RIFFLE_API void riffle_context_free(riffle_context* context);
 RIFFLE_API const char* riffle_context_error(const riffle_context* context);
 RIFFLE_API size_t
 riffle_context_length(const riffle_context* context); /* tokens that a session can hold */
-/* What a user should know of how the context runs with the selection in force, such as a length
- * below the trained one for want of memory, positions beyond it, host memory that could not be
- * pinned, or a file that does not say how its text is cut into tokens; parts are joined by "; ", ""
- * if there is nothing. Valid until the next call on the context. */
+/* What a user should know of the context with the selection in force, such as a length below the
+ * trained one because memory is short, positions beyond the trained length, host memory that could
+ * not be pinned, or a file that does not say how text is cut into tokens. Parts are joined by "; ".
+ * "" if there is nothing to say. Valid until the next call on the context. */
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
-/* Change the selection for the steps that follow; KV already held stays valid. Where that needs
- * other digests, each session gets them at its next step; on a GPU those that RIFFLE_STOP_VETO
- * needs are half as large again, and if there is no room that step is RIFFLE_OUT_OF_MEMORY and the
- * session as it was. */
+/* Change the selection for the steps that follow. KV already held stays valid. If the selection
+ * needs other digests, each session gets them at its next step. On a GPU, digests for
+ * RIFFLE_STOP_VETO are half as large again. If they do not fit, that step is RIFFLE_OUT_OF_MEMORY
+ * and leaves the session as it was. */
 RIFFLE_API riffle_status riffle_set_selection(riffle_context* context,
                                               const riffle_selection* selection);
 
-/* Ask the call that is running (or, if none is, the next one) to stop soon with RIFFLE_ABORTED;
- * false takes it back. The request is cleared when it took effect. Safe from any thread and from
- * signal handlers. */
+/* Ask the running call, or the next one if none is running, to stop soon with RIFFLE_ABORTED. With
+ * false, take the request back. A request is cleared when it took effect. Safe from any thread and
+ * from signal handlers. */
 RIFFLE_API void riffle_abort(riffle_context* context, bool abort);
 
 /* ---- sessions */
@@ -530,32 +531,32 @@ RIFFLE_API void riffle_session_free(riffle_session* session);
 RIFFLE_API size_t
 riffle_session_length(const riffle_session* session); /* tokens whose KV is held */
 
-/* Forget all but the first n_tokens, and the logits if that is fewer than it holds.
+/* Keep the first n_tokens and forget the rest. If a token was forgotten, the logits are too.
  * RIFFLE_BAD_ARGUMENT if the session is shorter. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens);
 
-/* A new session that holds the first n_tokens of another one of the same context, which may be
- * freed before it. What is not changed later is held once: full blocks are shared in host memory
- * and in the slot pool; the unfilled one is copied. It has no logits: prefill at least one token.
- * RIFFLE_BAD_ARGUMENT if session is shorter; RIFFLE_UNSUPPORTED with a selector that learns from
- * how prompts are attended to (lfps), or that places tokens by a list (positions LIST). */
+/* A new session that holds the first n_tokens of another session of the same context. Either may be
+ * freed first. Full blocks are shared in host memory and in the slot pool; the unfilled block is
+ * copied. The new session has no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT if session
+ * is shorter. RIFFLE_UNSUPPORTED with a selector that learns from the attention of prompts (lfps),
+ * or that places tokens by a list (positions LIST). */
 RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
                                              riffle_session** fork);
 
-/* Append tokens, attending densely (but for tokenselect with positions LIST). RIFFLE_CONTEXT_FULL
+/* Append tokens, with dense attention (except tokenselect with positions LIST). RIFFLE_CONTEXT_FULL
  * if they do not fit, RIFFLE_BAD_ARGUMENT if n_tokens is 0 or an id is not in the vocabulary.
  * Progress may be NULL. */
 RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
-/* Make the session hold exactly these tokens: keeps the longest common prefix with what it holds,
- * drops the rest, prefills what is missing; logits exist afterwards. For conversations. */
+/* Make the session hold exactly these tokens: keep the longest prefix that it holds already, drop
+ * the rest, prefill what is missing. Logits exist afterwards. For conversations. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens,
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);
 
 /* One decode step: appends tokens[i] to sessions[i] (all of one context, all different), attending
- * through the selection. Each session's result is the same whatever the others are. */
+ * through the selection. A session's result does not depend on the other sessions. */
 RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* const* sessions,
                                      const int32_t* tokens, size_t n_sessions);
 
@@ -598,10 +599,10 @@ typedef struct riffle_generate_options {
 } riffle_generate_options;
 RIFFLE_API void riffle_generate_defaults(riffle_generate_options* options);
 
-/* A token was chosen. text: what is new and complete of the answer, whole UTF-8 characters, maybe
- * empty (text_len 0), not NUL-terminated, without what might still turn into a stop string. The
- * end-of-sequence token counts in n_tokens but is not handed over. Return false to stop this
- * answer. A last call with token -1 hands over what was held back, if anything was. */
+/* A token was chosen. text is the new text of the answer: whole UTF-8 characters, not
+ * NUL-terminated, maybe empty (text_len 0). Text that may still become a stop string is held back.
+ * A last call with token -1 hands over what was held back, if anything was. The end-of-sequence
+ * token counts in n_tokens but is not handed over. Return false to stop this answer. */
 typedef bool (*riffle_token_fn)(void* user, size_t index, int32_t token, const char* text,
                                 size_t text_len);
 
@@ -610,17 +611,17 @@ typedef struct riffle_result {
   int32_t n_tokens; /* generated, the end-of-sequence token included */
 } riffle_result;
 
-/* Answers from a session that has logits. The last token chosen is not yet in the session's KV, but
- * the next riffle_prefill_to knows. callback and result may be NULL. An abort gives RIFFLE_OK with
+/* Answers from a session that has logits. The last token chosen is not yet in the session's KV; the
+ * next riffle_prefill_to adds it. callback and result may be NULL. An abort gives RIFFLE_OK with
  * RIFFLE_FINISH_ABORTED. */
 RIFFLE_API riffle_status riffle_generate(riffle_session* session,
                                          const riffle_generate_options* options,
                                          riffle_token_fn callback, void* user,
                                          riffle_result* result);
 
-/* The same for several sessions of one context at once: same texts as one by one. options: one for
- * each, or NULL. results: one for each, or NULL. index in the callback is the position in sessions.
- */
+/* As riffle_generate, for several sessions of one context at once. Texts are the same as one by
+ * one. options and results: one for each session, or NULL. index in the callback is the position in
+ * sessions. */
 RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
                                               riffle_session* const* sessions,
                                               const riffle_generate_options* options,
@@ -633,17 +634,17 @@ typedef struct riffle_stats {
   size_t struct_size;
   uint64_t prefill_tokens, decode_tokens, decode_steps;
   double prefill_seconds, decode_seconds;
-  uint64_t kv_blocks_total,
-      kv_blocks_read; /* summed over decode steps, layers and KV heads: what the query sees
-                         (all, or a layer's sliding window), and attended */
+  /* summed over decode steps, layers and KV heads. total: what the query sees (all, or a layer's
+     sliding window). read: what it attends to */
+  uint64_t kv_blocks_total, kv_blocks_read;
   uint64_t kv_tokens_total,
-      kv_tokens_read;     /* the same in tokens: selectors may read parts of blocks */
-  uint64_t kv_bytes_read; /* of K and V that were attended to, decode */
-  /* to choose them: digests, codes, keys that were only scored; decode */
+      kv_tokens_read;     /* in tokens, since selectors may read parts of blocks */
+  uint64_t kv_bytes_read; /* bytes of K and V attended to in decode steps */
+  /* bytes read in decode steps to choose blocks: digests, INT4 keys, keys that were only scored */
   uint64_t index_bytes_read;
-  uint64_t cached_selections,
-      selections;       /* tokenselect: steps and layers that used the last selection again; all */
-  uint64_t index_bytes; /* sessions: memory kept beside the KV to select by, digests included */
+  /* tokenselect: pairs of step and layer that used the last selection again; all such pairs */
+  uint64_t cached_selections, selections;
+  uint64_t index_bytes;                 /* memory of sessions to select by, digests included */
   uint64_t pool_lookups, pool_hits;     /* blocks asked of the pool; found there */
   uint64_t loaded_bytes, flushed_bytes; /* copied host -> slot, slot -> host */
   uint64_t evictions;      /* 0 where the GPU decides residency, which does not count them */
@@ -657,41 +658,44 @@ typedef struct riffle_stats {
 } riffle_stats;
 
 RIFFLE_API riffle_status riffle_get_stats(const riffle_context* context, riffle_stats* stats);
+/* This session's share: tokens, blocks and bytes read. Seconds are those of the calls that it took
+ * part in. */
 RIFFLE_API riffle_status riffle_session_get_stats(const riffle_session* session,
-                                                  riffle_stats* stats); /* this session's
-share: tokens, blocks and bytes read; seconds are those of the calls it took part in */
+                                                  riffle_stats* stats);
 RIFFLE_API void riffle_reset_stats(riffle_context* context);
 
 /* ---- many requests at once */
 
-/* A scheduler runs any number of requests over one context, first come first served: in each
- * iteration the decode steps of those that fit together, and a piece of the next prompt's prefill
- * (SparseServe, section 3). Each text is the one that riffle_generate gives alone, whatever else
- * runs; on a GPU a prompt's last bits depend on where it is cut, so there a smaller reuse_unit than
- * prefill_chunk, or RIFFLE_PREFILL_CHUNKS, can change a text. While a prompt is half read,
- * riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT. Requests wait in the scheduler; those
- * that run hold sessions of their own. Where memory runs out (host_mem of the context, or the
- * machine's) the youngest wait and begin again later, with the same text; a request that does not
- * fit alone ends with RIFFLE_OUT_OF_MEMORY.
+/* A scheduler runs any number of requests over one context, first come first served. An iteration
+ * is one decode step of the sequences that fit together, then a piece of the next prompt's prefill
+ * (SparseServe, section 3). Requests wait in the scheduler; a request that runs has a session of
+ * its own. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT.
  *
- * A decode step of a sequence reads nearly the same blocks as the steps before it: its working set,
- * the union of the blocks selected in its last `window` steps. Sequences step together while their
- * working sets fit in the slot pool; who does not fit waits for a later iteration, with KV kept in
- * host memory, and after max_skips of them goes first. */
+ * A request's text is the one that riffle_generate gives alone. On a GPU a prompt's last bits
+ * depend on where it is cut, so RIFFLE_PREFILL_CHUNKS, or a reuse_unit below prefill_chunk, can
+ * change a text there.
+ *
+ * If memory runs out (host_mem of the context, or the machine's), the youngest request restarts
+ * later, with the same text. A request that does not fit alone ends with RIFFLE_OUT_OF_MEMORY.
+ *
+ * A sequence's working set is the union of the blocks that its last `window` steps selected. A step
+ * reads nearly the same blocks as the steps before it. So sequences step together while their
+ * working sets fit in the slot pool. A sequence that does not fit waits for a later iteration, with
+ * its KV in host memory. After max_skips iterations it goes first. */
 typedef struct riffle_scheduler riffle_scheduler;
 
 typedef enum riffle_prefill_mode {
-  RIFFLE_PREFILL_LAYERS =
-      0, /* whole layers of the prompt, a few in each iteration; parts of one where it is long */
-  RIFFLE_PREFILL_CHUNKS =
-      1, /* a piece of the prompt through all layers in each iteration, as other systems do */
+  /* a few whole layers of the prompt in each iteration; parts of a layer if the prompt is long */
+  RIFFLE_PREFILL_LAYERS = 0,
+  /* a piece of the prompt through all layers in each iteration, as other systems do */
+  RIFFLE_PREFILL_CHUNKS = 1,
   RIFFLE_PREFILL_WHOLE = 2 /* the whole prompt in one iteration */
 } riffle_prefill_mode;
 
 /* on_token: as riffle_token_fn, with the request's id; false stops this answer
- * (RIFFLE_FINISH_ABORTED). on_done: the request is over, well or not; the arrays live only during
- * the call. Both are called inside riffle_scheduler_step and riffle_scheduler_cancel, and may
- * submit. */
+ * (RIFFLE_FINISH_ABORTED). on_done: the request has ended, with an answer or an error; the arrays
+ * live only during the call. Both are called inside riffle_scheduler_step and
+ * riffle_scheduler_cancel, and may submit. */
 typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, int32_t token, const char* text,
                                         size_t text_len);
 typedef struct riffle_request_end {
@@ -699,7 +703,7 @@ typedef struct riffle_request_end {
                            RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, ... */
   const char* error;    /* its text; "" if there is none */
   riffle_result result;
-  size_t prompt_tokens, reused_tokens; /* reused: of the prompt, taken from another request's KV */
+  size_t prompt_tokens, reused_tokens; /* reused: prompt tokens taken from another request's KV */
   riffle_stats stats;                  /* as riffle_session_get_stats */
 } riffle_request_end;
 typedef void (*riffle_request_end_fn)(void* user, uint64_t id, const riffle_request_end* end);
@@ -707,20 +711,19 @@ typedef void (*riffle_request_end_fn)(void* user, uint64_t id, const riffle_requ
 typedef struct riffle_scheduler_options {
   size_t struct_size;
   int32_t max_seqs; /* sequences that hold KV at once; 0: n_sessions of the context. On cpu and emu
-                       with a host_mem, ones that have ended and whose beginning a waiting prompt
-                       shares are kept beside them */
+                       with a host_mem, finished sequences whose beginning a waiting prompt shares
+                       are kept beside them */
   int32_t max_tokens; /* of one iteration: one for each decoding sequence, and prefill's
                          token-layers over the number of layers; 0: no limit */
   int32_t window;     /* decode steps that a working set looks back, 1 to 64; 12 */
-  bool no_ws_control; /* all that hold KV step together (for comparison) */
-  int32_t max_skips;  /* iterations that a sequence waits at most before it goes first, >= 1; 64 */
+  bool no_ws_control; /* all sequences that hold KV step together (for comparison) */
+  int32_t max_skips;  /* iterations that a sequence is skipped before it goes first, >= 1; 64 */
   riffle_prefill_mode prefill;
-  int64_t max_inject_tokens; /* prefill of one iteration beside decode steps, token-layers; 0: 2048
-                                for each layer. Nothing smaller than one prefill_chunk of one layer
-                                is cut */
-  bool no_prefix_reuse;      /* prompts that begin alike are read each on its own */
-  /* a prompt takes over a multiple of so many tokens of another's; 0: the smallest that changes no
-     bit, which is 1 on cpu and emu, and prefill_chunk on cuda */
+  int64_t max_inject_tokens; /* prefill beside a decode step, token-layers; 0: 2048 for each layer.
+                                The smallest piece is one prefill_chunk of one layer */
+  bool no_prefix_reuse;      /* read each prompt on its own, also if prompts begin alike */
+  /* a prompt reuses a multiple of this many tokens of another prompt; 0: the smallest that changes
+     no bit, which is 1 on cpu and emu, and prefill_chunk on cuda */
   int32_t reuse_unit;
   riffle_request_token_fn on_token; /* may be NULL */
   riffle_request_end_fn on_done;    /* may be NULL */
@@ -735,36 +738,35 @@ RIFFLE_API riffle_status riffle_scheduler_create(riffle_context* context,
                                                  riffle_scheduler** scheduler);
 RIFFLE_API void riffle_scheduler_free(riffle_scheduler* scheduler);
 
-/* Takes a prompt in; what the pointers lead to is copied. options NULL: the defaults. id may be
- * NULL. RIFFLE_BAD_ARGUMENT or RIFFLE_CONTEXT_FULL now, or later in on_done. */
+/* Adds a request. Tokens and options are copied. options NULL: the defaults. id may be NULL.
+ * RIFFLE_BAD_ARGUMENT and RIFFLE_CONTEXT_FULL come from this call, or later in on_done. */
 RIFFLE_API riffle_status riffle_scheduler_submit(riffle_scheduler* scheduler, const int32_t* tokens,
                                                  size_t n_tokens,
                                                  const riffle_generate_options* options,
                                                  uint64_t* id);
-/* Ends a request with RIFFLE_FINISH_ABORTED. RIFFLE_BAD_ARGUMENT if there is none of this id. */
+/* Ends a request with RIFFLE_FINISH_ABORTED. RIFFLE_BAD_ARGUMENT if no request has this id. */
 RIFFLE_API riffle_status riffle_scheduler_cancel(riffle_scheduler* scheduler, uint64_t id);
 
 typedef struct riffle_iteration {
   size_t struct_size;
-  size_t n_waiting, n_prefilling, n_decoding; /* requests after it; 0 0 0: nothing is left to do */
-  int32_t decode_rows, skipped; /* sequences that stepped; that were ready but did not fit */
+  size_t n_waiting, n_prefilling, n_decoding; /* requests after the iteration; all 0: it is done */
+  int32_t decode_rows, skipped; /* sequences that stepped; sequences that did not fit */
   int64_t prefill_token_layers; /* of prompts, read in this iteration */
-  double prefill_pairs;         /* query and key pairs of its attention, in one head */
-  /* that fill what the device (emu, cuda) holds for the layer of the prompt that is being read: one
-     layer of the longest prompt so far, or two where they are small, so that one can go to the host
-     meanwhile */
+  double prefill_pairs;         /* query and key pairs of their attention, in one head */
+  /* blocks that the device (emu, cuda) holds for the prompt that is being read: one layer of the
+     longest prompt so far, or two small layers, so that one can go to the host meanwhile */
   int64_t prefill_kv_blocks;
-  int64_t working_set, available; /* blocks: of those that stepped, as estimated before; slots for
-                                     them (0: no pool) */
+  int64_t working_set, available; /* blocks of the sequences that stepped, estimated before the
+                                     step; slots for them (0: no pool) */
   uint64_t blocks_loaded;         /* host to slot, by decode steps */
   uint64_t blocks_read;           /* attended by decode steps */
   double seconds, decode_seconds;
 } riffle_iteration;
 
-/* Runs one iteration. iteration may be NULL. A request that fails ends with its own status; the
- * call fails only if nothing can go on (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after
- * riffle_abort: then another call goes on; what was decoded before is done, and *iteration is not
- * filled in. */
+/* Runs one iteration. iteration may be NULL. A request that fails ends with its own status. The
+ * call itself fails if nothing can continue (RIFFLE_DEVICE_LOST), or with RIFFLE_ABORTED after
+ * riffle_abort. After RIFFLE_ABORTED another call continues; tokens decoded before are kept, and
+ * *iteration is not filled in. */
 RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler,
                                                riffle_iteration* iteration);
 

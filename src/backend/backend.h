@@ -1,16 +1,21 @@
 // The whole contract between the engine and a device.
 //
-// Memory   Pointers to activations are the backend's own (allocate). Tokens and tensors are the
-//          model's and the caller's, in host memory. read() brings results back.
-// Order    Operations run in the order they are called. A backend may run them later, but read()
-//          and end_step() wait.
-// Numbers  f32 activations. A result belongs to its own row (token, query): the same bits whatever
-//          else is in the batch, for any pool, any eviction policy and any look-ahead; on the CPU
-//          also for any number of threads and however a prompt is cut into chunks (but for list
-//          positions, where a chunk is one selection).
-// Errors   Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
-//          Nothing aborts. After an error other than RIFFLE_DEVICE_LOST the backend stays usable.
-// Devices  The engine asks no backend by name: what differs between devices is a question below.
+// Memory. Pointers to activations are the backend's own (allocate). Tokens and tensors are in host
+// memory and belong to the caller and the model. read() brings results back.
+//
+// Order. Operations run in the order of the calls. A backend may run them later, but read() and
+// end_step() wait.
+//
+// Numbers. Activations are f32. A result depends on its own row (token, query) only: its bits are
+// the same for any batch, pool, eviction policy and look-ahead. On the CPU they are also the same
+// for any number of threads and any chunks of a prompt (with list positions a chunk is one
+// selection, so chunks matter there).
+//
+// Errors. Error with RIFFLE_OUT_OF_MEMORY, RIFFLE_NO_SLOT, RIFFLE_DEVICE_LOST or RIFFLE_INTERNAL.
+// Nothing aborts. The backend stays usable after all of them but RIFFLE_DEVICE_LOST.
+//
+// Devices. The engine asks no backend by name. Member functions below answer what differs between
+// devices.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -33,10 +38,8 @@ struct riffle_timing;  // riffle_measure.h
 
 namespace riffle {
 
-enum class Phase : uint8_t {
-  Decode,
-  Prefill
-};  // few rows, bound by memory; many rows, bound by arithmetic
+// Decode: few rows, bound by memory. Prefill: many rows, bound by arithmetic.
+enum class Phase : uint8_t { Decode, Prefill };
 
 // One product of linear(): y[i*ldy + r] = W[r] . x_i.
 struct LinearOut {
@@ -69,24 +72,24 @@ struct PrefillAttention {
   LayerKv kv;            // holding keys of all positions < pos0 + n
   float* out = nullptr;  // [n][ldo]
   int64_t ldo = 0;
-  // Sequences with unrotated keys: q is before RoPE too, and attends to the list of a joint
-  // selector (null: to all keys) at positions in that list; one selection for all n queries.
+  // For sequences with unrotated keys: q is before RoPE as well. All n queries attend to one list,
+  // that of a joint selector (null: all keys), at positions in that list.
   const Selector* selector = nullptr;
-  int64_t vote_position = 0;  // of the first query in the eyes of the selector
+  int64_t vote_position = 0;  // position of the first query when the selector votes
 };
 
-// What a decode step read, per row; the trace callback sees it.
+// What a decode step read of one row. The trace callback gets it.
 struct RowReport {
-  int n_blocks = 0, n_read = 0;     // held; attended
+  int n_blocks = 0, n_read = 0;     // blocks held; blocks attended to
   int lookups = 0, misses = 0;      // of the pool
-  int64_t tokens_read = -1;         // -1: all of the blocks
-  int64_t index_bytes = 0;          // read to choose them
-  bool selected = true;             // anew; false: an earlier selection was used again
+  int64_t tokens_read = -1;         // -1: all tokens of the blocks read
+  int64_t index_bytes = 0;          // bytes read to choose the blocks
+  bool selected = true;             // false: an earlier selection was used again
   const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
-  int64_t n_tokens = 0;             // that the query sees; the engine fills it in
-  int32_t working_set =
-      0;  // blocks of the row that the last Step::working_set steps of its sequence selected
+  int64_t n_tokens = 0;             // tokens that the query sees; the engine fills it in
+  // Blocks of the row that the last Step::working_set steps of its sequence selected.
+  int32_t working_set = 0;
 };
 
 // One decode step: the newest token of each of n sequences.
@@ -95,26 +98,27 @@ struct Step {
   const int32_t* tokens = nullptr;  // [n]
   int64_t n = 0;
   const Selector* selector = nullptr;
-  const Selector* dense = nullptr;  // of the first dense_layers layers, and of those with a window
+  const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
   int dense_layers = 0;
-  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all. Within
-  // it they are read densely.
+  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all. A
+  // layer with a window reads all of the window.
   int window = 0, first_window_layer = 0;
   int lookahead = 0;          // microbatches loaded ahead of the test
-  int64_t vote_position = 0;  // of sequences with unrotated keys: where the selector sees the query
+  int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
   int window_of(int layer) const { return layer >= first_window_layer ? window : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
-  bool orders = false;    // report which blocks were read
-  int working_set = 0;    // steps over which each sequence's selections are united, this one
-                          // included; 0: not counted
-  bool coverage = false;  // also measure what share of the attention weight was covered
+  bool orders = false;  // report which blocks were read
+  // Steps over which each sequence's selections are united, this one included; 0: not counted.
+  int working_set = 0;
+  bool coverage = false;             // also measure what share of the attention weight was covered
   const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
-  const SampleRequest* samples =
-      nullptr;           // [n]: also draw a token from each row of logits; null: do not
-  uint64_t program = 0;  // steps of one number are the same operations on the same buffers, but for
-                         // tokens and positions
-  // The rows [n][n_kv_heads] of a layer; valid during the call. Called for each layer, at the
-  // latest in end_step.
+  // [n]: also draw a token from each row of logits. Null: draw none.
+  const SampleRequest* samples = nullptr;
+  // Steps with the same number run the same operations on the same buffers. Only tokens and
+  // positions differ.
+  uint64_t program = 0;
+  // Called once for each layer, in end_step at the latest, with the rows [n][n_kv_heads] of the
+  // layer. They are valid during the call.
   std::function<void(int layer, const RowReport*)> report;
 };
 
@@ -127,23 +131,23 @@ class Backend {
 
   virtual Buffer allocate(size_t bytes) = 0;
   // ---- what differs between devices
-  // Throws RIFFLE_UNSUPPORTED, naming the field, if no step can run with the selector of these
+  // Throws RIFFLE_UNSUPPORTED, naming the field, if this backend cannot run the selector of these
   // settings.
   virtual void check_selector(const Selector& selector, const riffle_selection& settings) const {
     (void)selector, (void)settings;
   }
-  // A prompt whose first tokens, a multiple of so many, are another prompt's gets the bits that it
-  // gets when it is read whole.
+  // A prompt may take over a multiple of this many first tokens from another prompt, and gets the
+  // bits that it would get if it were read whole.
   virtual int64_t reuse_unit() const { return 1; }
   // Whether a sequence takes memory of the device beside its KV in host memory.
   virtual bool sequences_take_device_memory() const { return false; }
-  // Makes what prompts and steps with this selector read of a sequence beside its KV and digests:
-  // INT4 keys, votes, the selector's state. What the sequence holds by then is taken in.
+  // Makes what this selector keeps of a sequence beside KV and digests: INT4 keys, votes, the
+  // selector's state. It covers all tokens that the sequence holds.
   virtual void prepare(const Selector& selector, SequenceKv& sequence) = 0;
 
-  // Waits for what was asked for so far and copies n floats to the host.
+  // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
-  // Cosines and sines for positions below n; of the same frequencies in every call.
+  // Makes cosines and sines for positions below n. Every call must give the same frequencies.
   virtual void rope_table(int64_t n, const RopeFrequencies& frequencies) = 0;
 
   virtual void linear(const Linear& args) = 0;
@@ -151,23 +155,22 @@ class Backend {
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
   // ---- prefill
-  // Throws if the steps after this prompt, for whose tokens the sequence has room, could not run
-  // with this selector. The engine asks before it reads the prompt and again while it does: host
-  // memory may turn out not to be pinnable.
+  // Throws if the steps after this prompt could not run with this selector. The sequence has room
+  // for the prompt's tokens. The engine asks before it reads the prompt and again meanwhile, since
+  // pinning host memory may fail later.
   virtual void check_prompt(const Selector& selector, SequenceKv& sequence) {
     (void)selector, (void)sequence;
   }
   // x[i] = row tokens[i] of the table.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
-  // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i < the capacity set by
-  // rope_table.
+  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i. rope_table must cover it.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) = 0;
-  // k (not yet rotated; may be overwritten), v [n][n_kv_heads*head_dim] of positions pos0.. into a
-  // layer.
+  // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to a layer. k is before RoPE and
+  // may be overwritten.
   virtual void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) = 0;
-  // Rotates all keys that a sequence holds to their positions, or back (SequenceKv::unrotated
-  // changes), each rounded to the type of the KV once more; digests follow, the selector's state
-  // goes. rope_table covers the sequence.
+  // Rotates all keys that a sequence holds to their positions, or back, and sets
+  // SequenceKv::unrotated. Each key is rounded to the type of the KV once more. Digests are renewed
+  // and the selector's state is dropped. rope_table must cover the sequence.
   virtual void change_positions(SequenceKv& sequence, bool unrotated) {
     (void)sequence, (void)unrotated;
     fail(RIFFLE_UNSUPPORTED, "selection.positions list needs device cpu or emu");
@@ -176,7 +179,7 @@ class Backend {
 
   // ---- a decode step: begin_step; replay_step or, where that is false, the operations; end_step.
   // linear and ffn are operations of a step as well.
-  // Takes the inputs in and all memory that the step needs.
+  // Copies the inputs and takes all memory that the step needs.
   virtual void begin_step(const Step& step) = 0;
   // Starts all operations of the step at once if the backend has recorded a step of this program.
   // False: the caller runs the operations, and the backend may record them.
@@ -187,23 +190,23 @@ class Backend {
   virtual void append_step(int layer, float* q, float* k, const float* v) = 0;
   // q, out [n][n_heads*head_dim]; the current token's k, v are in the tails.
   virtual void attend_step(int layer, const float* q, float* out) = 0;
-  // Waits; row i of logits [n][vocab_size] goes to host[i]. After an error the step is over too.
-  // tokens (with Step::samples): what was drawn; kNotSampled where the caller must do it from the
-  // logits.
+  // Waits for the step, and copies row i of logits [n][vocab_size] to host[i]. With Step::samples,
+  // tokens gets what was drawn, or kNotSampled if the caller must draw from the logits. The step is
+  // over after an error as well.
   static constexpr int32_t kNotSampled = -1;
   virtual void end_step(const float* logits, float* const* host, int32_t* tokens) = 0;
-  // Instead of end_step, after an operation failed.
+  // Called in place of end_step after an operation failed.
   virtual void abandon_step() = 0;
 
   virtual Residency& residency() = 0;
-  // Synthetic attention (backend/synthetic_attention.h): a layer's keys and values of positions
-  // pos0..; steps follow Step::trace.
+  // Synthetic attention (backend/synthetic_attention.h): fills in a layer's keys and values of n
+  // positions from pos0 on. Steps then follow Step::trace.
   virtual void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
                           const LayerKv& kv) = 0;
-  // The next step is timed part by part. False: this backend has no timers.
+  // Times the next step part by part. False: this backend has no timers.
   virtual bool start_profile() { return false; }
   virtual void finish_profile(riffle_timing&) {}
-  // What the device itself counts; see riffle_stats.
+  // Adds what the device counts (riffle_stats).
   virtual void device_stats(riffle_stats&) const {}
 };
 
