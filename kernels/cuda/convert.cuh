@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 

@@ -2,7 +2,7 @@
 // it still runs, read what that one does not write, and then wait for it. Every kernel launched so
 // must wait, or whoever depends on it could overtake what lies further back.
 #pragma once
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
 

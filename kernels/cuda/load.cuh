@@ -1,6 +1,6 @@
 // Loads that need no place in L1.
 #pragma once
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/types.h"
 
 namespace riffle::cuda {
 

@@ -20,7 +20,7 @@
 
 namespace riffle {
 
-// The same struct as riffle::cuda::TraceSpec (kernels/cuda/cuda.h).
+// The same struct as riffle::cuda::TraceSpec (kernels/cuda/attend/attend.h).
 struct TraceSpec {
   uint64_t seed = 0;
   int clusters = 0,

@@ -16,7 +16,7 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/attend/decode_parts.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/attend.h"
 
 using namespace riffle;
 using cuda::KvLayout;

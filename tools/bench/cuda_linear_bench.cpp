@@ -15,7 +15,8 @@
 #include <iterator>
 #include <vector>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/layer/layer.h"
 
 using namespace riffle::cuda;
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/prefill/prefill.h"
 
 using namespace riffle::cuda;
 

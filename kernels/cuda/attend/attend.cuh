@@ -266,7 +266,7 @@ __device__ inline void fetch_ahead(const AttendArgs& a, int loader, int (*counts
       int32_t* place = pool.page_tables[table_of(sequence, block)] + entry;
       const std::byte* from = nullptr;
       if (block != reads.geometry.n_blocks - 1) {
-        const unsigned long long key = device_pool_key(table_of(sequence, block), entry);
+        const unsigned long long key = pool_key(table_of(sequence, block), entry);
         const int slot = __ldcg(place);
         const bool here =
             slot >= 0 && claim_slot(pool, slot, key, now,

@@ -129,7 +129,7 @@ struct RowWarp {
 
   __device__ int own(int i) const { return first + kRowWarps * i; }
   __device__ unsigned long long key(int b) const {
-    return device_pool_key(table_of(sequence, b), entry0 + b);
+    return pool_key(table_of(sequence, b), entry0 + b);
   }
   // Where the block's slot is entered. What forks share costs a look into the tables' table instead
   // of registers.

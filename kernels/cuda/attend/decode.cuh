@@ -117,10 +117,6 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 // ---- the pool (struct Pool)
 // ----------------------------------------------------------------------------------------
 
-__device__ inline unsigned long long device_pool_key(int table, int64_t entry) {
-  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry))
-         << kStampBits;
-}
 // The table that names a block of a sequence.
 __device__ inline int table_of(const StepSequence& s, int block) {
   return block < s.prefix_blocks ? s.prefix_table : s.table;

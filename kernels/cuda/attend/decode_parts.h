@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/attend.h"
 
 namespace riffle::cuda {
 
@@ -33,7 +33,7 @@ struct DecodeScratch {
   float* scores;       // [rows][max_blocks], candidates in token order
   float* head_scores;  // [rows][g][max_blocks]: SoftSum, Union; by share: log2 masses of all full
                        // blocks; top_p after psa's ranking: log masses by position
-  float* bounds;  // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log
+  float* bounds;       // [rows][g][max_blocks]: Bound, Veto: log of a candidate's bound, less log
                   // block_size; top_p after psa's ranking: a block's largest score, by position
   int32_t* order;  // [rows][max_blocks]: forced blocks, then what is ranked
   int32_t*
@@ -46,7 +46,7 @@ struct DecodeScratch {
   float* token_scores;  // [rows][g][max_blocks * block_size]; top_p: by position in the base's
                         // order, then weights; vote: by token, then votes in the place of head 0;
                         // only if chooses_tokens
-  uint64_t* masks;  // [rows][max_blocks], by block; only if chooses_tokens
+  uint64_t* masks;      // [rows][max_blocks], by block; only if chooses_tokens
   unsigned long long*
       weight_sums;  // [rows][g][kWeightBins]; only top_p: sums of weights by their leading bits
   float* unread;    // [rows][kMaxGroup]: share of a head's weight in blocks that are not read; only

@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/common/trace_pattern.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/attend.h"
 
 namespace riffle::cuda {
 namespace {

@@ -99,9 +99,7 @@ struct Unit {
   int64_t row;
 };
 __device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
-  int out = 0;
-  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
-  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
+  const int out = output_of(plan, &u);
   return {out, static_cast<int64_t>(u) * rows};
 }
 
@@ -201,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   // Weights first: they wait for nobody.
-  let_next_start();
+  allow_next();
   Cursor<T, N, kEven, R> next;
   uint4 v[kSteps][kRows];
   uint32_t scales[kSteps][kRows];
@@ -215,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   for (int s = 0; s < kSteps; s++) next.load(plan, lane, s, v[s], scales[s]);
   next.advance(plan);
 
-  wait_for_previous();
+  wait_for_earlier();
   stage<T, N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
   __syncthreads();
   // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
@@ -294,8 +292,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
 __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constant__ Gemv a) {
   __shared__ float sums[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = blockIdx.y;
-  let_next_start();
-  wait_for_previous();
+  allow_next();
+  wait_for_earlier();
   const int64_t cols = a.w[0].cols;
   const float* x = a.x + i * a.ldx;
   float scale = 1;
@@ -335,17 +333,14 @@ Status launch_fast(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   using F = Format<T>;
   constexpr int kRows = Tile<N, R>::kRows, kBatch = Tile<N, R>::kSteps * F::kStep;
   Plan plan = {};
-  plan.args = args;
   set_units(plan, args, kRows);
-  if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
   const int64_t columns = round_up(args.w[0].cols, kBatch),
                 room = device.smem - N * kWarps * 4 - 64;
   plan.chunk = static_cast<int>(columns);
   if (columns * N * 4 > room) plan.chunk = static_cast<int>(room / (N * 4) / kBatch * kBatch);
   if (plan.chunk <= 0) return cudaErrorNotSupported;
   const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) /
-                                 (grid * kWarps));
+  set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
   const auto kernel = gemv_kernel<T, N, kEven, R>;
   const size_t smem = static_cast<size_t>(plan.chunk) * N * 4;
   return launch_gemv(kernel, plan, dim3(grid), kThreads, smem, args.overlap, stream);

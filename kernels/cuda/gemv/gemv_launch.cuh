@@ -1,23 +1,11 @@
-// What the GEMV kernels share: programmatic dependent launch, the device's limits, units of rows,
-// the launch, clusters.
+// What the launchers of the GEMV kernels share: the device's limits, the launch, clusters.
 #pragma once
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/gemv/gemv_plan.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {
-
-// Programmatic dependent launch: lets the next kernel's blocks start while this one runs; and waits
-// until all that earlier kernels wrote is there. Both do nothing in a kernel that was launched the
-// ordinary way.
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 struct GemvDevice {
   int n_sm = 0, smem = 0, major = 0;
@@ -105,21 +93,6 @@ Status launch_in_parts(const Gemv& args, int rows, Launch launch) {
     if (Status s = launch(part); s != cudaSuccess) return s;
   }
   return cudaSuccess;
-}
-
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// Cuts the outputs into units of `rows` rows (SwiGlu: half of them of either matrix, which together
-// are one output). Sets plan.units, of each output, and plan.n_units.
-template <class Plan>
-void set_units(Plan& plan, const Gemv& args, int rows) {
-  const bool pairs = args.then == Then::SwiGlu;
-  if (pairs) rows /= 2;
-  plan.n_units = 0;
-  for (int o = 0; o < (pairs ? 1 : args.n_outs); o++) {
-    plan.units[o] = static_cast<int>(round_up(args.w[o].rows, rows) / rows);
-    plan.n_units += plan.units[o];
-  }
 }
 
 }  // namespace riffle::cuda

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
       reinterpret_cast<uint2*>(parts + (kWarps - warp) * per_warp) + warp * per_warp;
 
   // Weights first: they wait for nobody.
-  let_next_start();
+  allow_next();
   const int first = warp * plan.n_tiles / kWarps, last = (warp + 1) * plan.n_tiles / kWarps;
   Producer<Tune> producer(plan, lane, shared_address(ring), static_cast<int>(blockIdx.x), first,
                           last);
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
                    bytes);
     }
   }
-  wait_for_previous();
+  wait_for_earlier();
 
   const bool pairs = a.then == Then::SwiGlu;
   // The output of this thread: row r of unit u of a group, for row i of x.
@@ -394,7 +394,6 @@ inline bool set_chunks(Plan& plan, int n_shares, int fit) {
 template <int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   Plan plan = {};
-  plan.args = args;
   set_units(plan, args, kUnit);
   plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
   constexpr int kWarps = Tune::kWarps, kRing = kWarps * Tune::kStages * kTileBytes;

@@ -95,14 +95,14 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
                        own_share * 2 * of_eight;
 
   // Weights first: they wait for nobody.
-  let_next_start();
+  allow_next();
   cluster_arrive();
   const int first = share * plan.n_tiles / kShares, last = (share + 1) * plan.n_tiles / kShares;
   Producer<Tune> producer(plan, lane, shared_address(ring), cluster + half * n_clusters, first,
                           last);
 #pragma unroll 1
   for (int s = 0; s < Tune::kStages; s++) producer.copy(lane);
-  wait_for_previous();
+  wait_for_earlier();
 
   // The output of this thread: row r of this block's unit of a pair, for row i of x.
   const bool pairs = a.then == Then::SwiGlu;
@@ -228,7 +228,6 @@ inline bool fits_pair(const Gemv& args, const GemvDevice& device) {
 
 inline Status launch_pair(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   Plan plan = {};
-  plan.args = args;
   set_units(plan, args, kUnit);
   plan.n_tiles = static_cast<int>(args.w[0].cols / kCols);
   constexpr int kThreads = Pair::kWarps * 32, kRing = Pair::kWarps * Pair::kStages * kTileBytes;

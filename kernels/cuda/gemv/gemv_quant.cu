@@ -17,21 +17,10 @@ namespace riffle::cuda::gemv_quant {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of squares of x
-constexpr int kMaxStages = 8;
-constexpr int kMostRows = 8;  // of x in one launch
+constexpr int kMostRows = 8;                       // of x in one launch
 // From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
 constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
 constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
-
-struct Plan {
-  Gemv args;
-  RowParts row;             // bytes
-  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
-  int n_units, rounds;      // rounds: units a warp goes through
-  int n_steps;              // in a row
-  int chunk;                // steps whose x is in shared memory at a time
-  int stages, groups;       // of a warp's ring; groups of copies in a stage
-};
 
 // The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
 struct Unit {
@@ -202,14 +191,14 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * S::kBytes;
 
   // Weights first: they wait for nobody.
-  let_next_start();
+  allow_next();
   Producer<T, R> producer;
   const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   producer.seek(plan, lane, first);
 #pragma unroll 1
   for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, ring_at + s * S::kBytes);
 
-  wait_for_previous();
+  wait_for_earlier();
   stage<N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
   __syncthreads();
   // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
@@ -296,12 +285,7 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
 template <WType T, int N>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   constexpr int R = rows_of_unit(N), kStage = kWarps * Slot<T, R>::kBytes;
-  Plan plan = {};
-  plan.args = args;
-  plan.row = row_parts(T, args.w[0].cols);
-  set_units(plan, args, R);
-  if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
-  plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
+  Plan plan = plan_rows(T, args, R);
   // Half of the shared memory if that is enough, so that the next kernel's block has room; else all
   // of it.
   constexpr int kFew = 3, kFixed = 1024 + N * kWarps * 4;
@@ -311,15 +295,9 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
   plan.chunk = plan.n_steps;
   if (plan.n_steps * N * kBytesOfX > x_room) plan.chunk = x_room / (N * kBytesOfX);
   if (plan.chunk <= 0) return cudaErrorNotSupported;
-  plan.stages = (room - plan.chunk * N * kBytesOfX) / kStage;
-  if (plan.stages > kMaxStages) plan.stages = kMaxStages;
-  while (!stages_possible(plan.stages)) plan.stages--;
-  plan.groups = kGroupsLeft / (plan.stages - 2);
+  const size_t smem = set_stages(plan, room, kStage, N * kBytesOfX);
   const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(grid) * kWarps) /
-                                 (grid * kWarps));
-  const size_t smem =
-      static_cast<size_t>(plan.stages) * kStage + static_cast<size_t>(plan.chunk) * N * kBytesOfX;
+  set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
   return launch_gemv(kernel<T, N, R>, plan, dim3(grid), kThreads, smem, args.overlap, stream);
 }
 

@@ -22,17 +22,6 @@ constexpr int kShares = 2,
 constexpr int kRows = 16,
               kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
 constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
-constexpr int kMaxStages = 8;
-
-struct Plan {
-  Gemv args;
-  RowParts row;             // bytes
-  int units[kGemvMaxOuts];  // of each output; a unit is 16 rows (SwiGlu: 8 of each matrix)
-  int n_units, rounds;      // rounds: units a warp goes through
-  int n_steps;              // in a row
-  int chunk;                // steps whose x is in shared memory at a time
-  int stages, groups;       // of a warp's ring; groups of copies in a stage
-};
 
 // A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K the 4 bytes
 // with each row's d. Pieces of 16 bytes within a row are swapped around, so that 8 rows' words at
@@ -108,9 +97,7 @@ struct Rows {
 };
 __device__ __forceinline__ Rows rows_of(const Plan& plan, int unit) {
   const Gemv& a = plan.args;
-  int out = 0;
-  if (out + 1 < a.n_outs && unit >= plan.units[0]) unit -= plan.units[0], out = 1;
-  if (out == 1 && a.n_outs > 2 && unit >= plan.units[1]) unit -= plan.units[1], out = 2;
+  const int out = output_of(plan, &unit);
   return {out, unit * (a.then == Then::SwiGlu ? kRows / 2 : kRows),
           static_cast<int>(a.w[out].rows) - 1};
 }
@@ -440,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
   const uint32_t ring_at = shared_address(ring), ring_bytes = plan.stages * L::kBytes;
 
   // Weights first: they wait for nobody.
-  let_next_start();
+  allow_next();
   cluster_arrive();
   Producer<T> producer;
   const int first =
@@ -452,7 +439,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
     producer.copy(plan, lane, part, ring_at + s * L::kBytes);
 
   cluster_wait();  // all blocks are there: their shared memory may be written
-  wait_for_previous();
+  wait_for_earlier();
   stage<H>(plan, rank, 0, xs, a.norm != nullptr ? shared_address(squares) : 0);
   __syncwarp();
   cluster_arrive();
@@ -533,24 +520,14 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pl
 template <WType T, int H>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   constexpr int kStage = kWarps * Tile<T>::kBytes, kStepOfX = bytes_of_step(H);
-  Plan plan = {};
-  plan.args = args;
-  plan.row = row_parts(T, args.w[0].cols);
-  set_units(plan, args, kRows);
-  if (args.then == Then::SwiGlu) plan.args.n_outs = 1;
-  plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
+  Plan plan = plan_rows(T, args, kRows);
   constexpr int kFew = 3;
   const int room = device.smem - bytes_of_exchange(H);
   const int fit = (room - kFew * kStage) / kStepOfX;
   if (fit < 1) return cudaErrorNotSupported;
   const int n_chunks = (plan.n_steps + fit - 1) / fit;
   plan.chunk = (plan.n_steps + n_chunks - 1) / n_chunks;
-  plan.stages = (room - plan.chunk * kStepOfX) / kStage;
-  if (plan.stages > kMaxStages) plan.stages = kMaxStages;
-  while (!stages_possible(plan.stages)) plan.stages--;
-  plan.groups = kGroupsLeft / (plan.stages - 2);
-  const size_t smem = static_cast<size_t>(plan.stages) * kStage +
-                      static_cast<size_t>(plan.chunk) * kStepOfX + bytes_of_exchange(H);
+  const size_t smem = set_stages(plan, room, kStage, kStepOfX) + bytes_of_exchange(H);
 
   // As many clusters as the device has room for with one block on a processor: one more would take
   // as long again.
@@ -560,8 +537,7 @@ Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stre
     return s;
   if (most < 1) return cudaErrorNotSupported;
   const int clusters = plan.n_units < most ? plan.n_units : most;
-  plan.rounds = static_cast<int>(round_up(plan.n_units, static_cast<int64_t>(clusters) * kSlots) /
-                                 (clusters * kSlots));
+  set_rounds(plan, static_cast<int64_t>(clusters) * kSlots);
   return launch_gemv(kernel<T, H>, plan, dim3(clusters * kCluster), kThreads, smem, args.overlap,
                      stream, kCluster);
 }

@@ -1,9 +1,32 @@
-// A warp's ring in shared memory that asynchronous copies fill with weights: what the two kernels
-// of gemv_quant share.
+// A warp's ring in shared memory that asynchronous copies fill with weights, and the plan of a
+// launch: what the two kernels of gemv_quant share.
 #pragma once
+#include "kernels/cuda/gemv/gemv_plan.cuh"
+#include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace riffle::cuda::gemv_quant {
+
+namespace {  // a kernel with a Plan is its file's own
+
+struct Plan {
+  Gemv args;
+  RowParts row;             // bytes
+  int units[kGemvMaxOuts];  // of each output (SwiGlu: both matrices together, in units[0])
+  int n_units, rounds;      // rounds: units a warp goes through
+  int n_steps;              // in a row
+  int chunk;                // steps whose x is in shared memory at a time
+  int stages, groups;       // of a warp's ring; groups of copies in a stage
+};
+
+// The parts of a plan that depend on the matrices alone; a unit is `rows` rows.
+inline Plan plan_rows(WType type, const Gemv& args, int rows) {
+  Plan plan = {};
+  set_units(plan, args, rows);
+  plan.row = row_parts(type, args.w[0].cols);
+  plan.n_steps = static_cast<int>(round_up(args.w[0].cols, kStep) / kStep);
+  return plan;
+}
 
 // 16 or 8 bytes, or 4 where the copies are asynchronous, or zeros.
 template <int kBytes>
@@ -34,7 +57,18 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const char* p, boo
 // a constant, so a stage is closed with as many groups, most of them empty, as make it so: 8 stages
 // of one, 5 of 2, 4 of 3, 3 of 6.
 constexpr int kGroupsLeft = 6;
+constexpr int kMaxStages = 8;
 constexpr bool stages_possible(int stages) { return stages > 2 && kGroupsLeft % (stages - 2) == 0; }
+// As many stages as fit beside a chunk of x into `room` bytes; plan.chunk is set, and leaves room
+// for 3. Sets plan.stages and plan.groups; returns the bytes of rings and x.
+inline size_t set_stages(Plan& plan, int room, int bytes_of_stage, int bytes_of_x) {
+  plan.stages = (room - plan.chunk * bytes_of_x) / bytes_of_stage;
+  if (plan.stages > kMaxStages) plan.stages = kMaxStages;
+  while (!stages_possible(plan.stages)) plan.stages--;
+  plan.groups = kGroupsLeft / (plan.stages - 2);
+  return static_cast<size_t>(plan.stages) * bytes_of_stage +
+         static_cast<size_t>(plan.chunk) * bytes_of_x;
+}
 __device__ __forceinline__ void close_stage(int groups) {
 #if __CUDA_ARCH__ >= 800
   cp_async_commit();
@@ -48,4 +82,5 @@ __device__ __forceinline__ void wait_for_stage() {
 #endif
 }
 
+}  // namespace
 }  // namespace riffle::cuda::gemv_quant

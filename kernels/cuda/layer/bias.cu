@@ -1,4 +1,5 @@
 // y[i] += bias for n rows of a product, in f32.
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {

@@ -1,4 +1,5 @@
 // Between number formats: activations to 16 bits, and weights back to what prefill multiplies.
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/convert.cuh"
 
 namespace riffle::cuda {

@@ -1,4 +1,5 @@
 // RMS normalisation (Zhang and Sennrich, arXiv 1910.07467): one block a row.
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/layer/rmsnorm.cuh"
 
 namespace riffle::cuda {

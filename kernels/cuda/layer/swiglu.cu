@@ -1,4 +1,5 @@
 // SwiGLU (Shazeer, arXiv 2002.05202): silu(gate) * up, elementwise.
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/convert.cuh"
 
 namespace riffle::cuda {

@@ -1,4 +1,5 @@
 // Fills a matrix with synthetic weights: see kernels/common/synthetic.h.
+#include "kernels/cuda/layer/layer.h"
 #include "kernels/common/synthetic.h"
 #include "kernels/cuda/convert.cuh"
 

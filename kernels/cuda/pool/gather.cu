@@ -3,6 +3,7 @@
 // instead of a call of the copy engine.
 #include <algorithm>
 
+#include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/load.cuh"
 
 namespace riffle::cuda {

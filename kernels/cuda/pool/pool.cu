@@ -1,4 +1,4 @@
-// The victims of a step: the pool's slots by last use (struct Pool in cuda.h), with a counting sort
+// The victims of a step: the pool's slots by last use (struct Pool in pool.h), with a counting sort
 // by age. Slots of one age come in no particular order.
 #include "kernels/cuda/attend/decode.cuh"
 

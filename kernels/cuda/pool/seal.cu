@@ -17,7 +17,7 @@ __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constan
   if (threadIdx.x == 0) {
     slot = -1;
     if (a.pool.n_slots > 0)
-      slot = take_victim(a.pool, device_pool_key(a.sequence.table, entry), *a.pool.now);
+      slot = take_victim(a.pool, pool_key(a.sequence.table, entry), *a.pool.now);
     if (slot >= 0) a.pool.page_tables[a.sequence.table][entry] = slot;
   }
   __syncthreads();

@@ -9,7 +9,7 @@
 // as zeros.
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/mma.cuh"
 
 namespace riffle::cuda {

@@ -8,6 +8,7 @@
 // not matter. Up to kSmall candidates are sorted and added in double, exactly as the CPU does it.
 #include <climits>
 
+#include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/convert.cuh"
 
 namespace riffle::cuda {

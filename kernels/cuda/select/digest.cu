@@ -2,6 +2,7 @@
 // cuboid-mean), bit for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension
 // and does what the CPU does for it, in the same order.
 #include "kernels/cuda/f16_exact.cuh"
+#include "kernels/cuda/select/select.h"
 
 namespace riffle::cuda {
 namespace {

@@ -135,8 +135,8 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
       const int table = table_of(s, b);
       const int slot =
           __ldcg((table == s.table ? page_table : pool.page_tables[table]) + entry0 + b);
-      if (slot >= 0 && __ldcg(pool.words + slot) >> kStampBits ==
-                           device_pool_key(table, entry0 + b) >> kStampBits)
+      if (slot >= 0 &&
+          __ldcg(pool.words + slot) >> kStampBits == pool_key(table, entry0 + b) >> kStampBits)
         block = pool.slots + slot * a.step.layout.block_bytes;
     }
     if (block == nullptr) block = s.host[entry0 + b];

@@ -10,6 +10,9 @@
 #include "model/formats/checked.h"
 #include "model/synthetic_model.h"
 #include "util/error.h"
+#include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 

@@ -13,6 +13,8 @@
 #include "backend/cuda/host_step.h"
 #include "backend/cuda/residency.h"
 #include "backend/cuda/weights.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/gemv/gemv.h"
 
 namespace riffle::cuda {
 

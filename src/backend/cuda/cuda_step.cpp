@@ -10,6 +10,8 @@
 #include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
+#include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 

@@ -5,7 +5,7 @@
 #include <source_location>
 #include <string>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/types.h"
 #include "util/buffer.h"
 
 namespace riffle::cuda {

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/residency.h"
+#include "kernels/cuda/attend/attend.h"
 
 namespace riffle::cuda {
 

@@ -1,5 +1,5 @@
 // Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
-// itself (struct Pool of kernels/cuda/cuda.h), one layer of KV while prefilling.
+// itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling.
 #pragma once
 #include <memory>
 #include <vector>
@@ -7,7 +7,9 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_slabs.h"
+#include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/int4.cuh"
+#include "kernels/cuda/select/select.h"
 #include "kv/residency.h"
 #include "kv/slot_pool.h"
 #include "model/model.h"

@@ -2,6 +2,8 @@
 
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/weights.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 

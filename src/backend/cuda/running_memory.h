@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemv/gemv.h"
 
 namespace riffle::cuda {
 

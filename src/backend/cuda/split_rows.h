@@ -1,9 +1,9 @@
 // Rows of quantised weights from a file's blocks to the device's parts (Matrix in
-// kernels/cuda/cuda.h).
+// kernels/cuda/matrix.h).
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 

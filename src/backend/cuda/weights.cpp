@@ -5,6 +5,7 @@
 
 #include "backend/cuda/split_rows.h"
 #include "util/error.h"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/device.h"
 #include "model/model.h"
 #include "util/thread_pool.h"
+#include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 

@@ -1,7 +1,7 @@
 // A GPU that stops working in the middle: an error that says so, and a process that goes on. It
 // takes the process's CUDA context with it, so tests/run.sh runs this case alone: riffle_tests
 // "[lost]".
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/layer/layer.h"
 #include "tests/engine/test_model.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -7,7 +7,7 @@
 
 #include "backend/synthetic_attention.h"
 #include "kernels/common/half.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/attend.h"
 #include "riffle_measure.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -9,7 +9,7 @@
 
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attend/attend.h"
 #include "select/selector.h"
 #include "tests/kernels/cuda/device.h"
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/pool/pool.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::cuda;

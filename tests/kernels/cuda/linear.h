@@ -11,7 +11,8 @@
 #include "backend/cuda/split_rows.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/linear/quants.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/layer/layer.h"
 #include "tests/kernels/cuda/device.h"
 
 namespace riffle::test {

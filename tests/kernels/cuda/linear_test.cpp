@@ -14,7 +14,8 @@
 #include "kernels/common/half.h"
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/layer/layer.h"
 #include "model/model.h"
 #include "riffle.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/common/half.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/prefill/prefill.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::cuda;

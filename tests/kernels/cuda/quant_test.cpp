@@ -16,7 +16,7 @@ namespace {
 constexpr WType kQuantised[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
                                 WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
 
-// Value (0, col) of a row that was split, by what kernels/cuda/cuda.h says of the parts.
+// Value (0, col) of a row that was split, by what kernels/cuda/matrix.h says of the parts.
 float value_of(WType type, int64_t col, const std::vector<uint8_t> (&parts)[4]) {
   const auto &data = parts[0], &scales = parts[1], &high = parts[2], &blocks = parts[3];
   const auto f16 = [](const std::vector<uint8_t>& v, int64_t i) {

@@ -8,7 +8,9 @@
 #include "engine/sampler.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/sample/sample.h"
+#include "kernels/cuda/select/select.h"
 #include "tests/kernels/cuda/device.h"
 
 namespace cpu = riffle::cpu;

@@ -1,0 +1,46 @@
+// Products of weight matrices with the few rows of a decode step.
+#pragma once
+#include "kernels/cuda/matrix.h"
+
+namespace riffle::cuda {
+
+enum class Then : uint8_t {
+  Store,   // y[o] = W[o] x
+  Add,     // y[o] += W[o] x
+  SwiGlu,  // two matrices of one shape: y[0] = silu(W[0] x) * (W[1] x)
+};
+
+// Which units multiply weights of 4 to 6 bits. The bits are the same; tensor cores need compute
+// capability 9.0, and where there are none the others do it. Other types take no notice.
+enum class Cores : uint8_t { Best, Tensor, Ordinary };
+
+inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
+
+// Decode: few rows x, bound by reading the weights once (once for 8 rows; for 16 those of 4 to 6
+// bits and, where two blocks of a cluster of compute capability 9.0 have the shared memory for it,
+// BF16). The bits of a row of y do not depend on n or on the other rows. Arithmetic in f32; weights
+// are widened. With BF16 weights x goes through tensor cores in two bf16 parts, which leaves out at
+// most 2^-18 of a value. With weights of 4 to 6 bits products are of integers: x (times norm) is
+// rounded to 2^-22 of the largest of its group of 32 columns, and a group that is not all finite
+// makes NaN.
+struct Gemv {
+  const float* x = nullptr;  // [n][ldx]
+  int64_t ldx = 0;
+  int n = 1;  // 1 to kGemvMaxRows
+  const float* norm =
+      nullptr;  // [cols]: x is RMS-normalised and multiplied by this first; null: taken as it is
+  float eps = 0;
+  Matrix w[kGemvMaxOuts];       // of the same cols; any mix of types
+  float* y[kGemvMaxOuts] = {};  // [n][ldy]; y must not overlap x
+  int64_t ldy[kGemvMaxOuts] = {};
+  int n_outs = 1;  // SwiGlu: 2 matrices, output y[0]
+  Then then = Then::Store;
+  // Programmatic dependent launch: the kernel may start, and read weights, while the one before it
+  // in the stream still runs; it waits before it touches x, norm or y. So the kernel before must
+  // not be the one that writes the weights.
+  bool overlap = false;
+  Cores cores = Cores::Best;
+};
+Status gemv(const Gemv& args, cudaStream_t stream);
+
+}  // namespace riffle::cuda

@@ -1,0 +1,61 @@
+// What a layer does beside products and attention: norms, biases, activations, conversions of
+// number formats, and RoPE, which also appends keys and values to blocks.
+#pragma once
+#include "kernels/cuda/matrix.h"
+
+namespace riffle::cuda {
+
+// y[i][r] += bias[r] for n rows [n][ldy], r in [0, rows).
+Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bias,
+                cudaStream_t stream);
+
+// out = x / rms(x) * weight, n rows of dim, as f32, f16 or bf16 (out_type; f16 saturates at
+// +-65504).
+Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
+               WType out_type, cudaStream_t stream);
+// f32 [count] to f16 (saturating), bf16 or f32.
+Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStream_t stream);
+// Rows [first, first + n) of w as [n][cols] of out_type (F32, F16 or BF16): prefill multiplies
+// 16-bit tiles.
+Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
+                  cudaStream_t stream);
+// gate = silu(gate) * up elementwise; both of in_type (F32, F16, BF16); out of out_type may be gate
+// itself if same type. Biases (or null) are [width] and are added to gate and up first; count is a
+// multiple of width.
+Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out,
+              WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
+              const float* up_bias = nullptr, int64_t width = 0);
+
+// Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
+// cos_sin[position][head_dim/2][2]. Pairs are (j, j + head_dim/2); interleaved: input pairs are
+// (2j, 2j+1), output in (j, j + head_dim/2) order all the same.
+Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
+            int64_t pos0, bool interleaved, cudaStream_t stream);
+
+// rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to position sequences[i].n_tokens
+// - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the sequences' tails of
+// this layer.
+struct RopeAppendStep {
+  float* q = nullptr;
+  const float *k = nullptr, *v = nullptr;
+  int64_t ldq = 0, ldk = 0;
+  int n = 0, n_heads = 0, n_kv_heads = 0, layer = 0;
+  const float* cos_sin = nullptr;
+  bool interleaved = false;
+  const StepSequence* sequences = nullptr;
+  KvLayout layout;
+  bool overlap = false;  // see Gemv::overlap
+};
+Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
+
+// rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i and, with v, written into blocks,
+// contiguous [n_kv_heads][n_blocks] of block_bytes.
+Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
+                           const float* cos_sin, int64_t pos0, bool interleaved, std::byte* blocks,
+                           int64_t n_blocks, const KvLayout& layout, cudaStream_t stream);
+
+// Synthetic weights: what kernels/common/synthetic.h says of element i, as on the CPU, written in
+// the matrix's type.
+Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream);
+
+}  // namespace riffle::cuda

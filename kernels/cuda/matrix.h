@@ -1,0 +1,59 @@
+// How a weight matrix lies in device memory.
+#pragma once
+#include "kernels/common/host_device.h"
+#include "kernels/cuda/types.h"
+
+namespace riffle::cuda {
+
+// A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
+// are split so that loads are aligned, each part row-major:
+// - Q8_0: int8 quants [cols] at data; at scales an f16 for each 32 of them; value = scale * quant.
+// - 4 to 6 bits: the low halves of 32 values that follow each other are 16 bytes at data, value j
+// in the low half of byte
+//   j, value j + 16 in the high half. What a value has beyond 4 bits is at high, for the same 32
+//   values:
+//     Q5_0, Q5_1, Q5_K: 4 bytes; bit k of byte b is for value 4k + b;
+//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 +
+//     4k + b.
+//   At scales, as a file has them but apart from the values:
+//     Q4_0, Q5_0: f16 d for 32 values; Q4_1, Q5_1: f16 d, m for 32 values;
+//     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low halves of group
+//     g's scale and (high
+//       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group i,
+//       then of group 4 + i;
+//     Q6_K: 16 int8 for 256 values; and at blocks their f16 d.
+//   Rows of each of these parts are padded to 16 bytes, with zeros. kernels/cpu/linear/quants.h
+//   says what the values are.
+struct Matrix {
+  WType type = WType::F32;
+  int64_t rows = 0, cols = 0;
+  const void* data = nullptr;
+  const void* scales = nullptr;
+  const void* high = nullptr;
+  const void* blocks = nullptr;
+};
+
+// Bytes that a row takes in each part of a matrix. cols is whole blocks of the type.
+struct RowParts {
+  int64_t data = 0, scales = 0, high = 0, blocks = 0;
+};
+RIFFLE_HOST_DEVICE constexpr int64_t padded16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+RIFFLE_HOST_DEVICE constexpr RowParts row_parts(WType type, int64_t cols) {
+  const int64_t half = cols / 2;  // bytes of low halves
+  switch (type) {
+    case WType::F32: return {4 * cols, 0, 0, 0};
+    case WType::F16:
+    case WType::BF16: return {2 * cols, 0, 0, 0};
+    case WType::Q8_0: return {cols, cols / 16, 0, 0};
+    case WType::Q4_0: return {half, padded16(cols / 16), 0, 0};
+    case WType::Q4_1: return {half, padded16(cols / 8), 0, 0};
+    case WType::Q5_0: return {half, padded16(cols / 16), padded16(cols / 8), 0};
+    case WType::Q5_1: return {half, padded16(cols / 8), padded16(cols / 8), 0};
+    case WType::Q4_K: return {half, cols / 16, 0, 0};
+    case WType::Q5_K: return {half, cols / 16, cols / 8, 0};
+    case WType::Q6_K: return {half, cols / 16, cols / 4, padded16(cols / 128)};
+  }
+  return {};
+}
+
+}  // namespace riffle::cuda

@@ -1,0 +1,97 @@
+// The slot pool of GPU memory that the device itself manages, and what moves KV blocks between it,
+// the tails of sequences and host memory.
+#pragma once
+#include "kernels/common/host_device.h"
+#include "kernels/cuda/types.h"
+
+namespace riffle::cuda {
+
+// The slot pool as the device sees it (device-side residency). All members point to device memory.
+//   words[slot] = key(table, entry) << 24 | stamp: who owns the slot and the step that used it
+//   last. kFreeWord: nobody. page_tables[table][entry] = slot or -1.
+// Rules: a reader (a row's warp) may use a slot only after it has found words[slot] to be {its key,
+// now}, or moved it there from {its key, any stamp} with a compare-and-swap. An evictor may take a
+// slot only by moving words[slot] from {any key, stamp != now} to {its key, now} with a
+// compare-and-swap; then it clears the loser's page-table entry with a compare-and-swap (slot ->
+// -1), copies the block in, and enters itself into its own page table. So whatever a step uses
+// stays for that step, and what it needs beyond the pool it reads from host memory without keeping
+// it: the pool can never block a step, and never changes an answer. A key belongs to one row, or
+// (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
+// bytes are there (__threadfence between), and who finds a slot stamped now has a fence before it
+// reads. Rows that miss a block in the same step each take a slot: the last to enter itself is
+// found from then on, the others' slots belong to a key that leads elsewhere, and become victims
+// like all that is no longer used.
+struct Pool {
+  std::byte* slots = nullptr;  // [n_slots][block_bytes]
+  int64_t n_slots = 0;
+  unsigned long long* words = nullptr;  // [n_slots]
+  int32_t** page_tables = nullptr;      // [kMaxTables]
+  int32_t* victims =
+      nullptr;  // [n_slots]: slots by last use, oldest first, as of the step's beginning
+  int32_t* n_victims = nullptr;    // [1]
+  int32_t* next_victim = nullptr;  // [1]: cursor, advanced by atomicAdd
+  uint32_t* now = nullptr;         // [1]: stamp of this step, 1 to kMaxStamp
+};
+inline constexpr int kStampBits = 24, kMaxTables = 1024;
+inline constexpr uint32_t kMaxStamp = (1u << kStampBits) - 1;
+inline constexpr unsigned long long kFreeWord = ~0ull
+                                                << kStampBits;  // stamp 0: older than everything
+// 10 bits of table, 30 bits of entry.
+RIFFLE_HOST_DEVICE inline unsigned long long pool_key(int32_t table, int64_t entry) {
+  return (static_cast<unsigned long long>(table) << 30 | static_cast<unsigned long long>(entry))
+         << kStampBits;
+}
+
+// The victims of a step: *now += 1, then a counting sort of all slots by age (exact for the last
+// kVictimBins - 1 steps; older ones and free slots count as equally old, free ones first). scratch:
+// victims_scratch_bytes().
+inline constexpr int kVictimBins = 4096;
+size_t victims_scratch_bytes();
+Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
+
+// forget.cu: a table forgets its blocks from `first` on: all slots with their keys become free.
+// page_table: [n_heads][max_blocks].
+Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64_t n_heads,
+                     int64_t max_blocks, int64_t first, cudaStream_t stream);
+
+// working_set.cu: at the end of a step that stamped what it attended to: each row's blocks that one
+// of the last `window` steps of its sequence attended to, this one included, into its result
+// (SparseServe 3.3). A step is known by its n_tokens, so a sequence need not be in every step.
+// Reads 4 bytes for each block held, in all layers: 4 MiB for 128K tokens in blocks of 32, 32
+// layers and 8 KV heads, about 2 us at an H200's bandwidth beside the launch.
+struct WorkingSets {
+  int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
+  int window = 0;                           // steps, > 0
+  const StepSequence* sequences = nullptr;  // [n], device
+  RowResult* results = nullptr;             // [n_layers][n][n_kv_heads]
+};
+Status count_working_sets(const WorkingSets& args, cudaStream_t stream);
+
+struct Copy {
+  const std::byte* src;
+  std::byte* dst;
+};
+// FlashH2D (SparseServe 3.2): copies[i] (device or pinned array) of block_bytes each (a multiple of
+// 16), one CTA a block at a time; src or dst may be pinned host memory. FlashD2H's device scatter
+// is the same kernel the other way.
+Status gather(const Copy* copies, int64_t n, int64_t block_bytes, int n_sm, cudaStream_t stream);
+
+// seal.cu: the tails of one sequence have become full: copies each (layer, head) tail to its pinned
+// host block `block`, builds its digest, and, if a victim's slot can be had, keeps it in the pool.
+struct Seal {
+  StepSequence sequence;  // by value: host pointers of the table are device-readable
+  uint16_t* digests = nullptr;
+  float* bound_factor = nullptr;
+  std::byte* codes = nullptr;       // null: none are kept
+  uint16_t* value_means = nullptr;  // beside codes
+  int64_t block = 0;
+  int n_layers = 0, n_kv_heads = 0;
+  KvLayout layout;
+  DigestKind digest = DigestKind::CuboidMean;
+  bool with_mean = false;
+  Pool pool;  // n_slots 0: host only
+  bool to_host = true;
+};
+Status seal_tails(const Seal& args, cudaStream_t stream);
+
+}  // namespace riffle::cuda

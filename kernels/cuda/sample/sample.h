@@ -1,0 +1,22 @@
+// The choice of a token from logits.
+#pragma once
+#include "kernels/cuda/types.h"
+
+namespace riffle::cuda {
+
+// Sampling, one row of logits at a time; the semantics of engine/sampler.h (Sampler), whose random
+// number in [0,1) the caller draws and passes. out[i]: the token, or -1 if a logit is NaN or none
+// is above -inf.
+struct SampleParams {
+  float temperature, top_p, min_p;
+  int32_t top_k;
+  double random;
+};
+// logits [n][ld] of which the first vocab_size count (at most kSampleMaxVocab: else
+// cudaErrorInvalidValue); params [n] (device); scratch: sample_scratch_bytes(n, vocab_size).
+inline constexpr int64_t kSampleMaxVocab = 1 << 19;
+size_t sample_scratch_bytes(int64_t n, int64_t vocab_size);
+Status sample(const float* logits, int64_t n, int64_t ld, int64_t vocab_size,
+              const SampleParams* params, int32_t* out, void* scratch, cudaStream_t stream);
+
+}  // namespace riffle::cuda
