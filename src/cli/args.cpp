@@ -1,5 +1,6 @@
 #include "cli/args.h"
 
+#include <CLI/CLI.hpp>
 #include <cctype>
 #include <charconv>
 #include <cmath>

@@ -10,7 +10,6 @@
 // The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text
 // and ends with the code.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,6 +18,12 @@
 #include <vector>
 
 #include "riffle.h"
+
+// The headers of CLI11 and of JSON are slow to compile: only files that use them include them.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace riffle::cli {
 

@@ -1,6 +1,8 @@
 // riffle chat: a conversation, on a terminal or through a pipe.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+
 #include "cli/chat_input.h"
 #include "cli/common.h"
 #include "cli/line_editor.h"

@@ -2,9 +2,11 @@
 // sparse; a table says what each way read. The shipped model has a document and questions of its
 // own beside it; for any other model numbers are hidden in that document, in the model's own chat
 // template.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/common.h"
 #include "cli/eval/tasks.h"

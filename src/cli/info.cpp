@@ -1,4 +1,7 @@
 // riffle info: facts of a model, and what running it would take.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
 #include "cli/bench/bench.h"
 #include "cli/common.h"
 

@@ -1,6 +1,7 @@
 // riffle: the command line. A client of riffle.h and nothing else of the library.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <clocale>
 #include <cstring>
 #include <exception>

@@ -1,4 +1,7 @@
 // riffle quantize: a model's weights in another type, as a GGUF file.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
 #include "cli/common.h"
 
 namespace riffle::cli {

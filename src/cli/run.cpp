@@ -1,7 +1,9 @@
 // riffle run: one prompt, one answer.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/common.h"
 #include "cli/prompt.h"

@@ -1,5 +1,6 @@
 #include "cli/scheduler_flags.h"
 
+#include <CLI/CLI.hpp>
 #include <limits>
 #include <map>
 

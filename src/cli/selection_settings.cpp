@@ -1,5 +1,6 @@
 #include "cli/selection_settings.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <optional>

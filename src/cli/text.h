@@ -1,6 +1,6 @@
 // Formatting that needs neither the library nor a terminal.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

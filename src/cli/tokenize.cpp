@@ -1,5 +1,7 @@
 // riffle tokenize: text to token ids and back.
+#include <CLI/CLI.hpp>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "cli/common.h"
 #include "cli/prompt.h"

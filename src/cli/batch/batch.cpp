@@ -1,6 +1,7 @@
 // riffle batch: many prompts from a JSONL file, answers in the same order.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <csignal>
 
 #include "cli/batch/runner.h"

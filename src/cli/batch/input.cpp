@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <new>
+#include <nlohmann/json.hpp>
 
 namespace riffle::cli {
 namespace {

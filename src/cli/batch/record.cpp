@@ -1,4 +1,6 @@
 // The records of riffle batch (cli/batch/format.h).
+#include <nlohmann/json.hpp>
+
 #include "cli/batch/format.h"
 
 namespace riffle::cli {

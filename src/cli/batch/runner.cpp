@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <nlohmann/json.hpp>
 
 namespace riffle::cli {
 namespace {

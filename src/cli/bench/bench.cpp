@@ -3,7 +3,9 @@
 // attention or a synthetic one.
 #include "cli/bench/bench.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace riffle::cli {

@@ -2,8 +2,10 @@
 // limits.
 #include "cli/bench/trace.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "cli/bench/bench.h"
 #include "cli/scheduler_flags.h"

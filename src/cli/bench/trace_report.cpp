@@ -1,6 +1,7 @@
 // What riffle bench --trace measured, as tables and as JSON.
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "cli/bench/bench.h"
 #include "cli/bench/trace.h"

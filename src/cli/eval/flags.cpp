@@ -1,4 +1,5 @@
 // The flags of riffle eval.
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "cli/eval/eval.h"

@@ -1,6 +1,7 @@
 #include "cli/eval/heatmap.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace riffle::eval {
 namespace {

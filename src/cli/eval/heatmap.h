@@ -1,6 +1,6 @@
 // Which KV blocks each layer and KV head read while one question was answered, step by step.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "cli/bench/trace_cost.cpp"
 #include "cli/bench/trace_workload.cpp"
