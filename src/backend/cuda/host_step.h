@@ -1,6 +1,6 @@
-// Decode attention driven by the host: pipelined PSA as the paper has it (algorithms.md 2.3). The
-// host ranks ahead, gives slots, streams missing blocks in on a stream of their own, and stops when
-// it sees the verifying kernel's flag. Kept beside the device-side way as its reference, and for
+// Decode attention driven by the host: pipelined PSA (arXiv 2503.00392, section 3.3). The host
+// ranks ahead, gives slots, streams missing blocks in on a stream of their own, and stops when it
+// sees the verifying kernel's flag. It is kept as the reference of the device-side way, and for
 // what that cannot do (FIFO, pools per layer, pageable host memory).
 #pragma once
 #include <deque>
