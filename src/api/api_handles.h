@@ -8,7 +8,6 @@
 
 #include "engine/engine.h"
 #include "engine/schedule/scheduler.h"
-#include "model/chat/chat_template.h"
 #include "util/error.h"
 
 // Long enough for every message; fixed, so that reporting "out of memory" needs none.
@@ -17,9 +16,8 @@ using ErrorText = char[512];
 struct riffle_model {
   std::unique_ptr<riffle::Model> model;
   std::string weight_type, rope_scaling;
-  std::optional<riffle::ChatFormat> chat;  // nothing: a template that riffle does not know, or none
-  std::mutex error_lock;                   // threads may tokenise at once
-  std::mutex weights_lock;                 // ... and create contexts
+  std::mutex error_lock;    // threads may tokenise at once
+  std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";
 };
 

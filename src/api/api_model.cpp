@@ -31,18 +31,14 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
     }
     auto m = std::make_unique<riffle_model>();
     // Bad names are found before the work of loading.
-    if (o.chat_template) m->chat = chat_format_named(o.chat_template);
+    std::optional<ChatFormat> chat;
+    if (o.chat_template) chat = chat_format_named(o.chat_template);
     const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
-    m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user));
+    m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user),
+                          std::move(chat));
     if (mix)
       quantize_weights(*m->model, *mix, o.n_threads,
                        progress_of(RIFFLE_PHASE_QUANTIZE, o.progress, o.progress_user));
-    if (const Tokenizer* tokenizer = m->model->tokenizer.get()) {
-      if (!o.chat_template) m->chat = recognise_chat_template(m->model->chat_template, *tokenizer);
-      if (m->chat)
-        for (const int32_t id : chat_end_ids(*tokenizer, *m->chat))
-          add_end_token(id, &m->model->config);
-    }
     name_parts(*m);
     *model = m.release();
   });
@@ -80,7 +76,7 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->chat_template = m.chat_template.c_str();
   info->rope_scaling = model->rope_scaling.c_str();
   info->sliding_window = c.sliding_window;
-  info->chat_template_name = model->chat ? model->chat->family->name : "";
+  info->chat_template_name = m.chat ? m.chat->family->name : "";
   return RIFFLE_OK;
 }
 
@@ -175,7 +171,7 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
       list.push_back({messages[i].role, messages[i].content});
     }
     const Tokenizer& tokenizer = tokenizer_of(*model);
-    if (!model->chat) {
+    if (!model->model->chat) {
       fail(RIFFLE_UNSUPPORTED,
            "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
            model->model->chat_template.empty()
@@ -183,7 +179,7 @@ riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* mess
                : "the model's chat template is none that riffle knows",
            chat_format_names().c_str());
     }
-    const auto ids = chat_tokens(tokenizer, *model->chat, list);
+    const auto ids = chat_tokens(tokenizer, *model->model->chat, list);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }

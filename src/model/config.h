@@ -7,8 +7,8 @@
 namespace riffle {
 
 // name, bos_id, eos_id, eos_ids and tied_output are filled too (tied: the file has no output
-// tensor). Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
-Config config_from_gguf(const GgufFile& gguf);
+// tensor), and *vocab, which those ids come from. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab);
 
 // file: config.json of a Hugging Face folder (transformers' LlamaConfig, its defaults included).
 // name stays empty; bos_id and eos_id are -1 if it does not give them. Throws RIFFLE_BAD_MODEL,

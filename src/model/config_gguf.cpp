@@ -111,7 +111,7 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
 
 }  // namespace
 
-Config config_from_gguf(const GgufFile& gguf) {
+Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const std::string& file = gguf.file.name;
   const auto architecture = gguf.string("general.architecture");
   if (!architecture) bad_model(file, "general.architecture", "none", "\"llama\" or \"qwen2\"");
@@ -123,18 +123,17 @@ Config config_from_gguf(const GgufFile& gguf) {
   const Keys keys = keys_of(a);
   refuse_unknown_options(gguf, a);
   refuse_arrays(gguf, keys);
-  VocabOptions vocab;
-  const std::vector<VocabPiece> pieces = gguf_vocab(gguf, &vocab);
+  *vocab = gguf_vocab(gguf);
+  const size_t n_pieces = vocab->pieces.size();
 
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
   const GgufFields fields(gguf);
-  read_dimensions(fields, keys, {0, static_cast<int>(pieces.size()), 0, 10000}, &c);
-  if (static_cast<size_t>(c.vocab_size) < pieces.size()) {
-    bad_model(
-        file, keys.vocab_size, std::to_string(c.vocab_size),
-        "at least " + std::to_string(pieces.size()) + ", the number of tokenizer.ggml.tokens");
+  read_dimensions(fields, keys, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
+  if (static_cast<size_t>(c.vocab_size) < n_pieces) {
+    bad_model(file, keys.vocab_size, std::to_string(c.vocab_size),
+              "at least " + std::to_string(n_pieces) + ", the number of tokenizer.ggml.tokens");
   }
   for (const char* name :
        {".attention.value_length", ".attention.head_dim"}) {  // the latter: Ollama's converter
@@ -149,9 +148,9 @@ Config config_from_gguf(const GgufFile& gguf) {
                 std::to_string(c.head_dim) + " (RoPE on the whole head)");
   }
   c.tied_output = gguf.tensors.find(kGgufNames.output) == gguf.tensors.end();
-  c.bos_id = vocab.bos_id;
-  c.eos_id = vocab.eos_id;
-  c.eos_ids = vocab.eos_ids;
+  c.bos_id = vocab->options.bos_id;
+  c.eos_id = vocab->options.eos_id;
+  c.eos_ids = vocab->options.eos_ids;
   c.rope_interleaved = a == "llama";
   c.sliding_window = static_cast<int>(
       std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));

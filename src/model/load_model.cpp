@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/chat/chat_template.h"
 #include "model/config.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/hf_folder.h"
@@ -32,10 +33,11 @@ std::string file_stem(const std::string& path) {
 std::unique_ptr<Model> load_gguf(const std::string& path, const LoadProgress& progress) {
   GgufParts parts = open_gguf(path);
   const GgufFile& gguf = parts.gguf;
-  auto model = model_from_gguf(gguf, progress);
+  GgufVocab vocab;
+  auto model = model_from_gguf(gguf, progress, &vocab);
   model->files = std::move(parts.files);
   if (model->config.name.empty()) model->config.name = file_stem(path);
-  model->tokenizer = tokenizer_from_gguf(gguf);
+  model->tokenizer = tokenizer_from_gguf(gguf, std::move(vocab));
   check_vocab(*model, path);
   return model;
 }
@@ -133,14 +135,28 @@ FolderVocab vocab_of_folder(const std::string& folder, const Config& config) {
   return read_vocab(folder, tokenizer_settings(folder), config, &ignored);
 }
 
-std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf) {
-  VocabOptions options;
-  const std::vector<VocabPiece> pieces = gguf_vocab(gguf, &options);
-  if (options.byte_level) return tokenizer_from_bpe(bpe_from_gguf(gguf));
-  return tokenizer_from_pieces(pieces, options, gguf.file.name);
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
+  if (vocab.options.byte_level) return tokenizer_from_bpe(bpe_from_gguf(gguf, std::move(vocab)));
+  return tokenizer_from_pieces(vocab.pieces, vocab.options, gguf.file.name);
+}
+
+std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
+                                  std::optional<ChatFormat> chat) {
+  auto model = read_model(path, progress);
+  const Tokenizer& tokenizer = *model->tokenizer;
+  if (!chat) chat = recognise_chat_template(model->chat_template, tokenizer);
+  if (chat) {
+    for (const int32_t id : chat_end_ids(tokenizer, *chat)) add_end_token(id, &model->config);
+    model->chat = std::make_unique<const ChatFormat>(*std::move(chat));
+  }
+  return model;
 }
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress) {
+  return load_model(path, progress, std::nullopt);
+}
+
+std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress) {
   if (path.find('\0') != std::string::npos)
     throw Error(RIFFLE_IO, "model path: found a NUL, expected a file name");
   return is_folder(path) ? load_folder(path, progress) : load_gguf(path, progress);

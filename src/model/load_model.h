@@ -9,11 +9,17 @@
 
 namespace riffle {
 
-// Everything but the tokenizer, from a GGUF file in memory, which must outlive the model.
-std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress);
+// What the files at path say, and nothing that follows from it: no chat format, and of the end
+// tokens only those that the files name.
+std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress);
 
-// Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
-std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf);
+// Everything but the tokenizer, from a GGUF file in memory, which must outlive the model. vocab, if
+// not null: the pieces, for tokenizer_from_gguf.
+std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress,
+                                       GgufVocab* vocab = nullptr);
+
+// vocab: gguf_vocab() of the file. Throws RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab vocab);
 
 // The vocabulary of a Hugging Face folder, as its files have it.
 struct FolderVocab {

@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (raw.bytes) (void)static_cast<const volatile uint8_t*>(raw.data)[raw.bytes - 1];
     }
     if (gguf.has("tokenizer.ggml.merges")) {
-      const auto tokenizer = riffle::tokenizer_from_bpe(riffle::bpe_from_gguf(gguf));
+      const auto tokenizer =
+          riffle::tokenizer_from_bpe(riffle::bpe_from_gguf(gguf, riffle::gguf_vocab(gguf)));
       const std::vector<int32_t> ids =
           tokenizer->encode(" Hello it's <s> 123\n\xC3\xA9", true, true);
       tokenizer->decode(ids.data(), ids.size());

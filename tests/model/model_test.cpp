@@ -358,8 +358,7 @@ TEST_CASE("model: the shipped model with flipped bits loads or is refused", "[mo
       const auto model = model_from_gguf(gguf, {});
       sum += touch(*model);
       if (i % 50 == 0) {
-        VocabOptions options;
-        const auto pieces = gguf_vocab(gguf, &options);
+        const auto [pieces, options] = gguf_vocab(gguf);
         sum += tokenizer_from_pieces(pieces, options, "flipped")->vocab_size();
       }
       ++loaded;

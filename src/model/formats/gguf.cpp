@@ -496,13 +496,15 @@ bool is_end_token_name(std::string_view text) {
          std::end(kEndTokenNames);
 }
 
-std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) {
+GgufVocab gguf_vocab(const GgufFile& gguf) {
   constexpr uint64_t kMaxPieces = 1 << 22;
   const std::string& name = gguf.file.name;
   const auto model = gguf.string("tokenizer.ggml.model");
   if (!model) bad_model(name, "tokenizer.ggml.model", "none", "\"llama\" or \"gpt2\"");
-  options->byte_level = *model == "gpt2";
-  if (*model != "llama" && !options->byte_level) {
+  GgufVocab vocab;
+  VocabOptions& options = vocab.options;
+  options.byte_level = *model == "gpt2";
+  if (*model != "llama" && !options.byte_level) {
     unsupported(name, "tokenizer.ggml.model", "\"" + std::string(*model) + "\"",
                 "\"llama\" (sentencepiece) or \"gpt2\" (byte-level BPE)");
   }
@@ -522,13 +524,14 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
   const auto length = [](const auto& list) {
     return list ? std::to_string(list->size()) : std::string("none");
   };
-  if ((scores || !options->byte_level) && (!scores || scores->size() != tokens->size())) {
+  if ((scores || !options.byte_level) && (!scores || scores->size() != tokens->size())) {
     bad_model(name, "tokenizer.ggml.scores", length(scores), n + ", as many as tokens");
   }
   if (!types || types->size() != tokens->size()) {
     bad_model(name, "tokenizer.ggml.token_type", length(types), n + ", as many as tokens");
   }
-  std::vector<VocabPiece> pieces(tokens->size());
+  std::vector<VocabPiece>& pieces = vocab.pieces;
+  pieces.resize(tokens->size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto at = [&](const char* key) {
       return std::string(key) + "[" + std::to_string(i) + "]";
@@ -546,17 +549,17 @@ std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options) 
         text && is_chat_control((*tokens)[i]) ? VocabPiece::CONTROL : static_cast<int>(type)};
   }
   mark_padding(pieces);
-  options->add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
-  options->add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
-  options->bpe = true;
-  options->bos_id =
+  options.add_dummy_prefix = gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  options.add_bos = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(true);
+  options.bpe = true;
+  options.bos_id =
       special_id(gguf, "tokenizer.ggml.bos_token_id", pieces, VocabPiece::CONTROL, "<s>");
-  options->eos_id =
+  options.eos_id =
       special_id(gguf, "tokenizer.ggml.eos_token_id", pieces, VocabPiece::CONTROL, "</s>");
-  options->unk_id =
+  options.unk_id =
       special_id(gguf, "tokenizer.ggml.unknown_token_id", pieces, VocabPiece::UNKNOWN, "");
-  options->eos_ids = end_ids(gguf, pieces, options->eos_id);
-  return pieces;
+  options.eos_ids = end_ids(gguf, pieces, options.eos_id);
+  return vocab;
 }
 
 }  // namespace riffle

@@ -70,8 +70,13 @@ bool is_end_token_name(std::string_view text);
 inline constexpr size_t kMaxTokenIds = 256;
 
 // tokenizer.ggml.*: pieces and options, of sentencepiece's kind (model "llama", for
-// tokenizer_from_pieces) or of byte-level BPE's ("gpt2", options->byte_level, for bpe_from_gguf,
-// which reads the rest). Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for another kind.
-std::vector<VocabPiece> gguf_vocab(const GgufFile& gguf, VocabOptions* options);
+// tokenizer_from_pieces) or of byte-level BPE's ("gpt2", options.byte_level, for bpe_from_gguf,
+// which reads the rest).
+struct GgufVocab {
+  std::vector<VocabPiece> pieces;
+  VocabOptions options;
+};
+// Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED for another kind.
+GgufVocab gguf_vocab(const GgufFile& gguf);
 
 }  // namespace riffle

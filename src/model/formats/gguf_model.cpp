@@ -5,10 +5,12 @@
 
 namespace riffle {
 
-std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress) {
+std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress& progress,
+                                       GgufVocab* vocab) {
+  GgufVocab unwanted;
   auto model = std::make_unique<Model>();
   model->format = "gguf";
-  model->config = config_from_gguf(gguf);
+  model->config = config_from_gguf(gguf, vocab ? vocab : &unwanted);
   model->chat_template = gguf.string("tokenizer.chat_template").value_or("");
   bind_weights(*model, gguf.tensors, kGgufNames, gguf.file.name, progress);
   return model;

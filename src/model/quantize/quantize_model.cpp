@@ -258,7 +258,7 @@ QuantizedFile quantize_file(const std::string& in, const std::string& out, const
                             int n_threads, bool overwrite, const LoadProgress& progress) {
   if (out.find('\0') != std::string::npos)
     throw Error(RIFFLE_BAD_ARGUMENT, "output path: found a NUL, expected a file name");
-  const auto model = load_model(in, {});
+  const auto model = read_model(in, {});
   for (const auto& file : model->files) {
     if (file->is_same_file(out))
       throw Error(RIFFLE_BAD_ARGUMENT, out + ": this is the file that the model is read from");

@@ -53,7 +53,7 @@ struct BpeSpec {
   std::string where;               // file name for error texts
   std::vector<VocabPiece> pieces;  // by id, spelled as in the file; NORMAL, BYTE, UNUSED, and of
                                    // added tokens CONTROL, USER_DEFINED
-  std::vector<bool> in_model;  // by id: a piece of the BPE model (added tokens need not be)
+  std::vector<bool> in_model;      // by id: a piece of the BPE model (added tokens need not be)
   std::vector<BpeMerge> merges;
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
@@ -75,7 +75,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_bpe(BpeSpec spec);
 // tokenizer.ggml.* with model "gpt2". Throws RIFFLE_BAD_MODEL; RIFFLE_UNSUPPORTED, for a
 // pre-tokenizer (tokenizer.ggml.pre) too that riffle does not know. One that names none is taken
 // for "default", with a note.
-BpeSpec bpe_from_gguf(const GgufFile& gguf);
+// vocab: gguf_vocab() of the file.
+BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab);
 // The tokenizer.ggml.pre under which bpe_from_gguf cuts text as spec says; RIFFLE_UNSUPPORTED if
 // there is none.
 std::string_view gguf_pre(const BpeSpec& spec);

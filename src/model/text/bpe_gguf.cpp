@@ -102,7 +102,7 @@ std::string_view gguf_pre(const BpeSpec& spec) {
               "those of one of the families, to write it as GGUF: " + known_families());
 }
 
-BpeSpec bpe_from_gguf(const GgufFile& gguf) {
+BpeSpec bpe_from_gguf(const GgufFile& gguf, GgufVocab vocab) {
   const std::string& file = gguf.file.name;
   const Family& family = family_of(gguf);
   if (gguf.boolean("tokenizer.ggml.add_space_prefix").value_or(false)) {
@@ -115,8 +115,8 @@ BpeSpec bpe_from_gguf(const GgufFile& gguf) {
         "the model's file does not say how its text is cut into words (tokenizer.ggml.pre): it is "
         "cut as llama.cpp does "
         "without (\"default\"), perhaps not as the model was trained";
-  VocabOptions options;
-  spec.pieces = gguf_vocab(gguf, &options);
+  const VocabOptions& options = vocab.options;
+  spec.pieces = std::move(vocab.pieces);
   spec.byte_level = true;
   spec.ignore_merges = family.ignore_merges;
   spec.bos_id = options.bos_id;

@@ -71,7 +71,8 @@ std::string gguf_of(const json& spec, const std::string& pre, bool bos = false) 
 }
 
 std::unique_ptr<Tokenizer> from_gguf(const std::string& bytes) {
-  return tokenizer_from_gguf(parse_gguf(view_of(bytes)));
+  const GgufFile gguf = parse_gguf(view_of(bytes));
+  return tokenizer_from_gguf(gguf, gguf_vocab(gguf));
 }
 
 std::string fnv(const void* data, size_t n) {
