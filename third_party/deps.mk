@@ -4,3 +4,11 @@ DEPS_LIBS   := -lsentencepiece -lpcre2-8 -lutf8proc
 CLI_CFLAGS  :=
 # mimalloc serves the executable only: its shared object replaces malloc for the whole process.
 CLI_LIBS    := -ledit -lmimalloc
+
+# STATIC=1 (make dist): everything but glibc is linked in. static.sh builds what Debian has no archives of.
+ifdef STATIC
+STATIC_DIR := third_party/static
+LDFLAGS    += -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
+DEPS_LIBS  := -L$(STATIC_DIR) -Wl,-Bstatic -lsentencepiece -lpcre2-8 -lutf8proc -Wl,-Bdynamic
+CLI_LIBS   := $(STATIC_DIR)/mimalloc.o -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
+endif

@@ -1,16 +1,21 @@
-# make dist: dist/riffle-VERSION/ and its .tar.gz: the executable, the C library and header, the model, and beside them the
-# shared objects that another machine may lack (found through the $ORIGIN rpath). glibc, libstdc++ and libgcc are the
-# machine's own.
+# make dist: dist/riffle-VERSION/ and its .tar.gz: one executable and one shared library that need
+# nothing but glibc (on a GPU also the driver and cuBLAS), the headers, the model, and the licences of
+# what is linked in. It has kernels for all architectures unless CUARCH is given. Its build folder is
+# build-dist.
 DIST := dist/riffle-$(VERSION)
-SYSTEM_LIBS := libc\.so|libm\.so|libdl|libpthread|librt|ld-linux|libstdc\+\+|libgcc_s|linux-vdso
-
-dist: all
-	rm -rf $(DIST) && mkdir -p $(DIST)/models
+LICENSED := libpcre2-dev libutf8proc-dev libedit-dev libncurses-dev libbsd-dev libmd-dev \
+            nlohmann-json3-dev libcli11-dev
+dist:
+	@third_party/setup.sh check && third_party/static.sh
+	$(MAKE) STATIC=1 BUILD=build-dist CUARCH="$(if $(filter file,$(origin CUARCH)),all,$(CUARCH))" dist-folder
+dist-folder: all
+	rm -rf $(DIST) && mkdir -p $(DIST)/models $(DIST)/licences
 	cp $(BUILD)/riffle $(BUILD)/libriffle.so $(DIST)/ && strip $(DIST)/riffle && strip --strip-unneeded $(DIST)/libriffle.so
 	ln -sf libriffle.so $(DIST)/libriffle.so.0
-	ldd $(BUILD)/riffle | awk '$$3 ~ /^\// {print $$1, $$3}' | grep -Ev '^($(SYSTEM_LIBS))' | \
-	  while read name path; do cp -L $$path $(DIST)/$$name; done
 	cp src/riffle.h src/riffle_measure.h README.md $(DIST)/ && cp -r models/riffle-27m-32k $(DIST)/models/
+	for p in sentencepiece mimalloc; do cp third_party/static/src/$$p-*/debian/copyright $(DIST)/licences/$$p; done
+	for p in $(LICENSED); do [ ! -e /usr/share/doc/$$p/copyright ] || cp -L /usr/share/doc/$$p/copyright $(DIST)/licences/$$p; done
+	tools/check_dist.sh $(DIST)
 	tar -C dist -czf $(DIST).tar.gz riffle-$(VERSION)
 	@ls -l $(DIST) $(DIST).tar.gz
 
@@ -43,4 +48,4 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(MAN)))
 	rm -rf $(DESTDIR)$(PREFIX)/share/riffle/models/riffle-27m-32k
 	-@rmdir $(DESTDIR)$(PREFIX)/share/riffle/models $(DESTDIR)$(PREFIX)/share/riffle 2>/dev/null; true
-.PHONY: dist install uninstall man man-lint
+.PHONY: dist dist-folder install uninstall man man-lint
