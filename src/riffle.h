@@ -91,6 +91,10 @@ typedef enum riffle_status {
       12 /* the GPU stopped working: free the context; the process can go on without the GPU */
 } riffle_status;
 
+/* The caller's name for a setting, such as "--gpu-mem" for id "gpu_mem" (riffle_setting); NULL: it
+ * has none. The string outlives the call. */
+typedef const char* (*riffle_setting_name_fn)(const char* id);
+
 RIFFLE_API const char* riffle_version(void);
 RIFFLE_API const char* riffle_status_name(riffle_status status);
 
@@ -367,23 +371,6 @@ typedef struct riffle_selection {
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection* selection);
 
-/* One member of riffle_selection, for programs that read settings from their users. The library
- * checks settings by the same table. */
-typedef struct riffle_selection_field {
-  size_t struct_size;
-  const char* name;           /* the member's: "epsilon" */
-  bool whole;                 /* int32_t or an enum; else float */
-  double low, high;           /* ends of the range */
-  bool above_low, below_high; /* that end itself is not allowed */
-  char range[96];             /* the same in words: "more than 0, at most 1" */
-  uint32_t selectors;         /* bits 1 << riffle_selector: the selectors that read it */
-  uint32_t bases; /* bits 1 << riffle_base: the bases with which twilight reads it, if it does */
-} riffle_selection_field;
-
-/* The members in order, from index 0. RIFFLE_BAD_ARGUMENT beyond the last, or for a wrong
- * struct_size. */
-RIFFLE_API riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field);
-
 /* ---- context */
 
 typedef enum riffle_device {
@@ -441,6 +428,8 @@ typedef struct riffle_context_options {
   const riffle_attention_trace* attention_trace;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
   void* progress_user;
+  riffle_setting_name_fn setting_name; /* how the texts of this context's errors, notices and plans
+                                          call a setting; NULL: by its id */
 } riffle_context_options;
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
@@ -769,6 +758,53 @@ typedef struct riffle_iteration {
  * *iteration is not filled in. */
 RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler,
                                                riffle_iteration* iteration);
+
+/* ---- settings: what a user may choose */
+
+typedef enum riffle_options_kind {
+  RIFFLE_OPTIONS_SELECTION = 0, /* riffle_selection                                            */
+  RIFFLE_OPTIONS_CONTEXT = 1,   /* riffle_context_options, but for its selection               */
+  RIFFLE_OPTIONS_SCHEDULER = 2  /* riffle_scheduler_options                                    */
+} riffle_options_kind;
+
+typedef enum riffle_member_type {
+  RIFFLE_MEMBER_BOOL = 0,
+  RIFFLE_MEMBER_INT32 = 1, /* and enums */
+  RIFFLE_MEMBER_INT64 = 2,
+  RIFFLE_MEMBER_UINT64 = 3,
+  RIFFLE_MEMBER_FLOAT = 4
+} riffle_member_type;
+
+/* One member of an options struct. The library takes its own defaults and checks from the same
+ * table. All strings are static; those that do not apply are "". */
+typedef struct riffle_setting {
+  const char* id; /* in texts of errors and notices: "selection.epsilon", "gpu_mem"              */
+  riffle_options_kind options; /* the struct that it is a member of */
+  size_t offset;               /* in that struct, in bytes */
+  riffle_member_type type;
+  const char* words; /* names of the values low, low + 1, ...: "dense|psa|topk"; or, if they are
+                        numbers, the values themselves: "16|32|64". "": any number of the range */
+  double standard;   /* the default */
+  double low, high;  /* the least and the greatest value ...                                     */
+  bool above_low, below_high; /* ... which itself is not allowed */
+  const char* range;          /* the same in words: "more than 0, at most 1"                     */
+  const char* flag;           /* the riffle command's: "-c,--ctx"                                */
+  const char* json;           /* its name in JSON output: "n_ctx" */
+  const char* spec;           /* its name in specs of riffle eval: "epsilon" */
+  const char *group, *help;   /* title and text in the command's help; "": it has no flag there  */
+  uint32_t selectors;         /* selection: bit (1 << riffle_selector): which selectors read it  */
+  uint32_t bases; /* selection: bit (1 << riffle_base): with which bases twilight reads it       */
+} riffle_setting;
+
+/* Settings in order from index 0; NULL beyond the last. */
+RIFFLE_API const riffle_setting* riffle_setting_at(size_t index);
+
+/* The value of a setting in the options struct that it is a member of. */
+RIFFLE_API double riffle_setting_get(const riffle_setting* setting, const void* options);
+
+/* Sets it. false, and nothing is changed: the value is out of range, or not a whole number where
+ * the member is one. */
+RIFFLE_API bool riffle_setting_set(const riffle_setting* setting, void* options, double value);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@
 #include "engine/generate.h"
 #include "model/config.h"
 #include "model/synthetic_model.h"
-#include "select/selection_fields.h"
+#include "util/settings.h"
 
 using namespace riffle;
 
@@ -22,6 +22,11 @@ riffle_context_options or_defaults(const riffle_context_options* options) {
     o = *options;
   }
   return o;
+}
+
+// What the texts call settings; nothing for options of another size, which are refused.
+riffle_setting_name_fn names_of(const riffle_context_options* options) {
+  return options && options->struct_size == sizeof *options ? options->setting_name : nullptr;
 }
 
 }  // namespace
@@ -51,50 +56,11 @@ const char* riffle_status_name(riffle_status status) {
 
 // ---- selection
 
-// Chosen by measurement: tools/bench/results/shipped-model.md.
 void riffle_selection_defaults(riffle_selection* s) {
   if (!s) return;
   *s = {};
   s->struct_size = sizeof *s;
-  s->selector = RIFFLE_SELECTOR_SHARE;
-  s->digest = RIFFLE_DIGEST_CUBOID_MEAN;
-  s->gqa = RIFFLE_GQA_MEAN;
-  s->stop = RIFFLE_STOP_PAPER;
-  s->epsilon = 0.9f;
-  s->microbatch = 16;
-  s->budget = 0.1f;
-  s->sink_blocks = 1;
-  s->window_blocks = 2;
-  s->base = RIFFLE_BASE_TOPK;
-  s->base_budget = 0.25f;
-  s->top_p = 0.95f;
-  s->share = 0.002f;
-  s->select_tokens = 2048;
-  s->init_tokens = 128;
-  s->local_tokens = 512;
-  s->vote_scale = 1;
-  s->cache_threshold = 0.9f;
-  s->top_tokens = 0.02f;
-  s->alpha = 0.2f;
-  s->decay = 0.95f;
-  s->bypass = 0.85f;
-}
-
-riffle_status riffle_selection_get_field(size_t index, riffle_selection_field* field) {
-  if (!field || field->struct_size != sizeof *field || index >= selection_fields().size())
-    return RIFFLE_BAD_ARGUMENT;
-  return guarded(nullptr, 0, [&] {
-    const SelectionField& f = selection_fields()[index];
-    field->name = f.name;
-    field->whole = f.whole;
-    field->low = f.low;
-    field->high = f.high;
-    field->above_low = f.above_low;
-    field->below_high = f.below_high;
-    snprintf(field->range, sizeof field->range, "%s", f.range().c_str());
-    field->selectors = f.selectors;
-    field->bases = f.bases;
-  });
+  set_defaults(RIFFLE_OPTIONS_SELECTION, s);
 }
 
 // ---- context
@@ -103,25 +69,32 @@ void riffle_context_defaults(riffle_context_options* o) {
   if (!o) return;
   *o = {};
   o->struct_size = sizeof *o;
-  o->block_size = 16;
+  set_defaults(RIFFLE_OPTIONS_CONTEXT, o);
   riffle_selection_defaults(&o->selection);
 }
 
 riffle_status riffle_plan_memory(riffle_model* model, const riffle_context_options* options,
                                  riffle_plan* plan, char* err, size_t err_size) {
-  return guarded(err, err_size, [&] {
-    require(model, "model");
-    require(plan, "plan");
-    require_size(*plan, "plan");
-    ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
-    plan_memory(*model->model, resolved, *plan);
-  });
+  const riffle_setting_name_fn name = names_of(options);
+  return guarded(
+      err, err_size,
+      [&] {
+        require(model, "model");
+        require(plan, "plan");
+        require_size(*plan, "plan");
+        ResolvedOptions resolved = resolve_options(model->model->config, or_defaults(options));
+        plan_memory(*model->model, resolved, *plan);
+        const std::string note = name_settings(plan->context_note, name);
+        snprintf(plan->context_note, sizeof plan->context_note, "%s", note.c_str());
+      },
+      name);
 }
 
 riffle_status riffle_context_create(riffle_model* model, const riffle_context_options* options,
                                     riffle_context** context, char* err, size_t err_size) {
   if (context) *context = nullptr;
-  return guarded(err, err_size, [&] {
+  const riffle_setting_name_fn name = names_of(options);
+  const auto create = [&] {
     require(model, "model");
     require(context, "context");
     auto c = std::make_unique<riffle_context>();
@@ -135,9 +108,11 @@ riffle_status riffle_context_create(riffle_model* model, const riffle_context_op
     if (resolved.options.device == RIFFLE_DEVICE_CPU ||
         resolved.options.device == RIFFLE_DEVICE_EMU)
       materialize(*model->model);
+    c->setting_name = name;
     c->engine = std::make_unique<Engine>(*model->model, std::move(resolved));
     *context = c.release();
-  });
+  };
+  return guarded(err, err_size, create, name);
 }
 
 void riffle_context_free(riffle_context* context) { delete context; }
@@ -152,7 +127,11 @@ size_t riffle_context_length(const riffle_context* context) {
 
 const char* riffle_context_notice(const riffle_context* context) {
   const char* text = "";
-  if (context) guarded(nullptr, 0, [&] { text = context->engine->notice(); });
+  if (context)
+    guarded(nullptr, 0, [&] {
+      context->notice = name_settings(context->engine->notice(), context->setting_name);
+      text = context->notice.c_str();
+    });
   return text;
 }
 

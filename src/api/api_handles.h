@@ -25,6 +25,8 @@ struct riffle_context {
   riffle_model* model = nullptr;
   std::unique_ptr<riffle::Engine> engine;
   riffle_scheduler* scheduler = nullptr;  // at most one
+  riffle_setting_name_fn setting_name = nullptr;
+  mutable std::string notice;  // as last handed out
   ErrorText error = "";
 };
 
@@ -42,7 +44,8 @@ struct riffle_scheduler {
 namespace riffle {
 
 template <class Body>
-riffle_status guarded(char* err, size_t err_size, Body&& body) {
+riffle_status guarded(char* err, size_t err_size, Body&& body,
+                      riffle_setting_name_fn name = nullptr) {
   const auto say = [&](const char* text) {
     if (err && err_size) snprintf(err, err_size, "%s", text);
   };
@@ -52,6 +55,10 @@ riffle_status guarded(char* err, size_t err_size, Body&& body) {
     return RIFFLE_OK;
   } catch (const Error& e) {
     say(e.what());
+    try {
+      say(e.text(name).c_str());
+    } catch (...) {  // no memory for the names: the ids stay
+    }
     return e.status();
   } catch (const std::bad_alloc&) {
     say("out of memory");
@@ -68,7 +75,7 @@ riffle_status guarded(char* err, size_t err_size, Body&& body) {
 template <class Body>
 riffle_status on_context(riffle_context* c, Body&& body) {
   if (!c) return RIFFLE_BAD_ARGUMENT;
-  return guarded(c->error, sizeof c->error, body);
+  return guarded(c->error, sizeof c->error, body, c->setting_name);
 }
 
 template <class Body>

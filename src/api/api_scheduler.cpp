@@ -1,5 +1,6 @@
 // riffle.h: many requests at once.
 #include "api/api_handles.h"
+#include "util/settings.h"
 
 using namespace riffle;
 
@@ -33,8 +34,7 @@ void riffle_scheduler_defaults(riffle_scheduler_options* o) {
   if (!o) return;
   *o = {};
   o->struct_size = sizeof *o;
-  o->window = 12;
-  o->max_skips = 64;
+  set_defaults(RIFFLE_OPTIONS_SCHEDULER, o);
 }
 
 riffle_status riffle_scheduler_create(riffle_context* context,

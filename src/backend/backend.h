@@ -173,7 +173,7 @@ class Backend {
   // and the selector's state is dropped. rope_table must cover the sequence.
   virtual void change_positions(SequenceKv& sequence, bool unrotated) {
     (void)sequence, (void)unrotated;
-    fail(RIFFLE_UNSUPPORTED, "selection.positions list needs device cpu or emu");
+    fail(RIFFLE_UNSUPPORTED, "`selection.positions` list needs device cpu or emu");
   }
   virtual void attend_prefill(const PrefillAttention& args) = 0;
 

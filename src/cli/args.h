@@ -28,8 +28,6 @@ class Option;
 namespace riffle::cli {
 
 // Everything the shared flags say. Built with the library's defaults; flags change it.
-struct SelectionSetting;
-
 struct CommonOptions {
   CommonOptions();
   std::string model_path;  // -m; "" until resolve_model_path() (common.h, called by load_model)
@@ -41,19 +39,17 @@ struct CommonOptions {
   std::string weights;             // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
-  std::vector<std::pair<const SelectionSetting*, const CLI::Option*>> selection_flags;  // as parsed
+  std::vector<std::pair<const riffle_setting*, const CLI::Option*>> selection_flags;  // as parsed
 };
 
 // Which groups of flags a subcommand takes. -m and -q always.
 enum FlagGroups : unsigned {
-  CONTEXT_FLAGS = 1,  // --device --threads -c --block --kv --isa --slots --gpu-mem --evict --pool
-                      // --prefill-chunk
-  SELECTION_FLAGS =
-      2,  // --selector --digest --gqa --stop-mode --epsilon --budget --microbatch --sink-blocks ...
-  SAMPLING_FLAGS = 4,  // -n --temp --top-k --top-p --min-p --seed
-  JSON_FLAG = 8,       // --json
-  CHAT_FLAG = 16,      // --chat-template
-  WEIGHTS_FLAG = 32    // --weights
+  CONTEXT_FLAGS = 1,    // settings of riffle_context_options
+  SELECTION_FLAGS = 2,  // settings of riffle_selection
+  SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
+  JSON_FLAG = 8,        // --json
+  CHAT_FLAG = 16,       // --chat-template
+  WEIGHTS_FLAG = 32     // --weights
 };
 
 // A check for options whose value is a type of weights; "q8|q4|..." for their help.
@@ -64,24 +60,15 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
 
 // The spellings that flags accept, for tables and JSON.
 const char* selector_name(riffle_selector v);
-const char* base_name(riffle_base v);
-const char* vote_name(riffle_vote v);
-const char* positions_name(riffle_positions v);
-const char* digest_name(riffle_digest v);
-const char* gqa_name(riffle_gqa v);
-const char* rank_name(riffle_rank v);
-const char* stop_name(riffle_stop v);
 const char* device_name(riffle_device v);
-const char* residency_name(riffle_residency v);
-const char* isa_name(riffle_isa v);
 const char* kv_name(riffle_kv_type v);
-const char* evict_name(riffle_evict v);
 
 // A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws
 // CLI::ValidationError.
 riffle_selector parse_selector(const std::string& word);
 
-// "4096", "32K", "1.5G" to a count (K = 1024). Throws CLI::ValidationError, naming the flag.
+// "4096", "32K", "1.5G", "12gib" to a count (K = 1024). Throws CLI::ValidationError, naming the
+// flag.
 uint64_t parse_size(const std::string& flag, const std::string& text);
 // "512,4K,30000" to counts.
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);

@@ -5,6 +5,7 @@
 
 #include "cli/chat_input.h"
 #include "cli/common.h"
+#include "cli/help.h"
 #include "cli/line_editor.h"
 #include "cli/seed.h"
 
@@ -331,15 +332,19 @@ void add_chat(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<ChatOptions>();
   CLI::App* sub = app.add_subcommand(
       "chat", "Talk with the model; /load puts a document in front of a question");
-  sub->footer(std::string(kHelp) +
-              "\nWithout a terminal, each line of stdin is a question and each answer ends in a "
-              "line break.");
+  set_notes(
+      *sub,
+      "/help lists the commands of a conversation. Without a terminal, each line of stdin is a\n"
+      "question and each answer ends in a line break.",
+      kHelp);
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
+      ->group(kSamplingGroup)
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
+  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+      ->group(kSamplingGroup);
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });

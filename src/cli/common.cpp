@@ -13,7 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "cli/selection_settings.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace fs = std::filesystem;
@@ -32,50 +32,6 @@ int exit_code_of(riffle_status status) {
   }
 }
 
-std::string with_flags(std::string text) {
-  const auto part_of_word = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '/' ||
-           c == '.';
-  };
-  const auto replace = [&](const std::string& member, const std::string& flag) {
-    for (size_t at = 0; (at = text.find(member, at)) != text.npos;) {
-      const size_t end = at + member.size();
-      const bool word = (at == 0 || !part_of_word(text[at - 1])) &&
-                        (end == text.size() || text[end] == '.' || !part_of_word(text[end]));
-      if (word) text.replace(at, member.size(), flag);
-      at += word ? flag.size() : member.size();
-    }
-  };
-  for (const SelectionSetting& s : selection_settings()) {
-    const std::string member = s.field.name ? s.field.name : s.name;
-    replace("selection." + member, s.flag);
-    if (member.find('_') != member.npos && member != "top_p")
-      replace(member, s.flag);  // sampling has a top_p too
-  }
-  for (const auto& [member, flag] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"gpu_mem", "--gpu-mem"},
-           {"host_mem", "--host-mem"},
-           {"n_ctx", "-c"},
-           {"n_threads", "--threads"},
-           {"block_size", "--block"},
-           {"kv_type", "--kv"},
-           {"prefill_chunk", "--prefill-chunk"},
-           {"no_pin", "--no-pin"},
-           {"pool_per_layer", "--pool"},
-           {"n_sessions", "--max-seqs"},
-           {"max_seqs", "--max-seqs"},
-           {"max_skips", "--max-skips"},
-           {"max_inject_tokens", "--max-inject-tokens"},
-           {"reuse_unit", "--reuse-unit"}})
-    replace(member, flag);
-  for (const auto& [words, flags] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"slots and --gpu-mem", "--slots and --gpu-mem"},
-           {"residency and --no-pin", "--residency and --no-pin"}})
-    replace(words, flags);
-  if (text.starts_with("slots is ")) text.insert(0, "--");
-  return text;
-}
-
 namespace {
 [[noreturn]] void fail(riffle_status status, int code, const char* text) {
   // Someone who presses Ctrl-C knows why it stopped.
@@ -90,7 +46,7 @@ void check(riffle_status status, const riffle_model* model) {
 void check(riffle_status status, const riffle_context* context) {
   if (status == RIFFLE_OK) return;
   const std::string hint = status == RIFFLE_CONTEXT_FULL ? " (-c sets its length)" : "";
-  fail(status, exit_code_of(status), (with_flags(riffle_context_error(context)) + hint).c_str());
+  fail(status, exit_code_of(status), (riffle_context_error(context) + hint).c_str());
 }
 
 // ---- handles ----
@@ -110,9 +66,35 @@ std::string shipped_file(const char* name) {
 }
 }  // namespace
 
+namespace {
+// The .gguf file of a folder that holds one (the parts of a split file are one); the path itself if
+// it is no folder, holds none, or is a Hugging Face model's.
+std::string file_of_folder(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error) || fs::exists(fs::path(path) / "config.json", error))
+    return path;
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".gguf") || fs::is_directory(entry.path(), error)) continue;
+    const size_t of = name.rfind("-of-");
+    const bool later_part =
+        of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001";
+    if (!later_part) files.push_back(name);
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) return path;
+  if (files.size() == 1) return (fs::path(path) / files[0]).string();
+  std::string names;
+  for (const std::string& name : files) names += (names.empty() ? "" : ", ") + name;
+  throw Exit(EXIT_BAD_MODEL, text_of("%s: the folder holds %zu models, expected one: %s",
+                                     path.c_str(), files.size(), names.c_str()));
+}
+}  // namespace
+
 std::string resolve_model_path(const std::string& flag) {
-  if (!flag.empty()) return flag;
-  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return env;
+  if (!flag.empty()) return file_of_folder(flag);
+  if (const char* env = std::getenv("RIFFLE_MODEL"); env && *env) return file_of_folder(env);
   const std::string shipped = shipped_file("riffle-27m-32k-q8_0.gguf");
   if (!shipped.empty()) return shipped;
   throw Exit(EXIT_USAGE, "no model: give one with -m PATH or in the environment as RIFFLE_MODEL");
@@ -186,8 +168,7 @@ Context create_context(riffle_model* model, const riffle_context_options& option
   progress.finish();
   // What is refused here came from flags.
   if (status != RIFFLE_OK)
-    fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status),
-         with_flags(err).c_str());
+    fail(status, status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   Context owner(context);
   if (interrupted()) {
     notice(quiet, "[stopped]");
@@ -217,9 +198,9 @@ void share_host_memory(riffle_model* model, riffle_context_options& options) {
 void say_unread_settings(const CommonOptions& options) {
   const riffle_selection& s = options.context.selection;
   for (const auto& [setting, flag] : options.selection_flags)
-    if (flag->count() && !setting->read_by(s) && setting->name != "selector")
+    if (flag->count() && !read_by(*setting, s))
       notice(options.quiet, "%s has no effect: selector %s does not look at it, it is for %s",
-             setting->flag.c_str(), selector_name(s.selector), setting->selectors().c_str());
+             flag_of(*setting).c_str(), selector_name(s.selector), selectors_of(*setting).c_str());
 }
 
 Session create_session(riffle_context* context) {
@@ -241,7 +222,7 @@ std::string model_name(const riffle_model* model, const std::string& path) {
 }
 
 std::string say_notice(const riffle_context* context, bool quiet, const std::string& said) {
-  const std::string text = with_flags(riffle_context_notice(context));
+  const std::string text = riffle_context_notice(context);
   const bool goes_on = !said.empty() && text.starts_with(said + "; ");
   if (!text.empty() && text != said)
     notice(quiet, "%s", text.c_str() + (goes_on ? said.size() + 2 : 0));
@@ -418,52 +399,13 @@ Json stats_json(const riffle_stats& s) {
 }
 
 Json selection_json(const riffle_selection& s) {
-  return {{"selector", selector_name(s.selector)},
-          {"digest", digest_name(s.digest)},
-          {"gqa", gqa_name(s.gqa)},
-          {"rank", rank_name(s.rank)},
-          {"stop_mode", stop_name(s.stop)},
-          {"epsilon", number(s.epsilon)},
-          {"microbatch", s.microbatch},
-          {"budget", number(s.budget)},
-          {"sink_blocks", s.sink_blocks},
-          {"window_blocks", s.window_blocks},
-          {"dense_layers", s.dense_layers},
-          {"lookahead", s.lookahead},
-          {"base", base_name(s.base)},
-          {"base_budget", number(s.base_budget)},
-          {"top_p_attn", number(s.top_p)},
-          {"share", number(s.share)},
-          {"select_tokens", s.select_tokens},
-          {"init_tokens", s.init_tokens},
-          {"local_tokens", s.local_tokens},
-          {"vote", vote_name(s.vote)},
-          {"vote_scale", number(s.vote_scale)},
-          {"cache_threshold", number(s.cache_threshold)},
-          {"positions", positions_name(s.positions)},
-          {"top_tokens", number(s.top_tokens)},
-          {"alpha", number(s.alpha)},
-          {"rate", number(s.rate)},
-          {"decay", number(s.decay)},
-          {"bypass", number(s.bypass)}};
+  return settings_json(RIFFLE_OPTIONS_SELECTION, &s);
 }
 
 Json context_json(const riffle_context_options& o) {
-  return {{"device", device_name(o.device)},
-          {"residency", residency_name(o.residency)},
-          {"no_pin", o.no_pin},
-          {"n_ctx", o.n_ctx},
-          {"threads", o.n_threads},
-          {"block_size", o.block_size},
-          {"kv", kv_name(o.kv_type)},
-          {"isa", isa_name(o.isa)},
-          {"slots", o.slots},
-          {"gpu_mem", o.gpu_mem},
-          {"host_mem", o.host_mem},
-          {"evict", evict_name(o.evict)},
-          {"pool", o.pool_per_layer ? "per-layer" : "unified"},
-          {"prefill_chunk", o.prefill_chunk},
-          {"selection", selection_json(o.selection)}};
+  Json json = settings_json(RIFFLE_OPTIONS_CONTEXT, &o);
+  json["selection"] = selection_json(o.selection);
+  return json;
 }
 
 void print_json(const Json& json) { write_out(dump(json) + "\n"); }

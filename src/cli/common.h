@@ -40,8 +40,6 @@ class Exit : public std::runtime_error {
 };
 
 int exit_code_of(riffle_status status);
-// A text of the library with its options' members ("gpu_mem") as the flags that they are here.
-std::string with_flags(std::string text);
 
 // Throw Exit with the handle's error text unless status is RIFFLE_OK.
 void check(riffle_status status, const riffle_model* model);
@@ -63,7 +61,7 @@ using Session = std::unique_ptr<riffle_session, HandleDeleter>;
 using Scheduler = std::unique_ptr<riffle_scheduler, HandleDeleter>;
 
 // -m, else $RIFFLE_MODEL, else the model shipped beside the executable. Throws Exit(EXIT_USAGE) if
-// there is none.
+// there is none. A folder stands for the .gguf file in it; Exit(EXIT_BAD_MODEL) if it holds more.
 std::string resolve_model_path(const std::string& flag);
 
 // Text for eval and demo to hide facts in: demo.txt beside the model, else the one shipped with

@@ -94,7 +94,7 @@ void print_plan(const riffle_plan& p) {
   Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa,
                                   p.n_threads, p.n_ctx, p.block_size)});
   if (*p.device_note) t.add({p.device == std::string("cuda") ? "GPU" : "no GPU", p.device_note});
-  if (*p.context_note) t.add({"context", with_flags(p.context_note)});
+  if (*p.context_note) t.add({"context", p.context_note});
   t.add({"weights", bytes(p.weights)});
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});
@@ -135,8 +135,7 @@ int info_main(InfoOptions& o) {
   if (o.plan) {
     status = riffle_plan_memory(model.get(), &o.common.context, &plan, err, sizeof err);
     if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY && status != RIFFLE_NO_SLOT)
-      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status),
-                 with_flags(err));
+      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
   }
   if (o.common.json) {
     Json out = {{"path", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)}};
@@ -152,7 +151,7 @@ int info_main(InfoOptions& o) {
     if (o.plan) write_out("\n");
     if (o.plan) print_plan(plan);
   }
-  if (status != RIFFLE_OK) throw Exit(EXIT_MEMORY, with_flags(err));
+  if (status != RIFFLE_OK) throw Exit(EXIT_MEMORY, err);
   return EXIT_OK;
 }
 

@@ -2,12 +2,15 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <clocale>
 #include <cstring>
 #include <exception>
 #include <new>
 
 #include "cli/common.h"
+#include "cli/help.h"
+#include "cli/spelling.h"
 
 namespace riffle::cli {
 namespace {
@@ -21,27 +24,29 @@ const char* const kFooter = R"(Exit codes:
   5    the prompt does not fit the context
   6    batch: all lines have a record, but some of them an error
   130  stopped by Ctrl-C or SIGTERM
-Answers go to stdout, everything else to stderr. Environment: RIFFLE_MODEL (default for -m), NO_COLOR,
-RIFFLE_HISTORY (file for chat's history; empty: none), CUDA_VISIBLE_DEVICES (its first GPU is the one used), CUDA_HOME (where
-cuBLAS is looked for after the system's own paths). riffle COMMAND --help lists a command's flags.)";
+Answers go to stdout, everything else to stderr.
+Environment:
+  RIFFLE_MODEL          the model if -m is not given
+  NO_COLOR              no colors
+  RIFFLE_HISTORY        file of chat's history; empty: none
+  CUDA_VISIBLE_DEVICES  the first GPU named is used
+  CUDA_HOME             where cuBLAS is looked for after the system's own paths
+riffle COMMAND --help lists the options of a command, and --help-all lists all of them.)";
 
 void complain(const char* text) {
   const bool color = color_ok(STDERR_FILENO);
   std::fprintf(stderr, "%sriffle:%s %s\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", text);
 }
 
-std::string command_names(const CLI::App& app) {
-  std::string names;
-  for (const CLI::App* sub : app.get_subcommands({}))
-    names += (names.empty() ? "" : ", ") + sub->get_name();
-  return names;
-}
-
 int run(int argc, char** argv) {
-  CLI::App app("riffle: answers from very long documents on small memory");
+  CLI::App app("riffle: answers from very long documents on small memory", "riffle");
   app.footer(kFooter);
+  app.formatter(std::make_shared<Help>());
   app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("riffle ") + riffle_version());
+  app.set_help_flag("-h,--help", "print this help and exit");
+  app.set_help_all_flag("--help-all", "print the help with all options and exit");
+  app.set_version_flag("--version", std::string("riffle ") + riffle_version(),
+                       "print the version and exit");
   Command chosen;
   add_chat(app, chosen);
   add_run(app, chosen);
@@ -52,24 +57,28 @@ int run(int argc, char** argv) {
   add_eval(app, chosen);
   add_quantize(app, chosen);
   add_tokenize(app, chosen);
+  const auto usage = [&](const char* text, const std::string& command) {
+    complain(text);
+    std::fprintf(stderr, "See riffle%s --help.\n", command.c_str());
+    return EXIT_USAGE;
+  };
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const std::string first = args.empty() ? "" : args[0];
   try {
-    app.parse(argc, argv);
+    args = spelled(std::move(args), app);
+    std::reverse(args.begin(), args.end());  // as the parser takes them
+    app.parse(args);
+  } catch (const Exit& e) {
+    const auto named =
+        app.get_subcommands([&](const CLI::App* s) { return s->get_name() == first; });
+    return usage(e.what(), named.empty() ? "" : " " + first);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) {  // --help, --version
       app.exit(e);
       return EXIT_OK;
     }
-    std::string text = e.what();
-    if (e.get_name() == "RequiredError" && app.get_subcommands().empty()) {
-      text = "expected a command: " + command_names(app);
-      const auto rest = app.remaining();
-      if (!rest.empty()) text = "'" + rest.front() + "' is no command, " + text;
-    }
-    complain(text.c_str());
     const auto subs = app.get_subcommands();
-    std::fprintf(stderr, "See riffle%s --help.\n",
-                 subs.empty() ? "" : (" " + subs.front()->get_name()).c_str());
-    return EXIT_USAGE;
+    return usage(e.what(), subs.empty() ? "" : " " + subs.front()->get_name());
   }
   return chosen();
 }

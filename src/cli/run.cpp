@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/seed.h"
 
@@ -162,31 +163,35 @@ void add_run(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* sub = app.add_subcommand(
       "run", "Answer one prompt: -p TEXT, -f FILE, piped text, or a document and -p TEXT");
-  sub->footer(
-      R"(If the model has a chat template that riffle knows (riffle info names it), the prompt is a
-user's message. Otherwise, and with --raw, the model continues the prompt as it is, its
-beginning-of-sequence token before it. The answer is streamed to stdout; a final line break is
-added only on a terminal.
-Document and question: -f FILE -p TEXT, or ... | riffle run -p TEXT. The text follows the document
-on a line of its own. With -f, standard input is not read (-f -: it is the document). With -p alone
-it is read to its end if it is a pipe, a socket, or a file that nobody has begun to read. A pipe
-that stays open and sends nothing for 10 s is an error. Give < /dev/null if there is no document:
-in a loop that reads standard input itself, and where ssh, a script or CI leaves a pipe open. -f -
-waits for as long as it takes.)");
+  set_notes(
+      *sub,
+      R"(Document and question: riffle run -f FILE -p TEXT, or ... | riffle run -p TEXT.
+If the model has a chat template that riffle knows (riffle info names it), the prompt becomes a
+user's message. Otherwise, and with --raw, the model continues the prompt.)",
+      R"(A plain prompt begins with the beginning-of-sequence token. The answer is streamed to stdout; a
+final line break is added only on a terminal.
+-p TEXT follows the document on a line of its own. With -f, standard input is not read (-f -: it is
+the document). With -p alone it is read to its end if it is a pipe, a socket, or a file that nobody
+has begun to read. A pipe that stays open and sends nothing for 10 s is an error. Give < /dev/null
+if there is no document: in a loop that reads standard input itself, and where ssh, a script or CI
+leaves a pipe open. -f - waits for as long as it takes.)");
   add_prompt_flags(*sub, o->prompt);
   CLI::Option* const raw =
       sub->add_flag("--raw", o->raw, "continue the prompt as it is, without a chat template");
   sub->add_flag("--chat", o->chat,
                 "wrap the prompt in the chat template; an error if the model has none")
+      ->group(kSamplingGroup)
       ->excludes(raw);
   sub->add_option("--system", o->system, "system message; implies --chat")
       ->type_name("TEXT")
       ->excludes(raw);
   sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
+      ->group(kSamplingGroup)
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token");
+  sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
+      ->group(kSamplingGroup);
   add_common_flags(
       *sub, o->common,
       CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);

@@ -34,12 +34,13 @@ std::unique_ptr<Sequence> Engine::create() {
 std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
   if (selector_->prompt_queries() > 0)
     fail(RIFFLE_UNSUPPORTED,
-         "selection.selector %s learns from how prompts are attended to: its sessions cannot be "
+         "`selection.selector` %s learns from how prompts are attended to: its sessions cannot be "
          "forked",
          selector_->name());
   if (list_positions() || from.kv.unrotated)
-    fail(RIFFLE_UNSUPPORTED,
-         "selection.positions list: sessions whose keys have no fixed positions cannot be forked");
+    fail(
+        RIFFLE_UNSUPPORTED,
+        "`selection.positions` list: sessions whose keys have no fixed positions cannot be forked");
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
@@ -129,11 +130,12 @@ const char* Engine::notice() {
       say(
           format("the first %d layers read everything at its place in the text, up to token %lld, "
                  "but the model was trained "
-                 "with %lld: positions list needs dense_layers 0 to go beyond",
+                 "with %lld: positions list needs `selection.dense_layers` 0 to go beyond",
                  s.dense_layers, static_cast<long long>(n_ctx()), static_cast<long long>(trained)));
     else if (list > trained)
       say(format(
-          "lists of positions reach %lld tokens (init_tokens + select_tokens + local_tokens, and "
+          "lists of positions reach %lld tokens (`selection.init_tokens` + "
+          "`selection.select_tokens` + `selection.local_tokens`, and "
           "%lld while a selection "
           "is used again), but the model was trained with %lld: what lies beyond confuses it",
           static_cast<long long>(list), static_cast<long long>(kMaxReuse),
@@ -183,14 +185,15 @@ void Engine::require_state(Sequence& s) {
 void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
   const Config& c = model_.config;
   if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
-    fail(RIFFLE_UNSUPPORTED,
-         "selection.positions list does not go with this model's sliding window: %d tokens in the "
-         "layers from %d "
-         "on, and n_ctx is %lld",
-         c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
+    fail(
+        RIFFLE_UNSUPPORTED,
+        "`selection.positions` list does not go with this model's sliding window: %d tokens in the "
+        "layers from %d "
+        "on, and `n_ctx` is %lld",
+        c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
   if (wants_list(wanted) && rope_.scale != 1)
     fail(RIFFLE_UNSUPPORTED,
-         "selection.positions list does not go with the attention factor of this model's RoPE "
+         "`selection.positions` list does not go with the attention factor of this model's RoPE "
          "scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
   backend_->check_selector(selector, wanted);

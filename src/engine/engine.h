@@ -146,6 +146,7 @@ class Engine {
   }
   int64_t reuse_unit() const { return backend_->reuse_unit(); }
   const riffle_selection& selection() const { return options_.options.selection; }
+  riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }
   const Backend& backend() const { return *backend_; }
   const char* notice();  // of riffle_context_notice
   riffle_stats stats() const;

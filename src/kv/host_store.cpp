@@ -75,7 +75,7 @@ uint32_t& HostStore::holders(const std::byte* block) const {
 std::byte* HostStore::take() {
   if (in_use_ >= most_)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "the KV of all sequences would exceed host_mem: %lld blocks of %zu bytes are in use",
+         "the KV of all sequences would exceed `host_mem`: %lld blocks of %zu bytes are in use",
          static_cast<long long>(in_use_), block_bytes_);
   std::byte* block;
   if (!free_.empty()) {

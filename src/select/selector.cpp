@@ -1,7 +1,7 @@
 #include "select/selector.h"
 
-#include "select/selection_fields.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 
@@ -14,15 +14,13 @@ void check_selection(const riffle_selection& s) {
   if (s.struct_size != sizeof s)
     fail(RIFFLE_BAD_ARGUMENT, "selection.struct_size is %zu, expected %zu", s.struct_size,
          sizeof s);
-  for (const SelectionField& f : selection_fields())
-    if (!f.allows(f.value(s)))
-      fail(RIFFLE_BAD_ARGUMENT, "selection.%s is %.9g, expected %s", f.name, f.value(s),
-           f.range().c_str());
+  check_settings(RIFFLE_OPTIONS_SELECTION, &s);
   if (ranks_as_psa(s) && s.stop == RIFFLE_STOP_BOUND && s.digest == RIFFLE_DIGEST_MEAN)
-    fail(RIFFLE_BAD_ARGUMENT,
-         "selection.stop is bound, expected paper, window or veto with digest mean: a mean bounds "
-         "nothing from above, "
-         "digests quest and cuboid-mean do");
+    fail(
+        RIFFLE_BAD_ARGUMENT,
+        "`selection.stop` is bound, expected paper, window or veto with digest mean: a mean bounds "
+        "nothing from above, "
+        "digests quest and cuboid-mean do");
 }
 
 DigestSpec digest_spec(const riffle_selection& s) {

@@ -3,7 +3,14 @@
 #include <cstdio>
 #include <vector>
 
+#include "util/settings.h"
+
 namespace riffle {
+
+Error::Error(riffle_status status, const std::string& text)
+    : std::runtime_error(name_settings(text, nullptr)), status_(status), text_(text) {}
+
+std::string Error::text(riffle_setting_name_fn name) const { return name_settings(text_, name); }
 
 static std::string vformat(const char* text, va_list args) {
   va_list again;

@@ -9,14 +9,17 @@
 
 namespace riffle {
 
+// text names settings by their ids in backquotes (util/settings.h).
 class Error : public std::runtime_error {
  public:
-  Error(riffle_status status, const std::string& text)
-      : std::runtime_error(text), status_(status) {}
+  Error(riffle_status status, const std::string& text);
   riffle_status status() const { return status_; }
+  // The text with the settings as the caller calls them; what() has their ids.
+  std::string text(riffle_setting_name_fn name) const;
 
  private:
   riffle_status status_;
+  std::string text_;
 };
 
 // printf-style; the text is one line that names file, field, what was found and what was expected.

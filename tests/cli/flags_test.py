@@ -81,7 +81,7 @@ def selection_ranges(_):
         "--vote": (["loud"], "soft, logits, hard"),
         "--positions": (["0"], "true, list"),
     }
-    shown = riffle("run", "--help").out.decode().split("Selection of KV blocks")[1].split("\n\n")[0]
+    shown = riffle("run", "--help-all").out.decode()
     flags = {word for word in shown.split() if word.startswith("--") and word in cases or word.strip(",") in cases}
     check(flags >= set(cases) - {"--base"}, "the help names every one of these flags", set(cases) - flags)
     for flag, (values, range_) in cases.items():

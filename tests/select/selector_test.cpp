@@ -11,8 +11,8 @@
 #include <random>
 #include <set>
 
-#include "select/selection_fields.h"
 #include "util/error.h"
+#include "util/settings.h"
 
 using namespace riffle;
 
@@ -349,23 +349,23 @@ TEST_CASE(
     "each setting is taken up to the ends of its range, and refused beyond by name, value and "
     "range",
     "[select]") {
-  riffle_selection_field f{};
-  f.struct_size = sizeof f;
   int fields = 0;
-  for (; riffle_selection_get_field(fields, &f) == RIFFLE_OK; ++fields) {
-    INFO(f.name << ": " << f.range);
-    const SelectionField* field = nullptr;
-    for (const SelectionField& x : selection_fields())
-      if (std::string(x.name) == f.name) field = &x;
-    REQUIRE(field);
+  std::set<size_t> offsets;
+  for (size_t index = 0; riffle_setting_at(index); ++index) {
+    const riffle_setting& f = *riffle_setting_at(index);
+    if (f.options != RIFFLE_OPTIONS_SELECTION) continue;
+    ++fields;
+    offsets.insert(f.offset);
+    INFO(f.id << ": " << f.range);
+    const bool whole = f.type == RIFFLE_MEMBER_INT32;
     const auto check = [&](double v) {
       riffle_selection s;
       riffle_selection_defaults(&s);
-      char* at = reinterpret_cast<char*>(&s) + field->offset;
+      char* at = reinterpret_cast<char*>(&s) + f.offset;
       const auto i = static_cast<int32_t>(v);
       const auto x = static_cast<float>(v);
-      std::memcpy(at, f.whole ? static_cast<const void*>(&i) : &x, 4);
-      if (v == v) CHECK(field->value(s) == (f.whole ? double(i) : double(x)));
+      std::memcpy(at, whole ? static_cast<const void*>(&i) : &x, 4);
+      if (v == v) CHECK(riffle_setting_get(&f, &s) == (whole ? double(i) : double(x)));
       try {
         check_selection(s);
       } catch (const Error& e) {
@@ -374,12 +374,17 @@ TEST_CASE(
       return std::string();
     };
     const auto next = [&](double v, int way) {
-      return f.whole ? v + way : double(std::nextafter(static_cast<float>(v), way * 3e38f));
+      return whole ? v + way : double(std::nextafter(static_cast<float>(v), way * 3e38f));
     };
     const auto refused = [&](double v) {
       const std::string text = check(v);
-      CHECK(text.find(std::string("selection.") + f.name + " is ") == 0);
+      CHECK(text.find(std::string(f.id) + " is ") == 0);
       CHECK(text.find(std::string("expected ") + f.range) != std::string::npos);
+      riffle_selection s;
+      riffle_selection_defaults(&s);
+      const double held = riffle_setting_get(&f, &s);
+      CHECK(!riffle_setting_set(&f, &s, v));
+      CHECK(riffle_setting_get(&f, &s) == held);
     };
     CHECK(f.low < f.high);
     refused(next(f.low, -1));
@@ -387,20 +392,52 @@ TEST_CASE(
     if (f.above_low) refused(f.low);
     CHECK(check(f.above_low ? next(f.low, 1) : f.low).empty());
     if (f.below_high) refused(f.high);
-    CHECK(check(f.below_high || !f.whole ? next(f.high, -1) : f.high).empty());
-    if (!f.whole) refused(std::nan(""));
+    CHECK(check(f.below_high || !whole ? next(f.high, -1) : f.high).empty());
+    if (!whole) refused(std::nan(""));
     CHECK(f.selectors != 0);
     CHECK((f.bases != 0) == ((f.selectors >> RIFFLE_SELECTOR_TWILIGHT & 1) != 0));
   }
-  CHECK(fields == static_cast<int>(selection_fields().size()));
   // Every member is in the table, each at its place: they are of 4 bytes each, behind struct_size.
   CHECK(sizeof(riffle_selection) - sizeof(size_t) - 4 * size_t(fields) < sizeof(size_t));
-  std::set<size_t> offsets;
-  for (const SelectionField& x : selection_fields()) offsets.insert(x.offset);
   CHECK(offsets.size() == size_t(fields));
-  f.struct_size = 8;
-  CHECK(riffle_selection_get_field(0, &f) == RIFFLE_BAD_ARGUMENT);
-  CHECK(riffle_selection_get_field(0, nullptr) == RIFFLE_BAD_ARGUMENT);
+}
+
+TEST_CASE("defaults of all options are those of the table, and lie in its ranges", "[select]") {
+  riffle_selection selection;
+  riffle_selection_defaults(&selection);
+  riffle_context_options context;
+  riffle_context_defaults(&context);
+  riffle_scheduler_options scheduler;
+  riffle_scheduler_defaults(&scheduler);
+  const void* const options[] = {&selection, &context, &scheduler};
+  std::set<std::string> ids, flags;
+  for (size_t i = 0; riffle_setting_at(i); ++i) {
+    const riffle_setting& f = *riffle_setting_at(i);
+    INFO(f.id);
+    const double v = riffle_setting_get(&f, options[f.options]);
+    CHECK(v == (f.type == RIFFLE_MEMBER_FLOAT ? double(float(f.standard)) : f.standard));
+    CHECK(setting_allows(f, v));
+    CHECK(ids.insert(f.id).second);
+    if (*f.help) CHECK(flags.insert(f.flag).second);
+  }
+  CHECK(std::memcmp(&context.selection, &selection, sizeof selection) == 0);
+  CHECK(selection.epsilon == 0.9f);
+  CHECK(selection.share == 0.002f);
+  CHECK(context.block_size == 16);
+  CHECK(scheduler.window == 12);
+}
+
+TEST_CASE("texts call settings as the caller does", "[select]") {
+  const auto flag = [](const char* id) -> const char* {
+    return std::string(id) == "gpu_mem" ? "--gpu-mem" : nullptr;
+  };
+  CHECK(name_settings("`gpu_mem` is 1, and `slots` 2", flag) == "--gpu-mem is 1, and slots 2");
+  CHECK(name_settings("`selection.epsilon`", nullptr) == "selection.epsilon");
+  CHECK(name_settings("a ` in `file` of `n_ctx", flag) == "a ` in `file` of `n_ctx");
+  CHECK(name_settings("`file` `gpu_mem`", flag) == "`file` --gpu-mem");
+  const Error e(RIFFLE_BAD_ARGUMENT, "`gpu_mem` is short");
+  CHECK(std::string(e.what()) == "gpu_mem is short");
+  CHECK(e.text(flag) == "--gpu-mem is short");
 }
 
 TEST_CASE("settings that the table keeps from a selector change nothing of its plan", "[select]") {
@@ -409,15 +446,18 @@ TEST_CASE("settings that the table keeps from a selector change nothing of its p
        {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK}) {
     riffle_selection s = settings(kind);
     const std::vector<int> want = read_blocks(*make_selector(s), scene);
-    for (const SelectionField& f : selection_fields()) {
+    for (const riffle_setting& f : riffle::settings()) {
+      if (f.options != RIFFLE_OPTIONS_SELECTION) continue;
+      const bool whole = f.type == RIFFLE_MEMBER_INT32;
       if (f.selectors >> kind & 1 || f.offset == offsetof(riffle_selection, digest)) continue;
-      INFO(selection_fields()[0].name << " " << kind << ", " << f.name);
+      INFO("selector " << kind << ", " << f.id);
       riffle_selection other = s;
       char* at = reinterpret_cast<char*>(&other) + f.offset;
-      const double v = f.value(s) == f.low ? f.low + 1 : (f.low + f.value(s)) / 2;
-      const auto i = static_cast<int32_t>(f.whole ? std::max(f.low, std::floor(v)) : 0);
+      const double held = setting_value(f, &s);
+      const double v = held == f.low ? f.low + 1 : (f.low + held) / 2;
+      const auto i = static_cast<int32_t>(whole ? std::max(f.low, std::floor(v)) : 0);
       const auto x = static_cast<float>(v);
-      std::memcpy(at, f.whole ? static_cast<const void*>(&i) : &x, 4);
+      std::memcpy(at, whole ? static_cast<const void*>(&i) : &x, 4);
       CHECK(read_blocks(*make_selector(other), scene) == want);
     }
   }

@@ -12,10 +12,9 @@ import subprocess
 import sys
 
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
-# An option's line: two blanks, its names, then a value, conditions and text in columns.
-OPTION = re.compile(r"^  (-\S+)(.*)$")
-CONDITION = re.compile(r"\s+(?:Excludes|Needs):(?: --?[\w-]+)*")
-TYPE = re.compile(r":[A-Z]+( in \[[^\]]*\])?")
+# An option's line: its names, a value and, two blanks or more behind them, its text.
+OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)(?: (\S+(?: \S+)*))?(?: {2,}(.*))?$")
+DEFAULT = re.compile(r"; default: (.+)$")
 SKIPPED = {"--help", "--help-all"}
 # Words that begin a phrase and keep their small letter: values of flags.
 NAMES = re.compile(r"(dense|psa|topk|twilight|tokenselect|lfps|share|cuda|emu|cpu)\b")
@@ -36,25 +35,6 @@ def escape(text):
     return "\\&" + text if text[:1] in (".", "'") else text
 
 
-def option(names, rest):
-    """(names, value, default, text) of an option's first line."""
-    # Names and value end before column 30, where the text begins; else the text is on lines below.
-    bare = TYPE.sub("", CONDITION.sub("", rest))
-    gap = re.search(r"\s{2,}", bare)
-    column = 28 - len(names)  # of the text, in rest
-    if gap:
-        value, text = bare[: gap.start()], bare[gap.end():]
-    elif len(bare.split()) > 1 and rest[column - 1 : column] == " ":
-        value, text = CONDITION.sub("", rest[:column]), rest[column:]
-    else:
-        value, text = bare, ""
-    value = value.replace("REQUIRED", "").replace(" ...", "").strip()
-    names = re.sub(r"\{[^}]*\}", "", names).split(",")
-    value = TYPE.sub("", value)
-    value, _, default = value.partition("=")
-    return names, value.strip(), default.strip(), text.strip()
-
-
 def parse(text):
     """The help's sections: (title, [(names, value, default, text)])."""
     sections = []
@@ -62,7 +42,7 @@ def parse(text):
     for line in text.splitlines():
         found = OPTION.match(line)
         if found and sections:
-            current = list(option(found[1], found[2]))
+            current = [found[1].split(", "), found[2] or "", "", found[3] or ""]
             sections[-1][1].append(current)
         elif current and re.match(r"^\s{8,}\S", line):
             current[3] = (current[3] + " " + line.strip()).strip()
@@ -71,6 +51,11 @@ def parse(text):
             title = re.match(r"^(\S.*):$", line)
             if title:
                 sections.append((title[1], []))
+    for _, options in sections:
+        for o in options:
+            default = DEFAULT.search(o[3])
+            o[2] = default[1] if default else ""
+            o[3] = DEFAULT.sub("", o[3])
     return [(title, options) for title, options in sections if options]
 
 

@@ -32,10 +32,10 @@ struct CudaBackendOptions {
   // Why the host decides residency from the start, in the words of the option that says so; null:
   // the device decides unless the system refuses to pin memory.
   const char* why_host_residency() const {
-    return residency == RIFFLE_RESIDENCY_HOST ? "residency is host"
-           : no_pin                           ? "no_pin is set"
-           : evict != EvictPolicy::Lru        ? "evict is fifo"
-           : pool_per_layer                   ? "pool_per_layer is set"
+    return residency == RIFFLE_RESIDENCY_HOST ? "`residency` is host"
+           : no_pin                           ? "`no_pin` is set"
+           : evict != EvictPolicy::Lru        ? "`evict` is fifo"
+           : pool_per_layer                   ? "`pool_per_layer` is set"
                                               : nullptr;
   }
 };

@@ -121,14 +121,14 @@ void CudaBackend::grow_step_memory() {
 void CudaBackend::check_selector(const Selector& selector, const riffle_selection& s) const {
   const SelectionRule rule = selector.rule();
   if (rule.host_only)
-    fail(RIFFLE_UNSUPPORTED, "selection.selector %s %s: it needs device cpu or emu",
+    fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
          selector.name(), rule.host_only_why);
   const char* found = options_.why_host_residency();
   if (!rule.needs_device_residency() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
-       "selection.selector %s%s needs the GPU to decide residency: %s; without that it runs, or "
-       "with selection.selector psa and selection.rank digests, which may lose answers",
-       selector.name(), s.rank == RIFFLE_RANK_CODES ? " with selection.rank codes" : "", found);
+       "`selection.selector` %s%s needs the GPU to decide residency: %s; without that it runs, or "
+       "with `selection.selector` psa and `selection.rank` digests, which may lose answers",
+       selector.name(), s.rank == RIFFLE_RANK_CODES ? " with `selection.rank` codes" : "", found);
 }
 
 void CudaBackend::prepare(const Selector& selector, SequenceKv& sequence) {
@@ -141,10 +141,11 @@ void CudaBackend::prepare(const Selector& selector, SequenceKv& sequence) {
 void CudaBackend::require_device_residency(const Selector& selector) const {
   if (!selector.rule().needs_device_residency() || !residency_.hosted()) return;
   fail(RIFFLE_UNSUPPORTED,
-       "selection.selector %s needs the GPU to decide residency: %s; selection.selector psa with "
-       "selection.rank digests does without, but may lose answers",
+       "`selection.selector` %s needs the GPU to decide residency: %s; `selection.selector` psa "
+       "with "
+       "`selection.rank` digests does without, but may lose answers",
        selector.name(),
-       residency_.notice().empty() ? "residency is host" : residency_.notice().c_str());
+       residency_.notice().empty() ? "`residency` is host" : residency_.notice().c_str());
 }
 
 void CudaBackend::check_prompt(const Selector& selector, SequenceKv& sequence) {

@@ -388,7 +388,7 @@ void CudaResidency::park(SequenceKv& s) {
 }
 
 std::string CudaResidency::why_not_pinned() const {
-  if (slabs_->refuses()) return "host memory is left pageable (no_pin)";
+  if (slabs_->refuses()) return "host memory is left pageable (`no_pin`)";
   return format("the system does not let riffle pin %.1f MiB of host memory (%s)",
                 double(store_->host_bytes()) / (1 << 20), slabs_->failed().c_str());
 }
@@ -398,7 +398,7 @@ void CudaResidency::settle_pinning() {
   if (pinned() || slabs_->refuses()) return;
   if (must_pin_)
     fail(RIFFLE_OUT_OF_MEMORY,
-         "%s, which residency device needs: residency auto or host can do without",
+         "%s, which `residency` device needs: `residency` auto or host can do without",
          why_not_pinned().c_str());
   if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
   if (!hosted()) use_host_pool();

@@ -5,7 +5,8 @@
 #include <csignal>
 
 #include "cli/batch/runner.h"
-#include "cli/scheduler_flags.h"
+#include "cli/help.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
@@ -116,18 +117,21 @@ void add_batch(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BatchOptions>();
   CLI::App* sub = app.add_subcommand(
       "batch", "Answer the lines of a JSONL file (OpenAI's batch format), in order");
-  sub->footer(
+  set_notes(
+      *sub,
       R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
-or messages in place of prompt. Body: model, max_tokens (or max_completion_tokens), temperature,
-top_k, top_p, min_p, seed, stop; n if it is 1, stream if it is false, frequency_penalty and
-presence_penalty if they are 0. What a line leaves out comes from the flags. The loaded model
-answers, whatever model a line names; response.body.model of the record is its name. A bad line
-gets an error record and the rest goes on; the exit code is then 6.
-Seeds: a line without a seed gets one of its own, which its record names
-(response.body.riffle.seed). It is random, or with --seed N follows from N and the line's number
-alone: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the recorded
-seed as its seed gives the same text again.
-The same command after an interruption of any kind goes on from what the output holds.)");
+or messages in place of prompt. The same command after an interruption of any kind goes on from
+what the output holds. Exit code 6: some lines got an error record.)",
+      R"(--host-mem: three quarters of the machine's memory if it is not given.
+Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;
+n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. A flag
+gives the value of a field that a line leaves out. The loaded model answers, whatever model a line
+names; response.body.model of the record is its name. A bad line gets an error record, and the
+other lines are answered.
+Seeds: a line without a seed gets a seed of its own, and its record names it
+(response.body.riffle.seed). The seed is random, or with --seed N follows from N and the number of
+the line: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the
+recorded seed as its seed gives the same text again.)");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")
       ->type_name("FILE")
       ->capture_default_str();
@@ -140,16 +144,16 @@ The same command after an interruption of any kind goes on from what the output 
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   sub->add_flag("--unordered", o->unordered,
-                "write records as they finish, not in the order of the lines");
+                "write records as they finish, not in the order of the lines")
+      ->group("Many requests at once");
   sub->add_flag("--restart", o->restart, "begin anew: what the output holds is lost");
   sub->add_option_function<std::string>(
          "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
          "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are "
          "that of a single run")
+      ->group("Many requests at once")
       ->type_name("I/N");
-  const char* const heading = "Many sequences at once";
-  add_scheduler_flags(*sub, o->scheduler, heading);
-  add_prefill_mode_flag(*sub, o->scheduler.prefill, heading);
+  add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler);
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });

@@ -32,7 +32,7 @@ BatchError error_of(size_t line, riffle_status status, const std::string& text,
   const char* hint = status == RIFFLE_CONTEXT_FULL
                          ? " (its length follows from -c, --gpu-mem and --host-mem)"
                          : "";
-  const std::string what = text.empty() ? riffle_status_name(status) : with_flags(text);
+  const std::string what = text.empty() ? riffle_status_name(status) : text;
   return {error_code(status), text_of("line %zu: %s%s", line, what.c_str(), hint), custom_id};
 }
 
@@ -56,7 +56,7 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
   const riffle_status status = riffle_scheduler_create(context, &scheduler, &made);
   // What is refused here came from flags.
   if (status == RIFFLE_BAD_ARGUMENT || status == RIFFLE_UNSUPPORTED)
-    throw Exit(EXIT_USAGE, with_flags(riffle_context_error(context)));
+    throw Exit(EXIT_USAGE, riffle_context_error(context));
   check(status, context);
   scheduler_.reset(made);
 }

@@ -8,6 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "cli/help.h"
+#include "cli/settings.h"
+
 namespace riffle::cli {
 namespace {
 
@@ -54,7 +57,7 @@ class Bench {
     // Sessions are filled here, and a machine that is full would end the process without a word.
     if (!o_.shape.empty() && *results_.plan.context_note)
       throw Exit(EXIT_MEMORY, text_of("%s: try a smaller --depth, --batch or --shape",
-                                      with_flags(results_.plan.context_note).c_str()));
+                                      results_.plan.context_note));
     context_ = create_context(model_.get(), context, o_.common.quiet);
     results_.notice = say_notice(context_.get(), o_.common.quiet);
     for (int i = 0; i < o_.batch; ++i) sessions_.push_back(create_session(context_.get()));
@@ -249,14 +252,6 @@ class Bench {
   BenchResults results_;
 };
 
-riffle_prefill_mode parse_prefill_mode(const std::string& word) {
-  if (word == "layers") return RIFFLE_PREFILL_LAYERS;
-  if (word == "chunks") return RIFFLE_PREFILL_CHUNKS;
-  if (word == "whole") return RIFFLE_PREFILL_WHOLE;
-  throw CLI::ValidationError("--prefill",
-                             "'" + word + "': with --trace expected one of layers, chunks, whole");
-}
-
 }  // namespace
 
 Model make_synthetic(const std::string& shape, const std::string& weights) {
@@ -274,23 +269,17 @@ void add_bench(CLI::App& app, Command& chosen) {
   riffle_attention_trace_defaults(&o->trace);
   CLI::App* sub =
       app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
-  sub->footer(
-      "Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. "
-      "memory GB/s: what "
-      "the\n"
-      "same threads reach reading a buffer of that size over and over (a GPU: copying, read + "
-      "write); share: how near\n"
-      "decode comes to it. loaded: copied from host memory to the pool. syncs: times the host "
-      "waited for the GPU. spread:\n"
-      "slowest less fastest, as a share of the median. --shape: llama-3.1-8b, llama-3.2-1b,\n"
-      "llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic weights: the speed is real, the "
-      "answers mean nothing.\n"
-      "--weights is their type then (default q8_0).\n"
-      "With --trace: first token, time between tokens and delay (arrival to the begin of the "
-      "prompt's prefill) are those that a\n"
-      "client sees. sequences in a step, blocks and working set: means over iterations with decode "
-      "steps; with --cost, of the\n"
-      "model that it stands for.");
+  set_notes(
+      *sub,
+      R"(Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory
+GB/s: the rate at which the same threads read a buffer of that size (a GPU: copying, read + write).
+share: how near decode comes to it. loaded: copied from host memory to the pool. syncs: times the
+host waited for the GPU. spread: slowest less fastest, as a share of the median.)",
+      R"(--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic
+weights: the speed is real, the answers mean nothing. --weights is their type (default: q8_0).
+With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's
+prefill) are those that a client sees. sequences in a step, blocks and working set: means over
+iterations with decode steps; with --cost, of the model that it stands for.)");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
   CLI::Option* prefill = sub->add_option("--prefill", o->prefill,
                                          "prompt lengths; with --trace how prompts are read beside "
@@ -348,7 +337,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       for (const char* flag :
            {"--depth", "--selectors", "--text", "--steps", "--reps", "--warmup", "--batch"})
         if (sub->count(flag) > 0) throw CLI::ExcludesError("--trace", flag);
-      if (prefill->count() > 0) o->arrivals.scheduler.prefill = parse_prefill_mode(o->prefill);
+      const riffle_setting& mode = setting("prefill");
+      if (prefill->count() > 0 && !set(mode, &o->arrivals.scheduler, o->prefill))
+        throw CLI::ValidationError("--prefill",
+                                   "'" + o->prefill + "': with --trace expected " + expected(mode));
       chosen = [o] { return run_trace(*o); };
       return;
     }

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/bench.h"
-#include "cli/scheduler_flags.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
@@ -367,7 +367,9 @@ void add_trace_flags(CLI::App& app, TraceOptions& t) {
       "--all-resident", t.all_resident,
       "as without offloading: a request waits until its whole KV fits the pool beside the others'");
   size("--max-seqs", t.scheduler.max_seqs, "sequences that hold KV at once; 0: 16");
-  for (CLI::Option* added : add_scheduler_flags(app, t.scheduler, heading)) added->needs(trace);
+  for (CLI::Option* added :
+       add_setting_flags(app, RIFFLE_OPTIONS_SCHEDULER, &t.scheduler, "prefill"))
+    added->needs(trace);
   CLI::Option* goodput = flag("--goodput", t.goodput,
                               "find the highest rate within the limits, from --request-rate on");
   option("--tbt-limit", t.tbt_limit, "seconds between tokens, P99; 0: 25 times a lone decode step",

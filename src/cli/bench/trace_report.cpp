@@ -5,6 +5,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/bench/trace.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
@@ -30,12 +31,6 @@ std::string ms(double seconds) {
 }
 std::string sec(double seconds) {
   return std::isfinite(seconds) ? text_of("%.3f s", seconds) : "-";
-}
-
-const char* prefill_name(riffle_prefill_mode mode) {
-  return mode == RIFFLE_PREFILL_CHUNKS  ? "chunks"
-         : mode == RIFFLE_PREFILL_WHOLE ? "whole"
-                                        : "layers";
 }
 
 Json spread_json(const std::vector<double>& v) {
@@ -96,7 +91,7 @@ Json scheduler_json(const TraceOptions& t) {
           {"window", s.window},
           {"no_ws_control", s.no_ws_control},
           {"max_skips", s.max_skips},
-          {"prefill", prefill_name(s.prefill)},
+          {"prefill", word_of(setting("prefill"), s.prefill)},
           {"max_inject_tokens", s.max_inject_tokens},
           {"max_tokens", s.max_tokens},
           {"no_prefix_reuse", s.no_prefix_reuse},

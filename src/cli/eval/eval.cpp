@@ -286,7 +286,7 @@ void Evaluator::keep_possible_settings() {
       notice(o_.common.quiet, "%s left out: %s", s.label.c_str(),
              riffle_context_error(context_.get()));
     } else {
-      throw Exit(EXIT_USAGE, s.label + ": " + with_flags(riffle_context_error(context_.get())));
+      throw Exit(EXIT_USAGE, s.label + ": " + riffle_context_error(context_.get()));
     }
   }
   settings_ = std::move(possible);
@@ -317,7 +317,7 @@ void Evaluator::open_outputs() {
 
 // What the context has to say of a setting: said once, however many settings it is true of.
 void Evaluator::note(const Setting& setting) {
-  const std::string text = with_flags(riffle_context_notice(context_.get()));
+  const std::string text = riffle_context_notice(context_.get());
   if (text.empty()) return;
   const bool known =
       std::any_of(notices_.begin(), notices_.end(), [&](const Json& j) { return j == text; });

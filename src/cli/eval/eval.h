@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "cli/args.h"
-#include "cli/selection_settings.h"
 
 namespace riffle::cli {
 
 struct EvalOptions {
   CommonOptions common;
-  std::vector<const SelectionSetting*>
+  std::vector<const riffle_setting*>
       selection_given;  // flags of common.context.selection that were given
   std::vector<std::string> text_paths;
   std::string lengths, tasks, sweep, out_path, records_path, reference_path;

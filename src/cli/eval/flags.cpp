@@ -105,9 +105,8 @@ void add_eval(CLI::App& app, Command& chosen) {
       ->needs(compare)
       ->group(heading);
   sub->final_callback([o, sub, compare, coverage, &chosen] {
-    for (const SelectionSetting& s : selection_settings()) {
-      if (sub->count(s.flag) > 0) o->selection_given.push_back(&s);
-    }
+    for (const auto& [setting, flag] : o->common.selection_flags)
+      if (flag->count() > 0) o->selection_given.push_back(setting);
     o->compare = compare->count() > 0;
     if (o->compare && coverage->count() == 0) o->coverage = true;
     chosen = [o] { return run_eval(*o); };

@@ -10,7 +10,6 @@ namespace {
 
 using cli::Exit;
 using cli::EXIT_USAGE;
-using cli::SelectionSetting;
 using cli::text_of;
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -31,9 +30,9 @@ std::vector<std::string> split(const std::string& text, char separator) {
   throw Exit(EXIT_USAGE, key + "=" + value + ": expected " + expected);
 }
 
-const SelectionSetting& field_named(const std::string& key) {
-  const SelectionSetting* field = cli::selection_setting(key);
-  if (field && field->name != "selector") return *field;
+const riffle_setting& field_named(const std::string& key) {
+  const riffle_setting* field = cli::spec_setting(key);
+  if (field && field != &cli::setting("selection.selector")) return *field;
   std::string known = sweep_fields();
   for (size_t at = 0; (at = known.find(' ', at)) != std::string::npos; at += 2)
     known.replace(at, 1, ", ");
@@ -54,7 +53,7 @@ Value value_of(std::string text) {
 }
 
 struct List {
-  const SelectionSetting* field;
+  const riffle_setting* field;
   std::vector<Value> values;
   bool starred() const {
     return std::any_of(values.begin(), values.end(), [](const Value& v) { return v.starred; });
@@ -82,7 +81,7 @@ std::vector<List> parse_lists(const std::string& text) {
 size_t curve_of(const std::vector<List>& lists) {
   size_t best = lists.size();
   for (size_t i = 0; i < lists.size(); ++i) {
-    if (!lists[i].field->is_number) continue;
+    if (!cli::is_number(*lists[i].field)) continue;
     if (best == lists.size() || lists[i].values.size() > lists[best].values.size()) best = i;
   }
   return best;
@@ -92,21 +91,21 @@ size_t curve_of(const std::vector<List>& lists) {
 void check_fields(const std::vector<List>& lists, const std::vector<Setting>& settings) {
   const riffle_selector selector = settings[0].selection.selector;
   for (const List& list : lists) {
-    const SelectionSetting& f = *list.field;
+    const riffle_setting& f = *list.field;
     const bool read = std::any_of(settings.begin(), settings.end(),
-                                  [&](const Setting& s) { return f.read_by(s.selection); });
-    if (!f.known_to(selector))
-      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.name.c_str(),
-                                     cli::selector_name(selector), f.selectors().c_str()));
+                                  [&](const Setting& s) { return cli::read_by(f, s.selection); });
+    if (!cli::known_to(f, selector))
+      throw Exit(EXIT_USAGE, text_of("%s is no field of %s, but of %s", f.spec,
+                                     cli::selector_name(selector), cli::selectors_of(f).c_str()));
     if (!read)
-      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.name.c_str(),
-                                     cli::selector_name(selector), f.bases().c_str()));
+      throw Exit(EXIT_USAGE, text_of("%s is a field of %s with base %s alone", f.spec,
+                                     cli::selector_name(selector), cli::bases_of(f).c_str()));
   }
 }
 
 // What is known of a flag beside a list of specs.
 struct Given {
-  const SelectionSetting* flag;
+  const riffle_setting* flag;
   bool read = false, used = false;  // some setting looks at it; and takes it from the flag
 };
 
@@ -117,8 +116,9 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
   Setting first;
   first.label = first.series = selector;
   first.selection = base;
-  const SelectionSetting& selectors = *cli::selection_setting("selector");
-  if (!selectors.set(first.selection, selector)) refuse("selector", selector, selectors.expected);
+  const riffle_setting& selectors = cli::setting("selection.selector");
+  if (!cli::set(selectors, &first.selection, selector))
+    refuse("selector", selector, cli::expected(selectors));
   std::vector<List> lists;
   if (colon != std::string::npos) lists = parse_lists(spec.substr(colon + 1));
   first.paper_default =
@@ -132,9 +132,9 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
       for (const Value& value : list.values) {
         grown.push_back(s);
         Setting& g = grown.back();
-        const std::string pair = list.field->name + "=" + value.text;
-        if (!list.field->set(g.selection, value.text))
-          refuse(list.field->name, value.text, list.field->expected);
+        const std::string pair = list.field->spec + ("=" + value.text);
+        if (!cli::set(*list.field, &g.selection, value.text))
+          refuse(list.field->spec, value.text, cli::expected(*list.field));
         g.label += " " + pair;
         if (i == curve) g.point = pair;
         if (i != curve) g.series += " " + pair;
@@ -150,12 +150,12 @@ std::vector<Setting> parse_spec(const std::string& spec, const riffle_selection&
     const bool own =
         std::any_of(lists.begin(), lists.end(), [&](const List& l) { return l.field == g.flag; });
     for (Setting& s : settings) {
-      if (!g.flag->read_by(s.selection)) continue;
+      if (!cli::read_by(*g.flag, s.selection)) continue;
       g.read = true;
       if (own) continue;
       g.used = true;
       // The standard list's stars are for the papers' runs, which this is not any more.
-      if (is_standard && g.flag->text(s.selection) != g.flag->text(defaults))
+      if (is_standard && cli::text(*g.flag, &s.selection) != cli::text(*g.flag, &defaults))
         s.paper_default = false;
     }
   }
@@ -166,7 +166,7 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
                                  const std::string& flag, bool is_standard) {
   std::vector<Setting> all;
   std::vector<Given> given;
-  for (const SelectionSetting* f : flags.given) given.push_back({f});
+  for (const riffle_setting* f : flags.given) given.push_back({f});
   try {
     for (const std::string& spec : split(text, ';')) {
       if (spec.empty()) continue;  // a trailing ';'
@@ -179,18 +179,19 @@ std::vector<Setting> parse_specs(const std::string& text, const SelectionFlags& 
   if (all.empty()) throw Exit(EXIT_USAGE, flag + ": no setting given");
   for (const Given& g : given) {
     const char* list = is_standard ? "--compare's own list" : flag.c_str();
-    if (g.flag->name == "selector")
+    if (g.flag == &cli::setting("selection.selector"))
       throw Exit(
           EXIT_USAGE,
           text_of(
               "--selector: beside %s, whose settings name their selectors, it would change nothing",
               list));
     if (!g.read)
-      throw Exit(EXIT_USAGE, text_of("%s: no setting of %s looks at it, it is for %s",
-                                     g.flag->flag.c_str(), list, g.flag->selectors().c_str()));
+      throw Exit(EXIT_USAGE,
+                 text_of("%s: no setting of %s looks at it, it is for %s",
+                         cli::flag_of(*g.flag).c_str(), list, cli::selectors_of(*g.flag).c_str()));
     if (!g.used)
       throw Exit(EXIT_USAGE, text_of("%s: all settings of %s that look at it set %s themselves%s",
-                                     g.flag->flag.c_str(), list, g.flag->name.c_str(),
+                                     cli::flag_of(*g.flag).c_str(), list, g.flag->spec,
                                      is_standard ? ": give --compare a SPEC" : ""));
   }
   return all;
@@ -251,9 +252,9 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
 
 std::string sweep_fields() {
   std::string names;
-  for (const SelectionSetting& f : cli::selection_settings()) {
-    if (f.name != "selector") names += (names.empty() ? "" : " ") + f.name;
-  }
+  for (const riffle_setting* f : cli::settings_of(RIFFLE_OPTIONS_SELECTION))
+    if (f != &cli::setting("selection.selector"))
+      names += (names.empty() ? "" : " ") + std::string(f->spec);
   return names;
 }
 

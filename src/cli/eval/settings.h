@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/selection_settings.h"
+#include "cli/settings.h"
 #include "riffle.h"
 
 namespace riffle::eval {
@@ -25,7 +25,7 @@ Setting flag_setting(const riffle_selection& base);
 // What the shared flags say, and which of them were given.
 struct SelectionFlags {
   riffle_selection selection;
-  std::vector<const cli::SelectionSetting*> given;
+  std::vector<const riffle_setting*> given;
 };
 
 // "psa:epsilon=0.3,0.5,stop=veto;topk:budget=0.02,0.05": specs parted by ';', each a selector and

@@ -13,6 +13,7 @@
 #include "riffle_measure.h"
 #include "util/error.h"
 #include "util/memory_limits.h"
+#include "util/settings.h"
 
 namespace riffle {
 
@@ -26,11 +27,7 @@ static constexpr uint64_t kHostMarginShare = 8;
 // trained length a multiple of it.
 static constexpr int kContextStep = 1024;
 
-static void check(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    fail(RIFFLE_BAD_ARGUMENT, "%s is %lld, expected %lld to %lld", field,
-         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
-}
+static_assert(kMostContext == kMaxBlocks * 16 && kMostSessions == kMaxSequences);
 
 ResolvedOptions resolve_options(const Config& config, const riffle_context_options& given) {
   ResolvedOptions r;
@@ -39,22 +36,16 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   if (o.struct_size != sizeof o)
     fail(RIFFLE_BAD_ARGUMENT, "context options: struct_size is %zu, expected %zu", o.struct_size,
          sizeof o);
-  check("device", o.device, RIFFLE_DEVICE_AUTO, RIFFLE_DEVICE_CUDA);
-  check("kv_type", o.kv_type, RIFFLE_KV_F16, RIFFLE_KV_F32);
-  check("isa", o.isa, RIFFLE_ISA_AUTO, RIFFLE_ISA_AMX);
-  check("evict", o.evict, RIFFLE_EVICT_LRU, RIFFLE_EVICT_FIFO);
-  if (o.block_size != 16 && o.block_size != 32 && o.block_size != 64)
-    fail(RIFFLE_BAD_ARGUMENT, "block_size is %d, expected 16, 32 or 64", o.block_size);
+  check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
   r.trained_ctx = o.n_ctx == 0;
-  if (r.trained_ctx) o.n_ctx = config.n_ctx;
-  check("n_ctx", o.n_ctx, 1, kMaxBlocks * 16);
-  if (o.n_threads == 0) o.n_threads = std::max(1u, std::thread::hardware_concurrency());
-  check("n_threads", o.n_threads, 1, 1024);
-  check("prefill_chunk", o.prefill_chunk, 0, 1 << 20);
-  check("residency", o.residency, RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST);
+  if (r.trained_ctx) {
+    o.n_ctx = config.n_ctx;
+    check_settings(RIFFLE_OPTIONS_CONTEXT, &o);
+  }
+  if (o.n_ctx == 0) fail(RIFFLE_BAD_ARGUMENT, "`n_ctx` is 0, expected at least 1");
+  if (o.n_threads == 0)
+    o.n_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 1024);
   if (o.n_sessions == 0) o.n_sessions = 1;
-  check("n_sessions", o.n_sessions, 1, kMaxSequences);
-  check("slots", o.slots, 0, INT32_MAX);
   if (config.n_layers > kMaxLayers || config.n_kv_heads > kMaxKvHeads)
     fail(RIFFLE_UNSUPPORTED,
          "the model has %d layers and %d KV heads, expected at most %lld and %lld", config.n_layers,
@@ -194,13 +185,13 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
     return refuse(
         RIFFLE_OUT_OF_MEMORY,
-        format("%s (%s)", o.gpu_mem ? "gpu_mem" : "the GPU's free memory",
+        format("%s (%s)", o.gpu_mem ? "`gpu_mem`" : "the GPU's free memory",
                size_text(budget).c_str()),
         o.slots == 0 || plan.pool <= budget,
         format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
                "activations %s, digests %s, "
                "one layer of KV while prefilling %s, %lld slots %s",
-               o.gpu_mem ? "gpu_mem is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
+               o.gpu_mem ? "`gpu_mem` is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
                size_text(least).c_str(), static_cast<unsigned long long>(least),
                size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
                size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
@@ -210,8 +201,8 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
   if (r.device_memory && plan.total > device_free)
     return refuse(RIFFLE_OUT_OF_MEMORY,
                   format("the GPU's free memory (%s)", size_text(device_free).c_str()), true,
-                  format("gpu_mem is %s and %s of it would be used, but the GPU has only %s "
-                         "free: a gpu_mem from %s up to that works",
+                  format("`gpu_mem` is %s and %s of it would be used, but the GPU has only %s "
+                         "free: a `gpu_mem` from %s up to that works",
                          size_text(budget).c_str(), size_text(plan.total).c_str(),
                          size_text(device_free).c_str(), size_text(plan.min_gpu_mem).c_str()));
   if (!r.device_memory && plan.pool > r.host_memory)
@@ -229,7 +220,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
   const uint64_t kv = host_kv(r, plan), sessions = o.n_sessions;
   if (o.host_mem > r.host_memory && kv == o.host_mem)
     return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
-                  format("host_mem is %s, but %s has %s", size_text(o.host_mem).c_str(),
+                  format("`host_mem` is %s, but %s has %s", size_text(o.host_mem).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
   if (kv <= r.host_memory) return {};
   const uint64_t blocks_bytes = product({sessions, all_heads(config), plan.slot_bytes});
@@ -251,11 +242,11 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   plan = plan_sizes(model.config, r, needs);
   if (!device_free) device_free = needs.free;
   if (o.host_mem && plan.host_kv > o.host_mem)
-    return refuse(RIFFLE_OUT_OF_MEMORY, format("host_mem (%s)", size_text(o.host_mem).c_str()),
-                  true,
-                  format("host_mem is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
-                         size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
-                         static_cast<unsigned long long>(plan.host_kv)));
+    return refuse(
+        RIFFLE_OUT_OF_MEMORY, format("`host_mem` (%s)", size_text(o.host_mem).c_str()), true,
+        format("`host_mem` is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
+               size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
+               static_cast<unsigned long long>(plan.host_kv)));
   if (r.has_pool) {
     const uint64_t budget = pool_budget(r, device_free);
     plan_slots(model.config, r, plan, needs.per_slot, budget);
@@ -265,8 +256,8 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
     if (verdict.status != RIFFLE_OK) return verdict;
     if (r.slots < plan.min_slots)
       return refuse(
-          RIFFLE_NO_SLOT, "slots", false,
-          format("slots is %lld, but one iteration of one sequence needs at least %lld",
+          RIFFLE_NO_SLOT, "`slots`", false,
+          format("`slots` is %lld, but one iteration of one sequence needs at least %lld",
                  static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots)));
   }
   // No error: memory is taken as sessions grow, and they may stay short.
@@ -309,7 +300,7 @@ static std::string without_codes(riffle_selection& s) {
   const bool ranks = ranks_by_codes(s);
   if (!ranks) s.selector = RIFFLE_SELECTOR_PSA;
   s.rank = RIFFLE_RANK_DIGESTS;
-  return ranks ? "selection.rank digests" : "selection.selector psa";
+  return ranks ? "`selection.rank` digests" : "`selection.selector` psa";
 }
 
 std::string ways_out(const ResolvedOptions& r,
@@ -322,7 +313,7 @@ std::string ways_out(const ResolvedOptions& r,
     shorter.options.n_ctx = n_ctx;
     return fits(shorter);
   });
-  if (longest > 0) ways.push_back(format("n_ctx up to %d", longest));
+  if (longest > 0) ways.push_back(format("`n_ctx` up to %d", longest));
   if (fits(digests))
     ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
   std::string text;
@@ -367,7 +358,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     verdict = shorten(model, r, plan, device_free, limit);
     r.context_note = format(
         "the context holds %d tokens, of the %d that the model was trained with: more does not fit "
-        "%s, and n_ctx "
+        "%s, and `n_ctx` "
         "sets another length",
         r.options.n_ctx, trained, limit.c_str());
     const RopeScaling& rope = model.config.rope;

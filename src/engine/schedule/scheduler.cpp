@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "util/error.h"
+#include "util/settings.h"
 
 namespace riffle {
 
@@ -38,28 +39,16 @@ struct Scheduler::Request {
   std::optional<Error> error;   // of drawing a token
 };
 
-static void check(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    fail(RIFFLE_BAD_ARGUMENT, "scheduler options: %s is %lld, expected %lld to %lld", field,
-         static_cast<long long>(value), static_cast<long long>(low), static_cast<long long>(high));
-}
-
 Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options)
     : engine_(engine), o_(options) {
   const int64_t layers = engine.model().config.n_layers;
+  check_settings(RIFFLE_OPTIONS_SCHEDULER, &o_);
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
-  check("max_seqs", o_.max_seqs, 1, kMaxSequences);
-  check("max_tokens", o_.max_tokens, 0, INT32_MAX);
-  check("window", o_.window, 1, 64);
-  check("max_skips", o_.max_skips, 1, INT32_MAX);
-  check("prefill", o_.prefill, RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_WHOLE);
-  check("max_inject_tokens", o_.max_inject_tokens, 0, int64_t(1) << 40);
-  check("reuse_unit", o_.reuse_unit, 0, INT32_MAX);
   if (o_.reuse_unit == 0) o_.reuse_unit = static_cast<int32_t>(engine.reuse_unit());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
   if (o_.prefill == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
     fail(RIFFLE_UNSUPPORTED,
-         "prefill chunks does not go with a selector that learns from whole prompts (lfps, "
+         "`prefill` chunks does not go with a selector that learns from whole prompts (lfps, "
          "positions list)");
   control_ =
       !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
@@ -75,6 +64,10 @@ Scheduler::~Scheduler() {
     for (auto& r : *list) drop(r.get());
   drop(reading_.get());
   engine_.set_working_set(0);
+}
+
+std::string Scheduler::text_of(const Error& error) const {
+  return error.text(engine_.setting_name());
 }
 
 uint64_t Scheduler::submit(std::span<const int32_t> tokens,
@@ -225,7 +218,7 @@ std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* con
   Request& r = *left[0];
   if (error->status() == RIFFLE_OUT_OF_MEMORY && make_memory(r)) return {};
   if (error->status() == RIFFLE_INTERNAL && ++r.failures < kMaxFailures) return {};
-  end(take(decoding_, &r), error->status(), error->what());
+  end(take(decoding_, &r), error->status(), text_of(*error));
   return {};
 }
 
@@ -301,7 +294,8 @@ void Scheduler::end(std::unique_ptr<Request> r, riffle_status status, const std:
   riffle_request_end e{};
   const std::optional<Error> own = r->error;
   e.status = own ? own->status() : status;
-  e.error = own ? own->what() : error.c_str();
+  const std::string text = own ? text_of(*own) : error;
+  e.error = text.c_str();
   e.result = r->answer->result();
   e.result.n_tokens =
       std::max(e.result.n_tokens,
@@ -358,7 +352,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     if (e.status() == RIFFLE_ABORTED) throw;  // the run goes on
     run_.reset();
     if (e.status() == RIFFLE_DEVICE_LOST) throw;
-    prompt_failed(e.status(), e.what());
+    prompt_failed(e.status(), text_of(e));
   } catch (const std::bad_alloc&) {
     if (run_) engine_.abandon(*run_);
     run_.reset();
@@ -459,7 +453,7 @@ bool Scheduler::begin_next() {
         waiting_.push_front(std::move(failed));
         continue;
       }
-      end(std::move(failed), error->status(), error->what());
+      end(std::move(failed), error->status(), text_of(*error));
       continue;
     }
     reading_ = std::move(waiting_.front());

@@ -32,6 +32,7 @@ class Scheduler {
   void step(riffle_iteration* out);
 
  private:
+  std::string text_of(const Error& error) const;
   struct Request;
   using Requests = std::deque<std::unique_ptr<Request>>;
 

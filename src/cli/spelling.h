@@ -1,0 +1,15 @@
+// Words of the command line before they are parsed: the spellings of other programs, unknown flags
+// and unknown commands.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace riffle::cli {
+
+// args (without the program's name) with llama.cpp's and Ollama's spellings replaced by riffle's.
+// Throws Exit(EXIT_USAGE) for a flag or a command that riffle does not have: the text shows it as
+// it was typed, and names the nearest one or what to do instead.
+std::vector<std::string> spelled(std::vector<std::string> args, const CLI::App& app);
+
+}  // namespace riffle::cli

@@ -1,0 +1,119 @@
+"""Help that fits a screen, and what people type by habit: other programs' spellings, slips, sizes."""
+import shutil
+
+from harness import *
+
+COMMANDS = ["chat", "run", "batch", "info", "bench", "demo", "eval", "quantize", "tokenize"]
+
+
+def options(text):
+    """Lines of the help that begin an option."""
+    return [line for line in text.splitlines() if line.startswith(("  -", "      --"))]
+
+
+def helps(_):
+    for command in ["run", "chat", "batch"]:
+        lines = riffle(command, "--help").out.decode().splitlines()
+        check(24 <= len(lines) <= 40, f"{command} --help fits a screen", len(lines))
+    for command in COMMANDS:
+        brief, whole = (riffle(command, flag) for flag in ("--help", "--help-all"))
+        check(brief.code == whole.code == 0 and brief.err == whole.err == b"", f"{command} --help and --help-all", whole)
+        brief, whole = brief.out.decode(), whole.out.decode()
+        check(all(len(line) <= 100 for line in whole.splitlines()), f"{command} --help-all is at most 100 columns wide",
+              [line for line in whole.splitlines() if len(line) > 100])
+        check(set(options(brief)) <= set(options(whole)), f"{command}: --help-all has all of --help",
+              set(options(brief)) - set(options(whole)))
+        shared = riffle("help", command)
+        check(shared.code == 0 and shared.out.decode() == brief, f"riffle help {command}", shared)
+    brief, whole = (riffle("run", flag).out.decode() for flag in ("--help", "--help-all"))
+    check("--help-all lists" in brief and "--vote" not in brief and "--evict" not in brief,
+          "run --help names what it leaves out, and leaves out what is for comparison", brief)
+    check("--vote" in whole and "--evict lru|fifo" in whole, "run --help-all has them", whole)
+    r = riffle("help")
+    check(r.code == 0 and r.out == riffle("--help").out and b"Commands:" in r.out, "riffle help", r)
+    r = riffle("--help-all")
+    check(r.code == 0 and all(f"Usage: riffle {c} " in r.out.decode() for c in COMMANDS), "riffle --help-all", r)
+
+
+def slips(_):
+    cases = {
+        ("--temprature", "0"): "unknown flag --temprature; did you mean --temp?",
+        ("--sedd", "1"): "unknown flag --sedd; did you mean --seed?",
+        ("--max-token", "1"): "unknown flag --max-token; did you mean --max-tokens?",
+        ("--gpumem=12G",): "unknown flag --gpumem; did you mean --gpu-mem?",
+        ("-seed", "1"): "unknown flag -seed; did you mean --seed?",
+        ("--max-seqs", "2"): "unknown flag --max-seqs: riffle run has none, but these: batch, bench",
+        ("-z",): "unknown flag -z",
+        ("--frobnicate",): "unknown flag --frobnicate",
+    }
+    for args, text in cases.items():
+        r = riffle("run", "-p", "x", *args)
+        first = r.err.decode().splitlines()[0]
+        check(one_line_error(r, 2, "See riffle run --help.") and first == "riffle: " + text, text, r)
+    r = riffle("rnu", "-p", "x")
+    check(one_line_error(r, 2, "'rnu' is no command", "did you mean run?"), "a slip in a command", r)
+    r = riffle("run", "-p", "-ngl", "-n", "1", "-q", "--raw", *SMALL)
+    check(r.code == 0, "a value may look like a flag", r)
+
+
+def other_spellings(folder):
+    ours = riffle("run", "--raw", "-p", "The rain", "-n", "6", "-c", "512", "--temp", "0", "--threads", "2", "-q")
+    for args in (["--n-predict", "6", "--ctx-size", "512", "--temperature", "0", "-t", "2"],
+                 ["--n-predict=6", "--ctx-size=512", "--temperature=0", "-t2"],
+                 ["--predict", "6", "--num-ctx", "512", "--temperature", "0.0", "--threads", "2"]):
+        r = riffle("run", "--raw", "-p", "The rain", *args, "-q")
+        check(r.code == 0 and r.out == ours.out and ours.out, " ".join(args), r)
+    path = os.path.join(folder, "prompt.txt")
+    with open(path, "w") as f:
+        f.write("The rain")
+    r = riffle("run", "--raw", "--file", path, "-n", "6", "-c", "512", "--temp", "0", "--top-k", "1", "--seed", "1", "-q")
+    check(r.code == 0 and r.out == ours.out, "--file, --top-k, --seed", r)
+    answers = {
+        ("-ngl", "99"): "--device cuda",
+        ("--n-gpu-layers", "99"): "--gpu-mem",
+        ("-fa",): "leave the flag out",
+        ("-fa", "on"): "leave the flag out",
+        ("-ctk", "q8_0"): "--kv f16",
+        ("-ctv", "f16"): "--kv f16",
+        ("--cache-type-k", "f16"): "--kv f16",
+        ("-i",): "riffle chat",
+        ("--repeat-penalty", "1.1"): "--min-p",
+        ("-hf", "x/y"): "-m PATH",
+    }
+    for args, word in answers.items():
+        r = riffle("run", "-p", "x", *args)
+        check(one_line_error(r, 2, f"riffle: {args[0]}: ", word), " ".join(args) + " is answered", r)
+    commands = {"list": "riffle info", "pull": "-m PATH", "serve": "riffle batch", "ps": "nothing running",
+                "show": "riffle info", "rm": "-m PATH"}
+    for command, word in commands.items():
+        r = riffle(command, "llama3")
+        check(one_line_error(r, 2, f"'{command}' is no command", word), f"riffle {command}", r)
+
+
+def sizes(_):
+    for text in ["12gb", "12GB", "12Gb", "12GiB", "12gib", "12G", "12g", str(12 << 30)]:
+        r = riffle("info", "--plan", "--json", "--device", "emu", "-c", "1k", "--host-mem", text, "--gpu-mem", text)
+        check(r.code == 0 and json.loads(r.out)["plan"]["n_ctx"] == 1024, f"--gpu-mem {text}", r)
+    for text in ["12gx", "12gbb", "gb", "12 g", "-1g", "12kiloB"]:
+        r = riffle("run", "-p", "x", f"--gpu-mem={text}")
+        check(one_line_error(r, 2, "--gpu-mem", f"'{text}'", "4096, 32K or 1.5G"), f"--gpu-mem {text} is refused", r)
+
+
+def folders(folder):
+    ask = ["--raw", "-p", "The rain", "-n", "4", "-q", *GREEDY, *SMALL]
+    one = os.path.join(folder, "one")
+    os.mkdir(one)
+    os.symlink(MODEL, os.path.join(one, "model.gguf"))
+    shutil.copy(os.path.join(ROOT, "README.md"), one)
+    r = riffle("run", "-m", one, *ask)
+    check(r.code == 0 and r.out == riffle("run", "-m", MODEL, *ask).out, "-m takes a folder with one .gguf file", r)
+    os.symlink(MODEL, os.path.join(one, "other.gguf"))
+    r = riffle("run", "-m", one, *ask)
+    check(one_line_error(r, 3, one, "2 models", "model.gguf, other.gguf"), "a folder with two names both", r)
+    empty = os.path.join(folder, "empty")
+    os.mkdir(empty)
+    r = riffle("run", "-m", empty, *ask)
+    check(one_line_error(r, 3, empty), "a folder without any", r)
+
+
+main(helps, slips, other_spellings, sizes, folders)
