@@ -17,28 +17,28 @@ struct riffle_timing;
 
 namespace riffle {
 
-// Counts of riffle_stats that add up; kept for the context and for each sequence.
+// The counts of riffle_stats that add up. The context has them, and each sequence.
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
            index_bytes_read = 0;
   uint64_t selections = 0, cached_selections = 0;
-  uint64_t pool_lookups = 0, pool_hits = 0,
-           loaded_bytes = 0;  // of sequences; the context has the residency's
+  // Of sequences only; the context takes these from the residency.
+  uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
 struct Sequence {
   SequenceKv kv;
-  std::vector<int32_t> tokens;              // whose KV is held
+  std::vector<int32_t> tokens;              // the tokens whose KV is held
   const riffle_session* session = nullptr;  // whose sequence this is, for the trace
-  std::vector<float> logits;                // after the last of them; [vocab_size], or empty
-  std::vector<float> next_logits;           // those of a step under way
+  std::vector<float> logits;                // [vocab_size], after the last token; or empty
+  std::vector<float> next_logits;           // logits of a step under way
   Counts counts;
-  // Blocks, of all rows, that its last steps selected (set_working_set), as of the last step; -1:
-  // none since the sequence was cut or prefilled, or not counted.
+  // Size of the working set after the last step, in blocks of all rows (set_working_set). -1: no
+  // step since the sequence was cut or prefilled, or not counted.
   int64_t working_set = -1;
-  int64_t next_working_set = -1;  // that of a step under way
+  int64_t next_working_set = -1;  // of a step under way
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
@@ -48,15 +48,15 @@ struct PrefillRun {
   Sequence* sequence = nullptr;
   std::vector<int32_t> tokens;
   riffle_score* scores = nullptr;
-  int64_t n0 = 0;                      // tokens that the sequence held before
-  int64_t chunk = 0, short_chunk = 0;  // rows of a piece; of a layer's first piece, if not 0
+  int64_t n0 = 0;                      // tokens that the sequence held before the prompt
+  int64_t chunk = 0, short_chunk = 0;  // rows of a piece; rows of a layer's first piece, if not 0
   bool list = false;                   // positions are those in the attended list
   int layer = 0;
-  int64_t first = 0;  // of the layer's tokens, the next; > 0: the layer is under way in `kv`
+  int64_t first = 0;  // next token of the layer; > 0: the layer is under way in `kv`
   LayerKv kv;
   std::vector<float> old_logits;
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
-  int64_t kv_blocks = 0;       // of the prompt, on the device at once: at most
+  int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
   double seconds = 0;
   bool over = false;
 
@@ -76,9 +76,8 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
-  // A sequence of the first n_tokens of another one (at most those it holds), without logits and
-  // counts. RIFFLE_UNSUPPORTED where what is kept of a sequence depends on more than its tokens'
-  // keys and values.
+  // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
+  // if what the selector keeps of a sequence does not follow from its keys and values.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   void truncate(Sequence& sequence, int64_t n_tokens);
 
@@ -86,32 +85,33 @@ class Engine {
   // before.
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                const Progress& progress);
-  // The same in pieces. One at a time (RIFFLE_BAD_ARGUMENT). scores as above, valid until the end.
+  // As prefill, in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay valid
+  // until the run ends.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
                                             riffle_score* scores);
-  // Goes on for `budget` token-layers, but at least for one piece; true: the sequence holds the
-  // prompt and has logits. After RIFFLE_ABORTED the run is as before its last piece's end and may
-  // go on; on any other Error it is over and the sequence as before the prompt.
+  // Runs `budget` token-layers more, but at least one piece. Returns true when the sequence holds
+  // the prompt and has logits. After RIFFLE_ABORTED the run may continue with the piece that was
+  // stopped. After any other Error the run is over, and the sequence is as before the prompt.
   bool advance(PrefillRun& run, double budget, const Progress& progress);
-  // Gives a run up that is not over: the sequence is as before.
+  // Ends a run that is not over. The sequence is as before the prompt.
   void abandon(PrefillRun& run);
-  // Appends tokens[i] to sequences[i]; their logits are ready afterwards. On RIFFLE_NO_SLOT and
-  // RIFFLE_CONTEXT_FULL all are as before; where memory runs out inside a step that the pool forced
-  // to be split, sequences of its first groups may have advanced (their lengths tell). samples (may
-  // be null): for each sequence, also draw the token that follows; sampled[i] is
-  // Backend::kNotSampled where the device did not.
+  // Appends tokens[i] to sequences[i]. Their logits are ready afterwards. On RIFFLE_NO_SLOT and
+  // RIFFLE_CONTEXT_FULL all sequences are as before. If a small pool splits the step into groups
+  // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
+  // samples (may be null): also draw each sequence's next token into sampled[i], or
+  // Backend::kNotSampled if the device does not draw.
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
             const SampleRequest* samples = nullptr, int32_t* sampled = nullptr);
-  // One step, timed part by part. RIFFLE_UNSUPPORTED where the backend has no timers.
+  // One step, timed part by part. RIFFLE_UNSUPPORTED if the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     riffle_timing& timing);
 
-  // Whether the selection in force reads a sequence that was forked as one that was read whole.
+  // Whether the selection in force treats a forked sequence as one whose prompt was read whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
-  // Steps over which Sequence::working_set unites selections from now on; 0: not counted.
+  // From now on Sequence::working_set unites the selections of `window` steps; 0: not counted.
   void set_working_set(int window);
 
-  // RIFFLE_BAD_ARGUMENT, naming the first id that is not in the vocabulary.
+  // Throws RIFFLE_BAD_ARGUMENT with the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
   void set_trace(Trace trace, bool coverage);
@@ -123,24 +123,24 @@ class Engine {
   int64_t n_ctx() const { return options_.options.n_ctx; }
   int64_t n_sessions() const { return options_.options.n_sessions; }
   size_t block_bytes() const { return options_.layout.bytes(); }
-  // Blocks of a sequence, in all layers and KV heads; slots that n sequences stepping together may
-  // fill (0: there is no pool).
+  // Blocks of a sequence, of all layers and KV heads.
   int64_t kv_blocks(const Sequence& s) const {
     return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size());
   }
+  // Slots that n sequences that step together may fill; 0: there is no pool.
   int64_t pool_room(size_t n_sequences) const;
-  // Blocks that a sequence of n_tokens has beyond those it shares with one of which it is a fork of
-  // the first `shared` tokens; that may still be taken.
+  // Blocks that a sequence of n_tokens does not share, if it is a fork of `shared` tokens.
   int64_t own_blocks(int64_t n_tokens, int64_t shared) const {
     const Config& c = model_.config;
     return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers *
            c.n_kv_heads;
   }
+  // Blocks that may still be taken.
   int64_t host_room() const { return backend_->residency().host_room(); }
   void expect(int64_t n_blocks) { backend_->residency().expect(n_blocks); }
-  // ... and that are free when the sequence is cut to its first n_tokens.
+  // Blocks that become free if the sequence is cut to its first n_tokens.
   int64_t freed_by_cut(const Sequence& s, int64_t n_tokens) const;
-  // Whether sequences beyond n_sessions cost nothing but host memory, and that has a limit.
+  // Whether sequences beyond n_sessions cost host memory only, and that memory has a limit.
   bool may_keep_more() const {
     return !backend_->sequences_take_device_memory() && options_.options.host_mem > 0;
   }
@@ -148,7 +148,7 @@ class Engine {
   const riffle_selection& selection() const { return options_.options.selection; }
   riffle_setting_name_fn setting_name() const { return options_.options.setting_name; }
   const Backend& backend() const { return *backend_; }
-  const char* notice();  // of riffle_context_notice
+  const char* notice();  // see riffle_context_notice
   riffle_stats stats() const;
   riffle_stats stats(const Sequence& sequence) const;
   void reset_stats();
@@ -161,8 +161,8 @@ class Engine {
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
   int window(int layer) const;   // tokens that a query of the layer sees; 0: all
-  int64_t longest_list() const;  // that such a sequence attends to
-  // Positions that may be rotated to while sequences hold at most n_tokens.
+  int64_t longest_list() const;  // the most tokens that a list holds
+  // Number of positions that keys may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;

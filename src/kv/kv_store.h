@@ -35,38 +35,38 @@ struct DeviceKv {
 };
 
 struct SequenceKv {
-  int64_t n_tokens = 0;    // committed; blocks may hold more while a step or prefill is under way
-  int64_t max_blocks = 0;  // that a head may come to hold
+  int64_t n_tokens = 0;       // committed; blocks may hold more during a step or a prefill
+  int64_t max_blocks = 0;     // the most blocks that a head may hold
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
-  // Keys are held as they were before RoPE (at position 0), for positions in the attended list;
-  // else at their positions.
+  // Keys are held as before RoPE, since their positions are those in the attended list. Otherwise
+  // they are rotated to their positions in the text.
   bool unrotated = false;
   std::unique_ptr<DeviceKv> device;          // null on the CPU
   std::unique_ptr<SelectorState> selection;  // null until a selector wants one
-  std::unique_ptr<WorkingSet>
-      working_set;  // null until a step asks for it, and on devices that count it themselves
-  std::vector<int32_t> tail_slots;  // pool slot of each head's unfilled block; empty while it is in
-                                    // the host store only
+  // Null until a step asks for it, and on devices that count it themselves.
+  std::unique_ptr<WorkingSet> working_set;
+  // Pool slot of each head's unfilled block; empty while these blocks are in the host store only.
+  std::vector<int32_t> tail_slots;
 };
 
 class KvStore {
  public:
-  // host_digests: digests are kept and built here (else the device does). limit: of HostStore.
+  // host_digests: digests are kept and built here; false: by the device. limit: see HostStore.
   KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
           ThreadPool* threads, std::unique_ptr<SlabSource> slabs = make_system_slabs(),
           bool host_digests = true, uint64_t limit = 0);
 
-  // Space for n_ctx tokens is reserved (not touched), so that decoding does not allocate.
+  // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
   void destroy(SequenceKv& sequence);
-  // A sequence of the first n_tokens of another one (at most those it holds): its full blocks are
-  // shared, the partial ones and digests copied; no selector's state. The host store must have the
-  // newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before.
+  // A new sequence of the first n_tokens of `from`, which must hold as many. Full blocks are
+  // shared; the partial ones and digests are copied; there is no selector's state. The host store
+  // must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
-  // Blocks [first, last) are this sequence's alone from now on: those that others hold too are
-  // copied. On RIFFLE_OUT_OF_MEMORY some may have been; the sequence reads the same.
+  // Makes blocks [first, last) the sequence's own, by copying those that others hold too. On
+  // RIFFLE_OUT_OF_MEMORY some may have been copied; the sequence reads the same bytes.
   void make_own(SequenceKv& sequence, int64_t first, int64_t last);
 
   HeadKv& head(SequenceKv& s, int layer, int h) const {
@@ -76,22 +76,23 @@ class KvStore {
     return s.heads[size_t(layer) * n_kv_heads_ + h];
   }
 
-  // Host blocks for n_tokens in every layer and head; those that will be written next, from
-  // n_tokens of the sequence on, are its own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
+  // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
+  // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
-  // Blocks beyond n_tokens go back; digests of blocks that are no longer full go away. Sets
-  // n_tokens.
+  // Gives back the blocks beyond n_tokens, drops the digests of blocks that are no longer full, and
+  // sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
-  // Digests of all blocks that n_tokens fill and that have none yet, from the host store; the
-  // selector's state sees them as well. layer < 0: all layers.
+  // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
+  // and shows these blocks to the selector's state. layer < 0: all layers.
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);
-  // Digests of another kind: throws the old ones away and builds the new.
+  // Drops all digests and builds those of another kind.
   void change_digests(SequenceKv& sequence, const DigestSpec& spec);
-  // A step begins whose selections are to be counted (SequenceKv::working_set). A window other than
-  // the last step's starts from nothing; 0: not counted, and what was is forgotten. std::bad_alloc.
+  // Begins a step whose selections are counted in SequenceKv::working_set. A window that differs
+  // from the last step's starts from an empty set. 0: do not count, and forget the set. Throws
+  // std::bad_alloc.
   void begin_working_set(SequenceKv& sequence, int window) const;
-  // The keys of full blocks were changed in place: their digests again. The selector's state is
-  // gone. Does not allocate.
+  // Builds all digests anew after keys of full blocks were changed in place, and drops the
+  // selector's state. Does not allocate.
   void renew_digests(SequenceKv& sequence);
 
   const BlockLayout& layout() const { return layout_; }

@@ -15,9 +15,9 @@ namespace riffle {
 // writable beyond.
 struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
-  std::byte* base = nullptr;           // where the blocks lie one after the other; null in place
+  std::byte* base = nullptr;           // first of consecutive blocks; null in place
   int64_t n_blocks = 0;
-  bool unrotated = false;  // of SequenceKv
+  bool unrotated = false;  // SequenceKv::unrotated
 };
 
 struct ResidencyCounters {
@@ -29,24 +29,25 @@ class Residency {
   virtual ~Residency() = default;
   virtual int64_t slots() const = 0;  // 0 if in place
   virtual uint64_t host_bytes() const = 0;
-  virtual int64_t host_room() const = 0;                       // blocks that host_mem leaves
+  virtual int64_t host_room() const = 0;                       // blocks left of host_mem
   virtual bool shared(const std::byte* host_block) const = 0;  // by several sequences
 
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
   virtual void destroy(SequenceKv& sequence) = 0;
-  // A sequence of the first n_tokens of another one (at most those it holds), which keeps them:
-  // KvStore::fork. On an error there is no new sequence and `from` holds what it held.
+  // A new sequence of the first n_tokens of `from` (KvStore::fork). On an error there is no new
+  // sequence, and `from` is as before.
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
-  // Memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
+  // Takes memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
-  // So many more blocks are going to be reserved soon: what takes time may be done meanwhile. Never
-  // fails.
+  // Announces that n_blocks more blocks will be reserved soon, so that slow work may begin now.
+  // Never fails.
   virtual void expect(int64_t n_blocks) { (void)n_blocks; }
-  // Keeps the first n_tokens (at most those it holds); what lies beyond is forgotten everywhere.
+  // Keeps the first n_tokens, of which the sequence must hold as many, and forgets the rest
+  // everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
-  // The sequence was cut or prefilled: its working set begins anew with its next step.
+  // Called when a sequence was cut or prefilled: its working set begins anew with the next step.
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();
   }
@@ -55,26 +56,26 @@ class Residency {
   // How many sequences can step together if one row at a time needs row_slots slots beside the
   // newest blocks. 0: not even one.
   virtual int64_t sequences_per_step(int64_t row_slots) const { return (void)row_slots, INT64_MAX; }
-  // Slots that the selections of n sequences stepping together may fill, at least 1; 0: there is no
-  // pool.
+  // Slots that the selections of n sequences that step together may fill, at least 1. 0: there is
+  // no pool.
   virtual int64_t selection_slots(int64_t n, int64_t row_slots) const {
     return (void)n, (void)row_slots, slots();
   }
-  // Makes the newest block of these sequences writable at position n_tokens and leaves room for
-  // `spare` more blocks in every layer; other sequences are parked to that end. Throws
-  // RIFFLE_NO_SLOT (every sequence still holds its KV).
+  // Makes the newest block of these sequences writable at position n_tokens, and leaves room for
+  // `spare` more blocks in every layer. Other sequences are parked if needed. Throws
+  // RIFFLE_NO_SLOT; every sequence still holds its KV then.
   virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
-  // After n_tokens was advanced: blocks that became full go to the host store and get their
-  // digests.
+  // Called after n_tokens was advanced: flushes blocks that became full to the host store and
+  // builds their digests.
   virtual void commit(SequenceKv& sequence) = 0;
 
   // ---- prefill
   virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
-  // The layer is complete: build its digests, flush it, and drop what the device held of it.
+  // Called when the layer is complete: builds its digests, flushes it, and drops what the device
+  // held of it.
   virtual void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
-  virtual uint64_t prefill_held() const {
-    return 0;
-  }  // that the device holds now for layers of prompts
+  // Bytes that the device holds now for layers of prompts.
+  virtual uint64_t prefill_held() const { return 0; }
 
   ResidencyCounters counters;
 };

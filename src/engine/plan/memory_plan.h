@@ -1,5 +1,5 @@
-// What a context takes, computed before anything is allocated, and the choices that AUTO stands
-// for.
+// The memory plan of a context, computed before anything is allocated, and the choices that AUTO
+// stands for.
 #pragma once
 #include <functional>
 #include <optional>
@@ -17,12 +17,12 @@ struct ResolvedOptions {
   cpu::Isa isa = cpu::Isa::Scalar;
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
-  bool device_memory = false;  // the device has memory of its own (cuda); else all is the host's
+  bool device_memory = false;  // the device has memory of its own (cuda)
   std::string device_note;     // of riffle_plan
   int64_t slots = 0;
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
-  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h), of
-  std::string host_owner = "this machine";
+  uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
+  std::string host_owner = "this machine";  // ... and whose limit that is
   std::string context_note;  // of riffle_plan and riffle_context_notice; plan_memory's
   std::optional<TraceSpec> trace;
   bool trace_runs_prompts = false;
@@ -38,15 +38,16 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
 // tokens), or RIFFLE_NO_SLOT, with plan filled.
 void plan_memory(const Model& model, ResolvedOptions& resolved, riffle_plan& plan);
 
-// What else would do where a GPU's memory does not hold the INT4 keys that the selector ranks by,
-// as the end of an error: the longest context below r's that fits, and a selector that needs no
-// INT4 keys if it fits. Empty: nothing that riffle knows of. Another selector is named and never
-// taken: what it reads may not hold the answer. fits: no length takes less than a shorter one.
+// The end of an error text, for a GPU whose memory does not hold the INT4 keys of the selector. It
+// names the longest context below r's that fits, and a selector without INT4 keys if that fits.
+// Empty if it has nothing to name. riffle names another selector but never takes it, since the
+// other may not read the block with the answer. `fits` must be true for all lengths below one that
+// fits.
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits);
 
-// Slots that one row needs at once beside the tails: its forced blocks and look-ahead + 1
-// microbatches (psa), or one.
+// Slots that one row needs at once beside the tails: for psa its forced blocks and look-ahead + 1
+// microbatches, otherwise one.
 int64_t row_slots(const riffle_selection& selection);
 
 }  // namespace riffle

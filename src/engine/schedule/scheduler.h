@@ -36,7 +36,7 @@ class Scheduler {
   struct Request;
   using Requests = std::deque<std::unique_ptr<Request>>;
 
-  int64_t estimate(const Request& r) const;  // of its working set, blocks
+  int64_t estimate(const Request& r) const;  // blocks of its working set
   void choose(std::vector<Request*>& chosen, riffle_iteration& it);
   void decode(riffle_iteration& it);
   std::vector<Request*> step_together(std::span<Request* const> group);
@@ -60,7 +60,7 @@ class Scheduler {
   bool wanted(const Request& done) const;
   void drop_unwanted();
   void drop_kept(size_t index);
-  // That count against max_seqs.
+  // Number of sequences that count against max_seqs.
   size_t live() const {
     return decoding_.size() + (reading_ ? 1 : 0) + (engine_.may_keep_more() ? 0 : kept_.size());
   }
@@ -71,10 +71,10 @@ class Scheduler {
   Requests waiting_, decoding_;  // in order of arrival
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
-  Requests kept_;              // over, but a waiting prompt begins as theirs
+  Requests kept_;              // finished, but a waiting prompt shares their beginning
   double share_ = 1;           // working set over all blocks, of sequences that have stepped
-  bool control_ = false;       // by working sets
-  bool memory_short_ = false;  // nobody begins until somebody ends
+  bool control_ = false;       // batches are limited by working sets
+  bool memory_short_ = false;  // no request begins until one ends
 };
 
 }  // namespace riffle
