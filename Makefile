@@ -133,7 +133,7 @@ bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 
 fmt:
-	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu')
+	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 clean:
 	rm -rf $(BUILD)
 help: ; @cat tools/make_help.txt

@@ -15,8 +15,8 @@
 
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/attend/decode_parts.h"
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/attend/decode_parts.h"
 
 using namespace riffle;
 using cuda::KvLayout;

@@ -1,6 +1,6 @@
 // y[i] += bias for n rows of a product, in f32.
-#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {

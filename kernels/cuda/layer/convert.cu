@@ -1,6 +1,6 @@
 // Between number formats: activations to 16 bits, and weights back to what prefill multiplies.
-#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {

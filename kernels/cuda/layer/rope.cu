@@ -1,9 +1,9 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks.
 // One block of threads rotates one head; a thread takes one pair. Products and sums are rounded one
 // by one, as on the CPU.
-#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {

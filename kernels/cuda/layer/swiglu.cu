@@ -1,6 +1,6 @@
 // SwiGLU (Shazeer, arXiv 2002.05202): silu(gate) * up, elementwise.
-#include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {

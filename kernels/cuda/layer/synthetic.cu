@@ -1,7 +1,7 @@
 // Fills a matrix with synthetic weights: see kernels/common/synthetic.h.
-#include "kernels/cuda/layer/layer.h"
 #include "kernels/common/synthetic.h"
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/layer/layer.h"
 
 namespace riffle::cuda {
 namespace {

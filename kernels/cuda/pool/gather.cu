@@ -3,8 +3,8 @@
 // instead of a call of the copy engine.
 #include <algorithm>
 
-#include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/load.cuh"
+#include "kernels/cuda/pool/pool.h"
 
 namespace riffle::cuda {
 namespace {

@@ -9,8 +9,8 @@
 // as zeros.
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/prefill/prefill.h"
 
 namespace riffle::cuda {
 namespace {

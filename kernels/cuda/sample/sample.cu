@@ -8,8 +8,8 @@
 // not matter. Up to kSmall candidates are sorted and added in double, exactly as the CPU does it.
 #include <climits>
 
-#include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 namespace {

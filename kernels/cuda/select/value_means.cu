@@ -1,7 +1,7 @@
 // Mean values of blocks, d f16 numbers each, bit for bit those of select/int4_keys.cpp: they stand
 // for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
-#include "kernels/cuda/select/select.h"
 #include "kernels/cuda/f16_exact.cuh"
+#include "kernels/cuda/select/select.h"
 
 namespace riffle::cuda {
 namespace {

@@ -7,12 +7,12 @@
 #include <cstring>
 
 #include "backend/cuda/running_memory.h"
-#include "model/formats/checked.h"
-#include "model/synthetic_model.h"
-#include "util/error.h"
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/sample/sample.h"
+#include "model/formats/checked.h"
+#include "model/synthetic_model.h"
+#include "util/error.h"
 
 namespace riffle::cuda {
 

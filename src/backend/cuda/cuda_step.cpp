@@ -6,12 +6,12 @@
 #include <cstring>
 
 #include "backend/cuda/cuda_backend.h"
+#include "kernels/cuda/layer/layer.h"
+#include "kernels/cuda/sample/sample.h"
 #include "riffle_measure.h"
 #include "select/int4_keys.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
-#include "kernels/cuda/layer/layer.h"
-#include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "backend/cuda/split_rows.h"
-#include "util/error.h"
 #include "kernels/cuda/layer/layer.h"
+#include "util/error.h"
 
 namespace riffle::cuda {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "kernels/cuda/matrix.h"
 #include "model/model.h"
 #include "util/thread_pool.h"
-#include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
 

@@ -13,16 +13,16 @@ using cli::text_of;
 constexpr double kWidth = 440, kHeight = 300, kLeft = 58, kRight = 14, kTop = 30, kBottom = 44;
 
 // Shapes around (0, 0), some 9 pixels wide.
-constexpr const char*
-    kMarkers[] = {"M-4.2 0a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0z",  // circle
-                  "M-3.8 -3.8h7.6v7.6h-7.6z",                           // square
-                  "M0 -5L4.7 3.6H-4.7z",                                // triangle
-                  "M0 -5.4L5.4 0L0 5.4L-5.4 0z",                        // diamond
-                  "M0 5L4.7 -3.6H-4.7z",                                // triangle, point down
-                  "M-1.7 -5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",  // cross
-                  "M-4.8 0L-2.4 -4.2H2.4L4.8 0L2.4 4.2H-2.4z",                   // hexagon
-                  "M-4.4 -4.4L4.4 4.4M4.4 -4.4L-4.4 4.4M-4.4 0a4.4 4.4 0 1 0 8.8 0a4.4 4.4 0 1 0 "
-                  "-8.8 0z"};  // crossed circle
+constexpr const char* kMarkers[] = {
+    "M-4.2 0a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0z",           // circle
+    "M-3.8 -3.8h7.6v7.6h-7.6z",                                    // square
+    "M0 -5L4.7 3.6H-4.7z",                                         // triangle
+    "M0 -5.4L5.4 0L0 5.4L-5.4 0z",                                 // diamond
+    "M0 5L4.7 -3.6H-4.7z",                                         // triangle, point down
+    "M-1.7 -5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",  // cross
+    "M-4.8 0L-2.4 -4.2H2.4L4.8 0L2.4 4.2H-2.4z",                   // hexagon
+    "M-4.4 -4.4L4.4 4.4M4.4 -4.4L-4.4 4.4M-4.4 0a4.4 4.4 0 1 0 8.8 0a4.4 4.4 0 1 0 "
+    "-8.8 0z"};  // crossed circle
 constexpr const char* kStar =
     "M0 -8.2L1.94 -2.67L7.8 -2.53L3.14 1.02L4.82 6.63L0 3.3L-4.82 6.63L-3.14 1.02L-7.8 -2.53L-1.94 "
     "-2.67z";

@@ -1,4 +1,6 @@
 // Causal prefill attention against float64 brute force, and its exact properties.
+#include "kernels/cuda/prefill/prefill.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "kernels/common/half.h"
-#include "kernels/cuda/prefill/prefill.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::cuda;
