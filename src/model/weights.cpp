@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "kernels/common/half.h"
 #include "model/formats/mapped_file.h"
 #include "util/error.h"
 
@@ -60,25 +61,10 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
 
 namespace {
 
-float half_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
-  const int exponent = h >> 10 & 31;
-  const int fraction = h & 1023;
-  float value;
-  if (exponent == 31) {
-    value = fraction ? NAN : INFINITY;
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(fraction), -24);
-  } else {
-    value = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  }
-  return sign ? -value : value;
-}
-
 float element(const RawTensor& raw, size_t i) {
   if (raw.type == DType::F32) return load_unaligned<float>(raw.data + 4 * i);
   const auto bits = load_unaligned<uint16_t>(raw.data + 2 * i);
-  if (raw.type == DType::F16) return half_to_float(bits);
+  if (raw.type == DType::F16) return cpu::f16_to_f32(bits);
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   return load_unaligned<float>(&wide);
 }
