@@ -578,7 +578,7 @@ typedef enum riffle_finish {
 
 typedef struct riffle_generate_options {
   size_t struct_size;
-  int32_t max_tokens; /* -1: until the context is full */
+  int32_t max_tokens; /* at most, counted as in riffle_result; -1: until the context is full */
   riffle_sampling sampling;
   /* n_stop strings; the answer ends before the first found. May be NULL. */
   const char* const* stop;
@@ -597,7 +597,7 @@ typedef bool (*riffle_token_fn)(void* user, size_t index, int32_t token, const c
 
 typedef struct riffle_result {
   riffle_finish finish;
-  int32_t n_tokens; /* generated, the end-of-sequence token included */
+  int32_t n_tokens; /* chosen. An end token counts, here and wherever riffle counts tokens. */
 } riffle_result;
 
 /* Answers from a session that has logits. The last token chosen is not yet in the session's KV; the

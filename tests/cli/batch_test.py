@@ -297,6 +297,27 @@ def streaming(_):
     p.stderr.close()
 
 
+def token_counts(_):
+    """An end token counts: in run, in chat, in a batch's records and summary, and towards -n."""
+    text = "The code is 4821.\nWhat is the code?"
+    run = ["run", "--chat", "-p", text, *GREEDY, *SMALL]
+    j = json.loads(riffle(*run, "-n", "100", "--json").out)
+    n = j["completion_tokens"]
+    check(j["finish_reason"] == "stop" and n == len(j["tokens"]) + 1 and n == j["stats"]["decode_steps"] + 1, "run --json", j)
+    r = riffle(*run, "-n", "100")
+    check(f"[answer of {n} tokens;" in r.err.decode(), "run", r)
+    at, below = (json.loads(riffle(*run, "-n", str(k), "--json").out) for k in (n, n - 1))
+    check((at["finish_reason"], at["completion_tokens"]) == ("stop", n), "-n of all tokens is enough", at)
+    check((below["finish_reason"], below["completion_tokens"]) == ("length", n - 1), "one less cuts the answer", below)
+    for k, cut in ((n, False), (n - 1, True)):
+        r = riffle("chat", *GREEDY, *SMALL, "-n", str(k), stdin=text.replace("\n", "\\\n").encode() + b"\n")
+        check(r.code == 0 and (f"[cut after {k} tokens" in r.err.decode()) == cut, f"chat -n {k}", r)
+    r = riffle("batch", *SMALL, stdin=b"\n".join([chat("a", text, max_tokens=100), chat("b", text, max_tokens=n), chat("c", text, max_tokens=n - 1)]))
+    got = [(x["response"]["body"]["usage"]["completion_tokens"], x["response"]["body"]["riffle"]["finish"]) for x in records(r.out)]
+    check(got == [(n, "stop"), (n, "stop"), (n - 1, "length")], "a batch's records", got)
+    check(f", {3 * n - 1} answer tokens in" in r.err.decode(), "a batch's summary", r)
+
+
 def on_a_terminal(_):
     """Without -i, a batch waits for lines: on a terminal it says so."""
     import pty
@@ -317,4 +338,4 @@ def on_a_terminal(_):
     check(b"waiting" not in riffle("batch", *SMALL, stdin=GOOD[0]).err, "a pipe needs no words")
 
 
-main(good_lines, bad_lines, memory, ids, unsupported, files, streaming, on_a_terminal)
+main(good_lines, bad_lines, memory, ids, unsupported, files, streaming, token_counts, on_a_terminal)

@@ -2,9 +2,11 @@
 // output. Lines and records are untrusted.
 #pragma once
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/common.h"
@@ -28,9 +30,9 @@ struct BatchDefaults {
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
-// Why a line cannot be answered. code: bad_json, bad_utf8, too_deep, too_many_values,
-// line_too_long, missing_id, dup_id, bad_request, too_long, empty_prompt, bad_text, oom, no_slot,
-// error.
+// Why a line cannot be answered. Every step of a line throws it; failure_of catches it. code:
+// bad_json, bad_utf8, too_deep, too_many_values, line_too_long, missing_id, dup_id, bad_request,
+// too_long, empty_prompt, bad_text, oom, no_slot, error.
 struct BatchError {
   std::string code, message;
   std::string custom_id;  // "" if not known
@@ -41,6 +43,25 @@ constexpr size_t kMaxNameBytes = 1024;  // of custom_id, which goes into the rec
 constexpr int kMaxNesting = 32;         // a valid request needs 5
 constexpr size_t kMaxValues =
     1000000;  // in a line, or keys: a line of nothing but [] would take 20 times its size parsed
+
+// Runs one step of a line: reading, parsing, tokenising or submitting it. Returns what went wrong,
+// or nothing. Whatever the step throws about its line (BatchError, Exit, std::bad_alloc) becomes a
+// BatchError here and nowhere else. custom_id: read when the step has failed, since the step may be
+// what finds it.
+template <typename Step>
+std::optional<BatchError> failure_of(size_t line_number, const std::string& custom_id, Step step) {
+  try {
+    step();
+    return std::nullopt;
+  } catch (BatchError& e) {
+    return std::move(e);
+  } catch (const Exit& e) {
+    return BatchError{e.code() == EXIT_MEMORY ? "oom" : "bad_request",
+                      text_of("line %zu: %s", line_number, e.what()), custom_id};
+  } catch (const std::bad_alloc&) {
+    return BatchError{"oom", text_of("line %zu: out of memory", line_number), custom_id};
+  }
+}
 
 // Parses a line. Throws BatchError; messages begin "line N: ".
 BatchRequest parse_batch_line(std::string_view line, size_t line_number,

@@ -151,7 +151,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
     const size_t number = reader_->number();
     out = InputLine{};
     out.number = number;
-    try {
+    out.error = failure_of(number, out.request.custom_id, [&] {
       if (reader_->too_long())
         throw BatchError{"line_too_long",
                          text_of("line %zu: longer than %zu bytes", number, kMaxLineBytes), ""};
@@ -161,12 +161,7 @@ Got BatchInput::next(InputLine& out, bool wait) {
             "dup_id",
             text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
             out.request.custom_id};
-    } catch (BatchError& e) {
-      out.error = std::move(e);
-    } catch (const std::bad_alloc&) {
-      out.error =
-          BatchError{"oom", text_of("line %zu: out of memory", number), out.request.custom_id};
-    }
+    });
     try {  // used, whatever became of its line
       if (out.error && !out.error->custom_id.empty()) seen_.emplace(out.error->custom_id, number);
     } catch (const std::bad_alloc&) {

@@ -1,7 +1,6 @@
 #include "cli/batch/runner.h"
 
 #include <algorithm>
-#include <new>
 #include <nlohmann/json.hpp>
 
 namespace riffle::cli {
@@ -65,8 +64,12 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
 bool BatchRunner::on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n) {
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
-    runner.under_way_.at(id)->text.append(text, n);
-    if (token >= 0) ++runner.progress_.counts.answer_tokens;
+    Job& job = *runner.under_way_.at(id);
+    job.text.append(text, n);
+    if (token >= 0) {
+      ++job.tokens_shown;
+      ++runner.progress_.counts.answer_tokens;
+    }
     return true;
   } catch (...) {
     return false;
@@ -121,19 +124,11 @@ void BatchRunner::start(InputLine& in) {
   }
   job->request = std::move(in.request);
   std::optional<BatchError> error = std::move(in.error);
-  const std::string& custom_id = job->request.custom_id;
-  try {
-    if (!error) error = submit(job);
-  } catch (const Exit& e) {
-    error = BatchError{e.code() == EXIT_MEMORY ? "oom" : "bad_request",
-                       text_of("line %zu: %s", job->line, e.what()), custom_id};
-  } catch (const std::bad_alloc&) {
-    error = error_of(job->line, RIFFLE_OUT_OF_MEMORY, "out of memory", custom_id);
-  }
-  if (error) finish(job, dump(batch_error_record(job->line, *error)), true);
+  if (!error) error = failure_of(job->line, job->request.custom_id, [&] { submit(job); });
+  if (error) fail(job, *error);
 }
 
-std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
+void BatchRunner::submit(Jobs::iterator job) {
   BatchRequest& r = job->request;
   const std::vector<int32_t> tokens =
       r.chat ? chat_tokens(model_, r.messages) : tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS);
@@ -152,7 +147,7 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
   const riffle_status status =
       riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
   if (status != RIFFLE_OK)
-    return error_of(job->line, status, riffle_context_error(context_), r.custom_id);
+    throw error_of(job->line, status, riffle_context_error(context_), r.custom_id);
   job->bytes = tokens.size() * sizeof(int32_t);
   prompt_bytes_ += job->bytes;
   try {
@@ -161,12 +156,14 @@ std::optional<BatchError> BatchRunner::submit(Jobs::iterator job) {
     riffle_scheduler_cancel(scheduler_.get(), id);
     throw;
   }
-  return std::nullopt;
 }
 
 void BatchRunner::conclude(Jobs::iterator job) {
   prompt_bytes_ -= job->bytes;
   const riffle_request_end& end = job->end;
+  // The tokens of an answer are those of its record: an end token counts.
+  progress_.counts.answer_tokens +=
+      static_cast<uint64_t>(std::max(0, end.result.n_tokens - job->tokens_shown));
   const bool whole =
       end.result.finish != RIFFLE_FINISH_NONE && end.result.finish != RIFFLE_FINISH_ABORTED;
   if (end.status == RIFFLE_OK && whole) {
@@ -179,10 +176,11 @@ void BatchRunner::conclude(Jobs::iterator job) {
   const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
   const char* const text =
       end.status == RIFFLE_OK ? "the answer did not finish" : job->end_error.c_str();
-  finish(job,
-         dump(batch_error_record(job->line,
-                                 error_of(job->line, status, text, job->request.custom_id))),
-         true);
+  fail(job, error_of(job->line, status, text, job->request.custom_id));
+}
+
+void BatchRunner::fail(Jobs::iterator job, const BatchError& error) {
+  finish(job, dump(batch_error_record(job->line, error)), true);
 }
 
 void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {

@@ -34,6 +34,7 @@ class BatchRunner {
     BatchRequest request;
     size_t bytes = 0;  // of the prompt's tokens
     std::string text;
+    int32_t tokens_shown = 0;  // that came with text; an end token does not
     riffle_request_end end{};
     std::string end_error;
     std::string record;
@@ -48,8 +49,9 @@ class BatchRunner {
   // the input is over.
   bool read_ahead();
   void start(InputLine& in);
-  std::optional<BatchError> submit(Jobs::iterator job);  // throws Exit
-  void conclude(Jobs::iterator job);                     // the scheduler is done with it
+  void submit(Jobs::iterator job);    // throws what failure_of catches
+  void conclude(Jobs::iterator job);  // the scheduler is done with it
+  void fail(Jobs::iterator job, const BatchError& error);
   void finish(Jobs::iterator job, std::string record, bool failed);
   void write_finished();
   void keep_finished();
