@@ -91,8 +91,8 @@ typedef enum riffle_status {
       12 /* the GPU stopped working: free the context; the process can go on without the GPU */
 } riffle_status;
 
-/* The caller's name for a setting, such as "--gpu-mem" for id "gpu_mem" (riffle_setting); NULL: it
- * has none. The string outlives the call. */
+/* Returns the caller's name for a setting, such as "--gpu-mem" for the id "gpu_mem"
+ * (riffle_setting), or NULL for none. The string must outlive the call. */
 typedef const char* (*riffle_setting_name_fn)(const char* id);
 
 RIFFLE_API const char* riffle_version(void);
@@ -428,8 +428,8 @@ typedef struct riffle_context_options {
   const riffle_attention_trace* attention_trace;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
   void* progress_user;
-  riffle_setting_name_fn setting_name; /* how the texts of this context's errors, notices and plans
-                                          call a setting; NULL: by its id */
+  riffle_setting_name_fn setting_name; /* names settings in errors, notices and plans of this
+                                          context; NULL: their ids do */
 } riffle_context_options;
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
@@ -444,9 +444,9 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
  * GPU's free memory and 7/8 of riffle_plan.host_memory, and one fits host_mem. Otherwise it has the
  * longest multiple of 1024 tokens that fits: riffle_plan and riffle_context_length give the length,
  * riffle_context_notice the reason. A model trained with at most 1024
- * tokens keeps its length. Host memory
- * holds the KV, the selector's state, and weights that were converted or synthetic (not those of a
- * mapped file); on cpu and emu also activations, digests and emu's pool.
+ * tokens keeps its length. Host memory holds the KV, the selector's state, and weights that were
+ * converted or synthetic (not those of a mapped file); on cpu and emu also activations, digests and
+ * emu's pool.
  *
  * A given n_ctx is kept. It is an error if the plan exceeds gpu_mem or the GPU's memory, if one
  * session's KV exceeds host_mem, or if cuda's KV or emu's pool exceeds the host's memory. Beyond
@@ -762,9 +762,9 @@ RIFFLE_API riffle_status riffle_scheduler_step(riffle_scheduler* scheduler,
 /* ---- settings: what a user may choose */
 
 typedef enum riffle_options_kind {
-  RIFFLE_OPTIONS_SELECTION = 0, /* riffle_selection                                            */
-  RIFFLE_OPTIONS_CONTEXT = 1,   /* riffle_context_options, but for its selection               */
-  RIFFLE_OPTIONS_SCHEDULER = 2  /* riffle_scheduler_options                                    */
+  RIFFLE_OPTIONS_SELECTION = 0, /* riffle_selection */
+  RIFFLE_OPTIONS_CONTEXT = 1,   /* riffle_context_options without its selection */
+  RIFFLE_OPTIONS_SCHEDULER = 2  /* riffle_scheduler_options */
 } riffle_options_kind;
 
 typedef enum riffle_member_type {
@@ -775,25 +775,25 @@ typedef enum riffle_member_type {
   RIFFLE_MEMBER_FLOAT = 4
 } riffle_member_type;
 
-/* One member of an options struct. The library takes its own defaults and checks from the same
- * table. All strings are static; those that do not apply are "". */
+/* One member of an options struct. The library takes its defaults and its checks from the same
+ * table. All strings are static. A string that does not apply is "". */
 typedef struct riffle_setting {
-  const char* id; /* in texts of errors and notices: "selection.epsilon", "gpu_mem"              */
+  const char* id;              /* its name in errors and notices: "selection.epsilon", "gpu_mem" */
   riffle_options_kind options; /* the struct that it is a member of */
   size_t offset;               /* in that struct, in bytes */
   riffle_member_type type;
-  const char* words; /* names of the values low, low + 1, ...: "dense|psa|topk"; or, if they are
-                        numbers, the values themselves: "16|32|64". "": any number of the range */
+  const char* words; /* the values by name, from low on: "dense|psa|topk"; or the numbers that are
+                        allowed: "16|32|64". "": any number of the range */
   double standard;   /* the default */
-  double low, high;  /* the least and the greatest value ...                                     */
-  bool above_low, below_high; /* ... which itself is not allowed */
-  const char* range;          /* the same in words: "more than 0, at most 1"                     */
-  const char* flag;           /* the riffle command's: "-c,--ctx"                                */
+  double low, high;  /* ends of the range */
+  bool above_low, below_high; /* that end itself is not allowed */
+  const char* range;          /* the range in words: "more than 0, at most 1" */
+  const char* flag;           /* the riffle command's flag: "-c,--ctx" */
   const char* json;           /* its name in JSON output: "n_ctx" */
   const char* spec;           /* its name in specs of riffle eval: "epsilon" */
-  const char *group, *help;   /* title and text in the command's help; "": it has no flag there  */
-  uint32_t selectors;         /* selection: bit (1 << riffle_selector): which selectors read it  */
-  uint32_t bases; /* selection: bit (1 << riffle_base): with which bases twilight reads it       */
+  const char *group, *help;   /* title and text in the command's help; "": it has no flag */
+  uint32_t selectors;         /* selection: bits 1 << riffle_selector: selectors that read it */
+  uint32_t bases; /* selection: bits 1 << riffle_base: bases with which twilight reads it */
 } riffle_setting;
 
 /* Settings in order from index 0; NULL beyond the last. */
@@ -802,8 +802,8 @@ RIFFLE_API const riffle_setting* riffle_setting_at(size_t index);
 /* The value of a setting in the options struct that it is a member of. */
 RIFFLE_API double riffle_setting_get(const riffle_setting* setting, const void* options);
 
-/* Sets it. false, and nothing is changed: the value is out of range, or not a whole number where
- * the member is one. */
+/* Sets the value. Returns false and changes nothing if the value is out of range, or is not a whole
+ * number and the member is one. */
 RIFFLE_API bool riffle_setting_set(const riffle_setting* setting, void* options, double value);
 
 #ifdef __cplusplus
