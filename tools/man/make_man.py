@@ -13,7 +13,8 @@ import sys
 
 MARK = re.compile(r'\.\\" OPTIONS (\S+)$')
 # An option's line: its names, a value and, two blanks or more behind them, its text.
-OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)(?: (\S+(?: \S+)*))?(?: {2,}(.*))?$")
+OPTION = re.compile(r"^ {2,6}((?:-\w, )?--?[\w-]+(?:, --?[\w-]+)*)"
+                    r"(?: (\S+(?: \S+)*))?(?: {2,}(.*))?$")
 DEFAULT = re.compile(r"; default: (.+)$")
 SKIPPED = {"--help", "--help-all"}
 # Words that begin a phrase and keep their small letter: values of flags.
