@@ -2,7 +2,8 @@
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
 # RIFFLE_TEST_JOBS programs run side by side (default: one a core; 1 if there is a GPU). The output of
 # each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
-# code is 0 if nothing failed. RIFFLE_TEST_ROUNDS=N multiplies the rounds of long property tests.
+# code is 0 if nothing failed.
+# RIFFLE_TEST_ROUNDS=all: every round of the long property tests (CI).
 set -u
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2

@@ -1,0 +1,13 @@
+// Long property tests run fewer rounds unless RIFFLE_TEST_ROUNDS=all, which CI sets.
+#pragma once
+#include <cstdlib>
+#include <string_view>
+
+namespace riffle::test {
+
+inline bool all_rounds() {
+  const char* rounds = std::getenv("RIFFLE_TEST_ROUNDS");
+  return rounds && std::string_view(rounds) == "all";
+}
+
+}  // namespace riffle::test
