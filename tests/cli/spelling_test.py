@@ -7,8 +7,8 @@ COMMANDS = ["chat", "run", "batch", "info", "bench", "demo", "eval", "quantize",
 
 
 def options(text):
-    """Lines of the help that begin an option."""
-    return [line for line in text.splitlines() if line.startswith(("  -", "      --"))]
+    """Names and values of the options in a help."""
+    return [line[:28].strip() for line in text.splitlines() if line.startswith(("  -", "      --"))]
 
 
 def helps(_):

@@ -22,7 +22,7 @@ static bool gpu_usable(const Config& config, const ResolvedOptions& r, std::stri
   // Before a GPU is looked for: no GPU would do.
   if (r.options.device == RIFFLE_DEVICE_CUDA && rule.host_only)
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.selector` is %s, which %s: `device` is cuda, expected cpu or emu",
+         "`selection.selector` is %s, which %s: device is cuda, expected cpu or emu",
          selector->name(), rule.host_only_why);
   if (!cuda_usable(note)) return false;
   if (rule.host_only) {
@@ -55,10 +55,10 @@ void choose_device(const Config& config, ResolvedOptions& r) {
          "pinned memory");
   if (!r.has_pool && (o.slots || o.gpu_mem))
     fail(RIFFLE_BAD_ARGUMENT,
-         "`device` cpu has no slot pool: `slots` and `gpu_mem` need `device` cuda or emu");
+         "device cpu has no slot pool: `slots` and `gpu_mem` need device cuda or emu");
   if (!r.device_memory && (o.residency != RIFFLE_RESIDENCY_AUTO || o.no_pin))
     fail(RIFFLE_BAD_ARGUMENT,
-         "`device` %s has no GPU memory to manage: `residency` and `no_pin` need `device` cuda%s%s",
+         "device %s has no GPU memory to manage: `residency` and `no_pin` need device cuda%s%s",
          device_name(r), r.device_note.empty() ? "" : ", but ", r.device_note.c_str());
 }
 
