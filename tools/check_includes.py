@@ -10,8 +10,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A room: the folders under src/ that its files may include. Of backend/ rooms above it see backend.h
-# and the headers named here; riffle.h and riffle_measure.h, whose types all rooms use, go everywhere.
+# A room: the folders under src/ that its files may include. riffle.h and riffle_measure.h, whose
+# types all rooms use, go everywhere.
 MAY = {
     "util": {"util"},
     "model": {"util", "model"},

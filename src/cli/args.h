@@ -2,9 +2,10 @@
 //
 // A subcommand lives in one file and registers itself:
 //     void add_eval(CLI::App& app, Command& chosen) {
-//       auto o = std::make_shared<EvalOptions>();              // begins with a CommonOptions
-//       common CLI::App* sub = app.add_subcommand("eval", "..."); add_common_flags(*sub, o->common,
-//       CONTEXT_FLAGS | SELECTION_FLAGS); sub->add_option("--task", o->tasks, "...");
+//       auto o = std::make_shared<EvalOptions>();  // holds a CommonOptions
+//       CLI::App* sub = app.add_subcommand("eval", "...");
+//       add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS);
+//       sub->add_option("--tasks", o->tasks, "...");
 //       sub->final_callback([o, &chosen] { chosen = [o] { return eval_main(*o); }; });
 //     }
 // The function it hands over returns an ExitCode or throws Exit (common.h); main prints the text

@@ -33,7 +33,7 @@ struct TensorNames {
 extern const TensorNames kGgufNames, kHuggingFaceNames;
 
 // Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64
-// bits, a dimension is zero, or rows of Q8_0 are not whole blocks.
+// bits, a dimension is zero, or rows of a quantised type are not whole blocks.
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes);
 
 // "[512][1408]"

@@ -19,6 +19,8 @@ fi
 if on decode; then
   run $trace --depth 1024,32768,131072 --selectors dense,psa
   run $trace --depth 131072 --selectors psa --microbatch 64
+  run $trace --depth 131072 --selectors dense,psa,share
+  for budget in 16G 14G 12G; do run $trace --depth 131072 --selectors share --gpu-mem $budget; done
   for budget in 24G 16G 12G; do run $trace --depth 131072 --selectors psa --gpu-mem $budget; done
   for microbatch in 16 32 64; do run $trace --depth 131072 --selectors psa --gpu-mem 12G --microbatch $microbatch; done
   run $trace --depth 1024,32768,131072 --selectors dense,psa --weights bf16

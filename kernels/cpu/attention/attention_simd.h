@@ -1,13 +1,17 @@
 // Decode attention, merging and digest scores for any vector instruction set. An instruction set S
-// gives
-//   Vec, kLanes, kDimVectors(heads)   vector of kLanes floats; vectors of one dimension range that
-//   value sums keep load/store/load_n/store_n         f32; _n: the first n lanes only, the others
-//   zero or untouched load_kv, load_kv_n                f16 (uint16_t) or f32 to f32 store_half,
-//   store_half_n          to f16, nearest even set1, fma(a,b,c) = a*b+c, max, exp (x <= 88; 0 at
-//   -inf), log (x normal, positive), select_ge(a,b,x,y) = a>=b ? x : y transpose_sum(Vec[kLanes])
-//   lane i: the sum of vector i, every sum by the same tree swap_lanes<N> lane i gets lane i^N
-// and a + - * / b work on Vec. Everything is in an unnamed namespace: each instruction set compiles
-// a copy of its own.
+// gives:
+//
+// - Vec, kLanes: a vector of kLanes floats, on which a + - * / b work.
+// - kDimVectors(heads): how many vectors of one dimension range value sums keep.
+// - load, store, load_n, store_n: f32. _n: the first n lanes; the others are zero or untouched.
+// - load_kv, load_kv_n: f16 (uint16_t) or f32, to f32.
+// - store_half, store_half_n: to f16, nearest even.
+// - set1; fma(a, b, c) = a * b + c; max; exp (x <= 88; 0 at -inf); log (x normal and positive).
+// - select_ge(a, b, x, y) = a >= b ? x : y.
+// - transpose_sum(Vec[kLanes]): lane i is the sum of vector i, every sum by the same tree.
+// - swap_lanes<N>: lane i gets lane i ^ N.
+//
+// Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
 #pragma once
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/select/digest_build.h"

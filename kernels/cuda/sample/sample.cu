@@ -1,4 +1,4 @@
-// Chooses a token from each row of logits as engine/sampler.cpp does, given the random number.
+// Chooses a token from each row of logits as engine/sampler.h says, given the random number.
 // First many blocks find the largest logit (all that greedy decoding needs); then one block a row
 // cuts and draws.
 //

@@ -17,7 +17,7 @@ struct HeldRecord {
 };
 struct HeldRecords {
   std::unordered_map<size_t, HeldRecord> by_line;
-  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (batch_ahead.h)
+  std::unordered_map<size_t, HeldRecord> ahead;  // finished, but not there yet (ahead.h)
   std::string ahead_name;                        // where those are
   size_t failed = 0, last_line = 0;
   bool in_order = true;

@@ -1,5 +1,5 @@
-// riffle bench in parts: bench.cpp measures, bench_bandwidth.cpp measures the machine,
-// bench_report.cpp tells. Requests that arrive over time: bench_trace.h.
+// riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine,
+// report.cpp tells. Requests that arrive over time: trace.h.
 #pragma once
 #include <optional>
 #include <string>

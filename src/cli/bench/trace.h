@@ -1,6 +1,6 @@
 // riffle bench --trace in parts: many requests arrive at a scheduler, and what each of them waits
 // for is measured. _workload makes the requests, _cost says how long an iteration takes where the
-// clock is a virtual one, _replay runs them, _report tells; bench_trace.cpp has the flags and the
+// clock is a virtual one, _replay runs them, _report tells; trace.cpp has the flags and the
 // search for the highest rate.
 #pragma once
 #include <algorithm>
