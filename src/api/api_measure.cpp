@@ -55,12 +55,12 @@ riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, v
                                bool with_coverage) {
   return on_context(context, [&] {
     if (!trace) {
-      context->engine->set_trace({}, false);
+      context->engine->set_row_report({}, false);
       return;
     }
     const Config& config = context->model->model->config;
     const int group = config.n_heads / config.n_kv_heads;
-    context->engine->set_trace(
+    context->engine->set_row_report(
         [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
             const RowReport& r) {
           const riffle_trace t{session,       static_cast<int32_t>(s.kv.n_tokens),

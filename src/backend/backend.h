@@ -78,7 +78,7 @@ struct PrefillAttention {
   int64_t vote_position = 0;  // position of the first query when the selector votes
 };
 
-// What a decode step read of one row. The trace callback gets it.
+// What a decode step read of one row. The callback of Engine::set_row_report gets it.
 struct RowReport {
   int n_blocks = 0, n_read = 0;     // blocks held; blocks attended to
   int lookups = 0, misses = 0;      // of the pool
@@ -110,8 +110,8 @@ struct Step {
   bool orders = false;  // report which blocks were read
   // Steps over which each sequence's selections are united, this one included; 0: not counted.
   int working_set = 0;
-  bool coverage = false;             // also measure what share of the attention weight was covered
-  const TraceSpec* trace = nullptr;  // attend with synthetic q, k, v instead of the model's
+  bool coverage = false;  // also measure what share of the attention weight was covered
+  const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
   // Steps with the same number run the same operations on the same buffers. Only tokens and
@@ -200,9 +200,9 @@ class Backend {
 
   virtual Residency& residency() = 0;
   // Synthetic attention (backend/synthetic_attention.h): fills in a layer's keys and values of n
-  // positions from pos0 on. Steps then follow Step::trace.
-  virtual void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
-                          const LayerKv& kv) = 0;
+  // positions from pos0 on. Steps then follow Step::synthetic.
+  virtual void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                              const LayerKv& kv) = 0;
   // Times the next step part by part. False: this backend has no timers.
   virtual bool start_profile() { return false; }
   virtual void finish_profile(riffle_timing&) {}

@@ -3,25 +3,28 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/common/trace_pattern.h"
+#include "kernels/common/attention_pattern.h"
 #include "riffle_measure.h"
 #include "util/error.h"
 
 namespace riffle {
 namespace {
 
+namespace pattern = attention_pattern;
+
 void check(const char* field, double value, double low, double high) {
   if (!(value >= low && value <= high))
     fail(RIFFLE_BAD_ARGUMENT, "%s is %g, expected %g to %g", field, value, low, high);
 }
 
-trace::Pattern pattern_of(const TraceSpec& s, int head_dim, int block_size) {
-  return trace::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, head_dim, block_size);
+pattern::Pattern pattern_of(const SyntheticSpec& s, int head_dim, int block_size) {
+  return pattern::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, head_dim,
+                               block_size);
 }
 
 }  // namespace
 
-TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim) {
+SyntheticSpec make_synthetic_spec(const riffle_attention_trace& asked, int head_dim) {
   if (asked.struct_size != sizeof asked)
     fail(RIFFLE_BAD_ARGUMENT, "attention trace: struct_size is %zu, expected %zu",
          asked.struct_size, sizeof asked);
@@ -36,7 +39,7 @@ TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim) {
     fail(RIFFLE_BAD_ARGUMENT,
          "attention trace: sparsity is %g, but heads of %d allow no less than %g", sparsity,
          head_dim, 1.0 / head_dim);
-  TraceSpec s;
+  SyntheticSpec s;
   s.seed = asked.seed;
   s.active = std::max(1, static_cast<int>(sparsity * head_dim + 1e-6));
   s.clusters =
@@ -47,56 +50,58 @@ TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim) {
   return s;
 }
 
-void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
-                int head_dim, int block_size, float* k, float* v) {
-  const trace::Pattern p = pattern_of(spec, head_dim, block_size);
+void synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                    int head_dim, int block_size, float* k, float* v) {
+  const pattern::Pattern p = pattern_of(spec, head_dim, block_size);
   for (int h = 0; h < n_kv_heads; ++h) {
-    const uint64_t keys = trace::stream_of(p, trace::Stream::Keys, layer, h);
-    const uint64_t values = trace::stream_of(p, trace::Stream::Values, layer, h);
+    const uint64_t keys = pattern::stream_of(p, pattern::Stream::Keys, layer, h);
+    const uint64_t values = pattern::stream_of(p, pattern::Stream::Values, layer, h);
     int64_t block = -1;
     int axis = 0;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t position = pos0 + i;
       if (position / block_size != block) {
         block = position / block_size;
-        axis = trace::axis_of_cluster(p, layer, h, trace::cluster_of_block(p, layer, h, block));
+        axis = pattern::axis_of_cluster(p, layer, h, pattern::cluster_of_block(p, layer, h, block));
       }
       float* const ki = k + (i * n_kv_heads + h) * head_dim;
       float* const vi = v + (i * n_kv_heads + h) * head_dim;
       for (int quad = 0; quad < head_dim / 4; ++quad) {
-        const uint64_t a = trace::noise_bits(p, keys, position, quad),
-                       b = trace::noise_bits(p, values, position, quad);
+        const uint64_t a = pattern::noise_bits(p, keys, position, quad),
+                       b = pattern::noise_bits(p, values, position, quad);
         for (int j = 0; j < 4; ++j) {
-          ki[4 * quad + j] = trace::noise(a, j, trace::kKeyNoise);
-          vi[4 * quad + j] = trace::noise(b, j, 1);
+          ki[4 * quad + j] = pattern::noise(a, j, pattern::kKeyNoise);
+          vi[4 * quad + j] = pattern::noise(b, j, 1);
         }
       }
-      ki[axis] += trace::kKeyNorm;
+      ki[axis] += pattern::kKeyNorm;
     }
   }
 }
 
-void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads,
-                 int head_dim, float* q) {
-  const trace::Pattern p = pattern_of(spec, head_dim, 1);
+void synthetic_query(const SyntheticSpec& spec, int layer, int64_t position, int n_heads,
+                     int n_kv_heads, int head_dim, float* q) {
+  const pattern::Pattern p = pattern_of(spec, head_dim, 1);
   const int group = n_heads / n_kv_heads;
   for (int h = 0; h < n_heads; ++h, q += head_dim) {
-    const uint64_t stream = trace::stream_of(p, trace::Stream::Query, layer, h);
+    const uint64_t stream = pattern::stream_of(p, pattern::Stream::Query, layer, h);
     for (int quad = 0; quad < head_dim / 4; ++quad) {
-      const uint64_t bits = trace::noise_bits(p, stream, position, quad);
-      for (int j = 0; j < 4; ++j) q[4 * quad + j] = trace::noise(bits, j, trace::kQueryNoise);
+      const uint64_t bits = pattern::noise_bits(p, stream, position, quad);
+      for (int j = 0; j < 4; ++j) q[4 * quad + j] = pattern::noise(bits, j, pattern::kQueryNoise);
     }
     for (int j = 0; j < p.active; ++j)
-      q[trace::axis_of_cluster(p, layer, h / group,
-                               trace::active_cluster(p, layer, h / group, position, j))] += p.query;
+      q[pattern::axis_of_cluster(p, layer, h / group,
+                                 pattern::active_cluster(p, layer, h / group, position, j))] +=
+          p.query;
   }
 }
 
-bool trace_active(const TraceSpec& spec, int layer, int kv_head, int64_t position, int64_t block) {
-  const trace::Pattern p = pattern_of(spec, 4, 1);  // neither matters here
-  const int cluster = trace::cluster_of_block(p, layer, kv_head, block);
+bool synthetic_active(const SyntheticSpec& spec, int layer, int kv_head, int64_t position,
+                      int64_t block) {
+  const pattern::Pattern p = pattern_of(spec, 4, 1);  // neither matters here
+  const int cluster = pattern::cluster_of_block(p, layer, kv_head, block);
   for (int j = 0; j < p.active; ++j)
-    if (trace::active_cluster(p, layer, kv_head, position, j) == cluster) return true;
+    if (pattern::active_cluster(p, layer, kv_head, position, j) == cluster) return true;
   return false;
 }
 

@@ -9,7 +9,7 @@
 // blocks, each a little differently. The multiple is such that exp(score) of an active block's key
 // is exp(gain) times that of any other, after the scaling by 1/sqrt(head_dim). From one position to
 // the next some of the active clusters are exchanged. Values are noise. All is a pure function of
-// (seed, layer, head, position): kernels/common/trace_pattern.h.
+// (seed, layer, head, position): kernels/common/attention_pattern.h.
 //
 // Directions are coordinate axes, orthogonal in any number format. So a block's digest shows its
 // direction, and how well a digest ranks is not what this measures.
@@ -20,8 +20,8 @@
 
 namespace riffle {
 
-// The same struct as riffle::cuda::TraceSpec (kernels/cuda/attend/attend.h).
-struct TraceSpec {
+// The same struct as riffle::cuda::SyntheticSpec (kernels/cuda/attend/attend.h).
+struct SyntheticSpec {
   uint64_t seed = 0;
   int clusters = 0,
       active =
@@ -33,18 +33,19 @@ struct TraceSpec {
 // active/clusters is as near to sparsity as head_dim directions allow; gain is log(w/(1-w) *
 // (1-p)/p), which puts the share w = weight of the softmax into the share p = active/clusters of
 // the blocks. RIFFLE_BAD_ARGUMENT: a value out of range, or head_dim is too small for the sparsity.
-TraceSpec make_trace_spec(const riffle_attention_trace& asked, int head_dim);
+SyntheticSpec make_synthetic_spec(const riffle_attention_trace& asked, int head_dim);
 
 // Keys and values of positions pos0 to pos0 + n - 1: k, v [n][n_kv_heads * head_dim]. head_dim is a
 // multiple of 4, as below.
-void trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
-                int head_dim, int block_size, float* k, float* v);
+void synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                    int head_dim, int block_size, float* k, float* v);
 // What the token at `position` asks with: q [n_heads * head_dim], to be used as it is after RoPE,
 // not yet scaled.
-void trace_query(const TraceSpec& spec, int layer, int64_t position, int n_heads, int n_kv_heads,
-                 int head_dim, float* q);
+void synthetic_query(const SyntheticSpec& spec, int layer, int64_t position, int n_heads,
+                     int n_kv_heads, int head_dim, float* q);
 
 // Whether the query at `position` has a block in view.
-bool trace_active(const TraceSpec& spec, int layer, int kv_head, int64_t position, int64_t block);
+bool synthetic_active(const SyntheticSpec& spec, int layer, int kv_head, int64_t position,
+                      int64_t block);
 
 }  // namespace riffle

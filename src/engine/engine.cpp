@@ -76,9 +76,9 @@ int64_t Engine::pool_room(size_t n) const {
   return backend_->residency().selection_slots(static_cast<int64_t>(n), row_slots(selection()));
 }
 
-void Engine::set_trace(Trace trace, bool coverage) {
-  trace_ = std::move(trace);
-  coverage_ = trace_ && coverage;
+void Engine::set_row_report(ReportRow report, bool coverage) {
+  report_ = std::move(report);
+  coverage_ = report_ && coverage;
 }
 
 void Engine::check_tokens(std::span<const int32_t> tokens) const {
@@ -119,7 +119,7 @@ const char* Engine::notice() {
   };
   if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
-  if (n_ctx() > trained && !options_.trace) {
+  if (n_ctx() > trained && !options_.synthetic) {
     if (!list_positions())
       say(
           format("the context holds %lld tokens, but the model was trained with %lld: what lies "

@@ -31,7 +31,7 @@ struct Counts {
 struct Sequence {
   SequenceKv kv;
   std::vector<int32_t> tokens;              // the tokens whose KV is held
-  const riffle_session* session = nullptr;  // whose sequence this is, for the trace
+  const riffle_session* session = nullptr;  // whose sequence this is, for row reports
   std::vector<float> logits;                // [vocab_size], after the last token; or empty
   std::vector<float> next_logits;           // logits of a step under way
   Counts counts;
@@ -67,8 +67,8 @@ class Engine {
  public:
   // done and total in token-layers; false aborts.
   using Progress = std::function<bool(double done, double total)>;
-  using Trace = std::function<void(const riffle_session*, const Sequence&, int layer, int kv_head,
-                                   const RowReport&)>;
+  using ReportRow = std::function<void(const riffle_session*, const Sequence&, int layer,
+                                       int kv_head, const RowReport&)>;
 
   // planned: by plan_memory.
   Engine(const Model& model, ResolvedOptions planned);
@@ -114,7 +114,9 @@ class Engine {
   // Throws RIFFLE_BAD_ARGUMENT with the first id that is not in the vocabulary.
   void check_tokens(std::span<const int32_t> tokens) const;
   void set_selection(const riffle_selection& selection);
-  void set_trace(Trace trace, bool coverage);
+  // From now on each row of each layer of every step is reported. coverage: with the share of the
+  // attention weight that was read, which reads everything beside it. An empty report ends it.
+  void set_row_report(ReportRow report, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
   // True once for each request.
   bool take_abort() { return abort_.load(std::memory_order_relaxed) && abort_.exchange(false); }
@@ -172,7 +174,7 @@ class Engine {
   void run_piece(PrefillRun& run, int64_t rows);
   void run_rows(PrefillRun& run, int64_t rows);
   void finish_run(PrefillRun& run);
-  void end_traced_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
+  void end_synthetic_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
   // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
   void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
   // Final norm and output projection of n rows.
@@ -193,7 +195,7 @@ class Engine {
   std::unique_ptr<Activations> act_;
   PrefillRun* run_ = nullptr;  // under way
   std::atomic<bool> abort_{false};
-  Trace trace_;
+  ReportRow report_;
   bool coverage_ = false;
   int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does

@@ -103,11 +103,11 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.first_window_layer = c.first_window_layer;
   step.lookahead = selection().lookahead;
   step.vote_position = selection().local_tokens;
-  step.orders = bool(trace_);
+  step.orders = bool(report_);
   step.coverage = coverage_;
   step.working_set = working_set_;
   step.samples = samples;
-  step.trace = options_.trace ? &*options_.trace : nullptr;
+  step.synthetic = options_.synthetic ? &*options_.synthetic : nullptr;
   step.program = program_ + a.growths;  // both only grow
   step.report = [&](int layer, const RowReport* reports) {
     for (int64_t i = 0; i < n; ++i) count_step(*sequences[i], layer, reports + i * c.n_kv_heads);
@@ -202,7 +202,7 @@ void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
       c->pool_hits += r.lookups - r.misses;
       c->loaded_bytes += uint64_t(r.misses) * options_.layout.bytes();
     }
-    if (trace_) trace_(s.session, s, layer, h, r);
+    if (report_) report_(s.session, s, layer, h, r);
   }
 }
 

@@ -72,7 +72,7 @@ void Engine::start_run(PrefillRun& r) {
   // A selector that looks at the prompt's last queries finds them all in the last chunk: the first
   // one is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
-  if (options_.trace && !options_.trace_runs_prompts) return;
+  if (options_.synthetic && !options_.synthetic_runs_prompts) return;
   Activations& a = *act_;
   a.grow(*backend_, a.prompt_x, n * model_.config.dim);
   a.reserve(*backend_, model_.config, r.chunk);
@@ -142,16 +142,16 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
     r.kv_blocks = std::max(
         r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
   }
-  if (!options_.trace || options_.trace_runs_prompts) run_rows(r, rows);
+  if (!options_.synthetic || options_.synthetic_runs_prompts) run_rows(r, rows);
   else
     r.pairs += static_cast<double>(rows) *
                (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
   r.first += rows;
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
-  if (options_.trace) {  // synthetic attention: the KV is what the trace says
-    backend_->fill_trace(*options_.trace, r.layer, r.n0, r.n(), r.kv);
-    if (r.sequence->kv.selection) end_traced_prompt(*r.sequence, r.layer, r.n(), r.kv);
+  if (options_.synthetic) {  // synthetic attention: the KV is what it says
+    backend_->fill_synthetic(*options_.synthetic, r.layer, r.n0, r.n(), r.kv);
+    if (r.sequence->kv.selection) end_synthetic_prompt(*r.sequence, r.layer, r.n(), r.kv);
   }
   residency.finish_layer(r.sequence->kv, r.layer, n_total);
   r.first = 0;
@@ -202,7 +202,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   att.window = window(r.layer);
   att.sequence = &r.sequence->kv;
   att.layer = r.layer;
-  att.last = first + rows == n && !options_.trace;
+  att.last = first + rows == n && !options_.synthetic;
   att.kv = r.kv;
   att.out = a.att.as<float>();
   att.selector = r.list && r.layer >= selection().dense_layers ? selector_.get() : nullptr;
@@ -218,7 +218,7 @@ void Engine::finish_run(PrefillRun& r) {
   const int64_t n = r.n();
   const float* x = act_->prompt_x.as<float>();
   Sequence& s = *r.sequence;
-  if (options_.trace && !options_.trace_runs_prompts) {
+  if (options_.synthetic && !options_.synthetic_runs_prompts) {
     if (r.scores) std::fill_n(r.scores, n, riffle_score{});
   } else {
     if (r.scores)
@@ -231,7 +231,7 @@ void Engine::finish_run(PrefillRun& r) {
     output(x + (n - 1) * c.dim, 1, Phase::Decode);
     backend_->read(act_->logits.as<float>(), c.vocab_size, s.logits.data());
   }
-  if (options_.trace)
+  if (options_.synthetic)
     s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   s.kv.n_tokens = r.n0 + n;
   backend_->residency().clear_working_set(s.kv);
@@ -241,15 +241,15 @@ void Engine::finish_run(PrefillRun& r) {
   run_ = nullptr;
 }
 
-// What the selector learns from a prompt's last queries, it learns from the trace's.
-void Engine::end_traced_prompt(Sequence& s, int layer, int64_t n, const LayerKv& kv) {
+// What the selector learns from a prompt's last queries, it learns from the synthetic ones.
+void Engine::end_synthetic_prompt(Sequence& s, int layer, int64_t n, const LayerKv& kv) {
   const Config& c = model_.config;
   const int64_t queries = std::min<int64_t>(n, std::max(1, selector_->prompt_queries()));
   const int64_t width = int64_t(c.n_heads) * c.head_dim, pos0 = s.kv.n_tokens + n - queries;
   std::vector<float> q(queries * width);
   for (int64_t i = 0; i < queries; ++i)
-    trace_query(*options_.trace, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
-                &q[i * width]);
+    synthetic_query(*options_.synthetic, layer, pos0 + i, c.n_heads, c.n_kv_heads, c.head_dim,
+                    &q[i * width]);
   threads_->parallel_for(c.n_kv_heads, [&](int64_t h, int) {
     PromptEnd end;
     end.layer = layer;

@@ -1,6 +1,6 @@
 // The KV of sequences as the engine sees it: held in the host store, and brought to where attention
 // reads it. In place (the CPU reads the host store itself), pooled (slots filled by copies;
-// host_residency.h), or on a GPU (backend/cuda).
+// cpu_residency.h), or on a GPU (backend/cuda).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -20,8 +20,8 @@ static void* query_of(const Row& row, RowPlan& plan) {
 
 static int part_blocks(const Row& row) { return kPartTokens / row.block_size; }
 
-int prepare_masses(const Row& row, int sink_blocks, int window_blocks, RowPlan& plan) {
-  if (row.n_full <= int64_t(sink_blocks) + window_blocks) return 0;
+int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& plan) {
+  if (row.n_full <= int64_t(sink_blocks) + recent_blocks) return 0;
   const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
   if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
     fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",

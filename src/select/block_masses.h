@@ -18,9 +18,9 @@ struct BlockMasses {
 
 // Prepares the estimate for a row: makes room in plan.work for the masses of all blocks, and puts
 // the query there in the form that codes are multiplied with. Returns the number of parts; 0 if
-// sinks and window leave no block to choose. Throws RIFFLE_INTERNAL if the row's state does not
-// hold the codes of its blocks.
-int prepare_masses(const Row& row, int sink_blocks, int window_blocks, RowPlan& plan);
+// sinks and recent blocks leave no block to choose. Throws RIFFLE_INTERNAL if the row's state does
+// not hold the codes of its blocks.
+int prepare_masses(const Row& row, int sink_blocks, int recent_blocks, RowPlan& plan);
 // Estimates one part: blocks [*first, *last). The last part includes the tail. The tail has no
 // codes, so its keys are scored.
 void estimate_masses(const Row& row, RowPlan& plan, int part, Buffer& scratch, int* first,

@@ -25,7 +25,7 @@ class Psa : public Selector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.window_blocks = s_.window_blocks;
+    r.recent_blocks = s_.window_blocks;
     r.digest = s_.digest;
     r.gqa = s_.gqa;
     r.progressive = true;

@@ -32,16 +32,16 @@ void RowPlan::everything(const Row& row) {
   first_candidate_ = row.n_blocks;
 }
 
-void RowPlan::forced(const Row& row, int sink_blocks, int window_blocks) {
+void RowPlan::forced(const Row& row, int sink_blocks, int recent_blocks) {
   const int sinks = std::min(sink_blocks, row.n_full);
-  const int window = std::min(window_blocks, row.n_full - sinks);
+  const int recent = std::min(recent_blocks, row.n_full - sinks);
   clear();
   order_.reserve(row.n_blocks);
   for (int b = 0; b < sinks; ++b) order_.push_back(b);
-  for (int b = row.n_full - window; b < row.n_blocks; ++b) order_.push_back(b);
+  for (int b = row.n_full - recent; b < row.n_blocks; ++b) order_.push_back(b);
   n_forced_ = static_cast<int>(order_.size());
   first_candidate_ = sinks;
-  n_candidates_ = row.n_full - window - sinks;
+  n_candidates_ = row.n_full - recent - sinks;
 }
 
 void RowPlan::tokens(const Row& row, const int32_t* token_ids, int n) {

@@ -69,9 +69,9 @@ class RowPlan {
  public:
   // Reads all that the query sees: blocks in token order, without ranking.
   void everything(const Row& row);
-  // Sets the forced blocks. The blocks between sinks and window are the candidates:
+  // Sets the forced blocks. The blocks between sinks and recent blocks are the candidates:
   // [first_candidate, first_candidate + n_candidates).
-  void forced(const Row& row, int sink_blocks, int window_blocks);
+  void forced(const Row& row, int sink_blocks, int recent_blocks);
   int first_candidate() const { return first_candidate_; }
   int n_candidates() const { return n_candidates_; }
   // Ranks the candidates by their scores, given in token order, and keeps the best `keep`. With
@@ -137,7 +137,7 @@ struct SelectionRule {
   bool host_only = false;  // a rule cannot describe it: it runs only where the CPU attends
   const char* host_only_why = "looks at keys in host memory";
   bool everything = false;  // no ranking: all blocks in token order
-  int sink_blocks = 0, window_blocks = 0;
+  int sink_blocks = 0, recent_blocks = 0;
   riffle_digest digest = RIFFLE_DIGEST_CUBOID_MEAN;
   riffle_gqa gqa = RIFFLE_GQA_MEAN;
   double budget = 0;  // one shot: <= 1 a share of the tokens, > 1 a number of tokens

@@ -41,7 +41,7 @@ class Share : public Selector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.window_blocks = s_.window_blocks;
+    r.recent_blocks = s_.window_blocks;
     r.budget = 1;
     r.by_share = true;
     r.log_share = log_share_;

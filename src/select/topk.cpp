@@ -14,7 +14,7 @@ class TopK : public Selector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.window_blocks = s_.window_blocks;
+    r.recent_blocks = s_.window_blocks;
     r.digest = s_.digest;
     r.gqa = s_.gqa;
     r.budget = s_.budget;

@@ -31,7 +31,7 @@ class Twilight : public Selector {
           "with base psa and stop bound or veto has no GPU kernels (paper and window have)";
     } else if (s_.base == RIFFLE_BASE_TOPK) {
       r.sink_blocks = s_.sink_blocks;
-      r.window_blocks = s_.window_blocks;
+      r.recent_blocks = s_.window_blocks;
       r.digest = s_.digest;
       r.gqa = s_.gqa;
       r.budget = s_.base_budget;
@@ -39,7 +39,7 @@ class Twilight : public Selector {
     } else {
       r.everything = s_.top_p >= 1;
       r.sink_blocks = s_.sink_blocks;
-      r.window_blocks = s_.window_blocks;
+      r.recent_blocks = s_.window_blocks;
       r.budget = 1;
       if (r.everything) return r;
     }

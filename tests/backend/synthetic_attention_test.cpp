@@ -32,19 +32,19 @@ const std::vector<Setting> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
                                         {32, 64, 0.1f, 0.8f, 0.5f},
                                         {32, 16, 0.05f, 0.95f, 0.88f}};
 
-TraceSpec spec_of(const Setting& s, uint64_t seed) {
+SyntheticSpec spec_of(const Setting& s, uint64_t seed) {
   riffle_attention_trace t = asked();
   t.sparsity = s.sparsity;
   t.weight = s.weight;
   t.overlap = s.overlap;
   t.seed = seed;
-  return make_trace_spec(t, s.head_dim);
+  return make_synthetic_spec(t, s.head_dim);
 }
 
-std::vector<char> view(const TraceSpec& spec, int layer, int head, int64_t position,
+std::vector<char> view(const SyntheticSpec& spec, int layer, int head, int64_t position,
                        int64_t n_blocks) {
   std::vector<char> in(n_blocks);
-  for (int64_t b = 0; b < n_blocks; ++b) in[b] = trace_active(spec, layer, head, position, b);
+  for (int64_t b = 0; b < n_blocks; ++b) in[b] = synthetic_active(spec, layer, head, position, b);
   return in;
 }
 
@@ -54,15 +54,15 @@ TEST_CASE("attention trace: weight and sparsity are as asked, for each query hea
   constexpr int kHeads = 4, kKvHeads = 2, kLayer = 3;
   for (const Setting& s : kSettings) {
     const int d = s.head_dim;
-    const TraceSpec spec = spec_of(s, 7);
+    const SyntheticSpec spec = spec_of(s, 7);
     INFO("head_dim " << d << ", " << spec.active << " of " << spec.clusters << " clusters");
     const int64_t n_blocks = 4 * spec.clusters, n = n_blocks * s.block_size;
     std::vector<float> k(n * kKvHeads * d), v(k.size()), q(kHeads * d);
-    trace_keys(spec, kLayer, 0, n, kKvHeads, d, s.block_size, k.data(), v.data());
+    synthetic_keys(spec, kLayer, 0, n, kKvHeads, d, s.block_size, k.data(), v.data());
     double weight = 0, share = 0, lowest = 1;
     const int64_t positions[] = {n - 1, n + 100, 3 * n};
     for (const int64_t position : positions) {
-      trace_query(spec, kLayer, position, kHeads, kKvHeads, d, q.data());
+      synthetic_query(spec, kLayer, position, kHeads, kKvHeads, d, q.data());
       for (int h = 0; h < kHeads; ++h) {
         const int kv = h / (kHeads / kKvHeads);
         const std::vector<char> in = view(spec, kLayer, kv, position, n_blocks);
@@ -93,7 +93,7 @@ TEST_CASE("attention trace: weight and sparsity are as asked, for each query hea
 
 TEST_CASE("attention trace: the overlap of steps is as asked") {
   for (const Setting& s : kSettings) {
-    const TraceSpec spec = spec_of(s, 11);
+    const SyntheticSpec spec = spec_of(s, 11);
     const int64_t n_blocks = 2 * spec.clusters;
     double kept = 0, count = 0;
     int changes = 0;
@@ -113,29 +113,29 @@ TEST_CASE("attention trace: the overlap of steps is as asked") {
   }
   riffle_attention_trace t = asked();
   t.overlap = 1;
-  const TraceSpec still = make_trace_spec(t, 128);
+  const SyntheticSpec still = make_synthetic_spec(t, 128);
   CHECK(view(still, 0, 0, 10, 240) == view(still, 0, 0, 100000, 240));
   t.overlap = 0;
-  const TraceSpec restless = make_trace_spec(t, 128);
+  const SyntheticSpec restless = make_synthetic_spec(t, 128);
   int same = 0;
   for (int64_t b = 0; b < 1200; ++b)
-    same += trace_active(restless, 0, 0, 77, b) && trace_active(restless, 0, 0, 78, b);
+    same += synthetic_active(restless, 0, 0, 77, b) && synthetic_active(restless, 0, 0, 78, b);
   CHECK(same <= 20);  // of 60; a draw may give what was there
 }
 
 TEST_CASE("attention trace: heads, layers and seeds differ, parts agree with the whole") {
   constexpr int d = 64, kB = 16, kHeads = 3;
-  const TraceSpec spec = make_trace_spec(asked(), d);
+  const SyntheticSpec spec = make_synthetic_spec(asked(), d);
   riffle_attention_trace t = asked();
   t.seed = 1;
-  const TraceSpec other = make_trace_spec(t, d);
+  const SyntheticSpec other = make_synthetic_spec(t, d);
   CHECK(view(spec, 0, 0, 999, 600) != view(spec, 0, 1, 999, 600));
   CHECK(view(spec, 0, 0, 999, 600) != view(spec, 1, 0, 999, 600));
   CHECK(view(spec, 0, 0, 999, 600) != view(other, 0, 0, 999, 600));
   std::vector<float> k(100 * kHeads * d), v(k.size()), k1(k.size()), v1(k.size());
-  trace_keys(spec, 2, 37, 100, kHeads, d, kB, k.data(), v.data());
+  synthetic_keys(spec, 2, 37, 100, kHeads, d, kB, k.data(), v.data());
   for (int i = 0; i < 100; ++i)
-    trace_keys(spec, 2, 37 + i, 1, kHeads, d, kB, &k1[i * kHeads * d], &v1[i * kHeads * d]);
+    synthetic_keys(spec, 2, 37 + i, 1, kHeads, d, kB, &k1[i * kHeads * d], &v1[i * kHeads * d]);
   CHECK(k == k1);
   CHECK(v == v1);
 }
@@ -145,25 +145,26 @@ TEST_CASE("attention trace: digests rank the active blocks first") {
   const auto& a = cpu::kernels(cpu::Isa::Scalar)->attention;
   for (const Setting& s : kSettings) {
     const int d = s.head_dim;
-    const TraceSpec spec = spec_of(s, 3);
+    const SyntheticSpec spec = spec_of(s, 3);
     const int64_t n_blocks = 3 * spec.clusters, position = n_blocks * s.block_size;
     std::vector<float> k(position * d), v(k.size()), q(kHeads * d), mean(d), mean_abs(d),
         scores(n_blocks);
     std::vector<uint16_t> stored(s.block_size * d), digests(n_blocks * 2 * d);
-    trace_keys(spec, 0, 0, position, 1, d, s.block_size, k.data(), v.data());
+    synthetic_keys(spec, 0, 0, position, 1, d, s.block_size, k.data(), v.data());
     for (int64_t b = 0; b < n_blocks; ++b) {
       a.kv_store(&k[b * s.block_size * d], s.block_size * d, cpu::KvType::F16, stored.data());
       a.digest_build(stored.data(), cpu::KvType::F16, s.block_size, d, cpu::DigestKind::CuboidMean,
                      false, &digests[b * 2 * d]);
     }
-    trace_query(spec, 0, position, kHeads, 1, d, q.data());
+    synthetic_query(spec, 0, position, kHeads, 1, d, q.data());
     for (int h = 0; h < kHeads; ++h)
       for (int j = 0; j < d; ++j)
         mean[j] += q[h * d + j] / kHeads, mean_abs[j] += std::fabs(q[h * d + j]) / kHeads;
     a.digest_score(digests.data(), 2 * d, n_blocks, d, mean.data(), mean_abs.data(), scores.data());
     float least_active = INFINITY, most_other = -INFINITY;
     for (int64_t b = 0; b < n_blocks; ++b)
-      if (trace_active(spec, 0, 0, position, b)) least_active = std::min(least_active, scores[b]);
+      if (synthetic_active(spec, 0, 0, position, b))
+        least_active = std::min(least_active, scores[b]);
       else most_other = std::max(most_other, scores[b]);
     INFO("head_dim " << d);
     CHECK(least_active > most_other);
@@ -175,7 +176,7 @@ TEST_CASE("attention trace: what cannot be is refused") {
     riffle_attention_trace t = asked();
     change(t);
     try {
-      make_trace_spec(t, head_dim);
+      make_synthetic_spec(t, head_dim);
       return false;
     } catch (const Error& e) {
       return e.status() == RIFFLE_BAD_ARGUMENT || e.status() == RIFFLE_UNSUPPORTED;

@@ -132,7 +132,7 @@ class WorkingSetRun {
       one.reported[row] = r.working_set;
       if (layer == fails_in_layer && head == heads_ - 1) throw Failure();
     };
-    if (play_.trace) engine_.set_trace(see, play_.coverage);
+    if (play_.trace) engine_.set_row_report(see, play_.coverage);
     engine_.step(sequences, tokens, nullptr, sampled.data());
   }
 

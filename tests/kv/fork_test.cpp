@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "kv/host_residency.h"
+#include "kv/cpu_residency.h"
 #include "util/error.h"
 
 using namespace riffle;
@@ -54,7 +54,7 @@ struct World {
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
   KvStore store{layout,  kLayers,  kHeads,
                 kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
-  std::unique_ptr<HostResidency> residency;
+  std::unique_ptr<CpuResidency> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
   int next_name = 0, refused = 0;

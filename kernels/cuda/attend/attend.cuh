@@ -229,7 +229,7 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
   RowGeometry& r = reads.geometry;
   if (chooses_order(ranked)) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
   reads.known = r.n_total;
-  if (a.host_driven) return reads;
+  if (a.streamed) return reads;
   if (a.tests) {
     reads.state.ranked = __ldcg(&a.scratch.ranks[row].ranked);
     reads.state.last = __ldcg(&a.scratch.ranks[row].last);
@@ -318,7 +318,7 @@ __device__ inline bool attend_row(const AttendArgs& a, int row, uint4* ring,
   __syncwarp();
   const RowGeometry& r = memory.geometry[warp];
   const int cta = blockIdx.x % kRowCtas, n_total = r.n_total;
-  const bool host = a.host_driven, tests = a.tests && !host, bounds = needs_bounds(ranked.stop);
+  const bool host = a.streamed, tests = a.tests && !host, bounds = needs_bounds(ranked.stop);
   RowWarp<T, D, G> w(a, sequence, r, memory, ring + warp * RowWarp<T, D, G>::ring_chunks(a), row);
   uint32_t* counters = a.scratch.counters + int64_t(row) * kCounterStride;
   int begin = 0, end = n_total, ahead = n_total;
@@ -448,7 +448,7 @@ __global__ __launch_bounds__(kCtaThreads) void attend_kernel(const __grid_consta
   if (group >= a.n_groups)
     return fetch_ahead(a, static_cast<int>(blockIdx.x) - a.n_groups * kRowCtas, memory.counts);
   for (int row = group; row < n_rows; row += a.n_groups) {
-    if (a.host_driven && !a.merge && a.done[row]) continue;
+    if (a.streamed && !a.merge && a.done[row]) continue;
     if (!attend_row<T, D, G>(a, row, ring, memory)) return;
     __syncthreads();  // before the next row uses the shared memory
   }
@@ -513,7 +513,7 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
       status != cudaSuccess)
     return status;
   const int rows = a.step.n * a.step.n_kv_heads;
-  const bool selects = !a.step.ranked.everything && !a.host_driven;
+  const bool selects = !a.step.ranked.everything && !a.streamed;
   int together = 0;
   if (Status status = ctas_together(function, ring, limits, together); status != cudaSuccess)
     return status;
@@ -529,7 +529,7 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   a.halves = ring.halves;
   a.n_groups = together / kRowCtas;
   if (a.n_groups < 1) return cudaErrorNotSupported;
-  if (a.host_driven || rows <= a.n_groups) {
+  if (a.streamed || rows <= a.n_groups) {
     a.n_groups = rows;  // host-driven rows do not wait for each other
   } else if (selects && a.step.pool.n_slots > 0) {
     // One for each group at least: half as many do not fill a PCIe 5 link (H200), and rows would
@@ -555,7 +555,7 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   if (a.step.overlap) {
     attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  } else if ((a.tests || a.n_loaders > 0) && !a.host_driven) {
+  } else if ((a.tests || a.n_loaders > 0) && !a.streamed) {
     attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
     attribute[config.numAttrs++].val.cooperative = 1;
   }

@@ -1,10 +1,10 @@
 // Decode attention of one layer, and synthetic attention.
 //
 // A row is (sequence i, KV head h), row = i * n_kv_heads + h, with its g = n_heads / n_kv_heads
-// query heads (g <= 8). Positions of a row's order: forced blocks first (sinks, window, tail, in
-// token order), then the candidates (the full blocks between sinks and window), most critical
-// first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all blocks that hold
-// a token which the query sees, in token order, are forced.
+// query heads (g <= 8). Positions of a row's order: forced blocks first (sinks, recent blocks,
+// tail, in token order), then the candidates (the full blocks between sinks and recent blocks),
+// most critical first, ties to the lower block: select/selector.h RowPlan. Mode Everything: all
+// blocks that hold a token which the query sees, in token order, are forced.
 //
 // A row has kRowWarps warps whatever the device; position p belongs to warp p % kRowWarps, which
 // keeps one online-softmax state for all its positions; the states are merged in warp order at the
@@ -68,10 +68,10 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
 // states in scratch and publishes masses. verify_rows: after [begin, end), tests, sets done[row]
 // (also when the row has read all it may) and results (lookups and misses 0); when no row is left
 // it stores epoch into *flag (mapped pinned host memory) after __threadfence_system(). Ranges: the
-// forced blocks (sinks + window + 1) first, then microbatches. finish_rows: merges the warps'
+// forced blocks (sinks + recent + 1) first, then microbatches. finish_rows: merges the warps'
 // states into out and lse.
-struct HostStep {
-  DecodeStep step;  // pool and order unused; scratch: host_scratch_bytes, need not be cleared
+struct StreamedStep {
+  DecodeStep step;  // pool and order unused; scratch: streamed_scratch_bytes, need not be cleared
   int32_t* order = nullptr;   // [rows][max_blocks]
   int32_t* counts = nullptr;  // [rows][2]: n_forced, n_total
   const std::byte* const* sources =
@@ -80,23 +80,23 @@ struct HostStep {
   int32_t* done = nullptr;      // [rows]
   int32_t* n_active = nullptr;  // [1]
 };
-size_t host_scratch_bytes(const DecodeStep& step);
-Status rank_rows(const HostStep& step, int32_t first, const DeviceLimits& limits,
+size_t streamed_scratch_bytes(const DecodeStep& step);
+Status rank_rows(const StreamedStep& step, int32_t first, const DeviceLimits& limits,
                  cudaStream_t stream);
 // Extends the rows' orders so that positions below `want` are ranked.
-Status rank_more(const HostStep& step, int32_t want, const DeviceLimits& limits,
+Status rank_more(const StreamedStep& step, int32_t want, const DeviceLimits& limits,
                  cudaStream_t stream);
-Status attend_positions(const HostStep& step, int32_t begin, int32_t end,
+Status attend_positions(const StreamedStep& step, int32_t begin, int32_t end,
                         const DeviceLimits& limits, cudaStream_t stream);
-Status verify_rows(const HostStep& step, int32_t begin, int32_t end, uint32_t* flag, uint32_t epoch,
-                   cudaStream_t stream);
-Status finish_rows(const HostStep& step, const DeviceLimits& limits, cudaStream_t stream);
+Status verify_rows(const StreamedStep& step, int32_t begin, int32_t end, uint32_t* flag,
+                   uint32_t epoch, cudaStream_t stream);
+Status finish_rows(const StreamedStep& step, const DeviceLimits& limits, cudaStream_t stream);
 
-// trace.cu: synthetic attention, see backend/synthetic_attention.h for the definition that the CPU
-// shares (same bits). cudaErrorInvalidValue for a head_dim that is no multiple of 4 or above
-// kTraceMaxDim.
-inline constexpr int kTraceMaxDim = 512;
-struct TraceSpec {
+// synthetic_attention.cu: synthetic attention, see backend/synthetic_attention.h for the definition
+// that the CPU shares (same bits). cudaErrorInvalidValue for a head_dim that is no multiple of 4 or
+// above kSyntheticMaxDim.
+inline constexpr int kSyntheticMaxDim = 512;
+struct SyntheticSpec {
   uint64_t seed = 0;
   int clusters = 0,
       active =
@@ -106,12 +106,13 @@ struct TraceSpec {
 };
 // Keys and values of positions pos0 to pos0 + n - 1 of one layer into blocks, contiguous
 // [n_kv_heads][n_blocks] of block_bytes; block b holds positions b * block_size...
-Status trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
-                  std::byte* blocks, int64_t n_blocks, const KvLayout& layout, cudaStream_t stream);
+Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                      std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
+                      cudaStream_t stream);
 // A step: overwrites q [n][ldq] (as after RoPE, not scaled), and the newest token's k and v in the
 // sequences' tails of this layer. sequences: device.
-Status trace_step(const TraceSpec& spec, int layer, const StepSequence* sequences, int n,
-                  int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
-                  cudaStream_t stream);
+Status synthetic_step(const SyntheticSpec& spec, int layer, const StepSequence* sequences, int n,
+                      int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
+                      cudaStream_t stream);
 
 }  // namespace riffle::cuda

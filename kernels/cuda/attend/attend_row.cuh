@@ -119,10 +119,10 @@ struct RowWarp {
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     number = row_warp(warp, blockIdx.x % kRowCtas);
-    first = a.host_driven ? a.begin + ((number - a.begin) & (kRowWarps - 1)) : number;
+    first = a.streamed ? a.begin + ((number - a.begin) & (kRowWarps - 1)) : number;
     order = a.order + int64_t(row) * a.step.max_blocks;
     entry0 = head_index(a.step, row) * sequence.max_blocks;
-    const bool pool = !a.host_driven && a.step.pool.n_slots > 0;
+    const bool pool = !a.streamed && a.step.pool.n_slots > 0;
     page_table = pool ? a.step.pool.page_tables[sequence.table] : nullptr;
     now = pool ? *a.step.pool.now : 0;
   }
@@ -175,7 +175,7 @@ struct RowWarp {
     if (block == r.n_blocks - 1) {
       source = kTail;
       from = tail();
-    } else if (a.host_driven) {
+    } else if (a.streamed) {
       source = kGiven;
       from = a.sources[int64_t(row) * a.max_positions + (p - a.begin)];
     } else if (page_table != nullptr) {
@@ -339,7 +339,7 @@ struct RowWarp {
   __device__ void keep_result(int p) {
     block_.merge();
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
-    if (lane == 0 && a.step.order != nullptr && !a.host_driven)
+    if (lane == 0 && a.step.order != nullptr && !a.streamed)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
     if (lane == 0 && a.step.stamp)
       sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);

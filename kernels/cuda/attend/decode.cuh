@@ -17,7 +17,7 @@ inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 // may read.
 struct RowGeometry {
   int n_tokens, n_blocks, n_full;
-  int sinks, window, n_forced;
+  int sinks, recent, n_forced;
   int first_seen;           // token; above 0 where Ranked::window leaves some out
   int first_block;          // of those that hold a token that is seen
   int first, n_candidates;  // candidates: blocks [first, first + n_candidates)
@@ -34,16 +34,16 @@ __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, i
     if (ranked.window > 0) r.first_seen = max(0, n_tokens - ranked.window);
     r.first_block = r.first_seen / block_size;
     r.sinks = r.n_forced = r.n_total = r.n_blocks - r.first_block;
-    r.window = 0;
+    r.recent = 0;
     r.first = r.n_blocks;
     r.n_candidates = 0;
     return r;
   }
   r.sinks = min(ranked.sink_blocks, r.n_full);
-  r.window = min(ranked.window_blocks, r.n_full - r.sinks);
-  r.n_forced = r.sinks + r.window + 1;
+  r.recent = min(ranked.recent_blocks, r.n_full - r.sinks);
+  r.n_forced = r.sinks + r.recent + 1;
   r.first = r.sinks;
-  r.n_candidates = r.n_full - r.window - r.sinks;
+  r.n_candidates = r.n_full - r.recent - r.sinks;
   int keep = r.n_candidates;
   if (!ranked.progressive) {
     const double tokens = ranked.budget <= 1 ? ranked.budget * n_tokens : ranked.budget;
@@ -56,7 +56,7 @@ __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, i
 
 // The forced block at a position below n_forced.
 __device__ inline int forced_block(const RowGeometry& r, int position) {
-  return position < r.sinks ? r.first_block + position : r.n_full - r.window + position - r.sinks;
+  return position < r.sinks ? r.first_block + position : r.n_full - r.recent + position - r.sinks;
 }
 
 // Of a row's KV head among those of all layers.

@@ -171,7 +171,7 @@ struct AttendArgs {
                       // and after
   int64_t arrived_stride;
   // Host-driven: positions [begin, end) from sources, states kept in scratch.
-  bool host_driven, load_states, merge;
+  bool streamed, load_states, merge;
   const std::byte* const* sources;
   int64_t max_positions;
   int begin, end;

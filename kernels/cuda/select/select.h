@@ -29,7 +29,7 @@ struct VoteRule {
 struct Ranked {
   bool everything = false;  // dense: no ranking at all
   int window = 0;  // with everything: so many of the last tokens are what the query sees; 0: all
-  int sink_blocks = 1, window_blocks = 2;
+  int sink_blocks = 1, recent_blocks = 2;
   bool progressive = false;  // psa: test after each microbatch; else one shot (topk)
   double budget =
       0;  // one shot: <= 1 a share of the tokens, > 1 tokens; as select/topk.cpp computes blocks
@@ -48,7 +48,7 @@ struct Ranked {
   // INT4 keys; Paper or Window) the fewest tokens that hold this share of each head's weight, as
   // INT4 keys tell; the union of the heads'.
   double top_p = 0;
-  VoteRule vote;  // instead of all of the above, if it selects any (sink_blocks and window_blocks
+  VoteRule vote;  // instead of all of the above, if it selects any (sink_blocks and recent_blocks
                   // are 0, budget is 1)
 };
 

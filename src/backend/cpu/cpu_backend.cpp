@@ -220,17 +220,17 @@ void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const
   store_prefill(k, v, n, pos0, kv);
 }
 
-void CpuBackend::fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
-                            const LayerKv& kv) {
+void CpuBackend::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                                const LayerKv& kv) {
   const int heads = config_.n_kv_heads, d = config_.head_dim;
   constexpr int64_t kRows = 4096;
-  trace_k_.reserve(kRows * heads * d * sizeof(float));
-  trace_v_.reserve(kRows * heads * d * sizeof(float));
+  synthetic_k_.reserve(kRows * heads * d * sizeof(float));
+  synthetic_v_.reserve(kRows * heads * d * sizeof(float));
   for (int64_t first = 0; first < n; first += kRows) {
     const int64_t rows = std::min(kRows, n - first);
-    trace_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
-               trace_k_.as<float>(), trace_v_.as<float>());
-    store_prefill(trace_k_.as<float>(), trace_v_.as<float>(), rows, pos0 + first, kv);
+    synthetic_keys(spec, layer, pos0 + first, rows, heads, d, store_.layout().block_size,
+                   synthetic_k_.as<float>(), synthetic_v_.as<float>());
+    store_prefill(synthetic_k_.as<float>(), synthetic_v_.as<float>(), rows, pos0 + first, kv);
   }
 }
 
@@ -276,18 +276,18 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data());
   rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data());
-  if (step_.trace) {
-    trace_k_.reserve(step_.n * heads * d * sizeof(float));
-    trace_v_.reserve(step_.n * heads * d * sizeof(float));
-    k = trace_k_.as<float>();
-    v = trace_v_.as<float>();
+  if (step_.synthetic) {
+    synthetic_k_.reserve(step_.n * heads * d * sizeof(float));
+    synthetic_v_.reserve(step_.n * heads * d * sizeof(float));
+    k = synthetic_k_.as<float>();
+    v = synthetic_v_.as<float>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
       const auto position = static_cast<int32_t>(step_.sequences[i]->n_tokens);
-      trace_keys(*step_.trace, layer, position, 1, heads, d, layout.block_size, k + at,
-                 trace_v_.as<float>() + at);
-      trace_query(*step_.trace, layer, position, config_.n_heads, heads, d,
-                  q + i * config_.n_heads * d);
+      synthetic_keys(*step_.synthetic, layer, position, 1, heads, d, layout.block_size, k + at,
+                     synthetic_v_.as<float>() + at);
+      synthetic_query(*step_.synthetic, layer, position, config_.n_heads, heads, d,
+                      q + i * config_.n_heads * d);
     }
   }
   for (int64_t i = 0; i < step_.n; ++i)

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "kv/host_residency.h"
+#include "kv/cpu_residency.h"
 
 namespace riffle {
 
@@ -33,8 +33,8 @@ class CpuBackend : public Backend {
   void attend_step(int layer, const float* q, float* out) override;
   void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override {}
-  void fill_trace(const TraceSpec& spec, int layer, int64_t pos0, int64_t n,
-                  const LayerKv& kv) override;
+  void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                      const LayerKv& kv) override;
   Residency& residency() override { return *residency_; }
 
  private:
@@ -106,7 +106,7 @@ class CpuBackend : public Backend {
   ThreadPool* threads_;
   StateShape state_shape_;
   KvStore store_;
-  std::unique_ptr<HostResidency> residency_;
+  std::unique_ptr<CpuResidency> residency_;
   Step step_;                       // under way
   std::vector<int32_t> positions_;  // of the rows of a step, or of a prefill chunk
   std::vector<RowReport> reports_;
@@ -116,8 +116,8 @@ class CpuBackend : public Backend {
   int64_t rope_positions_ = 0;
 
   // Scratch that grows to what is needed and stays.
-  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, trace_k_, trace_v_, q_scaled_,
-      states_, l_blocks_, coverage_;
+  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, synthetic_k_, synthetic_v_,
+      q_scaled_, states_, l_blocks_, coverage_;
   std::vector<Buffer> thread_scratch_;
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;

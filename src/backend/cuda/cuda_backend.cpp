@@ -39,7 +39,7 @@ CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, 
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
-      host_driven_(config_, device_, &heap_, &compute_, &residency_) {}
+      streamed_attention_(config_, device_, &heap_, &compute_, &residency_) {}
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(compute_);

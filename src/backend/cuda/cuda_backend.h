@@ -10,8 +10,8 @@
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
-#include "backend/cuda/host_step.h"
 #include "backend/cuda/residency.h"
+#include "backend/cuda/streamed_attention.h"
 #include "backend/cuda/weights.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/gemv/gemv.h"
@@ -60,8 +60,8 @@ class CudaBackend : public Backend {
   void attend_step(int layer, const float* q, float* out) override;
   void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override;
-  void fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n,
-                  const LayerKv& kv) override;
+  void fill_synthetic(const riffle::SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                      const LayerKv& kv) override;
   bool start_profile() override;
   void finish_profile(riffle_timing& timing) override;
   Residency& residency() override { return residency_; }
@@ -85,7 +85,7 @@ class CudaBackend : public Backend {
   void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;
-  void attend_hosted(int layer, const float* q, float* out);
+  void attend_streamed(int layer, const float* q, float* out);
   void settle_rules(const Step& step);
   void grow_step_memory();
   void upload_step();
@@ -108,7 +108,7 @@ class CudaBackend : public Backend {
   PinnedSlabs* slabs_;  // the store's
   KvStore store_;
   CudaResidency residency_;
-  HostDriven host_driven_;
+  StreamedAttention streamed_attention_;
 
   Buffer cos_sin_;
   int64_t rope_positions_ = 0;
@@ -128,8 +128,8 @@ class CudaBackend : public Backend {
   Buffer sequences_, scratch_, arrivals_, results_, orders_, lse_, dense_out_;
   Buffer sample_params_, sample_scratch_, sampled_;
   Buffer host_sequences_, host_rows_, host_logits_, host_results_, host_params_,
-      host_sampled_;                               // pinned
-  std::vector<HostDriven::Counts> hosted_counts_;  // [n_layers][rows], host-driven
+      host_sampled_;                                        // pinned
+  std::vector<StreamedAttention::Counts> streamed_counts_;  // [n_layers][rows], streamed
   std::vector<int32_t> host_orders_;
   std::vector<float> host_lse_;
   std::vector<RowReport> reports_;

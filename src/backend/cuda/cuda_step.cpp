@@ -15,15 +15,15 @@
 
 namespace riffle::cuda {
 
-static cuda::TraceSpec device_spec(const riffle::TraceSpec& s) {
+static cuda::SyntheticSpec device_spec(const riffle::SyntheticSpec& s) {
   return {s.seed, s.clusters, s.active, s.overlap, s.gain};
 }
 
-void CudaBackend::fill_trace(const riffle::TraceSpec& spec, int layer, int64_t pos0, int64_t n,
-                             const LayerKv& kv) {
+void CudaBackend::fill_synthetic(const riffle::SyntheticSpec& spec, int layer, int64_t pos0,
+                                 int64_t n, const LayerKv& kv) {
   const DeviceScope on = enter();
-  check(trace_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
-                   residency_.layout(), compute_),
+  check(synthetic_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
+                       residency_.layout(), compute_),
         "synthetic keys");
 }
 
@@ -31,7 +31,7 @@ Ranked ranked_of(const SelectionRule& r) {
   Ranked out;
   out.everything = r.everything;
   out.sink_blocks = r.sink_blocks;
-  out.window_blocks = r.window_blocks;
+  out.recent_blocks = r.recent_blocks;
   out.progressive = r.progressive;
   out.budget = r.budget;
   out.digest = static_cast<DigestKind>(r.digest);
@@ -72,7 +72,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.results =
       results_.as<RowResult>() + 1 + layer * rows;  // the first says whether something went wrong
   s.fault = results_.as<uint32_t>();
-  s.stamp = step_.working_set > 0 && !residency_.hosted();
+  s.stamp = step_.working_set > 0 && !residency_.streamed();
   if (step_.orders) s.order = orders_.as<int32_t>() + layer * rows * max_blocks_;
   if (step_.coverage) s.lse = lse_.as<float>() + int64_t(2 * layer) * step_.n * config_.n_heads;
   return s;
@@ -95,10 +95,10 @@ void CudaBackend::grow_step_memory() {
     grow(arrivals_, rows * sizeof(uint32_t), "attention's scratch");
     check(cudaMemsetAsync(arrivals_.data(), 0, arrivals_.size(), compute_), "attention's scratch");
   }
-  if (step_.orders) grow(orders_, layers * rows * max_blocks_ * sizeof(int32_t), "a trace");
+  if (step_.orders) grow(orders_, layers * rows * max_blocks_ * sizeof(int32_t), "row reports");
   if (step_.coverage) {
-    grow(lse_, 2 * layers * n * config_.n_heads * sizeof(float), "a trace");
-    grow(dense_out_, n * config_.n_heads * config_.head_dim * sizeof(float), "a trace");
+    grow(lse_, 2 * layers * n * config_.n_heads * sizeof(float), "row reports");
+    grow(dense_out_, n * config_.n_heads * config_.head_dim * sizeof(float), "row reports");
   }
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return;
@@ -139,7 +139,7 @@ void CudaBackend::prepare(const Selector& selector, SequenceKv& sequence) {
 
 // The same while memory is pinned: the host takes over where the system refuses.
 void CudaBackend::require_device_residency(const Selector& selector) const {
-  if (!selector.rule().needs_device_residency() || !residency_.hosted()) return;
+  if (!selector.rule().needs_device_residency() || !residency_.streamed()) return;
   fail(RIFFLE_UNSUPPORTED,
        "`selection.selector` %s needs the GPU to decide residency: %s; `selection.selector` psa "
        "with "
@@ -212,8 +212,8 @@ bool CudaBackend::replay_step() {
   graph_growths_ = growths_;
   mode_ = Mode::Eager;
   mark(Part::Other);
-  if (residency_.hosted()) {
-    hosted_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
+  if (residency_.streamed()) {
+    streamed_counts_.assign(config_.n_layers * step_.n * config_.n_kv_heads, {});
     return false;
   }
   if (step_.orders || step_.coverage || profiling_) return false;
@@ -233,7 +233,7 @@ bool CudaBackend::replay_step() {
 }
 
 void CudaBackend::embed_step(const Tensor&, float* x) {
-  if (!residency_.hosted()) residency_.age_pool();
+  if (!residency_.streamed()) residency_.age_pool();
   check(cudaMemcpyAsync(x, host_rows_.data(), step_.n * config_.dim * sizeof(float),
                         cudaMemcpyHostToDevice, compute_),
         "embedding");
@@ -257,14 +257,14 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.layout = residency_.layout();
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
-  if (step_.trace)
-    check(trace_step(device_spec(*step_.trace), layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
-                     a.layout, q, a.ldq, compute_),
+  if (step_.synthetic)
+    check(synthetic_step(device_spec(*step_.synthetic), layer, a.sequences, a.n, a.n_heads,
+                         a.n_kv_heads, a.layout, q, a.ldq, compute_),
           "synthetic queries");
   mark(Part::Other);
 }
 
-void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
+void CudaBackend::attend_streamed(int layer, const float* q, float* out) {
   const int64_t heads = config_.n_kv_heads, width = int64_t(config_.n_heads) * config_.head_dim,
                 rows = step_.n * heads;
   const bool orders = step_.orders || step_.working_set > 0;
@@ -275,8 +275,8 @@ void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
     s.sequences += i;
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
-    host_driven_.attend(
-        s, *step_.sequences[i], step_.lookahead, hosted_counts_.data() + layer * rows + i * heads,
+    streamed_attention_.attend(
+        s, *step_.sequences[i], step_.lookahead, streamed_counts_.data() + layer * rows + i * heads,
         orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
         &event_waits_);
   }
@@ -285,8 +285,8 @@ void CudaBackend::attend_hosted(int layer, const float* q, float* out) {
 
 void CudaBackend::attend_step(int layer, const float* q, float* out) {
   DecodeStep s = decode_step(layer, q, out);
-  if (residency_.hosted()) {
-    attend_hosted(layer, q, out);
+  if (residency_.streamed()) {
+    attend_streamed(layer, q, out);
   } else {
     for (int i = 0; profiling_ && i < 2; ++i) {
       marks_.emplace_back(std::make_unique<Event>(true), i == 0 ? Part::Score : Part::Rank);
@@ -311,7 +311,7 @@ void CudaBackend::attend_step(int layer, const float* q, float* out) {
 }
 
 void CudaBackend::fetch_results(const float* logits) {
-  if (step_.working_set > 0 && !residency_.hosted()) {
+  if (step_.working_set > 0 && !residency_.streamed()) {
     WorkingSets w;
     w.n = static_cast<int>(step_.n);
     w.n_layers = config_.n_layers;
@@ -386,14 +386,14 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
     return left <= rule.select_tokens ? 0 : left * row_bytes;
   }
   const int sinks = std::min(rule.sink_blocks, full),
-            window = std::min(rule.window_blocks, full - sinks);
-  const int candidates = full - sinks - window;
+            recent = std::min(rule.recent_blocks, full - sinks);
+  const int candidates = full - sinks - recent;
   int64_t codes = 0;
   if (rule.top_p > 0) {
     const double tokens = rule.budget <= 1 ? rule.budget * double(n_tokens) : rule.budget;
     const double blocks =
         rule.progressive ? n_blocks : std::min(std::ceil(tokens / block_size), double(n_blocks));
-    codes = std::max(static_cast<int>(blocks) - 1, sinks + window) * code_bytes;
+    codes = std::max(static_cast<int>(blocks) - 1, sinks + recent) * code_bytes;
     if (!rule.progressive && rule.budget == 1) return codes;
   }
   const bool mean_too = rule.progressive && rule.stop == RIFFLE_STOP_VETO;
@@ -404,19 +404,19 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
 void CudaBackend::report_step() {
   const int64_t heads = config_.n_kv_heads, rows = step_.n * heads, layers = config_.n_layers;
   const int64_t g = config_.n_heads / heads;
-  if (step_.orders && !residency_.hosted()) {
+  if (step_.orders && !residency_.streamed()) {
     host_orders_.resize(layers * rows * max_blocks_);
     ++event_waits_;
     check(cudaMemcpy(host_orders_.data(), orders_.data(), host_orders_.size() * sizeof(int32_t),
                      cudaMemcpyDeviceToHost),
-          "reading a trace");
+          "reading row reports");
   }
   if (step_.coverage) {
     host_lse_.resize(2 * layers * rows * g);
     ++event_waits_;
     check(cudaMemcpy(host_lse_.data(), lse_.data(), host_lse_.size() * sizeof(float),
                      cudaMemcpyDeviceToHost),
-          "reading a trace");
+          "reading row reports");
   }
   reports_.resize(rows);
   coverage_.resize(rows * g);
@@ -425,9 +425,9 @@ void CudaBackend::report_step() {
   for (int layer = 0; layer < layers; ++layer) {
     for (int64_t r = 0; r < rows; ++r) {
       RowResult from = results[layer * rows + r];
-      if (residency_.hosted()) {
-        from.lookups = hosted_counts_[layer * rows + r].lookups;
-        from.misses = hosted_counts_[layer * rows + r].misses;
+      if (residency_.streamed()) {
+        from.lookups = streamed_counts_[layer * rows + r].lookups;
+        from.misses = streamed_counts_[layer * rows + r].misses;
       }
       RowReport& to = reports_[r];
       to = RowReport();
@@ -442,7 +442,7 @@ void CudaBackend::report_step() {
       counters.lookups += from.lookups;
       counters.hits += from.lookups - from.misses;
       counters.loaded_bytes += uint64_t(from.misses) * options_.layout.bytes();
-      const bool counts_here = residency_.hosted() && step_.working_set > 0;
+      const bool counts_here = residency_.streamed() && step_.working_set > 0;
       const int32_t* order = nullptr;
       if (step_.orders || counts_here)
         order = host_orders_.data() + (layer * rows + r) * max_blocks_;

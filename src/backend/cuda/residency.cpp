@@ -63,11 +63,11 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   pool_.now = counters_.as<uint32_t>() + 2;
   check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
   reset_pool();
-  if (options.why_host_residency()) use_host_pool();
+  if (options.why_host_residency()) use_slot_pool();
 }
 
-void CudaResidency::use_host_pool() {
-  host_pool_ = std::make_unique<SlotPool>(pool_.n_slots, evict_, per_layer_ ? config_.n_layers : 1);
+void CudaResidency::use_slot_pool() {
+  slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots, evict_, per_layer_ ? config_.n_layers : 1);
 }
 
 void CudaResidency::reset_pool() {
@@ -143,7 +143,7 @@ std::shared_ptr<PageTable> CudaResidency::make_table(int64_t max_blocks) {
 }
 
 void CudaResidency::forget(const PageTable& table, int64_t max_blocks, int64_t from_block) {
-  if (hosted()) return;
+  if (streamed()) return;
   check(forget_blocks(pool_, table.index, table.entries.as<int32_t>(),
                       int64_t(config_.n_layers) * config_.n_kv_heads, max_blocks, from_block,
                       *compute_),
@@ -170,7 +170,7 @@ void CudaResidency::release(std::shared_ptr<PageTable>& table, int64_t max_block
 // A fork's first n_blocks, all of which `from` has too, are named as there; if they have two names,
 // those with the first one.
 void CudaResidency::share_table(CudaSequence& from, CudaSequence& to, int64_t n_blocks) {
-  if (hosted() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
+  if (streamed() || n_blocks == 0 || from.max_blocks != to.max_blocks) return;
   if (from.prefix_blocks > 0) {
     to.prefix = from.prefix;
     to.prefix_blocks = std::min(n_blocks, from.prefix_blocks);
@@ -257,7 +257,7 @@ void CudaResidency::destroy(SequenceKv& s) {
   cudaStreamSynchronize(flush_);
   cudaStreamSynchronize(*compute_);
   cudaGetLastError();
-  drop_from_host_pool(s, 0);
+  drop_from_slot_pool(s, 0);
   try {
     const DeviceScope on(device_.ordinal);
     if (d.own && d.own.use_count() > 1) forget(*d.own, d.max_blocks, d.own->shared_blocks);
@@ -272,11 +272,11 @@ void CudaResidency::destroy(SequenceKv& s) {
   store_->destroy(s);
 }
 
-void CudaResidency::drop_from_host_pool(const SequenceKv& s, int64_t from_block) {
-  if (!hosted()) return;
+void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block) {
+  if (!streamed()) return;
   for (const HeadKv& h : s.heads)
     for (size_t b = from_block; b < h.blocks.size(); ++b)
-      if (!store_->shared(h.blocks[b])) host_pool_->drop(block_key(h.blocks[b]));
+      if (!store_->shared(h.blocks[b])) slot_pool_->drop(block_key(h.blocks[b]));
 }
 
 // The block that will be written next may be in the host's pool as another sequence's that held it
@@ -284,7 +284,7 @@ void CudaResidency::drop_from_host_pool(const SequenceKv& s, int64_t from_block)
 void CudaResidency::drop_next(const SequenceKv& s) {
   const size_t block = s.n_tokens / layout_.block_size;
   for (const HeadKv& h : s.heads)
-    if (block < h.blocks.size()) host_pool_->drop(block_key(h.blocks[block]));
+    if (block < h.blocks.size()) slot_pool_->drop(block_key(h.blocks[block]));
 }
 
 void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
@@ -292,7 +292,7 @@ void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
   CudaSequence& d = on_device(s);
   if (!d.own) d.own = make_table(d.max_blocks);
   store_->reserve(s, n_tokens);
-  if (hosted() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
+  if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half
   // used.
@@ -348,7 +348,7 @@ void CudaResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   const int64_t block = n_tokens / layout_.block_size;
   flush_.wait("flushing KV");
   if (block != s.n_tokens / layout_.block_size) d.tail_here = false;
-  drop_from_host_pool(s, block);
+  drop_from_slot_pool(s, block);
   cut_tables(d, block);
   forget_votes(d);
   compute_->wait("forgetting blocks");
@@ -401,7 +401,7 @@ void CudaResidency::settle_pinning() {
          "%s, which `residency` device needs: `residency` auto or host can do without",
          why_not_pinned().c_str());
   if (notice_.empty()) notice_ = why_not_pinned() + ": blocks are copied one by one, which is slow";
-  if (!hosted()) use_host_pool();
+  if (!streamed()) use_slot_pool();
 }
 
 // One slab is locked in 20 ms. A prompt's others are locked while it is being read.
@@ -428,7 +428,7 @@ void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
     if (s.n_tokens % layout_.block_size != 0) move_tails(s, false);
     d.tail_here = true;
   }
-  if (!hosted() && ++steps_ >= kMaxStamp - 1) reset_pool();
+  if (!streamed() && ++steps_ >= kMaxStamp - 1) reset_pool();
 }
 
 void CudaResidency::commit(SequenceKv& s) {
@@ -447,7 +447,7 @@ void CudaResidency::commit(SequenceKv& s) {
   seal.layout = layout_;
   seal.digest = static_cast<DigestKind>(s.spec.kind);
   seal.with_mean = s.spec.with_mean;
-  if (!hosted()) seal.pool = pool_;
+  if (!streamed()) seal.pool = pool_;
   seal.to_host = pinned();
   check(seal_tails(seal, *compute_), "sealing full blocks");
   if (!seal.to_host) {

@@ -85,9 +85,9 @@ class CudaResidency : public Residency {
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
   StepSequence describe(const SequenceKv& sequence) const;
-  // Whether the host decides what is in the slots (host_step.h), asked for or because memory could
-  // not be pinned.
-  bool hosted() const { return host_pool_ != nullptr; }
+  // Whether the host decides what is in the slots and streams it in (streamed_attention.h): an
+  // option says so, or memory could not be pinned.
+  bool streamed() const { return slot_pool_ != nullptr; }
   // Whether all slabs that were tried could be locked: kernels reach the blocks of sequences that
   // activate has seen.
   bool pinned() { return slabs_->failed().empty(); }
@@ -102,11 +102,12 @@ class CudaResidency : public Residency {
   uint64_t waits() const {
     return flush_.waits() + event_waits_;
   }  // beside those of the compute stream
-  SlotPool& host_pool() { return *host_pool_; }
+  // Streamed attention: what is in the slots, and how many of a layer's slots are free to take.
+  SlotPool& slot_pool() { return *slot_pool_; }
   int partition(int layer) const { return per_layer_ ? layer : 0; }
-  int64_t host_room(int layer) const {
-    return host_pool_->partition_size(partition(layer)) -
-           host_pool_->partition_pinned(partition(layer));
+  int64_t unpinned_slots(int layer) const {
+    return slot_pool_->partition_size(partition(layer)) -
+           slot_pool_->partition_pinned(partition(layer));
   }
   const std::byte* host_block(const SequenceKv& s, int layer, int head, int64_t block) const {
     return store_->head(s, layer, head).blocks[block];
@@ -144,9 +145,9 @@ class CudaResidency : public Residency {
   }
   void forget_votes(CudaSequence& d);
   void reset_pool();
-  void use_host_pool();
+  void use_slot_pool();
   void settle_pinning();
-  void drop_from_host_pool(const SequenceKv& s, int64_t from_block);
+  void drop_from_slot_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
@@ -173,7 +174,7 @@ class CudaResidency : public Residency {
   uint64_t host_mem_;
   bool per_layer_, must_pin_;
   uint64_t event_waits_ = 0;
-  std::unique_ptr<SlotPool> host_pool_;
+  std::unique_ptr<SlotPool> slot_pool_;
   std::string notice_;
   uint32_t steps_ = 0;  // since the pool's stamps began
   std::vector<int32_t> free_tables_;

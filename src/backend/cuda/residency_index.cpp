@@ -101,7 +101,7 @@ void CudaResidency::forget_votes(CudaSequence& d) {
 }
 
 void CudaResidency::begin_working_set(SequenceKv& s, int window) {
-  if (hosted()) return store_->begin_working_set(s, window);
+  if (streamed()) return store_->begin_working_set(s, window);
   CudaSequence& d = on_device(s);
   if (window > 0 && d.counted_window != window) {
     if (d.last_use.size() == 0)

@@ -70,12 +70,12 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));
   add(sample_scratch_bytes(n, c.vocab_size));
-  add(4 * c.n_layers * step_rows * blocks);                 // a trace: orders
+  add(4 * c.n_layers * step_rows * blocks);                 // row reports: orders
   add(4 * 2 * c.n_layers * n * c.n_heads), add(4 * n * q);  // ... and coverage
   // ... driven by the host: one sequence at a time
   step.n = 1;
   step.ranked = {};
-  add(host_scratch_bytes(step));
+  add(streamed_scratch_bytes(step));
   add(4 * c.n_kv_heads * blocks), add(4 * 2 * c.n_kv_heads), add(4 * (c.n_kv_heads + 1));
   add(victims_scratch_bytes());
   add(kMaxTables * sizeof(int32_t*));

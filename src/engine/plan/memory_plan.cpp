@@ -53,8 +53,8 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
          static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
   if (o.attention_trace) {
-    r.trace = make_trace_spec(*o.attention_trace, config.head_dim);
-    r.trace_runs_prompts = o.attention_trace->run_prompts;
+    r.synthetic = make_synthetic_spec(*o.attention_trace, config.head_dim);
+    r.synthetic_runs_prompts = o.attention_trace->run_prompts;
   }
   o.attention_trace = nullptr;  // the caller's
 

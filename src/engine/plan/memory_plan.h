@@ -24,8 +24,8 @@ struct ResolvedOptions {
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
   std::string host_owner = "this machine";  // ... and whose limit that is
   std::string context_note;  // of riffle_plan and riffle_context_notice; plan_memory's
-  std::optional<TraceSpec> trace;
-  bool trace_runs_prompts = false;
+  std::optional<SyntheticSpec> synthetic;
+  bool synthetic_runs_prompts = false;
 };
 
 // Throws RIFFLE_BAD_ARGUMENT or RIFFLE_UNSUPPORTED. slots is left as given and n_ctx 0 becomes the

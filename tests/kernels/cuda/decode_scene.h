@@ -327,7 +327,7 @@ struct SceneDevice {
       step.pool = {slots.get(),   n_slots,       words.get(),       page_tables.get(),
                    victims.get(), cursors.get(), cursors.get() + 1, now.get()};
     scratch = DeviceArray<std::byte>(
-        std::max(cuda::decode_scratch_bytes(step), cuda::host_scratch_bytes(step)));
+        std::max(cuda::decode_scratch_bytes(step), cuda::streamed_scratch_bytes(step)));
     step.scratch = scratch.get();
     if (!s.masks.empty()) {
       masks = DeviceArray<uint64_t>(s.masks);

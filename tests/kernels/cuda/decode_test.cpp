@@ -381,7 +381,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
       DeviceArray<cuda::StepSequence> sequences(std::vector<cuda::StepSequence>{sequence});
       DeviceArray<int32_t> order(n_blocks), counts(2), done(1), active(1);
       order.poison();
-      cuda::HostStep host;
+      cuda::StreamedStep host;
       host.step.n = host.step.n_layers = host.step.n_heads = host.step.n_kv_heads = 1;
       host.step.max_blocks = n_blocks;
       host.step.sequences = sequences.get();
@@ -393,7 +393,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
       host.counts = counts.get();
       host.done = done.get();
       host.n_active = active.get();
-      DeviceArray<std::byte> scratch(cuda::host_scratch_bytes(host.step));
+      DeviceArray<std::byte> scratch(cuda::streamed_scratch_bytes(host.step));
       scratch.poison();
       host.step.scratch = scratch.get();
       check_cuda(cuda::rank_rows(host, 10, limits, nullptr));
@@ -434,7 +434,7 @@ TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]"
       Pinned flag(sizeof(uint32_t));
       auto& epoch = *reinterpret_cast<volatile uint32_t*>(flag.data);
       epoch = 0;
-      cuda::HostStep host;
+      cuda::StreamedStep host;
       host.step = device.step;
       host.step.pool = {};
       host.order = order.get();

@@ -1,4 +1,4 @@
-#include "backend/cuda/host_step.h"
+#include "backend/cuda/streamed_attention.h"
 
 #include <algorithm>
 #include <thread>
@@ -9,14 +9,14 @@ namespace riffle::cuda {
 
 static constexpr int kRankAhead = 8;  // microbatches ranked at a time
 
-HostDriven::HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
-                       Stream* compute, CudaResidency* residency)
+StreamedAttention::StreamedAttention(const Config& config, const DeviceInfo& device,
+                                     DeviceHeap* heap, Stream* compute, CudaResidency* residency)
     : config_(config), device_(device), heap_(heap), compute_(compute), residency_(residency) {
   flag_ = pinned(sizeof(uint32_t), "the stop flag");
   *flag_.as<uint32_t>() = 0;
 }
 
-void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
+void StreamedAttention::prepare(const DecodeStep& step, int widest, int regions) {
   const size_t rows = config_.n_kv_heads;
   const auto device = [&](Buffer& b, size_t bytes) {
     if (b.size() >= bytes) return;
@@ -27,7 +27,7 @@ void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
   const auto host = [&](Buffer& b, size_t bytes) {
     if (b.size() < bytes) b = pinned(bytes, "attention's staging");
   };
-  device(scratch_, host_scratch_bytes(step));
+  device(scratch_, streamed_scratch_bytes(step));
   device(order_, rows * step.max_blocks * sizeof(int32_t));
   device(counts_, rows * 2 * sizeof(int32_t));
   device(done_, (rows + 1) * sizeof(int32_t));
@@ -43,7 +43,7 @@ void HostDriven::prepare(const DecodeStep& step, int widest, int regions) {
   }
 }
 
-void HostDriven::fetch_order(const HostStep& host, int known) {
+void StreamedAttention::fetch_order(const StreamedStep& host, int known) {
   const size_t pitch = host.step.max_blocks * sizeof(int32_t), rows = config_.n_kv_heads;
   check(cudaMemcpy2DAsync(host_order_.data(), pitch, order_.data(), pitch, known * sizeof(int32_t),
                           rows, cudaMemcpyDeviceToHost, *compute_),
@@ -51,14 +51,14 @@ void HostDriven::fetch_order(const HostStep& host, int known) {
   compute_->wait("ranking blocks");
 }
 
-HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s, int begin, int end,
-                                    int region, Counts* counts) {
+StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, const SequenceKv& s,
+                                                  int begin, int end, int region, Counts* counts) {
   const int rows = config_.n_kv_heads,
             tail = static_cast<int>(s.n_tokens / residency_->layout().block_size);
   const int64_t bytes = residency_->layout().block_bytes;
   auto** sources = sources_.as<const std::byte*>() + size_t(region) * rows * widest_;
   Copy* copies = copies_.as<Copy>() + size_t(region) * rows * widest_;
-  SlotPool& pool = residency_->host_pool();
+  SlotPool& pool = residency_->slot_pool();
   ResidencyCounters& counters = residency_->counters;
   Batch batch{begin, std::min(end, n_total_), region, {}};
   int64_t n_copies = 0;
@@ -96,7 +96,7 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
     }
     loaded_[region]->record(load_);
     check(cudaStreamWaitEvent(*compute_, *loaded_[region]), "loading blocks");
-    HostStep host = shared;
+    StreamedStep host = shared;
     host.sources = sources;
     host.max_positions = widest_;
     check(attend_positions(host, begin, batch.end, device_.limits, *compute_),
@@ -116,13 +116,13 @@ HostDriven::Batch HostDriven::issue(const HostStep& shared, const SequenceKv& s,
   return batch;
 }
 
-bool HostDriven::finish(Batch& batch) {
+bool StreamedAttention::finish(Batch& batch) {
   const volatile uint32_t* flag = flag_.as<uint32_t>();
   cudaError_t status;
   while ((status = cudaEventQuery(*verified_[batch.region])) == cudaErrorNotReady)
     std::this_thread::yield();
   check(status, "attention of a step");
-  SlotPool& pool = residency_->host_pool();
+  SlotPool& pool = residency_->slot_pool();
   // Reverse rank order: the most critical block ends as the most recent.
   for (size_t i = batch.pinned.size(); i-- > 0;) {
     const int32_t slot = batch.pinned[i];
@@ -136,11 +136,11 @@ bool HostDriven::finish(Batch& batch) {
          epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
 }
 
-void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
-                        int32_t* order, uint64_t* syncs) {
+void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
+                               int32_t* order, uint64_t* syncs) {
   const int rows = config_.n_kv_heads, m = step.ranked.microbatch;
   const bool progressive = step.ranked.progressive && !step.ranked.everything;
-  const int64_t room = residency_->host_room(step.layer);
+  const int64_t room = residency_->unpinned_slots(step.layer);
   step.pool = {};
   step.order = nullptr;
   step.stamp = false;
@@ -151,7 +151,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
   first_block_ =
       step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
   const int n_forced_most =
-      std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.window_blocks + 1);
+      std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.recent_blocks + 1);
   const int regions = progressive ? lookahead + 2 : 2;
   const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
   const int widest = progressive ? std::max(n_forced_most, m) : piece;
@@ -163,7 +163,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
          residency_->notice().c_str());
   prepare(step, widest, regions);
   step.scratch = scratch_.data();
-  HostStep host;
+  StreamedStep host;
   host.step = step;
   host.order = order_.as<int32_t>();
   host.counts = counts_.as<int32_t>();
@@ -212,7 +212,7 @@ void HostDriven::attend(DecodeStep step, const SequenceKv& s, int lookahead, Cou
     cudaStreamSynchronize(load_);
     cudaStreamSynchronize(*compute_);
     for (const Batch& b : pending)
-      for (const int32_t slot : b.pinned) residency_->host_pool().drop_slot(slot);
+      for (const int32_t slot : b.pinned) residency_->slot_pool().drop_slot(slot);
     throw;
   }
   for (int h = 0; order && h < rows; ++h)

@@ -1,4 +1,4 @@
-#include "kv/host_residency.h"
+#include "kv/cpu_residency.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,43 +7,43 @@
 
 namespace riffle {
 
-void HostResidency::destroy(SequenceKv& s) {
+void CpuResidency::destroy(SequenceKv& s) {
   forget(s, 0);
   store_->destroy(s);
 }
 
-SequenceKv HostResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
+SequenceKv CpuResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   const int64_t block_size = store_->layout().block_size;
   if (n_tokens % block_size != 0 && n_tokens / block_size == from.n_tokens / block_size) park(from);
   return store_->fork(from, n_tokens, n_ctx);
 }
 
-void HostResidency::retire(SequenceKv& s) {
+void CpuResidency::retire(SequenceKv& s) {
   forget(s, 0);
   store_->make_own(s, 0, store_->layout().blocks(s.n_tokens));
 }
 
-void HostResidency::truncate(SequenceKv& s, int64_t n_tokens) {
+void CpuResidency::truncate(SequenceKv& s, int64_t n_tokens) {
   forget(s, n_tokens / store_->layout().block_size);
   store_->truncate(s, n_tokens);
 }
 
-void HostResidency::commit(SequenceKv& s) {
+void CpuResidency::commit(SequenceKv& s) {
   if (s.n_tokens % store_->layout().block_size != 0) return;
   flush_full(s);
   store_->build_digests(s, s.n_tokens);
 }
 
-void HostResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
+void CpuResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   flush_layer(s, layer, n_total);
   store_->build_digests(s, n_total, layer);
 }
 
 namespace {
 
-class InPlace : public HostResidency {
+class InPlace : public CpuResidency {
  public:
-  using HostResidency::HostResidency;
+  using CpuResidency::CpuResidency;
   bool in_place() const override { return true; }
   int64_t slots() const override { return 0; }
 
@@ -81,10 +81,10 @@ class InPlace : public HostResidency {
   std::vector<std::byte*> table_;
 };
 
-class Pooled : public HostResidency {
+class Pooled : public CpuResidency {
  public:
   Pooled(KvStore* store, ThreadPool* threads, int64_t n_slots, EvictPolicy policy, bool per_layer)
-      : HostResidency(store),
+      : CpuResidency(store),
         threads_(threads),
         per_layer_(per_layer),
         bytes_(store->layout().bytes()),
@@ -305,12 +305,12 @@ class Pooled : public HostResidency {
 
 }  // namespace
 
-std::unique_ptr<HostResidency> make_in_place(KvStore* store) {
+std::unique_ptr<CpuResidency> make_in_place(KvStore* store) {
   return std::make_unique<InPlace>(store);
 }
 
-std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
-                                           EvictPolicy policy, bool per_layer) {
+std::unique_ptr<CpuResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
+                                          EvictPolicy policy, bool per_layer) {
   return std::make_unique<Pooled>(store, threads, n_slots, policy, per_layer);
 }
 

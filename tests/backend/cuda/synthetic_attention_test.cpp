@@ -1,11 +1,12 @@
-// kernels/cuda/attend/trace.cu against backend/synthetic_attention: the same bits.
+// kernels/cuda/attend/synthetic_attention.cu against backend/synthetic_attention: the same bits.
+#include "backend/synthetic_attention.h"
+
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <vector>
 
-#include "backend/synthetic_attention.h"
 #include "kernels/common/half.h"
 #include "kernels/cuda/attend/attend.h"
 #include "riffle_measure.h"
@@ -24,13 +25,13 @@ const std::vector<Case> kCases = {{128, 16, 8, 4, false}, {64, 32, 8, 4, false},
                                   {32, 64, 2, 4, true},   {96, 16, 3, 1, false},
                                   {256, 32, 1, 8, false}, {20, 16, 2, 2, true}};
 
-riffle::TraceSpec host_spec(const Case& c) {
+riffle::SyntheticSpec host_spec(const Case& c) {
   riffle_attention_trace t;
   riffle_attention_trace_defaults(&t);
   t.seed = 0x123456789abcdefull;
-  return riffle::make_trace_spec(t, c.head_dim);
+  return riffle::make_synthetic_spec(t, c.head_dim);
 }
-riffle::cuda::TraceSpec device_spec(const riffle::TraceSpec& s) {
+riffle::cuda::SyntheticSpec device_spec(const riffle::SyntheticSpec& s) {
   return {s.seed, s.clusters, s.active, s.overlap, s.gain};
 }
 
@@ -73,10 +74,10 @@ bool untouched(const std::byte* p, int64_t n) {
 
 }  // namespace
 
-TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") {
+TEST_CASE("synthetic_keys writes what the CPU defines, and nothing else", "[cuda]") {
   if (skip()) return;
   for (const Case& c : kCases) {
-    const riffle::TraceSpec spec = host_spec(c);
+    const riffle::SyntheticSpec spec = host_spec(c);
     const riffle::cuda::KvLayout l = layout_of(c);
     const int64_t n_blocks = 40, d = c.head_dim, heads = c.n_kv_heads;
     const std::pair<int64_t, int64_t> ranges[] = {{0, n_blocks * c.block_size},
@@ -87,12 +88,12 @@ TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") 
       INFO("head_dim " << d << ", block " << c.block_size << ", positions " << pos0 << " + " << n);
       DeviceArray<std::byte> blocks(heads * n_blocks * l.block_bytes);
       blocks.poison();
-      REQUIRE(riffle::cuda::trace_keys(device_spec(spec), 5, pos0, n, c.n_kv_heads, blocks.get(),
-                                       n_blocks, l, nullptr) == cudaSuccess);
+      REQUIRE(riffle::cuda::synthetic_keys(device_spec(spec), 5, pos0, n, c.n_kv_heads,
+                                           blocks.get(), n_blocks, l, nullptr) == cudaSuccess);
       const std::vector<std::byte> got = blocks.download();
       std::vector<float> k(n * heads * d), v(k.size());
-      riffle::trace_keys(spec, 5, pos0, n, c.n_kv_heads, c.head_dim, c.block_size, k.data(),
-                         v.data());
+      riffle::synthetic_keys(spec, 5, pos0, n, c.n_kv_heads, c.head_dim, c.block_size, k.data(),
+                             v.data());
       int64_t wrong = 0, strayed = 0;
       for (int64_t h = 0; h < heads; ++h)
         for (int64_t t = 0; t < n_blocks * c.block_size; ++t) {
@@ -112,10 +113,10 @@ TEST_CASE("trace_keys writes what the CPU defines, and nothing else", "[cuda]") 
   }
 }
 
-TEST_CASE("trace_step writes queries and tails as the CPU defines them", "[cuda]") {
+TEST_CASE("synthetic_step writes queries and tails as the CPU defines them", "[cuda]") {
   if (skip()) return;
   for (const Case& c : kCases) {
-    const riffle::TraceSpec spec = host_spec(c);
+    const riffle::SyntheticSpec spec = host_spec(c);
     const riffle::cuda::KvLayout l = layout_of(c);
     constexpr int kLayers = 3, kLayer = 1;
     const int n_heads = c.n_kv_heads * c.group;
@@ -133,17 +134,18 @@ TEST_CASE("trace_step writes queries and tails as the CPU defines them", "[cuda]
     const DeviceArray<riffle::cuda::StepSequence> sequences(host);
     tails.poison();
     q.poison();
-    REQUIRE(riffle::cuda::trace_step(device_spec(spec), kLayer, sequences.get(), n, n_heads,
-                                     c.n_kv_heads, l, q.get(), ldq, nullptr) == cudaSuccess);
+    REQUIRE(riffle::cuda::synthetic_step(device_spec(spec), kLayer, sequences.get(), n, n_heads,
+                                         c.n_kv_heads, l, q.get(), ldq, nullptr) == cudaSuccess);
     const std::vector<std::byte> got = tails.download();
     const std::vector<float> got_q = q.download();
     std::vector<float> want_q(width), k(heads * d), v(heads * d);
     for (int i = 0; i < n; ++i) {
       INFO("head_dim " << d << ", tokens " << lengths[i]);
       const int64_t position = lengths[i] - 1;
-      riffle::trace_query(spec, kLayer, position, n_heads, c.n_kv_heads, c.head_dim, want_q.data());
-      riffle::trace_keys(spec, kLayer, position, 1, c.n_kv_heads, c.head_dim, c.block_size,
-                         k.data(), v.data());
+      riffle::synthetic_query(spec, kLayer, position, n_heads, c.n_kv_heads, c.head_dim,
+                              want_q.data());
+      riffle::synthetic_keys(spec, kLayer, position, 1, c.n_kv_heads, c.head_dim, c.block_size,
+                             k.data(), v.data());
       CHECK(std::equal(want_q.begin(), want_q.end(), got_q.begin() + i * ldq));
       CHECK(untouched(reinterpret_cast<const std::byte*>(&got_q[i * ldq + width]),
                       (ldq - width) * 4));
@@ -163,9 +165,9 @@ TEST_CASE("trace launchers refuse what they cannot do", "[cuda]") {
   const Case c{128, 16, 1, 1, false};
   riffle::cuda::KvLayout l = layout_of(c);
   l.head_dim = 66;
-  CHECK(riffle::cuda::trace_keys(device_spec(host_spec(c)), 0, 0, 1, 1, nullptr, 1, l, nullptr) ==
-        cudaErrorInvalidValue);
-  l.head_dim = riffle::cuda::kTraceMaxDim + 4;
-  CHECK(riffle::cuda::trace_step(device_spec(host_spec(c)), 0, nullptr, 1, 1, 1, l, nullptr, 0,
-                                 nullptr) == cudaErrorInvalidValue);
+  CHECK(riffle::cuda::synthetic_keys(device_spec(host_spec(c)), 0, 0, 1, 1, nullptr, 1, l,
+                                     nullptr) == cudaErrorInvalidValue);
+  l.head_dim = riffle::cuda::kSyntheticMaxDim + 4;
+  CHECK(riffle::cuda::synthetic_step(device_spec(host_spec(c)), 0, nullptr, 1, 1, 1, l, nullptr, 0,
+                                     nullptr) == cudaErrorInvalidValue);
 }

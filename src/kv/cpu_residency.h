@@ -16,9 +16,9 @@ struct Held {
   bool wait = false;  // another's miss
 };
 
-class HostResidency : public Residency {
+class CpuResidency : public Residency {
  public:
-  explicit HostResidency(KvStore* store) : store_(store) {}
+  explicit CpuResidency(KvStore* store) : store_(store) {}
   uint64_t host_bytes() const override { return store_->host_bytes(); }
   int64_t host_room() const override { return store_->host_room(); }
   bool shared(const std::byte* block) const override { return store_->shared(block); }
@@ -70,9 +70,9 @@ class HostResidency : public Residency {
   KvStore* store_;
 };
 
-std::unique_ptr<HostResidency> make_in_place(KvStore* store);
+std::unique_ptr<CpuResidency> make_in_place(KvStore* store);
 // n_slots slots of the store's block size in memory of their own.
-std::unique_ptr<HostResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
-                                           EvictPolicy policy, bool per_layer);
+std::unique_ptr<CpuResidency> make_pooled(KvStore* store, ThreadPool* threads, int64_t n_slots,
+                                          EvictPolicy policy, bool per_layer);
 
 }  // namespace riffle

@@ -1,19 +1,20 @@
 // The arithmetic of the synthetic attention (backend/synthetic_attention.h), written once for the
-// CPU and for kernels/cuda/attend/trace.cu. Integers until the last step, and that step adds two
-// floats of which one product was exact, so that both give the same bits whatever a compiler fuses.
+// CPU and for kernels/cuda/attend/synthetic_attention.cu. Integers until the last step, and that
+// step adds two floats of which one product was exact, so that both give the same bits whatever a
+// compiler fuses.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/common/host_device.h"
 
-namespace riffle::trace {
+namespace riffle::attention_pattern {
 
 inline constexpr float kKeyNorm = 8;  // length of a key along its direction
 inline constexpr float kKeyNoise = 0.25f,
                        kQueryNoise = 0.25f;  // largest noise of a coordinate; powers of two
 
-// What a kernel needs of a TraceSpec.
+// What a kernel needs of a SyntheticSpec.
 struct Pattern {
   uint64_t seed = 0;
   int clusters = 0, active = 0, head_dim = 0, block_size = 0;
@@ -21,7 +22,7 @@ struct Pattern {
   float query = 0;      // a query's coordinate in an active direction
 };
 
-// overlap and gain: see TraceSpec. A draw may give the cluster that was there, so draws are a
+// overlap and gain: see SyntheticSpec. A draw may give the cluster that was there, so draws are a
 // little more frequent than changes.
 inline Pattern make_pattern(uint64_t seed, int clusters, int active, double overlap, float gain,
                             int head_dim, int block_size) {
@@ -107,4 +108,4 @@ RIFFLE_HOST_DEVICE inline float noise(uint64_t bits, int i, float largest) {
   return static_cast<float>(static_cast<int16_t>(bits >> (16 * i) & 0xffff)) * (largest * 0x1p-15f);
 }
 
-}  // namespace riffle::trace
+}  // namespace riffle::attention_pattern

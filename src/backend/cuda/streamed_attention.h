@@ -12,10 +12,10 @@
 
 namespace riffle::cuda {
 
-class HostDriven {
+class StreamedAttention {
  public:
-  HostDriven(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
-             CudaResidency* residency);
+  StreamedAttention(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
+                    Stream* compute, CudaResidency* residency);
 
   struct Counts {
     int lookups = 0, misses = 0;
@@ -35,8 +35,8 @@ class HostDriven {
   };
 
   void prepare(const DecodeStep& step, int widest, int regions);
-  void fetch_order(const HostStep& host, int known);
-  Batch issue(const HostStep& host, const SequenceKv& sequence, int begin, int end, int region,
+  void fetch_order(const StreamedStep& host, int known);
+  Batch issue(const StreamedStep& host, const SequenceKv& sequence, int begin, int end, int region,
               Counts* counts);
   bool finish(Batch& batch);  // waits; true if no row is left
 

@@ -1,27 +1,29 @@
 // Synthetic attention on the device: the twin of backend/synthetic_attention.cpp, from the same
-// trace_pattern.h.
+// attention_pattern.h.
 #include <cuda_fp16.h>
 
-#include "kernels/common/trace_pattern.h"
+#include "kernels/common/attention_pattern.h"
 #include "kernels/cuda/attend/attend.h"
 
 namespace riffle::cuda {
 namespace {
 
-using trace::Pattern;
-using trace::Stream;
+namespace pattern = attention_pattern;
+
+using attention_pattern::Pattern;
+using attention_pattern::Stream;
 
 constexpr int kThreads = 128;
 
 // Coordinates 4 * quad.. of a key or value (axis -1: none), stored as KvType.
 __device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, int quad, int axis,
                            float largest, KvType type, std::byte* row) {
-  const uint64_t bits = trace::noise_bits(p, stream, position, quad);
+  const uint64_t bits = pattern::noise_bits(p, stream, position, quad);
   float x[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    x[j] = trace::noise(bits, j, largest);
-    if (4 * quad + j == axis) x[j] += trace::kKeyNorm;
+    x[j] = pattern::noise(bits, j, largest);
+    if (4 * quad + j == axis) x[j] += pattern::kKeyNorm;
   }
   if (type == KvType::F32) {
     reinterpret_cast<float4*>(row)[quad] = make_float4(x[0], x[1], x[2], x[3]);
@@ -34,8 +36,8 @@ __device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, 
 }
 
 __device__ int axis_of_block(const Pattern& p, int layer, int kv_head, int64_t block) {
-  return trace::axis_of_cluster(p, layer, kv_head,
-                                trace::cluster_of_block(p, layer, kv_head, block));
+  return pattern::axis_of_cluster(p, layer, kv_head,
+                                  pattern::cluster_of_block(p, layer, kv_head, block));
 }
 
 // One CTA a block: x is the block, counted from the first that is touched, y the KV head.
@@ -48,13 +50,13 @@ __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::
       static_cast<int>(first + p.block_size > pos0 + n ? pos0 + n - first : p.block_size);
   const int64_t row_bytes = layout.value_offset / p.block_size;
   std::byte* const base = blocks + (head * n_blocks + block) * layout.block_bytes;
-  const uint64_t keys = trace::stream_of(p, Stream::Keys, layer, head);
-  const uint64_t values = trace::stream_of(p, Stream::Values, layer, head);
+  const uint64_t keys = pattern::stream_of(p, Stream::Keys, layer, head);
+  const uint64_t values = pattern::stream_of(p, Stream::Values, layer, head);
   const int axis = axis_of_block(p, layer, head, block);
   for (int i = threadIdx.x; i < (end - begin) * quads; i += kThreads) {
     const int token = begin + i / quads, quad = i % quads;
     std::byte* const row = base + token * row_bytes;
-    store_quad(p, keys, first + token, quad, axis, trace::kKeyNoise, layout.type, row);
+    store_quad(p, keys, first + token, quad, axis, pattern::kKeyNoise, layout.type, row);
     store_quad(p, values, first + token, quad, -1, 1, layout.type, row + layout.value_offset);
   }
 }
@@ -62,7 +64,7 @@ __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::
 // One CTA for each query head, then one for each KV head (y), of each sequence (x).
 __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences, int n_heads,
                             int n_kv_heads, KvLayout layout, float* q, int64_t ldq) {
-  __shared__ uint8_t in_view[kTraceMaxDim];
+  __shared__ uint8_t in_view[kSyntheticMaxDim];
   const StepSequence& s = sequences[blockIdx.x];
   const int64_t position = s.n_tokens - 1;
   const int quads = p.head_dim / 4;
@@ -72,11 +74,11 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
     std::byte* const row = s.tail +
                            (static_cast<int64_t>(layer) * n_kv_heads + head) * layout.block_bytes +
                            position % p.block_size * row_bytes;
-    const uint64_t keys = trace::stream_of(p, Stream::Keys, layer, head);
-    const uint64_t values = trace::stream_of(p, Stream::Values, layer, head);
+    const uint64_t keys = pattern::stream_of(p, Stream::Keys, layer, head);
+    const uint64_t values = pattern::stream_of(p, Stream::Values, layer, head);
     const int axis = axis_of_block(p, layer, head, position / p.block_size);
     for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-      store_quad(p, keys, position, quad, axis, trace::kKeyNoise, layout.type, row);
+      store_quad(p, keys, position, quad, axis, pattern::kKeyNoise, layout.type, row);
       store_quad(p, values, position, quad, -1, 1, layout.type, row + layout.value_offset);
     }
     return;
@@ -85,34 +87,34 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
   for (int j = threadIdx.x; j < p.head_dim; j += kThreads) in_view[j] = 0;
   __syncthreads();
   for (int j = threadIdx.x; j < p.active; j += kThreads)
-    in_view[trace::axis_of_cluster(p, layer, kv_head,
-                                   trace::active_cluster(p, layer, kv_head, position, j))] = 1;
+    in_view[pattern::axis_of_cluster(p, layer, kv_head,
+                                     pattern::active_cluster(p, layer, kv_head, position, j))] = 1;
   __syncthreads();
-  const uint64_t stream_q = trace::stream_of(p, Stream::Query, layer, head);
+  const uint64_t stream_q = pattern::stream_of(p, Stream::Query, layer, head);
   float* const row = q + blockIdx.x * ldq + static_cast<int64_t>(head) * p.head_dim;
   for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-    const uint64_t bits = trace::noise_bits(p, stream_q, position, quad);
+    const uint64_t bits = pattern::noise_bits(p, stream_q, position, quad);
     for (int j = 0; j < 4; ++j) {
-      const float x = trace::noise(bits, j, trace::kQueryNoise);
+      const float x = pattern::noise(bits, j, pattern::kQueryNoise);
       row[4 * quad + j] = in_view[4 * quad + j] ? x + p.query : x;
     }
   }
 }
 
 bool supported(const KvLayout& layout) {
-  return layout.head_dim % 4 == 0 && layout.head_dim <= kTraceMaxDim;
+  return layout.head_dim % 4 == 0 && layout.head_dim <= kSyntheticMaxDim;
 }
 
-Pattern pattern_of(const TraceSpec& s, const KvLayout& layout) {
-  return trace::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, layout.head_dim,
-                             layout.block_size);
+Pattern pattern_of(const SyntheticSpec& s, const KvLayout& layout) {
+  return pattern::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, layout.head_dim,
+                               layout.block_size);
 }
 
 }  // namespace
 
-Status trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
-                  std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
-                  cudaStream_t stream) {
+Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
+                      std::byte* blocks, int64_t n_blocks, const KvLayout& layout,
+                      cudaStream_t stream) {
   if (!supported(layout)) return cudaErrorInvalidValue;
   const int64_t touched = (pos0 + n - 1) / layout.block_size - pos0 / layout.block_size + 1;
   const dim3 grid(static_cast<unsigned>(touched), static_cast<unsigned>(n_kv_heads));
@@ -121,9 +123,9 @@ Status trace_keys(const TraceSpec& spec, int layer, int64_t pos0, int64_t n, int
   return cudaGetLastError();
 }
 
-Status trace_step(const TraceSpec& spec, int layer, const StepSequence* sequences, int n,
-                  int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
-                  cudaStream_t stream) {
+Status synthetic_step(const SyntheticSpec& spec, int layer, const StepSequence* sequences, int n,
+                      int n_heads, int n_kv_heads, const KvLayout& layout, float* q, int64_t ldq,
+                      cudaStream_t stream) {
   if (!supported(layout)) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>(n_heads + n_kv_heads));
   step_kernel<<<grid, kThreads, 0, stream>>>(pattern_of(spec, layout), layer, sequences, n_heads,

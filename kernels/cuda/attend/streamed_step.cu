@@ -7,14 +7,14 @@
 namespace riffle::cuda {
 namespace {
 
-AttendArgs host_args(const HostStep& host, int begin, int end) {
+AttendArgs host_args(const StreamedStep& host, int begin, int end) {
   AttendArgs args{};
   args.step = host.step;
   args.scratch = decode_scratch(host.step, true);
   args.order = host.order;
   args.group = host.step.n_heads / host.step.n_kv_heads;
   args.scale = kLog2e / sqrtf(float(host.step.layout.head_dim));
-  args.host_driven = true;
+  args.streamed = true;
   args.sources = host.sources;
   args.max_positions = host.max_positions;
   args.begin = begin;
@@ -31,7 +31,7 @@ Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t s
 }
 
 // A fresh step: no row is done, no lane has seen anything.
-__global__ void begin_rows_kernel(const __grid_constant__ HostStep host,
+__global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
                                   const __grid_constant__ DecodeScratch scratch, int n_values) {
   const int rows = host.step.n * host.step.n_kv_heads;
   if (blockIdx.x == 0)
@@ -52,8 +52,8 @@ __global__ void begin_rows_kernel(const __grid_constant__ HostStep host,
 // A CTA a row: the test of attend.cuh on the words that attend_positions has left. The last row to
 // finish raises the flag.
 __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
-    const __grid_constant__ HostStep host, const __grid_constant__ DecodeScratch scratch, int begin,
-    int end, uint32_t* flag, uint32_t epoch) {
+    const __grid_constant__ StreamedStep host, const __grid_constant__ DecodeScratch scratch,
+    int begin, int end, uint32_t* flag, uint32_t epoch) {
   __shared__ StopMemory memory;
   __shared__ int decision;
   const DecodeStep& step = host.step;
@@ -91,11 +91,11 @@ __global__ __launch_bounds__(kCtaThreads) void verify_kernel(
 
 }  // namespace
 
-size_t host_scratch_bytes(const DecodeStep& step) {
+size_t streamed_scratch_bytes(const DecodeStep& step) {
   return static_cast<size_t>(decode_scratch(step, true).bytes);
 }
 
-Status rank_rows(const HostStep& host, int32_t first, const DeviceLimits& limits,
+Status rank_rows(const StreamedStep& host, int32_t first, const DeviceLimits& limits,
                  cudaStream_t stream) {
   const DecodeStep& step = host.step;
   const int g = step.n_heads / step.n_kv_heads;
@@ -113,7 +113,7 @@ Status rank_rows(const HostStep& host, int32_t first, const DeviceLimits& limits
   return cudaGetLastError();
 }
 
-Status rank_more(const HostStep& host, int32_t want, const DeviceLimits& limits,
+Status rank_more(const StreamedStep& host, int32_t want, const DeviceLimits& limits,
                  cudaStream_t stream) {
   (void)limits;
   if (host.step.ranked.everything || want <= 0) return cudaSuccess;
@@ -121,22 +121,22 @@ Status rank_more(const HostStep& host, int32_t want, const DeviceLimits& limits,
                      stream);
 }
 
-Status attend_positions(const HostStep& host, int32_t begin, int32_t end,
+Status attend_positions(const StreamedStep& host, int32_t begin, int32_t end,
                         const DeviceLimits& limits, cudaStream_t stream) {
   AttendArgs args = host_args(host, begin, end);
   args.load_states = true;
   return attend(args, limits, stream);
 }
 
-Status verify_rows(const HostStep& host, int32_t begin, int32_t end, uint32_t* flag, uint32_t epoch,
-                   cudaStream_t stream) {
+Status verify_rows(const StreamedStep& host, int32_t begin, int32_t end, uint32_t* flag,
+                   uint32_t epoch, cudaStream_t stream) {
   const int rows = host.step.n * host.step.n_kv_heads;
   verify_kernel<<<rows, kCtaThreads, 0, stream>>>(host, decode_scratch(host.step, true), begin, end,
                                                   flag, epoch);
   return cudaGetLastError();
 }
 
-Status finish_rows(const HostStep& host, const DeviceLimits& limits, cudaStream_t stream) {
+Status finish_rows(const StreamedStep& host, const DeviceLimits& limits, cudaStream_t stream) {
   AttendArgs args = host_args(host, 0, 0);
   args.load_states = args.merge = true;
   args.step.results = nullptr;  // verify_rows has written them
