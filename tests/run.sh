@@ -98,7 +98,9 @@ job lines tests/cli/eval_test.py 1200 python3 -B tests/cli/eval_test.py "$RIFFLE
 "$build/riffle_tests" --list-test-names-only >"$work/cases"
 [ -s "$work/cases" ] || { echo "not ok riffle_tests: no test cases"; failed=$((failed + 1)); }
 for ((part = 1; part <= parts; part++)); do
-  awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" >"$work/cases.$part"
+  # A comma in a name would begin another name.
+  awk -v parts=$parts -v part=$part 'NR % parts == part % parts' "$work/cases" |
+    sed 's/[],[\\]/\\&/g' >"$work/cases.$part"
   cases=$(wc -l <"$work/cases.$part")
   [ "$cases" -eq 0 ] || job catch "riffle_tests, part $part of $parts" "$cases" -f "$work/cases.$part"
 done

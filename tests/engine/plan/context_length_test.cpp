@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "model/synthetic_model.h"
 #include "tests/engine/window_model.h"
+#include "util/settings.h"
 
 using namespace riffle;
 using namespace riffle::test;
@@ -16,6 +17,8 @@ riffle_plan plan_with(const Model& model, ResolvedOptions& r, uint64_t host_memo
   riffle_plan plan;
   r.host_memory = host_memory;
   plan_memory(model, r, plan);
+  const std::string note = name_settings(plan.context_note, nullptr);  // as the API does
+  std::snprintf(plan.context_note, sizeof plan.context_note, "%s", note.c_str());
   return plan;
 }
 
@@ -172,11 +175,12 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   o.selection.selector = RIFFLE_SELECTOR_SHARE;
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
-    return ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
+    const std::string text = ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
       return r.options.n_ctx *
                  int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <=
              budget;
     });
+    return name_settings(text, nullptr);
   };
   const std::string psa =
       "selection.selector psa (without INT4 keys of all tokens; it may lose answers)";
