@@ -255,7 +255,7 @@ constexpr Row kSelectionRows[] = {
      .json = "share",
      .spec = "share",
      .group = kSelection,
-     .help = "share: read a block if a head gives it more than this share of its weight; beyond "
+     .help = "share: read a block if a head gives it at least this share of its weight; beyond "
              "1,024 blocks the share falls as 1 / blocks",
      .selectors = kShare},
     {.id = "selection.select_tokens",
@@ -493,7 +493,7 @@ constexpr Row kContextRows[] = {
      .flag = "--gpu-mem",
      .json = "gpu_mem",
      .group = kContext,
-     .help = "memory budget of the GPU, such as 12G; 0: no limit"},
+     .help = "budget of GPU memory, such as 12G; 0: all that is free"},
     {.id = "host_mem",
      .offset = offsetof(C, host_mem),
      .type = kSize,
@@ -501,7 +501,8 @@ constexpr Row kContextRows[] = {
      .flag = "--host-mem",
      .json = "host_mem",
      .group = kContext,
-     .help = "host memory for the KV cache, such as 32G; 0: no limit"},
+     .help = "host memory for the KV cache, such as 32G; 0: no limit (batch: three "
+             "quarters of the memory)"},
     {.id = "evict",
      .offset = offsetof(C, evict),
      .type = kInt,
