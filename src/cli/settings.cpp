@@ -31,9 +31,10 @@ std::string joined(const std::vector<std::string>& parts) {
 
 // 0.1, 2048, 2K.
 std::optional<double> number_of(const std::string& text) {
+  constexpr double kMost = 9.2e18;  // as parse_size: what an int64 holds
   double v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc()) return std::nullopt;
+  if (error != std::errc() || v > kMost) return std::nullopt;
   if (end == text.data() + text.size()) return v;
   try {
     return static_cast<double>(parse_size("", text));

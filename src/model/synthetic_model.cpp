@@ -87,7 +87,7 @@ void fill_small_blocks(const Tensor& t, int64_t row, std::byte* out) {
 }
 
 // Q4_K, Q5_K: f16 d, dmin; 12 bytes of scales and minima; 5 bits: 32 bytes of high bits; 128 of
-// halves (cpu/quants.h).
+// halves (kernels/cpu/linear/quants.h).
 void fill_k_blocks(const Tensor& t, int64_t row, std::byte* out) {
   const int bits = t.type == DType::Q5_K ? 5 : 4;
   const float middle = static_cast<float>(1 << bits) / 2 - 0.5f,

@@ -737,10 +737,10 @@ void check_settings(riffle_options_kind kind, const void* options) {
     if (s.options != kind || s.type == RIFFLE_MEMBER_BOOL) continue;
     const double v = setting_value(s, options);
     if (!setting_allows(s, v))
-      fail(
-          RIFFLE_BAD_ARGUMENT,
-          s.type == RIFFLE_MEMBER_FLOAT ? "`%s` is %.9g, expected %s" : "`%s` is %.0f, expected %s",
-          s.id, v, s.range);
+      fail(RIFFLE_BAD_ARGUMENT,
+           s.type == RIFFLE_MEMBER_FLOAT ? "%s`%s` is %.9g, expected %s"
+                                         : "%s`%s` is %.0f, expected %s",
+           kind == RIFFLE_OPTIONS_SCHEDULER ? "scheduler options: " : "", s.id, v, s.range);
   }
 }
 

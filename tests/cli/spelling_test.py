@@ -94,7 +94,7 @@ def sizes(_):
     for text in ["12gb", "12GB", "12Gb", "12GiB", "12gib", "12G", "12g", str(12 << 30)]:
         r = riffle("info", "--plan", "--json", "--device", "emu", "-c", "1k", "--host-mem", text, "--gpu-mem", text)
         check(r.code == 0 and json.loads(r.out)["plan"]["n_ctx"] == 1024, f"--gpu-mem {text}", r)
-    for text in ["12gx", "12gbb", "gb", "12 g", "-1g", "12kiloB"]:
+    for text in ["12gx", "12gbb", "gb", "12 g", "-1g", "12kiloB", str(1 << 64), "9300000000000000000"]:
         r = riffle("run", "-p", "x", f"--gpu-mem={text}")
         check(one_line_error(r, 2, "--gpu-mem", f"'{text}'", "4096, 32K or 1.5G"), f"--gpu-mem {text} is refused", r)
 

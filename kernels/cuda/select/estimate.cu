@@ -1,6 +1,6 @@
-// Selection by INT4 keys (share; psa and topk ranked by codes): estimate_kernel estimates what log mass each full
-// block holds for each query head; choose_kernel keeps the candidates that hold at least a share of
-// some head's. Both in base 2. No KV is read but the tails' keys.
+// Selection by INT4 keys (share; psa and topk ranked by codes): estimate_kernel estimates what log
+// mass each full block holds for each query head; choose_kernel keeps the candidates that hold at
+// least a share of some head's. Both in base 2. No KV is read but the tails' keys.
 #include "kernels/cuda/attend/decode.cuh"
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/f16_exact.cuh"

@@ -35,7 +35,8 @@ uint32_t spread(uint32_t bits) {
   return out;
 }
 
-// From the 12 bytes of 6-bit scales and minima (cpu/quants.h, scale_min_k) to those of Matrix.
+// From the 12 bytes of 6-bit scales and minima (scale_min_k of
+// kernels/cpu/linear/quants.h) to those of Matrix.
 void regroup_scales(const std::byte* from, std::byte* to) {
   const uint32_t a = word_at(from), b = word_at(from + 4), c = word_at(from + 8);
   // Groups 0 to 3: bits 0 to 5 of bytes of a and b. 4 to 7: the halves of bytes of c, and bits 6
