@@ -501,8 +501,7 @@ constexpr Row kContextRows[] = {
      .flag = "--host-mem",
      .json = "host_mem",
      .group = kContext,
-     .help = "host memory for the KV cache, such as 32G; 0: no limit (batch: three "
-             "quarters of the memory)"},
+     .help = "host memory for the KV cache, such as 32G"},
     {.id = "evict",
      .offset = offsetof(C, evict),
      .type = kInt,
