@@ -154,6 +154,10 @@ class Backend {
   // x += W2 (silu(W1 norm(x)) * (W3 norm(x))) for n rows, each product with its bias.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
+  // RMS-normalises each of n_heads heads of n rows x [n][n_heads*head_dim] in place, each head with
+  // the same weight [1][head_dim]. It belongs between linear and rope, or append_step.
+  virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
+
   // ---- prefill
   // Throws if the steps after this prompt could not run with this selector. The sequence has room
   // for the prompt's tokens. The engine asks before it reads the prompt and again meanwhile, since

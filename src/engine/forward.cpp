@@ -171,6 +171,10 @@ void Engine::run_step(int64_t n) {
     qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
     qkv.n_outs = 3;
     backend_->linear(qkv);
+    if (c.qk_norm) {
+      backend_->norm_heads(a.q.as<float>(), n, c.n_heads, w.q_norm);
+      backend_->norm_heads(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
+    }
     backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
     finish_layer(w, x, n, Phase::Decode);

@@ -183,6 +183,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
   backend_->linear(qkv);
+  if (c.qk_norm) backend_->norm_heads(a.k.as<float>(), rows, c.n_kv_heads, w.k_norm);
   backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, r.kv);
   if (skip == rows) return;
   if (skip > 0) {
@@ -193,6 +194,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n_outs = 1;
     backend_->linear(q);
   }
+  if (c.qk_norm) backend_->norm_heads(a.q.as<float>(), rows - skip, c.n_heads, w.q_norm);
   if (!r.list) backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
   PrefillAttention att;
   att.q = a.q.as<float>();

@@ -48,11 +48,13 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
     bad_model(file, keys.n_kv_heads, std::to_string(c->n_kv_heads),
               "a divisor of " + keys.n_heads + " = " + std::to_string(c->n_heads));
   }
-  if (!fields.integer(keys.head_dim) && c->dim % c->n_heads != 0) {
+  const bool divided = !fields.integer(keys.head_dim) && defaults.head_dim == 0;
+  if (divided && c->dim % c->n_heads != 0) {
     bad_model(file, keys.n_heads, std::to_string(c->n_heads),
               "a divisor of " + keys.dim + " = " + std::to_string(c->dim));
   }
-  c->head_dim = dimension(fields, keys.head_dim, kMaxHeadDim, c->dim / c->n_heads);
+  c->head_dim = dimension(fields, keys.head_dim, kMaxHeadDim,
+                          defaults.head_dim > 0 ? defaults.head_dim : c->dim / c->n_heads);
   if (c->head_dim % 2 != 0)
     bad_model(file, keys.head_dim, std::to_string(c->head_dim), "an even number");
   if (static_cast<int64_t>(c->n_heads) * c->head_dim > kMaxDim) {

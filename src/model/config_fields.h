@@ -29,6 +29,7 @@ struct Defaults {
   int vocab_size;
   double norm_eps, rope_theta;
   int n_kv_heads = 0;  // 0: as many as heads
+  int head_dim = 0;    // 0: dim / n_heads
 };
 
 // 1 to max. fallback 0: the field is required.

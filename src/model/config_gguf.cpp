@@ -24,7 +24,7 @@ class GgufFields : public Fields {
 };
 
 // Models that compute as a Llama does but for what their fields say. mistral's files say "llama".
-constexpr const char* kArchitectures[] = {"llama", "qwen2"};
+constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3"};
 
 Keys keys_of(const std::string& a) {
   return {
@@ -114,11 +114,12 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
 Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const std::string& file = gguf.file.name;
   const auto architecture = gguf.string("general.architecture");
-  if (!architecture) bad_model(file, "general.architecture", "none", "\"llama\" or \"qwen2\"");
+  if (!architecture)
+    bad_model(file, "general.architecture", "none", "\"llama\", \"qwen2\" or \"qwen3\"");
   const std::string a(*architecture);
   if (std::find(std::begin(kArchitectures), std::end(kArchitectures), a) ==
       std::end(kArchitectures)) {
-    unsupported(file, "general.architecture", "\"" + a + "\"", "\"llama\" or \"qwen2\"");
+    unsupported(file, "general.architecture", "\"" + a + "\"", "\"llama\", \"qwen2\" or \"qwen3\"");
   }
   const Keys keys = keys_of(a);
   refuse_unknown_options(gguf, a);
@@ -158,6 +159,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
+  c.qk_norm = a == "qwen3";
   c.qkv_bias = has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);

@@ -86,18 +86,32 @@ struct Family {
   const char *model_type, *class_name;
   Defaults defaults;
   bool qkv_bias, bias_fields;  // always there; attention_bias and mlp_bias say
+  bool qk_norm;                // each head of q and k is normalised before RoPE
   enum Window : uint8_t { NEVER, ALWAYS, IF_USED } window;
 };
 constexpr Family kFamilies[] = {
-    {"llama", "LlamaForCausalLM", {2048, 0, 1e-6, 10000, 0}, false, true, Family::NEVER},
-    {"mistral", "MistralForCausalLM", {131072, 0, 1e-6, 10000, 8}, false, false, Family::ALWAYS},
-    {"qwen2", "Qwen2ForCausalLM", {32768, 0, 1e-6, 10000, 32}, true, false, Family::IF_USED},
+    {"llama", "LlamaForCausalLM", {2048, 0, 1e-6, 10000, 0}, false, true, false, Family::NEVER},
+    {"mistral",
+     "MistralForCausalLM",
+     {131072, 0, 1e-6, 10000, 8},
+     false,
+     false,
+     false,
+     Family::ALWAYS},
+    {"qwen2", "Qwen2ForCausalLM", {32768, 0, 1e-6, 10000, 32}, true, false, false, Family::IF_USED},
+    {"qwen3",
+     "Qwen3ForCausalLM",
+     {32768, 0, 1e-6, 10000, 32, 128},
+     false,
+     true,
+     true,
+     Family::IF_USED},
 };
 
 const Family& family_of(const JsonFields& fields, const json& config) {
   const std::string& file = fields.file();
   const auto type = fields.string("model_type");
-  const char* known = "\"llama\", \"mistral\" or \"qwen2\"";
+  const char* known = "\"llama\", \"mistral\", \"qwen2\" or \"qwen3\"";
   if (!type) bad_model(file, "model_type", "none", known);
   for (const Family& family : kFamilies) {
     if (*type != family.model_type) continue;
@@ -299,6 +313,7 @@ Config config_from_json(const FileView& file) {
       read_rope_scaling(file.name, *scaling, key, config, &c);
   }
   read_window(fields, config, family, &c);
+  c.qk_norm = family.qk_norm;
   c.qkv_bias = family.qkv_bias;
   if (family.bias_fields) {
     c.qkv_bias = c.o_bias = fields.boolean("attention_bias").value_or(false);

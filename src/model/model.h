@@ -49,7 +49,7 @@ struct RopeScaling {
 
 struct Config {
   std::string name;          // general.name, or the folder's name
-  std::string architecture;  // "llama", "mistral", "qwen2"
+  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
   int dim = 0;               // width of the residual stream
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
@@ -63,6 +63,7 @@ struct Config {
   RopeScaling rope;
   // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all.
   int sliding_window = 0, first_window_layer = 0;
+  bool qk_norm = false;  // each head of q and of k is normalised before RoPE
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
@@ -75,6 +76,8 @@ struct Config {
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
+  // Architectures whose GGUF files keep the rows of wq and wk as Hugging Face has them.
+  bool rows_as_trained() const { return architecture == "qwen2" || architecture == "qwen3"; }
   int window(int layer) const { return layer >= first_window_layer ? sliding_window : 0; }
 };
 
@@ -86,6 +89,8 @@ struct LayerWeights {
   Tensor ffn_norm;   // [1][dim] F32
   Tensor w1, w3;     // gate, up: [hidden_dim][dim]
   Tensor w2;         // down: [dim][hidden_dim]
+  // RMS norms of each head of q and of k before RoPE, [1][head_dim] F32; without data: none.
+  Tensor q_norm, k_norm;
   // Added to the products, [1][rows] F32; without data where the model has none.
   Tensor bq, bk, bv, bo, b1, b3, b2;
 };

@@ -20,6 +20,7 @@ struct Shape {
   const char* name;
   int dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
   bool tied_output;
+  const char* architecture = "llama";  // or "qwen3": each head of q and k is normalised
 };
 
 // The published sizes of these models (their config.json); "tiny" is of no model.
@@ -27,6 +28,7 @@ constexpr Shape kShapes[] = {
     {"llama-3.1-8b", 4096, 14336, 32, 32, 8, 128, 128256, false},
     {"llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
     {"llama-3.2-3b", 3072, 8192, 28, 24, 8, 128, 128256, true},
+    {"qwen3-8b", 4096, 12288, 36, 32, 8, 128, 151936, false, "qwen3"},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -179,7 +181,8 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   auto model = std::make_unique<Model>();
   Config& c = model->config;
   c.name = s.name;
-  c.architecture = "llama";
+  c.architecture = s.architecture;
+  c.qk_norm = c.architecture == "qwen3";
   c.dim = s.dim;
   c.hidden_dim = s.hidden_dim;
   c.head_dim = s.head_dim;
@@ -204,7 +207,10 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     return count(
         {weight_type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
   };
-  const auto norm = [&] { return count({DType::F32, 1, s.dim, model->owned[0]->data(), 0, 0}); };
+  const auto norm_of = [&](int64_t width) {  // all ones, of which dim are enough for a head
+    return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0});
+  };
+  const auto norm = [&] { return norm_of(s.dim); };
   const int64_t q_width = int64_t{s.n_heads} * s.head_dim,
                 kv_width = int64_t{s.n_kv_heads} * s.head_dim;
   Weights& w = model->weights;
@@ -216,6 +222,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     l.wk = matrix(kv_width, s.dim);
     l.wv = matrix(kv_width, s.dim);
     l.wo = matrix(s.dim, q_width);
+    if (c.qk_norm) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
     l.ffn_norm = norm();
     l.w1 = matrix(s.hidden_dim, s.dim);
     l.w3 = matrix(s.hidden_dim, s.dim);

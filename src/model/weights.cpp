@@ -16,6 +16,7 @@ const TensorNames kGgufNames = {
     "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
     "ffn_down.weight",    "attn_q.bias",        "attn_k.bias",     "attn_v.bias",
     "attn_output.bias",   "ffn_gate.bias",      "ffn_up.bias",     "ffn_down.bias",
+    "attn_q_norm.weight", "attn_k_norm.weight",
 };
 const TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",
@@ -38,6 +39,8 @@ const TensorNames kHuggingFaceNames = {
     "mlp.gate_proj.bias",
     "mlp.up_proj.bias",
     "mlp.down_proj.bias",
+    "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",
 };
 
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
@@ -178,6 +181,10 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     layer.w1 = binder.matrix(name(names.w1), c.hidden_dim, c.dim);
     layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
     layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    if (c.qk_norm) {
+      layer.q_norm = binder.vector(name(names.q_norm), c.head_dim);
+      layer.k_norm = binder.vector(name(names.k_norm), c.head_dim);
+    }
     if (c.qkv_bias) {
       layer.bq = binder.vector(name(names.bq), q_rows);
       layer.bk = binder.vector(name(names.bk), kv_rows);

@@ -29,6 +29,7 @@ struct TensorNames {
   const char* layer;  // printf format of what every name of layer %d begins with
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
+  const char *q_norm, *k_norm;
 };
 extern const TensorNames kGgufNames, kHuggingFaceNames;
 

@@ -154,7 +154,7 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
 // What converters make of the checkpoint.
 inline std::string tiny_gguf(const TinyCheckpoint& c) {
   const std::string family = c.config.at("model_type"),
-                    arch = family == "qwen2" ? "qwen2" : "llama";
+                    arch = family.starts_with("qwen") ? family : "llama";
   nlohmann::json rope = nlohmann::json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"})
     if (c.config.contains(key) && c.config[key].is_object()) rope = c.config[key];

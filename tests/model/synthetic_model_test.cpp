@@ -19,8 +19,10 @@ using namespace riffle;
 
 TEST_CASE("synthetic models have the published sizes") {
   // Parameters as the model cards count them.
-  const std::pair<const char*, uint64_t> cases[] = {
-      {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824}};
+  const std::pair<const char*, uint64_t> cases[] = {{"llama-3.1-8b", 8030261248},
+                                                    {"llama-3.2-1b", 1235814400},
+                                                    {"llama-3.2-3b", 3212749824},
+                                                    {"qwen3-8b", 8190735360}};
   for (const auto& [name, n_params] : cases) {
     const auto model = synthetic_model(name, DType::BF16);
     INFO(name);

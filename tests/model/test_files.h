@@ -289,7 +289,8 @@ inline std::string gguf_name(const std::string& hf) {
       {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
       {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
       {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"}};
+      {"mlp.down_proj", "ffn_down"},       {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"

@@ -13,6 +13,9 @@ Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bia
 // +-65504).
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
                WType out_type, cudaStream_t stream);
+// x = x / rms(x) * weight in place, for n heads [n][head_dim], weight [head_dim].
+Status norm_heads(float* x, int64_t n, const float* weight, int head_dim, float eps,
+                  cudaStream_t stream);
 // f32 [count] to f16 (saturating), bf16 or f32.
 Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStream_t stream);
 // Rows [first, first + n) of w as [n][cols] of out_type (F32, F16 or BF16): prefill multiplies

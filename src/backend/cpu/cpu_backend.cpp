@@ -63,6 +63,10 @@ void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float*
   });
 }
 
+void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
+  rmsnorm(x, weight, n * n_heads, x);
+}
+
 void CpuBackend::swiglu(float* gate, const float* up, int64_t count) {
   threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
     const int64_t first = i * kValuesPerItem;

@@ -157,6 +157,13 @@ void CudaBackend::linear(const Linear& args) {
   }
 }
 
+void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
+  const DeviceScope on = enter();
+  check(riffle::cuda::norm_heads(x, n * n_heads, weights_.vector(weight),
+                                 static_cast<int>(weight.cols), config_.norm_eps, compute_),
+        "normalising heads");
+}
+
 void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
   if (!out.bias || !out.bias->data) return;
   check(riffle::cuda::add_bias(out.y, n, out.ldy, out.weight->rows, weights_.vector(*out.bias),

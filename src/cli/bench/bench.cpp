@@ -275,9 +275,9 @@ void add_bench(CLI::App& app, Command& chosen) {
 GB/s: the rate at which the same threads read a buffer of that size (a GPU: copying, read + write).
 share: how near decode comes to it. loaded: copied from host memory to the pool. syncs: times the
 host waited for the GPU. spread: slowest less fastest, as a share of the median.)",
-      R"(--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, llama-3-70b-layer or tiny, with synthetic
-weights: the speed is real, the answers mean nothing. --weights is their type (default: q8_0).
-With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's
+      R"(--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, llama-3-70b-layer or tiny, with
+synthetic weights: the speed is real, the answers mean nothing. --weights is their type (default:
+q8_0). With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's
 prefill) are those that a client sees. sequences in a step, blocks and working set: means over
 iterations with decode steps; with --cost, of the model that it stands for.)");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);

@@ -93,7 +93,7 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
 }  // namespace
 
 void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
-  const std::string a = c.architecture == "qwen2" ? "qwen2" : "llama";
+  const std::string a = c.rows_as_trained() ? c.architecture : "llama";
   if (c.sliding_window > 0 && c.first_window_layer > 0 && c.first_window_layer < c.n_layers) {
     unsupported(where, "max_window_layers", std::to_string(c.first_window_layer),
                 "a sliding window in all layers or in none");

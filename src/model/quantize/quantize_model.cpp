@@ -241,7 +241,7 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
   }
   out.begin();
   out.write(factors.data(), factors.size() * sizeof(float));
-  const bool reorder = !c.rope_interleaved && c.architecture != "qwen2";
+  const bool reorder = !c.rope_interleaved && !c.rows_as_trained();
   Converter converter(model, n_threads, progress, total);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& t = tensors[i];

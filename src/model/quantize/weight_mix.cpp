@@ -73,6 +73,8 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     add(names.w1, layer.w1, N::OTHER);
     add(names.w3, layer.w3, N::OTHER);
     add(names.w2, layer.w2, N::DOWN);
+    add(names.q_norm, layer.q_norm, N::VECTOR);
+    add(names.k_norm, layer.k_norm, N::VECTOR);
     add(names.bq, layer.bq, N::VECTOR, true);
     add(names.bk, layer.bk, N::VECTOR, true);
     for (const auto& [name, bias] : {std::pair{names.bv, &layer.bv},
