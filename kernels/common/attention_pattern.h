@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "kernels/common/host_device.h"
+#include "kernels/common/splitmix64.h"
+#include "kernels/common/synthetic_spec.h"
 
 namespace riffle::attention_pattern {
 
@@ -22,35 +24,22 @@ struct Pattern {
   float query = 0;      // a query's coordinate in an active direction
 };
 
-// overlap and gain: see SyntheticSpec. A draw may give the cluster that was there, so draws are a
-// little more frequent than changes.
-inline Pattern make_pattern(uint64_t seed, int clusters, int active, double overlap, float gain,
-                            int head_dim, int block_size) {
-  const double same = static_cast<double>(active) / clusters;
+// A draw may give the cluster that was there, so draws are a little more frequent than changes.
+inline Pattern make_pattern(const SyntheticSpec& s, int head_dim, int block_size) {
+  const double same = static_cast<double>(s.active) / s.clusters, overlap = s.overlap;
   const double rate = same < 1 ? (1 - overlap) / (1 - same) : 0;
-  Pattern p{seed, clusters, active, head_dim, block_size, 0, 0};
+  Pattern p{s.seed, s.clusters, s.active, head_dim, block_size, 0, 0};
   p.redraw = static_cast<uint64_t>((rate < 1 ? rate : 1) * 4294967296.0);
-  p.query = gain * std::sqrt(static_cast<float>(head_dim)) / kKeyNorm;
+  p.query = s.gain * std::sqrt(static_cast<float>(head_dim)) / kKeyNorm;
   return p;
-}
-
-// A bijection of 64 bits whose output looks random: the finalizer of SplitMix64 (Steele, Lea,
-// Flood, OOPSLA 2014).
-RIFFLE_HOST_DEVICE inline uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-RIFFLE_HOST_DEVICE inline uint64_t draw(uint64_t stream, uint64_t counter) {
-  return mix(stream + (counter + 1) * 0x9e3779b97f4a7c15ull);
 }
 
 // Independent streams of a head. Directions, Blocks, Active, Keys, Values: of KV heads; Query: of
 // query heads.
 enum class Stream : uint64_t { Directions, Blocks, Active, Keys, Values, Query };
 RIFFLE_HOST_DEVICE inline uint64_t stream_of(const Pattern& p, Stream what, int layer, int head) {
-  return draw(draw(p.seed, static_cast<uint64_t>(layer)),
-              static_cast<uint64_t>(head) * 8 + static_cast<uint64_t>(what));
+  return splitmix64_at(splitmix64_at(p.seed, static_cast<uint64_t>(layer)),
+                       static_cast<uint64_t>(head) * 8 + static_cast<uint64_t>(what));
 }
 
 // A permutation of 0..n-1 chosen by h (n < 2^16): i -> i * k + o mod n with k prime to n.
@@ -72,8 +61,8 @@ RIFFLE_HOST_DEVICE inline uint32_t permuted(uint32_t i, uint32_t n, uint64_t h) 
 // Each run of `clusters` blocks has one block of each cluster.
 RIFFLE_HOST_DEVICE inline int cluster_of_block(const Pattern& p, int layer, int kv_head,
                                                int64_t block) {
-  const uint64_t h =
-      draw(stream_of(p, Stream::Blocks, layer, kv_head), static_cast<uint64_t>(block / p.clusters));
+  const uint64_t h = splitmix64_at(stream_of(p, Stream::Blocks, layer, kv_head),
+                                   static_cast<uint64_t>(block / p.clusters));
   return static_cast<int>(
       permuted(static_cast<uint32_t>(block % p.clusters), static_cast<uint32_t>(p.clusters), h));
 }
@@ -82,10 +71,11 @@ RIFFLE_HOST_DEVICE inline int cluster_of_block(const Pattern& p, int layer, int 
 // so that no two are the same.
 RIFFLE_HOST_DEVICE inline int active_cluster(const Pattern& p, int layer, int kv_head,
                                              int64_t position, int j) {
-  const uint64_t h = draw(stream_of(p, Stream::Active, layer, kv_head), static_cast<uint64_t>(j));
+  const uint64_t h =
+      splitmix64_at(stream_of(p, Stream::Active, layer, kv_head), static_cast<uint64_t>(j));
   const uint64_t epoch = (static_cast<uint64_t>(position) * p.redraw + (h & 0xffffffffu)) >> 32;
   const int first = j * p.clusters / p.active, last = (j + 1) * p.clusters / p.active;
-  return first + static_cast<int>(draw(h, epoch) % static_cast<uint64_t>(last - first));
+  return first + static_cast<int>(splitmix64_at(h, epoch) % static_cast<uint64_t>(last - first));
 }
 
 // The coordinate along which a cluster's direction points.
@@ -100,8 +90,9 @@ RIFFLE_HOST_DEVICE inline int axis_of_cluster(const Pattern& p, int layer, int k
 // with noise().
 RIFFLE_HOST_DEVICE inline uint64_t noise_bits(const Pattern& p, uint64_t stream, int64_t position,
                                               int quad) {
-  return draw(stream, static_cast<uint64_t>(position) * static_cast<uint64_t>(p.head_dim / 4) +
-                          static_cast<uint64_t>(quad));
+  return splitmix64_at(stream,
+                       static_cast<uint64_t>(position) * static_cast<uint64_t>(p.head_dim / 4) +
+                           static_cast<uint64_t>(quad));
 }
 // In [-largest, largest); exact if largest is a power of two.
 RIFFLE_HOST_DEVICE inline float noise(uint64_t bits, int i, float largest) {

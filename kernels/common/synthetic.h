@@ -5,21 +5,13 @@
 #include <cstdint>
 
 #include "kernels/common/host_device.h"
+#include "kernels/common/splitmix64.h"
 
 namespace riffle::synthetic {
 
-// A 64-bit mix (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014) of the seed and
-// the index.
-RIFFLE_HOST_DEVICE inline uint64_t hash(uint64_t seed, uint64_t i) {
-  uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-  return z ^ z >> 31;
-}
-
 // Uniform in (-1, 1): an odd multiple of 2^-23. Exact in f32.
 RIFFLE_HOST_DEVICE inline float value(uint64_t seed, uint64_t i) {
-  const auto bits = static_cast<int32_t>(hash(seed, i) >> 41);  // 23 of them
+  const auto bits = static_cast<int32_t>(splitmix64_at(seed, i) >> 41);  // 23 of them
   return static_cast<float>(2 * (bits - (1 << 22)) + 1) * 0x1p-23f;
 }
 // The weight of element i (i = row * cols + col) in F32; F16 and BF16 round it to nearest, ties to
@@ -30,7 +22,8 @@ RIFFLE_HOST_DEVICE inline float weight(uint64_t seed, uint64_t i, float scale) {
 
 // Q8_0: element i is quant * q8_scale rounded to f16; uniform in -127..127.
 RIFFLE_HOST_DEVICE inline int8_t quant(uint64_t seed, uint64_t i) {
-  return static_cast<int8_t>(static_cast<int32_t>((hash(seed, i) >> 32) * 255 >> 32) - 127);
+  return static_cast<int8_t>(static_cast<int32_t>((splitmix64_at(seed, i) >> 32) * 255 >> 32) -
+                             127);
 }
 RIFFLE_HOST_DEVICE inline float q8_scale(float scale) { return scale / 127; }
 
@@ -42,10 +35,10 @@ RIFFLE_HOST_DEVICE inline float q8_scale(float scale) { return scale / 127; }
 //   d_k(scale, offset - 1/2), dmin = (offset - 1/2) d. Q6_K: groups of 16, sub_scale(seed, g) as
 //   scale, d = d_k(scale, offset) / 2.
 RIFFLE_HOST_DEVICE inline uint32_t few_bits(uint64_t seed, uint64_t i, int bits) {
-  return static_cast<uint32_t>(hash(seed, i) >> (64 - bits));
+  return static_cast<uint32_t>(splitmix64_at(seed, i) >> (64 - bits));
 }
 RIFFLE_HOST_DEVICE inline int sub_scale(uint64_t seed, uint64_t group) {  // 64..127
-  return 64 + static_cast<int>(hash(~seed, group) >> 58);
+  return 64 + static_cast<int>(splitmix64_at(~seed, group) >> 58);
 }
 RIFFLE_HOST_DEVICE inline float d_k(float scale, float offset) { return scale / (63.5f * offset); }
 

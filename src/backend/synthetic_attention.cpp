@@ -17,11 +17,6 @@ void check(const char* field, double value, double low, double high) {
     fail(RIFFLE_BAD_ARGUMENT, "%s is %g, expected %g to %g", field, value, low, high);
 }
 
-pattern::Pattern pattern_of(const SyntheticSpec& s, int head_dim, int block_size) {
-  return pattern::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, head_dim,
-                               block_size);
-}
-
 }  // namespace
 
 SyntheticSpec make_synthetic_spec(const riffle_attention_trace& asked, int head_dim) {
@@ -52,7 +47,7 @@ SyntheticSpec make_synthetic_spec(const riffle_attention_trace& asked, int head_
 
 void synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,
                     int head_dim, int block_size, float* k, float* v) {
-  const pattern::Pattern p = pattern_of(spec, head_dim, block_size);
+  const pattern::Pattern p = pattern::make_pattern(spec, head_dim, block_size);
   for (int h = 0; h < n_kv_heads; ++h) {
     const uint64_t keys = pattern::stream_of(p, pattern::Stream::Keys, layer, h);
     const uint64_t values = pattern::stream_of(p, pattern::Stream::Values, layer, h);
@@ -81,7 +76,7 @@ void synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t 
 
 void synthetic_query(const SyntheticSpec& spec, int layer, int64_t position, int n_heads,
                      int n_kv_heads, int head_dim, float* q) {
-  const pattern::Pattern p = pattern_of(spec, head_dim, 1);
+  const pattern::Pattern p = pattern::make_pattern(spec, head_dim, 1);
   const int group = n_heads / n_kv_heads;
   for (int h = 0; h < n_heads; ++h, q += head_dim) {
     const uint64_t stream = pattern::stream_of(p, pattern::Stream::Query, layer, h);
@@ -98,7 +93,7 @@ void synthetic_query(const SyntheticSpec& spec, int layer, int64_t position, int
 
 bool synthetic_active(const SyntheticSpec& spec, int layer, int kv_head, int64_t position,
                       int64_t block) {
-  const pattern::Pattern p = pattern_of(spec, 4, 1);  // neither matters here
+  const pattern::Pattern p = pattern::make_pattern(spec, 4, 1);  // neither matters here
   const int cluster = pattern::cluster_of_block(p, layer, kv_head, block);
   for (int j = 0; j < p.active; ++j)
     if (pattern::active_cluster(p, layer, kv_head, position, j) == cluster) return true;

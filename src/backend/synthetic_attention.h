@@ -16,19 +16,10 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/synthetic_spec.h"
 #include "riffle.h"
 
 namespace riffle {
-
-// The same struct as riffle::cuda::SyntheticSpec (kernels/cuda/attend/attend.h).
-struct SyntheticSpec {
-  uint64_t seed = 0;
-  int clusters = 0,
-      active =
-          0;  // a block belongs to one of `clusters` directions; a query looks at `active` of them
-  float overlap = 0;  // expected share of active clusters kept from one step to the next
-  float gain = 0;     // score of a key of an active cluster above the others
-};
 
 // active/clusters is as near to sparsity as head_dim directions allow; gain is log(w/(1-w) *
 // (1-p)/p), which puts the share w = weight of the softmax into the share p = active/clusters of

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "kernels/common/splitmix64.h"
+
 namespace riffle::cli {
 
 uint64_t draw_seed() {
@@ -11,10 +13,7 @@ uint64_t draw_seed() {
 }
 
 uint64_t derived_seed(uint64_t seed, uint64_t n) {
-  uint64_t z = seed + n * 0x9E3779B97F4A7C15;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return (z ^ (z >> 31)) >> (64 - kSeedBits);
+  return splitmix64_at(seed, n - 1) >> (64 - kSeedBits);
 }
 
 }  // namespace riffle::cli

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/common/splitmix64.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -47,12 +48,7 @@ int index_of_max(const float* logits, int n) {
 }  // namespace
 
 Random::Random(uint64_t seed) {
-  for (uint64_t& word : state_) {  // SplitMix64
-    uint64_t z = seed += 0x9E3779B97F4A7C15;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    word = z ^ z >> 31;
-  }
+  for (uint64_t& word : state_) word = splitmix64_next(seed);
 }
 
 uint64_t Random::next() {

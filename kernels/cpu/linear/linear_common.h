@@ -3,6 +3,7 @@
 #pragma once
 #include <cstring>
 
+#include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 
 namespace riffle::cpu {
@@ -34,24 +35,15 @@ inline float load_f32(const void* p) {
 
 inline float f32_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
 
-// Exact for every f16: normal, subnormal, infinity; a NaN stays one.
-inline float f32_of_f16(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, magnitude = h & 0x7fff;
-  if (magnitude >= 0x7c00) return float_of_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  if (magnitude >= 0x0400) return float_of_bits(sign | ((magnitude << 13) + (112u << 23)));
-  const float v = static_cast<float>(magnitude) * 0x1p-24f;  // subnormal or zero
-  return sign ? -v : v;
-}
-
 // One weight of a row, as f32; not of the types with 4 to 6 bits (quants.h).
 inline float weight_at(WType type, const uint8_t* row, int64_t j) {
   switch (type) {
     case WType::F32: return load_f32(row + j * 4);
-    case WType::F16: return f32_of_f16(load_u16(row + j * 2));
+    case WType::F16: return f16_to_f32(load_u16(row + j * 2));
     case WType::BF16: return f32_of_bf16(load_u16(row + j * 2));
     case WType::Q8_0: {
       const uint8_t* block = row + j / kQ8 * kQ8Bytes;
-      return f32_of_f16(load_u16(block)) *
+      return f16_to_f32(load_u16(block)) *
              static_cast<float>(static_cast<int8_t>(block[2 + j % kQ8]));
     }
     default: return __builtin_nanf("");

@@ -20,7 +20,7 @@ inline void scale_min_k(const uint8_t* s, int j, uint8_t* scale, uint8_t* min) {
 
 // Values of one block, block_values of them.
 inline void dequant_block(WType type, const uint8_t* b, float* out) {
-  const auto half_at = [b](int i) { return f32_of_f16(load_u16(b + i)); };
+  const auto half_at = [b](int i) { return f16_to_f32(load_u16(b + i)); };
   switch (type) {
     case WType::F32: out[0] = load_f32(b); return;
     case WType::F16: out[0] = half_at(0); return;

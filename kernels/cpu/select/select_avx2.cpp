@@ -36,13 +36,7 @@ struct Select2 : Avx2 {
     return _mm256_add_epi32(sum, _mm256_cvtps_epi32(w * set1(kFixedBlockOne)));
   }
   static void total_whole(const Whole sums[8], float* totals) {
-    const __m256i a =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
-    const __m256i b =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
-    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                         _mm256_permute2x128_si256(a, b, 0x31));
-    _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
+    store(totals, _mm256_cvtepi32_ps(transpose_sum(sums)) * set1(1 / kFixedBlockOne));
   }
   static unsigned greater_equal(Vec a, Vec b) {
     return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));

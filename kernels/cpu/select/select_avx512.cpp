@@ -1,5 +1,6 @@
 // Selection kernels for AVX-512 (F, BW, VL, DQ, VNNI).
 #include "kernels/cpu/select/select_simd.h"
+#include "kernels/cpu/simd/simd_avx2.h"
 #include "kernels/cpu/simd/simd_avx512.h"
 
 namespace riffle::cpu {
@@ -26,13 +27,8 @@ struct Select512 : Avx512 {
     for (int i = 0; i < 8; i++)
       half[i] =
           _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
-    const __m256i a =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(half[0], half[1]), _mm256_hadd_epi32(half[2], half[3]));
-    const __m256i b =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(half[4], half[5]), _mm256_hadd_epi32(half[6], half[7]));
-    const __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                         _mm256_permute2x128_si256(a, b, 0x31));
-    _mm256_storeu_ps(totals, _mm256_cvtepi32_ps(all) * _mm256_set1_ps(1 / kFixedBlockOne));
+    Avx2::store(totals,
+                _mm256_cvtepi32_ps(Avx2::transpose_sum(half)) * Avx2::set1(1 / kFixedBlockOne));
   }
   static unsigned greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
   static Vec keep(Vec x, unsigned bits) {

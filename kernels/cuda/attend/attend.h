@@ -10,6 +10,7 @@
 // keeps one online-softmax state for all its positions; the states are merged in warp order at the
 // end. So the result depends on the order alone.
 #pragma once
+#include "kernels/common/synthetic_spec.h"
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/select.h"
 #include "kernels/cuda/types.h"
@@ -96,14 +97,6 @@ Status finish_rows(const StreamedStep& step, const DeviceLimits& limits, cudaStr
 // that the CPU shares (same bits). cudaErrorInvalidValue for a head_dim that is no multiple of 4 or
 // above kSyntheticMaxDim.
 inline constexpr int kSyntheticMaxDim = 512;
-struct SyntheticSpec {
-  uint64_t seed = 0;
-  int clusters = 0,
-      active =
-          0;  // a block belongs to one of `clusters` directions; a query looks at `active` of them
-  float overlap = 0;  // expected share of active clusters kept from one step to the next
-  float gain = 0;     // score of a key of an active cluster above the others
-};
 // Keys and values of positions pos0 to pos0 + n - 1 of one layer into blocks, contiguous
 // [n_kv_heads][n_blocks] of block_bytes; block b holds positions b * block_size...
 Status synthetic_keys(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n, int n_kv_heads,

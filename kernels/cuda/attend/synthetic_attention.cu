@@ -105,9 +105,8 @@ bool supported(const KvLayout& layout) {
   return layout.head_dim % 4 == 0 && layout.head_dim <= kSyntheticMaxDim;
 }
 
-Pattern pattern_of(const SyntheticSpec& s, const KvLayout& layout) {
-  return pattern::make_pattern(s.seed, s.clusters, s.active, s.overlap, s.gain, layout.head_dim,
-                               layout.block_size);
+Pattern pattern_of(const SyntheticSpec& spec, const KvLayout& layout) {
+  return pattern::make_pattern(spec, layout.head_dim, layout.block_size);
 }
 
 }  // namespace

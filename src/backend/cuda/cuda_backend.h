@@ -61,7 +61,7 @@ class CudaBackend : public Backend {
   void attend_step(int layer, const float* q, float* out) override;
   void end_step(const float* logits, float* const* host, int32_t* tokens) override;
   void abandon_step() override;
-  void fill_synthetic(const riffle::SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+  void fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
                       const LayerKv& kv) override;
   bool start_profile() override;
   void finish_profile(riffle_timing& timing) override;

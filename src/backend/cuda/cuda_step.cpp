@@ -15,14 +15,10 @@
 
 namespace riffle::cuda {
 
-static cuda::SyntheticSpec device_spec(const riffle::SyntheticSpec& s) {
-  return {s.seed, s.clusters, s.active, s.overlap, s.gain};
-}
-
-void CudaBackend::fill_synthetic(const riffle::SyntheticSpec& spec, int layer, int64_t pos0,
-                                 int64_t n, const LayerKv& kv) {
+void CudaBackend::fill_synthetic(const SyntheticSpec& spec, int layer, int64_t pos0, int64_t n,
+                                 const LayerKv& kv) {
   const DeviceScope on = enter();
-  check(synthetic_keys(device_spec(spec), layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
+  check(synthetic_keys(spec, layer, pos0, n, config_.n_kv_heads, kv.base, kv.n_blocks,
                        residency_.layout(), compute_),
         "synthetic keys");
 }
@@ -258,8 +254,8 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.overlap = overlap_;
   check(rope_append_step(a, compute_), "appending KV");
   if (step_.synthetic)
-    check(synthetic_step(device_spec(*step_.synthetic), layer, a.sequences, a.n, a.n_heads,
-                         a.n_kv_heads, a.layout, q, a.ldq, compute_),
+    check(synthetic_step(*step_.synthetic, layer, a.sequences, a.n, a.n_heads, a.n_kv_heads,
+                         a.layout, q, a.ldq, compute_),
           "synthetic queries");
   mark(Part::Other);
 }

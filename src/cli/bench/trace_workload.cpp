@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "cli/bench/trace.h"
+#include "kernels/common/splitmix64.h"
 
 namespace riffle::cli {
 namespace {
@@ -13,12 +14,6 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 28;
 constexpr uint64_t kArrivals = 1, kLengths = 2, kShared = 3,
                    kPrompts = 16;  // streams; a prompt's is kPrompts + its number
-
-uint64_t mixed(uint64_t z) {
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-  return z ^ z >> 31;
-}
 
 // One number of tokens at the beginning of `text`, which is cut; nothing if there is none.
 std::optional<int32_t> take_tokens(std::string_view& text) {
@@ -83,9 +78,9 @@ std::string read_given(ReadFile* read, const std::string& path, const std::strin
 }
 
 TraceRandom::TraceRandom(uint64_t seed, uint64_t stream)
-    : state_(mixed(mixed(seed + 0x9E3779B97F4A7C15u) + stream)) {}
+    : state_(splitmix64_mix(splitmix64_at(seed, 0) + stream)) {}
 
-uint64_t TraceRandom::next() { return mixed(state_ += 0x9E3779B97F4A7C15u); }
+uint64_t TraceRandom::next() { return splitmix64_next(state_); }
 uint64_t TraceRandom::below(uint64_t n) { return (next() >> 32) * n >> 32; }
 double TraceRandom::uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 

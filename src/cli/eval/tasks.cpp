@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "cli/eval/facts_data.h"
+#include "kernels/common/splitmix64.h"
 
 namespace riffle::eval {
 namespace {
@@ -319,13 +320,7 @@ Fact make_summary() {
 
 }  // namespace
 
-uint64_t Random::next() {
-  state_ += 0x9e3779b97f4a7c15u;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
+uint64_t Random::next() { return splitmix64_next(state_); }
 
 uint64_t Random::below(uint64_t n) {
   const uint64_t limit = UINT64_MAX - UINT64_MAX % n;  // no modulo bias

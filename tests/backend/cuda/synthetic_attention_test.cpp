@@ -31,9 +31,6 @@ riffle::SyntheticSpec host_spec(const Case& c) {
   t.seed = 0x123456789abcdefull;
   return riffle::make_synthetic_spec(t, c.head_dim);
 }
-riffle::cuda::SyntheticSpec device_spec(const riffle::SyntheticSpec& s) {
-  return {s.seed, s.clusters, s.active, s.overlap, s.gain};
-}
 
 riffle::cuda::KvLayout layout_of(const Case& c) {
   riffle::cuda::KvLayout l;
@@ -88,8 +85,8 @@ TEST_CASE("synthetic_keys writes what the CPU defines, and nothing else", "[cuda
       INFO("head_dim " << d << ", block " << c.block_size << ", positions " << pos0 << " + " << n);
       DeviceArray<std::byte> blocks(heads * n_blocks * l.block_bytes);
       blocks.poison();
-      REQUIRE(riffle::cuda::synthetic_keys(device_spec(spec), 5, pos0, n, c.n_kv_heads,
-                                           blocks.get(), n_blocks, l, nullptr) == cudaSuccess);
+      REQUIRE(riffle::cuda::synthetic_keys(spec, 5, pos0, n, c.n_kv_heads, blocks.get(), n_blocks,
+                                           l, nullptr) == cudaSuccess);
       const std::vector<std::byte> got = blocks.download();
       std::vector<float> k(n * heads * d), v(k.size());
       riffle::synthetic_keys(spec, 5, pos0, n, c.n_kv_heads, c.head_dim, c.block_size, k.data(),
@@ -134,8 +131,8 @@ TEST_CASE("synthetic_step writes queries and tails as the CPU defines them", "[c
     const DeviceArray<riffle::cuda::StepSequence> sequences(host);
     tails.poison();
     q.poison();
-    REQUIRE(riffle::cuda::synthetic_step(device_spec(spec), kLayer, sequences.get(), n, n_heads,
-                                         c.n_kv_heads, l, q.get(), ldq, nullptr) == cudaSuccess);
+    REQUIRE(riffle::cuda::synthetic_step(spec, kLayer, sequences.get(), n, n_heads, c.n_kv_heads, l,
+                                         q.get(), ldq, nullptr) == cudaSuccess);
     const std::vector<std::byte> got = tails.download();
     const std::vector<float> got_q = q.download();
     std::vector<float> want_q(width), k(heads * d), v(heads * d);
@@ -165,9 +162,9 @@ TEST_CASE("trace launchers refuse what they cannot do", "[cuda]") {
   const Case c{128, 16, 1, 1, false};
   riffle::cuda::KvLayout l = layout_of(c);
   l.head_dim = 66;
-  CHECK(riffle::cuda::synthetic_keys(device_spec(host_spec(c)), 0, 0, 1, 1, nullptr, 1, l,
-                                     nullptr) == cudaErrorInvalidValue);
+  CHECK(riffle::cuda::synthetic_keys(host_spec(c), 0, 0, 1, 1, nullptr, 1, l, nullptr) ==
+        cudaErrorInvalidValue);
   l.head_dim = riffle::cuda::kSyntheticMaxDim + 4;
-  CHECK(riffle::cuda::synthetic_step(device_spec(host_spec(c)), 0, nullptr, 1, 1, 1, l, nullptr, 0,
-                                     nullptr) == cudaErrorInvalidValue);
+  CHECK(riffle::cuda::synthetic_step(host_spec(c), 0, nullptr, 1, 1, 1, l, nullptr, 0, nullptr) ==
+        cudaErrorInvalidValue);
 }
