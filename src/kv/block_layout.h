@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/types.h"
 
 namespace riffle {
 

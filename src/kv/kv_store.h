@@ -24,9 +24,10 @@ struct DigestSpec {
 
 // One (sequence, layer, KV head).
 struct HeadKv {
-  std::vector<std::byte*> blocks;   // host blocks in token order
-  std::vector<uint16_t> digests;    // f16, [full blocks][vectors][head_dim]
-  std::vector<float> bound_factor;  // [full blocks]: R of DigestKind, see kernels.h
+  std::vector<std::byte*> blocks;  // host blocks in token order
+  std::vector<uint16_t> digests;   // f16, [full blocks][vectors][head_dim]
+  std::vector<float>
+      bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
 };
 
 // What a device keeps of a sequence.

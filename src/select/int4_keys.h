@@ -1,7 +1,7 @@
 // INT4 codes of the keys of all full blocks, from which scores are estimated (Twilight, arXiv
-// 2502.02770, section 4.2). They take d/2 + 4 bytes for each token and KV head; kernels.h has the
-// form. Beside them lies the mean value of each block, d f16 numbers, which stands for blocks that
-// are not read (SparQ, arXiv 2312.04985, section 3).
+// 2502.02770, section 4.2). They take d/2 + 4 bytes for each token and KV head;
+// kernels/cpu/select/select.h has the form. Beside them lies the mean value of each block, d f16
+// numbers, which stands for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
 #pragma once
 #include <vector>
 

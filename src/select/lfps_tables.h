@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/select/score_table.h"
 
 namespace riffle {

@@ -29,7 +29,7 @@ struct Row {
   int n_full = 0;                     // blocks with a digest: all but the tail
   const uint16_t* digests = nullptr;  // f16 [n_full][vectors][d]
   int64_t digest_stride = 0;
-  const float* bound_factor = nullptr;  // [n_full], R of kernels.h
+  const float* bound_factor = nullptr;  // [n_full], R of digest_build
   const cpu::Kernels* kernels = nullptr;
   // For selectors that look at keys themselves, or at what they keep of the sequence:
   int layer = 0, head = 0;                   // head: the KV head

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/select/select.h"
 
 namespace riffle {
 

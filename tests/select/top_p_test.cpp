@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/kernels.h"
+
 using namespace riffle;
 
 namespace {

@@ -104,7 +104,7 @@ struct Scene {
     for (int j = 0; j < d; ++j) dot += double(q[h * d + j]) * k[size_t(t) * d + j];
     return dot;
   }
-  // By the codes, as the form in kernels.h reads; the tail's from its keys.
+  // By the codes, read in the form of kernels/cpu/select/select.h; the tail's from its keys.
   double estimated(int h, int t) const {
     if (t / block_size >= row.n_full) return score(h, t);
     const auto* group = reinterpret_cast<const uint8_t*>(keys->block(0, 0, t / block_size)) +

@@ -11,7 +11,7 @@
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include <immintrin.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/simd/simd_avx512.h"
 
 namespace riffle::cpu {

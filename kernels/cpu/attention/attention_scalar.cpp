@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/common/half.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/select/digest_build.h"
 
 namespace riffle::cpu {

@@ -13,7 +13,7 @@
 //
 // Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
 #pragma once
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/select/digest_build.h"
 
 namespace riffle::cpu {

@@ -1,8 +1,7 @@
-// Micro-kernels for selectors that look at single keys, scattered over blocks. As kernels.h: raw
-// pointers and sizes, nothing allocated or thrown, one table per instruction set, a scalar twin for
-// each entry.
+// Micro-kernels for selectors that look at single keys, scattered over blocks. They
+// follow the rules of kernels/cpu/types.h.
 #pragma once
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/types.h"
 
 namespace riffle::cpu {
 

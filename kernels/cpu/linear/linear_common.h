@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/common/half.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace riffle::cpu {
 namespace {

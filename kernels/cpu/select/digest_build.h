@@ -3,7 +3,7 @@
 // differences of f16 keys are exact in double.
 #pragma once
 #include "kernels/common/half.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/types.h"
 
 namespace riffle::cpu {
 

@@ -3,7 +3,7 @@
 // for itself, and all give the same bits.
 #pragma once
 #include "kernels/common/half.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/select/select.h"
 
 namespace riffle::cpu {
 

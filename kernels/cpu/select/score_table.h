@@ -1,8 +1,8 @@
 // Micro-kernels for LFPS's score tables (select/lfps_tables.h): a table's values, and the list of
-// those that are large. As kernels.h: raw pointers and sizes, nothing allocated or thrown. Every
-// set gives the same bits but for the sums of powers.
+// those that are large. They follow the rules of kernels/cpu/types.h. Every set gives the same bits
+// but for the sums of powers.
 #pragma once
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/types.h"
 
 namespace riffle::cpu {
 

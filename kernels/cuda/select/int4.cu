@@ -1,5 +1,6 @@
 // INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2), bit for bit those of
-// kernels/cpu/select/int4.h: groups of 16 tokens, the form of which kernels/cpu/kernels.h tells.
+// kernels/cpu/select/int4.h: groups of 16 tokens in the form that
+// kernels/cpu/select/select.h defines.
 #include "kernels/cuda/f16_exact.cuh"
 #include "kernels/cuda/select/int4.cuh"
 

@@ -1,0 +1,71 @@
+// The CPU's attention: one block of a decode step, tiles of a prompt, and what belongs to KV
+// blocks: stores, loads and digests.
+//
+// A KV block: K[B][d] then V[B][d] of KvType, 64-byte aligned.
+#pragma once
+#include "kernels/cpu/types.h"
+
+namespace riffle::cpu {
+
+// Running state of one row's partial attention, for its g query heads: online softmax, not yet
+// normalised. Empty: m = -inf, s = 0, o = 0. Result: o/s, log-sum-exp: m + log(s).
+struct AttendState {
+  float* o;  // [g][d]
+  float* m;  // [g] largest score so far
+  float* s;  // [g] sum of exp(score - m)
+};
+
+struct AttentionKernels {
+  // One (row, block): q is f32 [g][d], already multiplied by 1/sqrt(d). Attends to the tokens whose
+  // bit is set in mask (bit t: token t; bits >= block_size are zero), merges into state, and stores
+  // each head's log-sum-exp of this block alone in l_block[g] (-inf for an empty mask). o may be
+  // any finite size; scores up to +-1e4 stay finite. next: the block that will be asked for next,
+  // or NULL: its keys are fetched into the cache along the way. Blocks are scattered and a page or
+  // two long, which the hardware's prefetchers do not cross by themselves.
+  void (*attend_block)(const float* q, int g, int d, const void* block, KvType type, int block_size,
+                       uint64_t mask, AttendState* state, float* l_block, const void* next);
+
+  // Merges state b into a (same g, d).
+  void (*merge)(AttendState* a, const AttendState* b, int g, int d);
+
+  // Prefill: causal attention of n_q consecutive positions pos0, pos0+1, ... of the g heads of one
+  // KV head over the blocks blocks[0..ceil((pos0+n_q)/block_size)), which already hold the keys of
+  // those positions. window > 0: a query at position i sees key j only if i - j < window; keys
+  // before the last multiple of 64 that the first query's window begins at or after are not read. q
+  // and out: f32 with row strides ldq and ldo; head h of the group at q + i*ldq + h*d. q is not yet
+  // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). scratch:
+  // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
+  // prefill_tile(g) except at the end.
+  int (*prefill_tile)(int g, int d);
+  size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
+  void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
+                         int64_t window, const void* const* blocks, int block_size, KvType type,
+                         float* out, int64_t ldo, void* scratch);
+
+  // f32 rows to KvType and back.
+  void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);
+  void (*kv_load)(const void* src, int64_t count, KvType type, float* dst);
+
+  // Digest of a full block, as f16 vectors of d values each, one after the other: centre, radius[,
+  // mean].
+  //   Mean: (mean, 0).  Quest: box centre, half width.  CuboidMean: box centre, mean |k - centre|.
+  // Rounding keeps Quest rigorous: centre is rounded first, the radius is measured from the rounded
+  // centre and rounded up. with_mean appends the mean key (VETO needs it). Returns R: the smallest
+  // factor with half width_j <= R * radius_j for all j (0/0 = 1), so that q.c + R sum|q_j| r_j
+  // bounds every q.k_i; Quest: 1; Mean: +inf.
+  float (*digest_build)(const void* k, KvType type, int block_size, int d, DigestKind kind,
+                        bool with_mean, uint16_t* out);
+
+  // scores[b] = q . centre_b + q_abs . radius_b for n digests, stride uint16s apart (q_abs may be
+  // NULL: centre alone).
+  void (*digest_score)(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q,
+                       const float* q_abs, float* scores);
+};
+
+// Each file defines its parts; an entry that it does not define stays as it was.
+void attention_scalar(AttentionKernels*);
+void attention_avx2(AttentionKernels*);
+void attention_avx512(AttentionKernels*);
+void attention_amx(AttentionKernels*);
+
+}  // namespace riffle::cpu

@@ -1,0 +1,54 @@
+// The CPU's linear algebra: products with weights, and what lies between them in a layer.
+//
+// Weights: row-major [rows][cols] of WType, possibly unaligned, rows contiguous
+// (src/model/model.h).
+#pragma once
+#include "kernels/cpu/types.h"
+
+namespace riffle::cpu {
+
+struct LinearKernels {
+  // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
+  // are given in the form that act_prepare makes from f32 x[cols] (each act_bytes(cols) bytes,
+  // 64-byte aligned, one after the other). Accuracy: relative error of f32 arithmetic, about 1e-5
+  // of |W[r]||x|: activations are not cut to 8 bits.
+  size_t (*act_bytes)(WType type, int64_t cols);
+  void (*act_prepare)(WType type, const float* x, int64_t cols, void* act);
+  void (*gemv)(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+               int64_t n, float* y, int64_t ldy);
+
+  // Prefill: c[i*ldc + r] = a_i . W[r] for i in [0,m), r in [r0,r1). a: f32 [m][lda], k = cols
+  // values each. gemm_pack writes rows [m0,m1) of a into packed (gemm_pack_bytes(m,k) bytes,
+  // 64-byte aligned; m0 and m1 are multiples of gemm_row_tile or m1 == m), so that threads can
+  // share the packing; then gemm is called for row ranges of W by any thread (r0 a multiple of
+  // gemm_col_tile), each with its own scratch of gemm_scratch_bytes(k) bytes.
+  int gemm_row_tile, gemm_col_tile;
+  size_t (*gemm_pack_bytes)(int64_t m, int64_t k);
+  void (*gemm_pack)(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+                    void* packed);
+  size_t (*gemm_scratch_bytes)(int64_t k);
+  void (*gemm)(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+               int64_t m, float* c, int64_t ldc, void* scratch);
+
+  // dst[0..n) = row r of W as f32 (embedding look-up, reference).
+  void (*dequant_row)(WType type, const void* w, int64_t cols, int64_t r, float* dst);
+
+  // Elementwise, n rows of dim (or hidden) values, contiguous.
+  void (*rmsnorm)(const float* x, const float* weight, int64_t n, int64_t dim, float eps,
+                  float* out);
+  void (*add)(float* x, const float* y, int64_t count);         // x += y
+  void (*swiglu)(float* gate, const float* up, int64_t count);  // gate = silu(gate) * up
+  // Rotates n_heads heads of n rows x[n][ld]; cos_sin[p][head_dim/2][2] is indexed by pos[i]. Pairs
+  // are (j, j+head_dim/2); interleaved: the input pairs are (2j, 2j+1), the output is in (j,
+  // j+head_dim/2) order all the same.
+  void (*rope)(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
+               const int32_t* pos, bool interleaved);
+};
+
+// Each file defines its parts; an entry that it does not define stays as it was.
+void linear_scalar(LinearKernels*);
+void linear_avx2(LinearKernels*);
+void linear_avx512(LinearKernels*);
+void linear_amx(LinearKernels*);
+
+}  // namespace riffle::cpu

@@ -1,0 +1,65 @@
+// The CPU's selection kernels: keys in INT4 (Twilight, arXiv 2502.02770, 4.2), and the choice
+// of tokens by the weights they give.
+//
+// Every set gives the same bits for int4_*, and sums of weights are sums of integers, so they do
+// not depend on the order of the tokens.
+#pragma once
+#include "kernels/cpu/types.h"
+
+namespace riffle::cpu {
+
+// Codes come in groups of 16 consecutive tokens, each group a whole number of cache lines:
+//   codes  [ceil(d/8)][16 tokens][4 bytes]  byte i of word w holds dimension 8w+i in its low
+//                                           nibble and dimension 8w+4+i in its high nibble
+//   zero   [16] f16
+//   scale  [16] f16                         key_j ~ zero + scale * code_j
+// A vector lane (or a GPU thread) is a token, so a dot product needs no sum across lanes, and the 4
+// bytes of a lane are what an 8-bit multiply-add (vpdpbusd, dp4a) takes. (d/2 + 4) bytes a token
+// where d is a multiple of 8.
+static constexpr int kInt4Group = 16;
+static constexpr int64_t int4_group_bytes(int d) { return int64_t(d + 7) / 8 * 64 + 64; }
+// A query group in 16-bit fixed point (largest magnitude 32639), as two signed digits: a value is
+// 256 hi + lo.
+//   step    [g] f32
+//   sum     [g] f32, of q itself; then padding to 64 bytes
+//   digits  [ceil(d/8)][low, high nibble][hi, lo][g][4]
+static constexpr int64_t int4_query_digits(int g) { return (int64_t(g) * 8 + 63) / 64 * 64; }
+static constexpr int64_t int4_query_bytes(int g, int d) {
+  return int4_query_digits(g) + int64_t(d + 7) / 8 * 16 * g;
+}
+
+struct SelectKernels {
+  // Keys K[n][d], n a multiple of 16, to n/16 groups (64-byte aligned). zero: the smallest key
+  // rounded down to f16; scale: what is left up to the largest, / 15, rounded up to f16 (at least
+  // 2^-24): so |key - decoded| <= scale/2 but for f32 rounding. Keys beyond what f16 holds (f32 KV
+  // only) are cut.
+  void (*int4_encode)(const void* k, KvType type, int64_t n, int d, void* groups);
+  // q: f32 [g][d].
+  void (*int4_query)(const float* q, int g, int d, void* query);
+  // out[h*ldo + t] = q_h . decoded key t, for 16 * n_groups tokens. |error of q_j| <= 2^-16 max|q|.
+  // next: where the groups lie that will be asked for next, or NULL; they are fetched into the
+  // cache.
+  void (*int4_score)(const void* groups, int64_t n_groups, int d, const void* query, int g,
+                     float* out, int64_t ldo, const void* next);
+
+  // w[i] = exp(s[i] - top), top = max s (w may be s). Returns the sum of fixed(w[i]), the weight in
+  // units of 2^-30.
+  uint64_t (*exp_weights)(const float* s, int64_t n, float* w, float* top);
+  // For each of n_blocks blocks of block_size scores (16, 32 or 64; block b's begin at s + b *
+  // block_size): top[b], the largest, and sum[b], the sum of exp(s - top[b]), each in units of
+  // 2^-24.
+  void (*block_masses)(const float* s, int64_t n_blocks, int block_size, float* top, float* sum);
+  // Those >= pivot to `above`, the others to `below`, each in order and with room for n + 16; above
+  // may be w. *n_above: how many. Returns the sum of fixed() of those above, if all are in [0,1].
+  uint64_t (*split)(const float* w, int64_t n, float pivot, float* above, float* below,
+                    int64_t* n_above);
+  // marks[i / 64] bit i % 64 is set where w[i] >= threshold; other bits stay.
+  void (*mark)(const float* w, int64_t n, float threshold, uint64_t* marks);
+};
+
+// Each file defines its parts; an entry that it does not define stays as it was.
+void select_scalar(SelectKernels*);
+void select_avx2(SelectKernels*);
+void select_avx512(SelectKernels*);
+
+}  // namespace riffle::cpu

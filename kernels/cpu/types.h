@@ -1,0 +1,31 @@
+// What the families of CPU kernels share: instruction sets and the types of weights, of a KV cache
+// and of digests.
+//
+// Rules of all kernels below this folder. Raw pointers and sizes in; nothing allocated, nothing
+// thrown, no threads (callers split the work), no state. Every entry of a table has a scalar twin
+// that tests compare against. A result depends only on the inputs that belong to it: never on how
+// rows, queries or blocks were split into calls, so that any thread count, chunk or batch gives the
+// same bits.
+//
+// The files *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for their instruction set; they
+// include no header with inline functions of the standard library, lest the linker keep that copy
+// for everyone.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/common/dtype.h"
+
+namespace riffle::cpu {
+
+enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
+
+using WType = DType;
+// Mirrors riffle_kv_type without its header (a test pins the equality).
+enum class KvType : uint8_t { F16 = 0, F32 = 1 };
+
+// A block's digest, see src/select/README.md: centre and radius vectors, score = q.centre + sum_j
+// |q_j| radius_j.
+enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
+
+}  // namespace riffle::cpu
