@@ -9,10 +9,9 @@
 // instead of across a vector, P^T comes out in the pair order that the tile product wants, and
 // rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
-#include <immintrin.h>
-
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/simd/simd_avx512.h"
+#include "kernels/cpu/simd/amx.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {
@@ -24,7 +23,6 @@ constexpr int kGroup = 32;    // query rows treated together: two column tiles
 constexpr int kKeyTile = 64;  // keys treated together
 constexpr int kKeySteps = kKeyTile / 32;
 constexpr int kTileValues = 512;  // bf16 values of a tile
-constexpr float kNegInf = -__builtin_inff();
 // The exponent's reference follows the largest score only when that has grown by this much (in
 // powers of two): weights up to 2^8 harm nothing, and most rescaling of outputs falls away.
 constexpr float kSlack = 8;
@@ -97,27 +95,12 @@ inline void split_pairs(Vec a, Vec b, __m512i* hi, __m512i* lo) {
 
 // x[i] lane j <-> x[j] lane i.
 inline void transpose(__m512i* x) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {  // b[i + c], part p: column 4p + c of rows i..i+3
-    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-  for (int c = 0; c < 4; c++) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0x44),
-                  high01 = _mm512_shuffle_i32x4(b[c], b[c + 4], 0xee);
-    const __m512i low23 = _mm512_shuffle_i32x4(b[c + 8], b[c + 12], 0x44);
-    const __m512i high23 = _mm512_shuffle_i32x4(b[c + 8], b[c + 12], 0xee);
-    x[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    x[c + 4] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    x[c + 8] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    x[c + 12] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
+  Vec floats[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) floats[i] = _mm512_castsi512_ps(x[i]);
+  Avx512::transpose(floats);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) x[i] = _mm512_castps_si512(floats[i]);
 }
 
 inline __mmask16 lanes_below(int n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : Avx512::first(n); }
@@ -194,9 +177,6 @@ void pack_values(const char* const* value, int n, KvType type, int d, const Scra
     }
   }
 }
-
-// The compiler does not know that tile loads read memory.
-inline void stores_before_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
 // C[2][2] += A[2] B[2] over 32 values; tiles 0-3 hold C (row tile, column tile). a_stride,
 // b_stride: values from one row (column) tile to the other.
@@ -426,19 +406,12 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int) {
   return Scratch(n_q, g, d, nullptr).bytes;
 }
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const void* const* blocks, int block_size, KvType type,
                     float* out, int64_t ldo, void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  begin_tiles();
   // Subnormals are zeros to the tile unit; here too, as making one would also cost a hundred
   // cycles.
   const unsigned control = _mm_getcsr();

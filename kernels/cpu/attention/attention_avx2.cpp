@@ -1,7 +1,7 @@
 // Attention for AVX2 with FMA and F16C.
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/prefill_simd.h"
-#include "kernels/cpu/simd/simd_avx2.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 

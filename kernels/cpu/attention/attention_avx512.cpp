@@ -1,7 +1,7 @@
 // Attention for AVX-512 (F, BW, VL, DQ).
 #include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/prefill_simd.h"
-#include "kernels/cpu/simd/simd_avx512.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 

@@ -4,17 +4,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/common/half.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/select/digest_build.h"
+#include "kernels/cpu/simd/scalar.h"
 
 namespace riffle::cpu {
 namespace {
-
-float kv_at(const void* src, KvType type, int64_t i) {
-  if (type == KvType::F16) return f16_to_f32(static_cast<const uint16_t*>(src)[i]);
-  return static_cast<const float*>(src)[i];
-}
 
 // exp(a - b) where b >= a; an empty part (a = -inf) weighs nothing, also against another empty one.
 float weight(float a, float b) { return a == -INFINITY ? 0.0f : std::exp(a - b); }
@@ -129,10 +124,6 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
     if (type == KvType::F16) static_cast<uint16_t*>(dst)[i] = f32_to_f16(src[i]);
     else static_cast<float*>(dst)[i] = src[i];
   }
-}
-
-void kv_load(const void* src, int64_t count, KvType type, float* dst) {
-  for (int64_t i = 0; i < count; i++) dst[i] = kv_at(src, type, i);
 }
 
 float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind,

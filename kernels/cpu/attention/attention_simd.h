@@ -1,44 +1,39 @@
-// Decode attention, merging and digest scores for any vector instruction set. An instruction set S
-// gives:
-//
-// - Vec, kLanes: a vector of kLanes floats, on which a + - * / b work.
-// - kDimVectors(heads): how many vectors of one dimension range value sums keep.
-// - load, store, load_n, store_n: f32. _n: the first n lanes; the others are zero or untouched.
-// - load_kv, load_kv_n: f16 (uint16_t) or f32, to f32.
-// - store_half, store_half_n: to f16, nearest even.
-// - set1; fma(a, b, c) = a * b + c; max; exp (x <= 88; 0 at -inf); log (x normal and positive).
-// - select_ge(a, b, x, y) = a >= b ? x : y.
-// - transpose_sum(Vec[kLanes]): lane i is the sum of vector i, every sum by the same tree.
-// - swap_lanes<N>: lane i gets lane i ^ N.
-//
-// Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
+// Decode attention, merging and digest scores for any vector instruction set S
+// (kernels/cpu/simd/simd.h says what a set gives).
 #pragma once
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/select/digest_build.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace riffle::cpu {
 namespace {
 
 constexpr int kMaxTokens = 64;  // per block: a mask is 64 bits
-constexpr float kNegInf = -__builtin_inff();
 
-// Lane i is combined with all lanes that equal it modulo H; every lane gets its class's result.
-template <class S, int H, int Step = S::kLanes / 2>
-inline typename S::Vec fold_max(typename S::Vec x) {
-  if constexpr (Step < H) return x;
-  else return fold_max<S, H, Step / 2>(S::max(x, S::template swap_lanes<Step>(x)));
-}
-template <class S, int H, int Step = S::kLanes / 2>
-inline typename S::Vec fold_sum(typename S::Vec x) {
-  if constexpr (Step < H) return x;
-  else return fold_sum<S, H, Step / 2>(x + S::template swap_lanes<Step>(x));
-}
-
-// exp(x - m) where x <= m or either is -inf: then 0, also for -inf minus -inf.
+// Keys and values as f32: f16 (uint16_t) or f32 in memory.
 template <class S>
-inline typename S::Vec exp_below(typename S::Vec x, typename S::Vec m) {
-  const typename S::Vec lowest = S::set1(-3e38f);
-  return S::exp(x - S::max(lowest, m));
+inline typename S::Vec load_kv(const uint16_t* p) {
+  return S::load_f16(p);
+}
+template <class S>
+inline typename S::Vec load_kv(const float* p) {
+  return S::load(p);
+}
+template <class S>
+inline typename S::Vec load_kv_n(const uint16_t* p, int n) {
+  return S::load_f16_n(p, n);
+}
+template <class S>
+inline typename S::Vec load_kv_n(const float* p, int n) {
+  return S::load_n(p, n);
+}
+
+// How many vectors of a dimension range to sum values into, for each of H heads: half of the
+// registers hold sums.
+template <class S>
+constexpr int dim_vectors(int heads) {
+  const int n = S::kRegisters / 2 / heads;
+  return n < 1 ? 1 : n > 4 ? 4 : n;
 }
 
 // o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at
@@ -59,7 +54,7 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
         __builtin_prefetch(next + t * d + i);
     Vec value[N];
     for (int i = 0; i < N; i++)
-      value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
+      value[i] = kTail ? load_kv_n<S>(row, n_tail) : load_kv<S>(row + i * L);
     for (int h = 0; h < H; h++) {
       const Vec weight = S::set1(p[t * H + h]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(weight, value[i], sum[h][i]);
@@ -98,7 +93,7 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
-      for (int i = 0; i < T; i++) key[i] = S::load_kv(row[i] + j);
+      for (int i = 0; i < T; i++) key[i] = load_kv<S>(row[i] + j);
       for (int h = 0; h < H; h++) {
         const Vec query = S::load(q + h * d + j);
         for (int i = 0; i < T; i++) sum[i * H + h] = S::fma(key[i], query, sum[i * H + h]);
@@ -106,7 +101,7 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     }
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
-        const Vec key = S::load_kv_n(row[i] + d_full, tail);
+        const Vec key = load_kv_n<S>(row[i] + d_full, tail);
         for (int h = 0; h < H; h++)
           sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
@@ -135,7 +130,7 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
   S::store(w1, w_old);
   S::store(w2, w_new);
 
-  constexpr int N = S::dim_vectors(H);
+  constexpr int N = dim_vectors<S>(H);
   int j = 0;
   for (; j + N * L <= d; j += N * L) {
     add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
@@ -194,9 +189,9 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
   }
   auto* half = static_cast<uint16_t*>(dst);
   int64_t i = 0;
-  for (; i + S::kLanes <= count; i += S::kLanes) S::store_half(half + i, S::load(src + i));
+  for (; i + S::kLanes <= count; i += S::kLanes) S::store_f16(half + i, S::load(src + i));
   const int n = static_cast<int>(count - i);
-  if (n > 0) S::store_half_n(half + i, S::load_n(src + i, n), n);
+  if (n > 0) S::store_f16_n(half + i, S::load_n(src + i, n), n);
 }
 
 template <class S>
@@ -208,9 +203,9 @@ void kv_load(const void* src, int64_t count, KvType type, float* dst) {
   }
   const auto* half = static_cast<const uint16_t*>(src);
   int64_t i = 0;
-  for (; i + S::kLanes <= count; i += S::kLanes) S::store(dst + i, S::load_kv(half + i));
+  for (; i + S::kLanes <= count; i += S::kLanes) S::store(dst + i, load_kv<S>(half + i));
   const int n = static_cast<int>(count - i);
-  if (n > 0) S::store_n(dst + i, S::load_kv_n(half + i, n), n);
+  if (n > 0) S::store_n(dst + i, load_kv_n<S>(half + i, n), n);
 }
 
 template <class S>
@@ -248,11 +243,11 @@ inline void score_vectors(const uint16_t* const* digest, int d, const float* q,
   int j = 0;
   for (; j + L <= d; j += L) {
     const Vec query = S::load(q + j);
-    for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_kv(digest[i] + j), query, sum[i]);
+    for (int i = 0; i < L; i++) sum[i] = S::fma(load_kv<S>(digest[i] + j), query, sum[i]);
   }
   if (j == d) return;
   const Vec query = S::load_n(q + j, d - j);
-  for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_kv_n(digest[i] + j, d - j), query, sum[i]);
+  for (int i = 0; i < L; i++) sum[i] = S::fma(load_kv_n<S>(digest[i] + j, d - j), query, sum[i]);
 }
 
 template <class S>

@@ -1,6 +1,6 @@
 // Gathered keys for AVX2 with FMA and F16C.
 #include "kernels/cpu/attention/gather_simd.h"
-#include "kernels/cpu/simd/simd_avx2.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 const GatherKernels kGatherAvx2 = {gather_dot<Avx2>,    softmax<Avx2>, combine<Avx2>,

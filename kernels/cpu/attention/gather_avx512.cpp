@@ -1,6 +1,6 @@
 // Gathered keys for AVX-512.
 #include "kernels/cpu/attention/gather_simd.h"
-#include "kernels/cpu/simd/simd_avx512.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {

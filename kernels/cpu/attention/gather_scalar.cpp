@@ -1,16 +1,11 @@
 // Gathered keys in plain C++, and the choice among the instruction sets.
 #include <cmath>
 
-#include "kernels/common/half.h"
 #include "kernels/cpu/attention/gather.h"
+#include "kernels/cpu/simd/scalar.h"
 
 namespace riffle::cpu {
 namespace {
-
-float kv_at(const void* src, KvType type, int64_t i) {
-  return type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i])
-                             : static_cast<const float*>(src)[i];
-}
 
 void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
                 int64_t /*also*/, float* scores, int64_t stride) {

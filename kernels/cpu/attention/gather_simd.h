@@ -1,6 +1,7 @@
-// The kernels of gather.h for any vector instruction set (see attention_simd.h for what a set
-// gives). Everything is in an unnamed namespace: each instruction set compiles a copy of its own.
+// The kernels of gather.h for any vector instruction set S (kernels/cpu/simd/simd.h says what a set
+// gives).
 #pragma once
+#include "kernels/cpu/attention/attention_simd.h"
 #include "kernels/cpu/attention/gather.h"
 
 namespace riffle::cpu {
@@ -32,7 +33,7 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
-      for (int i = 0; i < T; i++) key[i] = S::load_kv(row[i] + j);
+      for (int i = 0; i < T; i++) key[i] = load_kv<S>(row[i] + j);
       for (int h = 0; h < H; h++) {
         const Vec query = S::load(q + h * d + j);
         for (int i = 0; i < T; i++) sum[h * T + i] = S::fma(key[i], query, sum[h * T + i]);
@@ -40,7 +41,7 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
     }
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
-        const Vec key = S::load_kv_n(row[i] + d_full, tail);
+        const Vec key = load_kv_n<S>(row[i] + d_full, tail);
         for (int h = 0; h < H; h++)
           sum[h * T + i] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[h * T + i]);
       }
@@ -146,7 +147,7 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
     }
     Vec value[N];
     for (int i = 0; i < N; i++)
-      value[i] = kTail ? S::load_kv_n(row, n_tail) : S::load_kv(row + i * L);
+      value[i] = kTail ? load_kv_n<S>(row, n_tail) : load_kv<S>(row + i * L);
     for (int h = 0; h < H; h++) {
       const Vec w = S::set1(weight[h * stride + t]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(w, value[i], sum[h][i]);
@@ -163,7 +164,7 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
 template <class S, class KvT, int H>
 void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values,
                   int64_t n, float* out) {
-  constexpr int L = S::kLanes, N = S::dim_vectors(H), kRun = 32;
+  constexpr int L = S::kLanes, N = dim_vectors<S>(H), kRun = 32;
   for (int64_t i = 0; i < H * d; i++) out[i] = 0;
   for (int64_t t = 0; t < n && t < kRun; t++)
     for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64)

@@ -1,4 +1,4 @@
-// Prefill attention in f32 for any vector instruction set (S as in attention_simd.h). Query rows
+// Prefill attention in f32 for any vector instruction set S (kernels/cpu/simd/simd.h). Query rows
 // lie in lanes: scores, weights and outputs are kept transposed, so that the online softmax needs
 // no sum across lanes and a row's arithmetic is the same in every lane, tile and call. Keys come in
 // tiles of kKeyTile by absolute position.

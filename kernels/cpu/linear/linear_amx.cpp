@@ -10,8 +10,10 @@
 // each [16][32] bf16. panel of W: for each step: hi tiles of columns 0..15 and 16..31 of the panel,
 // then the lo tiles, each [16 pairs of k][16 columns][2] bf16 as TDPBF16PS wants its second
 // operand.
-#include "kernels/cpu/linear/linear_avx512.h"
 #include "kernels/cpu/linear/linear_blocks.h"
+#include "kernels/cpu/linear/linear_simd.h"
+#include "kernels/cpu/simd/amx.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {
@@ -82,7 +84,7 @@ inline void put_pair(uint8_t* hi_tile, uint8_t* lo_tile, int pair, __m512 even, 
 }
 inline __m512 canonical(__m512 v) {
   return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q),
-                            V16::set1(__builtin_nanf("")));
+                            Avx512::set1(__builtin_nanf("")));
 }
 
 // Fills the tiles of 16 columns (rows w, w + row_bytes, ... of W, the first n of which exist) for
@@ -96,11 +98,11 @@ inline void fill_tiles(const uint8_t* w, int64_t row_bytes, int64_t n, int64_t k
     for (int i = 0; i < 16; ++i) {
       const uint8_t* row = w + i * row_bytes;
       const int64_t at = k0 + 16 * part;
-      r[i] = i >= n || left <= 0 ? V16::zero()
-             : left == 16        ? canonical(weights<V16, T>(row, at))
-                                 : canonical(weights_part<V16, T>(row, at, left));
+      r[i] = i >= n || left <= 0 ? Avx512::set1(0)
+             : left == 16        ? canonical(weights<Avx512, T>(row, at))
+                                 : canonical(weights_part<Avx512, T>(row, at, left));
     }
-    V16::transpose(r);
+    Avx512::transpose(r);
     for (int i = 0; i < 8; ++i) put_pair(hi, lo, 8 * part + i, r[2 * i], r[2 * i + 1]);
   }
 }
@@ -113,9 +115,10 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
   const __mmask32 mask = left >= kStep ? ~0u : (1u << left) - 1;
   __m512 r[16];
   for (int i = 0; i < 16; ++i)
-    r[i] = i < n ? floats(_mm512_maskz_loadu_epi16(mask, w + i * row_bytes + k0 * 2)) : V16::zero();
-  V16::transpose(r);
-  for (int i = 0; i < 16; ++i) V16::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
+    r[i] = i < n ? floats(_mm512_maskz_loadu_epi16(mask, w + i * row_bytes + k0 * 2))
+                 : Avx512::set1(0);
+  Avx512::transpose(r);
+  for (int i = 0; i < 16; ++i) Avx512::store(reinterpret_cast<float*>(hi + i * 64), r[i]);
 }
 
 // Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist):
@@ -171,9 +174,9 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
   const uint8_t* block = w + k0 / kQ8 * kQ8Bytes;
   alignas(64) uint16_t scale[16] = {};
   for (int i = 0; i < n; ++i) scale[i] = load_u16(block + i * row_bytes);
-  const __m512 one = canonical(_mm512_mul_ps(V16::load_f16(scale), V16::set1(0x1p-24f))),
+  const __m512 one = canonical(_mm512_mul_ps(Avx512::load_f16(scale), Avx512::set1(0x1p-24f))),
                d[2] = {one, one};
-  fill_from_bytes<false>(block + 2, row_bytes, n, d, V16::zero(), hi, lo);
+  fill_from_bytes<false>(block + 2, row_bytes, n, d, Avx512::set1(0), hi, lo);
 }
 
 // One block of 16 rows of a type with 4 to 6 bits: codes less their offset, and what goes with each
@@ -186,7 +189,7 @@ struct Codes {
 template <WType T>
 inline void take_codes(const uint8_t* b, int row, Codes* c) {
   uint8_t* q = c->q[row];
-  const auto half = [b](int at) { return V16::scale_f16(b + at); };
+  const auto half = [b](int at) { return Avx512::f16_at(b + at); };
   if constexpr (!has_256(T)) {
     constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
     constexpr uint8_t offset = code_offset(T);
@@ -209,9 +212,9 @@ inline void take_codes(const uint8_t* b, int row, Codes* c) {
         to[64] = static_cast<uint8_t>((low[l] >> 4 | (pairs >> 4 & 3) << 4) - 32);
         to[96] = static_cast<uint8_t>((low[l + 32] >> 4 | pairs >> 6 << 4) - 32);
       }
-    const __m512 d = _mm512_mul_ps(V16::set1(half(208)), V16::load_i8(b + 192));
+    const __m512 d = _mm512_mul_ps(Avx512::set1(half(208)), Avx512::load_i8(b + 192));
     alignas(64) float each[16];
-    _mm512_store_ps(each, _mm512_mul_ps(d, V16::set1(0x1p-24f)));
+    _mm512_store_ps(each, _mm512_mul_ps(d, Avx512::set1(0x1p-24f)));
     for (int g = 0; g < 16; ++g) c->d[g][row] = each[g];
   } else {
     const uint8_t *high = b + 16, *from = b + (T == WType::Q5_K ? 48 : 16);
@@ -243,19 +246,12 @@ inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* 
   for (int s = 0; s < dtype_info(T).block_values / kStep;
        ++s, hi += kPanelBytes, lo += kPanelBytes) {
     const int g = T == WType::Q6_K ? 2 * s : s;
-    const __m512 d[2] = {canonical(V16::load(c.d[g])),
-                         canonical(V16::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
-    const __m512 m = has_min(T) ? canonical(V16::load(c.m[s])) : V16::zero();
+    const __m512 d[2] = {canonical(Avx512::load(c.d[g])),
+                         canonical(Avx512::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
+    const __m512 m = has_min(T) ? canonical(Avx512::load(c.m[s])) : Avx512::set1(0);
     fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, kMaxBlockValues, n > 0 ? 16 : 0, d, m, hi, lo);
   }
 }
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
 
 // Where the four (two) 16x16 sums are read from and written to.
 struct Sums {
@@ -365,9 +361,7 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
           const int64_t ld = whole ? ldc : kCols;
           const Sums sums = {{at, at + 16, at + 16 * ld, at + 16 * ld + 16}, ld * 4};
           if (!whole && more) copy_edge(edge, kCols, out, ldc, rows, cols);
-          __asm__ volatile(
-              "" ::
-                  : "memory");  // the tile intrinsics of GCC 12 do not say that they read memory
+          stores_before_tile_loads();
           if (rows > kTile) multiply<true, kWithLo>(a0, a0 + rows_bytes, panel, n, sums, more);
           else multiply<false, kWithLo>(a0, a0, panel, n, sums, more);
           if (!whole) copy_edge(out, ldc, edge, kCols, rows, cols);
@@ -380,9 +374,7 @@ void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const vo
           int64_t m, float* c, int64_t ldc, void* scratch) {
   const uint8_t *wb = static_cast<const uint8_t*>(w), *a = static_cast<const uint8_t*>(packed);
   uint8_t* panel = static_cast<uint8_t*>(scratch);
-  const TileConfig config;
-  __asm__ volatile("" ::"m"(config));
-  _tile_loadconfig(&config);
+  begin_tiles();
   switch (type) {
     case WType::F32: run<WType::F32>(wb, k, r0, r1, a, m, c, ldc, panel); break;
     case WType::F16: run<WType::F16>(wb, k, r0, r1, a, m, c, ldc, panel); break;

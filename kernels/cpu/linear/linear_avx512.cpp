@@ -9,9 +9,9 @@
 // 4*128*2^21 < 2^31), so that only one conversion and one FMA remain for 64 weights. On one core
 // this reads weights from L2 about 1.3 times as fast as conversion of int8 to f32 and FMA does
 // (tools/bench/linear_bench.cpp).
-#include "kernels/cpu/linear/linear_avx512.h"
-
 #include "kernels/cpu/linear/linear_limbs.h"
+#include "kernels/cpu/linear/linear_simd.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {
@@ -95,11 +95,11 @@ struct Q8Tile {
 #pragma GCC unroll 4
           for (int j = 0; j < R; ++j)
 #pragma GCC unroll 4
-            for (int i = 0; i < N; ++i) acc[j][i] = V16::zero();
+            for (int i = 0; i < N; ++i) acc[j][i] = Avx512::set1(0);
         chunk(r, b0, least(kScaleChunk, blocks - b0), scales[current], acc);
         if (last)
           for (int j = 0; j < R; ++j)
-            for (int i = 0; i < N; ++i) y[i * ldy + r + j] = V16::sum(acc[j][i]);
+            for (int i = 0; i < N; ++i) y[i * ldy + r + j] = Avx512::sum(acc[j][i]);
       }
   }
 
@@ -112,8 +112,8 @@ struct Q8Tile {
           reinterpret_cast<const float*>(act + i * act_stride + n_limbs * sizeof(Limbs)) + b0;
       for (int j = 0; j < R; ++j)
         for (int64_t b = 0; b < n; b += kScaleGroup)
-          _mm512_store_ps(d[j][i] + b,
-                          _mm512_mul_ps(_mm512_load_ps(s + b), V16::load_f16(scales.f16[j] + b)));
+          _mm512_store_ps(d[j][i] + b, _mm512_mul_ps(_mm512_load_ps(s + b),
+                                                     Avx512::load_f16(scales.f16[j] + b)));
     }
     __m512 acc[R][N];
 #pragma GCC unroll 4
@@ -151,8 +151,8 @@ struct Q8Tile {
       const __m512i start = _mm512_load_si512(l->start);
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j) {
-        const __m512 scale =
-            _mm512_mask_broadcastss_ps(V16::set1(d[j][i][b]), 0xff00, _mm_load_ss(&d[j][i][b + 1]));
+        const __m512 scale = _mm512_mask_broadcastss_ps(Avx512::set1(d[j][i][b]), 0xff00,
+                                                        _mm_load_ss(&d[j][i][b + 1]));
         __m512i t = _mm512_dpbusd_epi32(start, _mm512_xor_si512(q[j], flip), hi);
         t = _mm512_dpbusd_epi32(_mm512_slli_epi32(t, 8), mid, q[j]);
         t = _mm512_dpbusd_epi32(_mm512_slli_epi32(t, 8), lo, q[j]);
@@ -195,9 +195,9 @@ void gemv_q8(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* ac
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
           int64_t n, float* y, int64_t ldy) {
   switch (type) {
-    case WType::F32: return gemv_float<V16, WType::F32, 4>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::F16: return gemv_float<V16, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::BF16: return gemv_float<V16, WType::BF16, 4>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::F32: return gemv_float<Avx512, WType::F32, 4>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::F16: return gemv_float<Avx512, WType::F16, 4>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::BF16: return gemv_float<Avx512, WType::BF16, 4>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q8_0: return gemv_q8(w, cols, r0, r1, acts, n, y, ldy);
     default: return blocks_gemv_avx512(type, w, cols, r0, r1, acts, n, y, ldy);
   }
@@ -206,7 +206,7 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
 }  // namespace
 
 void linear_avx512(LinearKernels* t) {
-  set_simd_entries<V16, 8, 2>(t);
+  set_simd_entries<Avx512, 8, 2>(t);
   t->act_bytes = act_bytes;
   t->act_prepare = act_prepare;
   t->gemv = gemv;

@@ -6,9 +6,8 @@
 // product is one integer, its scale and, where there are minima, min times the sum of the
 // activations.
 #pragma once
-#include <immintrin.h>
-
 #include "kernels/cpu/linear/linear_common.h"
+#include "kernels/cpu/simd/intrinsics.h"
 
 namespace riffle::cpu {
 

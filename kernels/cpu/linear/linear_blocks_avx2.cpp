@@ -2,9 +2,8 @@
 // (2^14 hi + lo), hi a signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at
 // most 2 * 63 * 128), lo meets them as 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4
 // * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
-#include <immintrin.h>
-
 #include "kernels/cpu/linear/linear_blocks.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
@@ -25,7 +24,6 @@ inline __m256i load32(const uint8_t* p) {
 inline __m256i splat(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
 inline __m256i low_half(__m256i v) { return _mm256_and_si256(v, splat(15)); }
 inline __m256i high_half(__m256i v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), splat(15)); }
-inline float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
 
 // 16 where bit j of high is set, for byte j.
 inline __m256i bit4_of(uint32_t high) {
@@ -136,10 +134,9 @@ struct Row {
         group(codes<T>(b + k * block, 0), g + k, d, acc);
       }
     } else if constexpr (T == WType::Q6_K) {
-      const __m256 all = _mm256_set1_ps(half_at(b + 208));
+      const __m256 all = Avx2::set1(Avx2::f16_at(b + 208));
       for (int h = 0; h < 2; ++h) {
-        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b + 192 + 8 * h));
-        const __m256 scale = _mm256_mul_ps(all, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+        const __m256 scale = all * Avx2::load_i8(b + 192 + 8 * h);
         _mm256_store_ps(each[0] + 8 * h, scale);
         for (int i = 0; i < N; ++i)
           low[i] = _mm256_fmadd_ps(scale, _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
@@ -186,12 +183,7 @@ struct Row {
       memcpy(part, p, static_cast<size_t>(row_bytes(T, cols - j)));
       step(part, j / 32, acc, low);
     }
-    for (int i = 0; i < N; ++i) {
-      const __m256 v = _mm256_sub_ps(acc[i], low[i]);
-      __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-      s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-      y[i * ldy] = _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
-    }
+    for (int i = 0; i < N; ++i) y[i * ldy] = Avx2::sum(acc[i] - low[i]);
   }
 };
 

@@ -2,8 +2,8 @@
 // are unpacked to unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid
 // and lo as the signed operand. A sum of 8 products stays below 8 * 63 * 2^21 < 2^31. What the type
 // takes off its codes goes with the sums of the activations.
-#include "kernels/cpu/linear/linear_avx512.h"
 #include "kernels/cpu/linear/linear_limbs.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {
@@ -141,7 +141,7 @@ struct Six {
   using Low = __m512;
 
   static Header header(const uint8_t* p) {
-    return _mm512_mul_ps(_mm512_set1_ps(V16::scale_f16(p + 208)), V16::load_i8(p + 192));
+    return _mm512_mul_ps(_mm512_set1_ps(Avx512::f16_at(p + 208)), Avx512::load_i8(p + 192));
   }
   static void codes(const uint8_t* p, __m512i* u) {
     const __m512i pair = splat(0x30), shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
@@ -204,7 +204,7 @@ struct Tile {
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j)
 #pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) acc[j][i] = V16::zero(), low[j][i] = typename F::Low{};
+        for (int i = 0; i < N; ++i) acc[j][i] = Avx512::set1(0), low[j][i] = typename F::Low{};
       const uint8_t* p[R];
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j) p[j] = w + (r + j) * row_bytes;
@@ -225,7 +225,8 @@ struct Tile {
 #pragma GCC unroll 4
       for (int j = 0; j < R; ++j)
 #pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) y[i * ldy + r + j] = V16::sum(F::finish(acc[j][i], low[j][i]));
+        for (int i = 0; i < N; ++i)
+          y[i * ldy + r + j] = Avx512::sum(F::finish(acc[j][i], low[j][i]));
     }
   }
 
@@ -324,7 +325,7 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
     int32_t sum[2];
     for (int half = 0; half < 2; ++half) {
       const __m512i q = _mm512_maskz_cvtps_epi32(
-          finite ? 0xffff : 0, _mm512_mul_ps(v[half], V16::set1(power_of_two(-e))));
+          finite ? 0xffff : 0, _mm512_mul_ps(v[half], Avx512::set1(power_of_two(-e))));
       const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)),
                                 _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)),
                                 _mm512_cvtepi32_epi8(q)};

@@ -1,6 +1,6 @@
 // Score tables for AVX-512 (F, BW, VL, DQ).
 #include "kernels/cpu/select/score_table.h"
-#include "kernels/cpu/simd/simd_avx512.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {

@@ -1,22 +1,11 @@
 // Selection kernels for AVX2 with FMA and F16C.
 #include "kernels/cpu/select/select_simd.h"
-#include "kernels/cpu/simd/simd_avx2.h"
+#include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Byte i of entry m: which lane comes i-th if the lanes of mask m are to come first.
-struct Compress {
-  uint8_t lanes[256][8];
-  constexpr Compress() : lanes() {
-    for (int m = 0; m < 256; m++)
-      for (int i = 0, n = 0; i < 8; i++)
-        if (m >> i & 1) lanes[m][n++] = static_cast<uint8_t>(i);
-  }
-};
-constexpr Compress kCompress;
-
-struct Select2 : Avx2 {
+struct SelectAvx2 : Avx2 {
   using Fixed = __m256i;  // 4 sums
   static Fixed no_fixed() { return _mm256_setzero_si256(); }
   static Fixed add_fixed(Fixed sum, Vec w) {
@@ -37,18 +26,6 @@ struct Select2 : Avx2 {
   }
   static void total_whole(const Whole sums[8], float* totals) {
     store(totals, _mm256_cvtepi32_ps(transpose_sum(sums)) * set1(1 / kFixedBlockOne));
-  }
-  static unsigned greater_equal(Vec a, Vec b) {
-    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
-  }
-  static Vec keep(Vec x, unsigned bits) {
-    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    const __m256i on = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane);
-    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(on, lane)));
-  }
-  static Vec compress(Vec x, unsigned bits) {
-    const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kCompress.lanes[bits]));
-    return _mm256_permutevar8x32_ps(x, _mm256_cvtepu8_epi32(lanes));
   }
 
   static constexpr int kScoreHeads = 2;
@@ -101,7 +78,7 @@ struct Select2 : Avx2 {
       for (int t = 0; t < kInt4Group; t += kLanes) {
         __m256i dots[H];
         score<H>(group + t * 4, words, digits, g, dots);
-        const Vec zero = load_kv(numbers + t), scale = load_kv(numbers + kInt4Group + t);
+        const Vec zero = load_f16(numbers + t), scale = load_f16(numbers + kInt4Group + t);
         for (int h = 0; h < H; h++)
           store(out + h * ldo + i * kInt4Group + t,
                 scale * (set1(step[h]) * _mm256_cvtepi32_ps(dots[h])) + zero * set1(step[g + h]));
@@ -112,6 +89,6 @@ struct Select2 : Avx2 {
 
 }  // namespace
 
-void select_avx2(SelectKernels* k) { select_simd<Select2>(k); }
+void select_avx2(SelectKernels* k) { select_simd<SelectAvx2>(k); }
 
 }  // namespace riffle::cpu

@@ -1,12 +1,12 @@
 // Selection kernels for AVX-512 (F, BW, VL, DQ, VNNI).
 #include "kernels/cpu/select/select_simd.h"
-#include "kernels/cpu/simd/simd_avx2.h"
-#include "kernels/cpu/simd/simd_avx512.h"
+#include "kernels/cpu/simd/avx2.h"
+#include "kernels/cpu/simd/avx512.h"
 
 namespace riffle::cpu {
 namespace {
 
-struct Select512 : Avx512 {
+struct SelectAvx512 : Avx512 {
   using Fixed = __m512i;  // 8 sums
   static Fixed no_fixed() { return _mm512_setzero_si512(); }
   static Fixed add_fixed(Fixed sum, Vec w) {
@@ -29,13 +29,6 @@ struct Select512 : Avx512 {
           _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
     Avx2::store(totals,
                 _mm256_cvtepi32_ps(Avx2::transpose_sum(half)) * Avx2::set1(1 / kFixedBlockOne));
-  }
-  static unsigned greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
-  static Vec keep(Vec x, unsigned bits) {
-    return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x);
-  }
-  static Vec compress(Vec x, unsigned bits) {
-    return _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), x);
   }
 
   static constexpr int kScoreHeads = 8;
@@ -70,7 +63,7 @@ struct Select512 : Avx512 {
     }
     for (int t = 0; t < T; t++) {
       const auto* numbers = reinterpret_cast<const uint16_t*>(groups + t * bytes + words * 64);
-      const Vec zero = load_kv(numbers), scale = load_kv(numbers + kInt4Group);
+      const Vec zero = load_f16(numbers), scale = load_f16(numbers + kInt4Group);
       for (int h = 0; h < H; h++) {
         const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(sum[t][h][0], 8), sum[t][h][1]);
         store(out + h * ldo + t * kInt4Group,
@@ -106,6 +99,6 @@ struct Select512 : Avx512 {
 
 }  // namespace
 
-void select_avx512(SelectKernels* k) { select_simd<Select512>(k); }
+void select_avx512(SelectKernels* k) { select_simd<SelectAvx512>(k); }
 
 }  // namespace riffle::cpu

@@ -3,15 +3,10 @@
 #include <cstring>
 
 #include "kernels/cpu/select/int4.h"
+#include "kernels/cpu/simd/scalar.h"
 
 namespace riffle::cpu {
 namespace {
-
-void kv_load(const void* src, int64_t count, KvType type, float* dst) {
-  for (int64_t i = 0; i < count; i++)
-    dst[i] = type == KvType::F16 ? f16_to_f32(static_cast<const uint16_t*>(src)[i])
-                                 : static_cast<const float*>(src)[i];
-}
 
 void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
   int4_encode_impl(kv_load, k, type, n, d, groups);

@@ -26,7 +26,7 @@ __device__ inline float* scores_of(const TopPArgs& a, int row, int h) {
          (int64_t(row) * a.g + h) * a.step.max_blocks * a.step.layout.block_size;
 }
 
-// exp(score - top) as kernels/cpu/simd/simd_avx2.h has it, bit for bit; top: the largest score.
+// exp(score - top) as kernels/cpu/simd/avx2.h has it, bit for bit; top: the largest score.
 __device__ inline float weight_below(float score, float top) {
   const float x = __fsub_rn(score, fmaxf(-3e38f, top));
   const float n = rintf(__fmul_rn(fmaxf(x, -87.0f), 0x1.715476p+0f));
