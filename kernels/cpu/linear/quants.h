@@ -18,85 +18,91 @@ inline void scale_min_k(const uint8_t* s, int j, uint8_t* scale, uint8_t* min) {
   }
 }
 
+inline float half_at(const uint8_t* p) { return f16_to_f32(load_u16(p)); }
+
+// f16 d; 16 bytes of codes: d (q - 8). Byte j has value j in its low half and value j + 16 in its
+// high half. Q4_1: f16 d, m: d q + m.
+inline void dequant_q4(bool with_min, const uint8_t* b, float* out) {
+  const float d = half_at(b), m = with_min ? half_at(b + 2) : 0.0f;
+  const uint8_t* q = b + (with_min ? 4 : 2);
+  for (int j = 0; j < 16; ++j) {
+    const int low = q[j] & 15, high = q[j] >> 4;
+    out[j] = with_min ? d * static_cast<float>(low) + m : d * static_cast<float>(low - 8);
+    out[j + 16] = with_min ? d * static_cast<float>(high) + m : d * static_cast<float>(high - 8);
+  }
+}
+
+// As Q4, with bit 4 of value j in bit j of a 32-bit word before the codes: d (q - 16). Q5_1: d q +
+// m.
+inline void dequant_q5(bool with_min, const uint8_t* b, float* out) {
+  const float d = half_at(b), m = with_min ? half_at(b + 2) : 0.0f;
+  const uint8_t *high = b + (with_min ? 4 : 2), *q = high + 4;
+  uint32_t bits;
+  memcpy(&bits, high, 4);
+  for (int j = 0; j < 16; ++j) {
+    const int v = (q[j] & 15) | (bits >> j & 1) << 4;
+    const int w = q[j] >> 4 | (bits >> (j + 16) & 1) << 4;
+    out[j] = with_min ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 16);
+    out[j + 16] = with_min ? d * static_cast<float>(w) + m : d * static_cast<float>(w - 16);
+  }
+}
+
+// f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes of codes, groups of 32:
+// (d scale) q - dmin min. Q5_K: 32 bytes of high bits before the codes; bit g of byte l is for
+// value l of group g.
+inline void dequant_q4_k(bool five_bits, const uint8_t* b, float* out) {
+  const float d = half_at(b), dmin = half_at(b + 2);
+  const uint8_t *high = b + 16, *q = b + (five_bits ? 48 : 16);
+  for (int g = 0; g < 8; ++g) {
+    uint8_t scale, min;
+    scale_min_k(b + 4, g, &scale, &min);
+    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
+    const uint8_t* from = q + g / 2 * 32;
+    const int shift = g % 2 * 4;
+    float* to = out + g * 32;
+    for (int l = 0; l < 32; ++l) {
+      int v = from[l] >> shift & 15;
+      if (five_bits) v |= (high[l] >> g & 1) << 4;
+      to[l] = s * static_cast<float>(v) - m;
+    }
+  }
+}
+
+// 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d; groups of 16:
+// (d scale) (q - 32).
+inline void dequant_q6_k(const uint8_t* b, float* out) {
+  const float d = half_at(b + 208);
+  for (int g = 0; g < 16; ++g) {
+    const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;
+    const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at, *pairs = b + 128 + part * 32 + at;
+    const int shift = quarter / 2 * 4, pair_shift = 2 * quarter;
+    const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
+    float* to = out + g * 16;
+    for (int l = 0; l < 16; ++l) {
+      const int v = (low[l] >> shift & 15) | (pairs[l] >> pair_shift & 3) << 4;
+      to[l] = s * static_cast<float>(v - 32);
+    }
+  }
+}
+
 // Values of one block, block_values of them.
 inline void dequant_block(WType type, const uint8_t* b, float* out) {
-  const auto half_at = [b](int i) { return f16_to_f32(load_u16(b + i)); };
   switch (type) {
     case WType::F32: out[0] = load_f32(b); return;
-    case WType::F16: out[0] = half_at(0); return;
+    case WType::F16: out[0] = half_at(b); return;
     case WType::BF16: out[0] = f32_of_bf16(load_u16(b)); return;
     case WType::Q8_0: {  // f16 d; int8 q[32]: d q
-      const float d = half_at(0);
+      const float d = half_at(b);
       for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
       return;
     }
-    case WType::Q4_0:  // f16 d; 16 bytes, value j in the low half of byte j, value j+16 in the high
-                       // one: d (q - 8)
-    case WType::Q4_1: {  // f16 d, m: d q + m
-      const bool one = type == WType::Q4_1;
-      const float d = half_at(0), m = one ? half_at(2) : 0.0f;
-      const uint8_t* q = b + (one ? 4 : 2);
-      for (int j = 0; j < 16; ++j) {
-        const int low = q[j] & 15, high = q[j] >> 4;
-        out[j] = one ? d * static_cast<float>(low) + m : d * static_cast<float>(low - 8);
-        out[j + 16] = one ? d * static_cast<float>(high) + m : d * static_cast<float>(high - 8);
-      }
-      return;
-    }
-    case WType::Q5_0:    // as Q4, with bit 4 of value j in bit j of a 32-bit word: d (q - 16)
-    case WType::Q5_1: {  // d q + m
-      const bool one = type == WType::Q5_1;
-      const float d = half_at(0), m = one ? half_at(2) : 0.0f;
-      const uint8_t *high = b + (one ? 4 : 2), *q = high + 4;
-      uint32_t bits;
-      memcpy(&bits, high, 4);
-      for (int j = 0; j < 16; ++j) {
-        const int v = (q[j] & 15) | (bits >> j & 1) << 4, w = q[j] >> 4 | (bits >> (j + 16) & 1)
-                                                                              << 4;
-        out[j] = one ? d * static_cast<float>(v) + m : d * static_cast<float>(v - 16);
-        out[j + 16] = one ? d * static_cast<float>(w) + m : d * static_cast<float>(w - 16);
-      }
-      return;
-    }
-    case WType::Q4_K:  // f16 d, dmin; 12 bytes of 6-bit scales and minima; 128 bytes: (d scale) q -
-                       // dmin min, groups of 32
-    case WType::Q5_K: {  // 32 bytes of high bits before the 128: bit g of byte l is for value l of
-                         // group g
-      const bool five = type == WType::Q5_K;
-      const float d = half_at(0), dmin = half_at(2);
-      const uint8_t *high = b + 16, *q = b + (five ? 48 : 16);
-      for (int g = 0; g < 8; ++g) {
-        uint8_t scale, min;
-        scale_min_k(b + 4, g, &scale, &min);
-        const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
-        const uint8_t* from = q + g / 2 * 32;
-        const int shift = g % 2 * 4;
-        float* to = out + g * 32;
-        for (int l = 0; l < 32; ++l) {
-          int v = from[l] >> shift & 15;
-          if (five) v |= (high[l] >> g & 1) << 4;
-          to[l] = s * static_cast<float>(v) - m;
-        }
-      }
-      return;
-    }
-    case WType::Q6_K: {  // 128 bytes of low halves, 64 of high pairs, 16 int8 scales, f16 d: (d
-                         // scale) (q - 32), groups of 16
-      const float d = half_at(208);
-      for (int g = 0; g < 16; ++g) {
-        const int part = g / 8, quarter = g % 8 / 2, at = g % 2 * 16;
-        const uint8_t *low = b + part * 64 + quarter % 2 * 32 + at,
-                      *pairs = b + 128 + part * 32 + at;
-        const int shift = quarter / 2 * 4, pair_shift = 2 * quarter;
-        const float s = d * static_cast<float>(static_cast<int8_t>(b[192 + g]));
-        float* to = out + g * 16;
-        for (int l = 0; l < 16; ++l) {
-          const int v = (low[l] >> shift & 15) | (pairs[l] >> pair_shift & 3) << 4;
-          to[l] = s * static_cast<float>(v - 32);
-        }
-      }
-      return;
-    }
+    case WType::Q4_0: return dequant_q4(false, b, out);
+    case WType::Q4_1: return dequant_q4(true, b, out);
+    case WType::Q5_0: return dequant_q5(false, b, out);
+    case WType::Q5_1: return dequant_q5(true, b, out);
+    case WType::Q4_K: return dequant_q4_k(false, b, out);
+    case WType::Q5_K: return dequant_q4_k(true, b, out);
+    case WType::Q6_K: return dequant_q6_k(b, out);
   }
 }
 

@@ -1,6 +1,7 @@
 // One vocabulary of vector operations, for the templates of linear/, attention/ and select/
-// (*_simd.h). Avx2 (avx2.h) and Avx512 (avx512.h) speak it. The scalar kernels (*_scalar.cpp) do
-// not: they are plain loops, an independent reading to test against (scalar.h is what they share).
+// (*_simd.h). Two instruction sets implement it: Avx2 (avx2.h) and Avx512 (avx512.h). The scalar
+// kernels (*_scalar.cpp) do not use it. They are plain loops, so that tests compare the templates
+// with an independent reference; scalar.h is what these loops share.
 //
 // An instruction set S gives:
 //

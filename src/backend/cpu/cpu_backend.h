@@ -99,6 +99,13 @@ class CpuBackend : public Backend {
   void rotate_heads(float* x, int n_heads, int64_t position) const;
   void attend_prefill_dense(const PrefillAttention& args);
   void attend_prefill_list(const PrefillAttention& args);
+  void average_list_queries(const PrefillAttention& args);
+  void place_list_queries(const PrefillAttention& args, int64_t position, int64_t column,
+                          int n_heads);
+  void make_list_rows(const PrefillAttention& args);
+  void list_tokens(const Row& row, RowPlan& plan);
+  void gather_list(const Row& row);
+  void attend_to_list(const PrefillAttention& args, int head);
   void list_coverage(const ActiveRow& r, float* coverage, int thread);
 
   const Model& model_;

@@ -129,51 +129,51 @@ void CpuBackend::list_coverage(const ActiveRow& r, float* coverage, int thread) 
   }
 }
 
-// One selection for the chunk, with the mean of its queries. The list's keys are gathered and
-// rotated once for all of them; then it is causal attention as anywhere, over a context that is the
-// list. Its last n tokens are the chunk's own: the caller's chunks are no longer than the
-// selector's window.
-void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
-  const BlockLayout& layout = store_.layout();
-  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads,
-            block_size = layout.block_size;
-  const int64_t width = int64_t(config_.n_heads) * d, n_tokens = a.pos0 + a.n;
-  list_q_.reserve(a.n * width * sizeof(float));
+// Queries of n_heads heads of the chunk, from a column of a.q to the same column of list_q_, query
+// i rotated to position + i.
+void CpuBackend::place_list_queries(const PrefillAttention& a, int64_t position, int64_t column,
+                                    int n_heads) {
+  const int64_t d = store_.layout().head_dim, width = config_.n_heads * d;
   auto* q = list_q_.as<float>();
   positions_.resize(std::max<size_t>(positions_.size(), a.n));
-  const auto place = [&](int64_t position, int64_t column,
-                         int n_heads) {  // queries from a.q, rotated to position + i
-    for (int64_t i = 0; i < a.n; ++i) {
-      positions_[i] = static_cast<int32_t>(position + i);
-      std::copy_n(a.q + i * a.ldq + column, int64_t(n_heads) * d, q + i * width + column);
-    }
-    rotate(q + column, a.n, width, n_heads, positions_.data());
-  };
-
-  list_votes_.reserve(width * sizeof(float));
-  auto* votes = list_votes_.as<float>();
-  if (a.selector) {
-    place(std::min(a.vote_position, rope_positions_ - a.n), 0,
-          config_.n_heads);  // shorter tables: nothing is selected yet
-    const double scale = 1 / std::sqrt(static_cast<double>(d)) / static_cast<double>(a.n);
-    threads_->parallel_for(config_.n_heads, [&](int64_t h, int) {
-      for (int64_t j = h * d; j < (h + 1) * d; ++j) {
-        double sum = 0;
-        for (int64_t i = 0; i < a.n; ++i) sum += q[i * width + j];
-        votes[j] = static_cast<float>(sum * scale);
-      }
-    });
+  for (int64_t i = 0; i < a.n; ++i) {
+    positions_[i] = static_cast<int32_t>(position + i);
+    std::copy_n(a.q + i * a.ldq + column, n_heads * d, q + i * width + column);
   }
-  if (static_cast<int>(plans_.size()) < heads) plans_.resize(heads);
+  rotate(q + column, a.n, width, n_heads, positions_.data());
+}
+
+// The query that selects for the whole chunk: of each head the mean of its queries, scaled.
+void CpuBackend::average_list_queries(const PrefillAttention& a) {
+  const int d = store_.layout().head_dim;
+  const int64_t width = int64_t(config_.n_heads) * d;
+  // Shorter tables of RoPE: nothing is selected yet.
+  place_list_queries(a, std::min(a.vote_position, rope_positions_ - a.n), 0, config_.n_heads);
+  const auto* q = list_q_.as<float>();
+  auto* votes = list_votes_.as<float>();
+  const double scale = 1 / std::sqrt(static_cast<double>(d)) / static_cast<double>(a.n);
+  threads_->parallel_for(config_.n_heads, [&](int64_t h, int) {
+    for (int64_t j = h * d; j < (h + 1) * d; ++j) {
+      double sum = 0;
+      for (int64_t i = 0; i < a.n; ++i) sum += q[i * width + j];
+      votes[j] = static_cast<float>(sum * scale);
+    }
+  });
+}
+
+// layer_rows_: what a selector sees of each KV head, with the query of average_list_queries.
+void CpuBackend::make_list_rows(const PrefillAttention& a) {
+  const BlockLayout& layout = store_.layout();
+  const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   layer_rows_.assign(heads, Row());
   for (int h = 0; h < heads; ++h) {
     Row& row = layer_rows_[h];
-    row.q = votes + int64_t(h) * g * d;
+    row.q = list_votes_.as<float>() + int64_t(h) * g * d;
     row.g = g;
     row.d = d;
-    row.block_size = block_size;
-    row.n_tokens = n_tokens;
-    row.n_blocks = static_cast<int>(layout.blocks(n_tokens));
+    row.block_size = layout.block_size;
+    row.n_tokens = a.pos0 + a.n;
+    row.n_blocks = static_cast<int>(layout.blocks(row.n_tokens));
     row.n_full = row.n_blocks - 1;
     row.kernels = kernels_;
     row.layer = a.layer;
@@ -183,56 +183,91 @@ void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
     row.type = layout.type;
     row.state = a.sequence->selection.get();
   }
+}
+
+// list_ids_: the tokens that a plan reads, in its order.
+void CpuBackend::list_tokens(const Row& row, RowPlan& plan) {
+  list_ids_.clear();
+  for (int i = 0; i < plan.size(); ++i) {
+    const int32_t first = plan.at(i) * row.block_size;
+    const auto used = static_cast<int>(std::min<int64_t>(row.block_size, row.n_tokens - first));
+    for (uint64_t rest = plan.mask(i) & first_tokens(used); rest != 0; rest &= rest - 1)
+      list_ids_.push_back(first + std::countr_zero(rest));
+  }
+}
+
+// list_table_: blocks in f32 of the tokens of list_ids_, keys rotated to their places in the list.
+// The last block is filled up with zeros.
+void CpuBackend::gather_list(const Row& row) {
+  const BlockLayout& layout = store_.layout();
+  const int d = layout.head_dim, block_size = layout.block_size;
+  const auto n = static_cast<int64_t>(list_ids_.size());
+  const int64_t n_blocks = layout.blocks(n);
+  const size_t bytes = (size_t(2) * block_size * d * sizeof(float) + 63) / 64 * 64;
+  list_kv_.reserve(n_blocks * bytes);
+  list_table_.resize(n_blocks);
+  for (int64_t b = 0; b < n_blocks; ++b) list_table_[b] = list_kv_.as<std::byte>() + b * bytes;
+  threads_->parallel_for(n_blocks, [&](int64_t b, int) {
+    auto* k = reinterpret_cast<float*>(list_kv_.as<std::byte>() + b * bytes);
+    float* v = k + int64_t(block_size) * d;
+    int32_t at[64];
+    const int count = static_cast<int>(std::min<int64_t>(block_size, n - b * block_size));
+    for (int t = 0; t < count; ++t) {
+      const int32_t id = list_ids_[b * block_size + t];
+      kernels_->attention.kv_load(row.key(id), d, layout.type, k + int64_t(t) * d);
+      kernels_->attention.kv_load(row.value(id), d, layout.type, v + int64_t(t) * d);
+      at[t] = static_cast<int32_t>(b * block_size + t);
+    }
+    std::fill(k + int64_t(count) * d, v, 0.f);
+    std::fill(v + int64_t(count) * d, v + int64_t(block_size) * d, 0.f);
+    kernels_->linear.rope(k, count, d, 1, d, cos_sin_.data(), at, false);
+  });
+}
+
+// Causal attention of one KV head's queries over the list, whose last a.n tokens are their own.
+void CpuBackend::attend_to_list(const PrefillAttention& a, int head) {
+  const int d = store_.layout().head_dim, block_size = store_.layout().block_size,
+            g = config_.n_heads / config_.n_kv_heads;
+  const int64_t width = int64_t(config_.n_heads) * d, column = int64_t(head) * g * d;
+  const auto pos0 = static_cast<int64_t>(list_ids_.size()) - a.n;
+  const int tile = kernels_->attention.prefill_tile(g, d);
+  for (Buffer& b : thread_scratch_)
+    b.reserve(kernels_->attention.prefill_scratch_bytes(tile, g, d, block_size));
+  const int64_t tiles = (a.n + tile - 1) / tile;
+  threads_->parallel_for(tiles, [&](int64_t item, int thread) {
+    const int64_t i0 = (tiles - 1 - item) * tile;
+    const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
+    kernels_->attention.attend_prefill(list_q_.as<float>() + i0 * width + column, width, n_q, g, d,
+                                       pos0 + i0, 0, list_table_.data(), block_size, KvType::F32,
+                                       a.out + i0 * a.ldo + column, a.ldo,
+                                       thread_scratch_[thread].data());
+  });
+}
+
+// One selection for the chunk, with the mean of its queries. The list's keys are gathered and
+// rotated once for all of them; then it is causal attention as anywhere, over a context that is the
+// list. Its last n tokens are the chunk's own: the caller's chunks are no longer than the
+// selector's window.
+void CpuBackend::attend_prefill_list(const PrefillAttention& a) {
+  const int d = store_.layout().head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
+  const int64_t width = int64_t(config_.n_heads) * d;
+  list_q_.reserve(a.n * width * sizeof(float));
+  list_votes_.reserve(width * sizeof(float));
+  if (a.selector) average_list_queries(a);
+  if (static_cast<int>(plans_.size()) < heads) plans_.resize(heads);
+  make_list_rows(a);
   if (a.selector) {
     a.sequence->selection->truncate(0);  // every chunk is selected for anew
     a.selector->begin_layer(layer_rows_.data(), heads, *threads_);
   }
-  const int tile = kernels_->attention.prefill_tile(g, d);
-  for (Buffer& b : thread_scratch_)
-    b.reserve(kernels_->attention.prefill_scratch_bytes(tile, g, d, block_size));
-  const size_t bytes = (size_t(2) * block_size * d * sizeof(float) + 63) / 64 * 64;
   for (int h = 0; h < heads; ++h) {
-    const Row& row = layer_rows_[h];
-    if (a.selector) a.selector->begin(row, plans_[h]);
-    else plans_[h].everything(row);
-    list_ids_.clear();
-    for (int i = 0; i < plans_[h].size(); ++i) {
-      const int32_t first = plans_[h].at(i) * block_size;
-      const auto used = static_cast<int>(std::min<int64_t>(block_size, n_tokens - first));
-      for (uint64_t rest = plans_[h].mask(i) & first_tokens(used); rest != 0; rest &= rest - 1)
-        list_ids_.push_back(first + std::countr_zero(rest));
-    }
+    if (a.selector) a.selector->begin(layer_rows_[h], plans_[h]);
+    else plans_[h].everything(layer_rows_[h]);
+    list_tokens(layer_rows_[h], plans_[h]);
     const auto n = static_cast<int64_t>(list_ids_.size());
-    place(n - a.n, int64_t(h) * g * d, g);
-
-    const int64_t n_blocks = layout.blocks(n);
-    list_kv_.reserve(n_blocks * bytes);
-    list_table_.resize(n_blocks);
-    for (int64_t b = 0; b < n_blocks; ++b) list_table_[b] = list_kv_.as<std::byte>() + b * bytes;
-    threads_->parallel_for(n_blocks, [&](int64_t b, int) {
-      auto* k = reinterpret_cast<float*>(list_kv_.as<std::byte>() + b * bytes);
-      float* v = k + int64_t(block_size) * d;
-      int32_t at[64];
-      const int count = static_cast<int>(std::min<int64_t>(block_size, n - b * block_size));
-      for (int t = 0; t < count; ++t) {
-        const int32_t id = list_ids_[b * block_size + t];
-        kernels_->attention.kv_load(row.key(id), d, layout.type, k + int64_t(t) * d);
-        kernels_->attention.kv_load(row.value(id), d, layout.type, v + int64_t(t) * d);
-        at[t] = static_cast<int32_t>(b * block_size + t);
-      }
-      std::fill(k + int64_t(count) * d, v, 0.f);
-      std::fill(v + int64_t(count) * d, v + int64_t(block_size) * d, 0.f);
-      kernels_->linear.rope(k, count, d, 1, d, cos_sin_.data(), at, false);
-    });
-    const int64_t tiles = (a.n + tile - 1) / tile;
-    threads_->parallel_for(tiles, [&](int64_t item, int thread) {
-      const int64_t i0 = (tiles - 1 - item) * tile;
-      const int n_q = static_cast<int>(std::min<int64_t>(tile, a.n - i0));
-      kernels_->attention.attend_prefill(q + i0 * width + int64_t(h) * g * d, width, n_q, g, d,
-                                         n - a.n + i0, 0, list_table_.data(), block_size,
-                                         KvType::F32, a.out + i0 * a.ldo + int64_t(h) * g * d,
-                                         a.ldo, thread_scratch_[thread].data());
-    });
+    place_list_queries(a, n - a.n, int64_t(h) * g * d, g);
+    gather_list(layer_rows_[h]);
+    attend_to_list(a, h);
   }
 }
 
