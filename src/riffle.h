@@ -799,7 +799,8 @@ typedef struct riffle_setting {
 /* Settings in order from index 0; NULL beyond the last. */
 RIFFLE_API const riffle_setting* riffle_setting_at(size_t index);
 
-/* The value of a setting in the options struct that it is a member of. */
+/* The value of a setting in the options struct that it is a member of. Integers beyond 2^53 are
+ * rounded to a double. */
 RIFFLE_API double riffle_setting_get(const riffle_setting* setting, const void* options);
 
 /* Sets the value. Returns false and changes nothing if the value is out of range, or is not a whole

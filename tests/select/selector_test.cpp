@@ -427,6 +427,20 @@ TEST_CASE("defaults of all options are those of the table, and lie in its ranges
   CHECK(scheduler.window == 12);
 }
 
+TEST_CASE("a setting out of its range is shown with all its digits", "[select]") {
+  riffle_scheduler_options o;
+  riffle_scheduler_defaults(&o);
+  o.max_inject_tokens = (int64_t{1} << 53) + 1;
+  std::string text;
+  try {
+    check_settings(RIFFLE_OPTIONS_SCHEDULER, &o);
+  } catch (const Error& e) {
+    text = e.what();
+  }
+  CHECK(text ==
+        "scheduler options: max_inject_tokens is 9007199254740993, expected 0 to 1099511627776");
+}
+
 TEST_CASE("texts call settings as the caller does", "[select]") {
   const auto flag = [](const char* id) -> const char* {
     return std::string(id) == "gpu_mem" ? "--gpu-mem" : nullptr;
