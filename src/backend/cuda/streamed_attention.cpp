@@ -16,8 +16,9 @@ StreamedAttention::StreamedAttention(const Config& config, const DeviceInfo& dev
   *flag_.as<uint32_t>() = 0;
 }
 
-void StreamedAttention::prepare(const DecodeStep& step, int widest, int regions) {
+void StreamedAttention::prepare(const DecodeStep& step, const Batching& batching) {
   const size_t rows = config_.n_kv_heads;
+  const int regions = batching.regions();
   const auto device = [&](Buffer& b, size_t bytes) {
     if (b.size() >= bytes) return;
     if (b.size() > 0) compute_->wait("attention's scratch");
@@ -33,7 +34,7 @@ void StreamedAttention::prepare(const DecodeStep& step, int widest, int regions)
   device(done_, (rows + 1) * sizeof(int32_t));
   host(host_order_, rows * step.max_blocks * sizeof(int32_t));
   host(host_counts_, rows * 2 * sizeof(int32_t));
-  widest_ = std::max(widest_, widest);
+  widest_ = std::max(widest_, batching.widest());
   host(sources_, regions * rows * widest_ * sizeof(std::byte*));
   host(copies_, regions * rows * widest_ * sizeof(Copy));
   host(host_done_, regions * rows * sizeof(int32_t));
@@ -67,9 +68,7 @@ StreamedAttention::Batch StreamedAttention::issue(const StreamedStep& shared, co
       if (done_rows_[h])
         continue;  // rows that are done but not yet known to be are skipped by the kernels
       for (int p = begin; p < batch.end; ++p) {
-        const int32_t block = shared.step.ranked.everything
-                                  ? first_block_ + p
-                                  : host_order_.as<int32_t>()[h * shared.step.max_blocks + p];
+        const int32_t block = block_at(shared.step, h, p);
         if (block == tail) continue;
         const SlotPool::Grant grant =
             pool.acquire(block_key(residency_->host_block(s, shared.step.layer, h, block)),
@@ -136,73 +135,86 @@ bool StreamedAttention::finish(Batch& batch) {
          epoch_ - first_epoch_;  // an epoch of this layer, also when they wrap
 }
 
-void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
-                               int32_t* order, uint64_t* syncs) {
-  const int rows = config_.n_kv_heads, m = step.ranked.microbatch;
-  const bool progressive = step.ranked.progressive && !step.ranked.everything;
+StreamedAttention::Batching StreamedAttention::plan_batches(const DecodeStep& step,
+                                                            const SequenceKv& s,
+                                                            int lookahead) const {
+  const Ranked& ranked = step.ranked;
+  const int rows = config_.n_kv_heads;
   const int64_t room = residency_->unpinned_slots(step.layer);
-  step.pool = {};
-  step.order = nullptr;
-  step.stamp = false;
-
-  const int n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
-  const int64_t unseen =
-      step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
-  first_block_ =
-      step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
-  const int n_forced_most =
-      std::min<int>(n_blocks, step.ranked.sink_blocks + step.ranked.recent_blocks + 1);
-  const int regions = progressive ? lookahead + 2 : 2;
-  const int piece = static_cast<int>(std::min<int64_t>(n_blocks, room / rows));
-  const int widest = progressive ? std::max(n_forced_most, m) : piece;
-  if (piece < 1 || (progressive && room < int64_t(rows) * (n_forced_most + (lookahead + 1) * m)))
+  Batching batching;
+  batching.progressive = ranked.progressive && !ranked.everything;
+  batching.ahead = batching.progressive ? lookahead + 1 : 1;
+  batching.n_blocks = static_cast<int>(s.n_tokens / residency_->layout().block_size + 1);
+  batching.most_forced =
+      std::min<int>(batching.n_blocks, ranked.sink_blocks + ranked.recent_blocks + 1);
+  batching.piece = batching.progressive
+                       ? ranked.microbatch
+                       : static_cast<int>(std::min<int64_t>(batching.n_blocks, room / rows));
+  const bool fits =
+      room >= rows &&
+      (!batching.progressive ||
+       room >= int64_t(rows) * (batching.most_forced + batching.ahead * batching.piece));
+  if (!fits)
     fail(RIFFLE_NO_SLOT,
          "a pool of %lld slots is too small for one iteration of this selection%s%s",
          static_cast<long long>(residency_->slots()),
          residency_->notice().empty() ? "" : "; the host drives it because ",
          residency_->notice().c_str());
-  prepare(step, widest, regions);
-  step.scratch = scratch_.data();
+  return batching;
+}
+
+StreamedStep StreamedAttention::streamed_step(const DecodeStep& step) const {
   StreamedStep host;
   host.step = step;
+  host.step.scratch = scratch_.data();
   host.order = order_.as<int32_t>();
   host.counts = counts_.as<int32_t>();
   host.done = done_.as<int32_t>();
-  host.n_active = done_.as<int32_t>() + rows;
+  host.n_active = done_.as<int32_t>() + config_.n_kv_heads;
+  return host;
+}
 
-  done_rows_.assign(rows, 0);
-  int known = progressive ? n_forced_most + kRankAhead * m : n_blocks;
+void StreamedAttention::rank_first(const StreamedStep& host, const Batching& batching) {
+  const int known =
+      batching.progressive ? batching.most_forced + kRankAhead * batching.piece : batching.n_blocks;
   check(rank_rows(host, known, device_.limits, *compute_), "ranking blocks");
-  check(cudaMemcpyAsync(host_counts_.data(), counts_.data(), rows * 2 * sizeof(int32_t),
-                        cudaMemcpyDeviceToHost, *compute_),
-        "reading a ranking");
-  known = std::min(known, n_blocks);
-  fetch_order(host, known);
-  const int n_forced = host_counts_.as<int32_t>()[0];
+  check(
+      cudaMemcpyAsync(host_counts_.data(), counts_.data(), config_.n_kv_heads * 2 * sizeof(int32_t),
+                      cudaMemcpyDeviceToHost, *compute_),
+      "reading a ranking");
+  known_ = std::min(known, batching.n_blocks);
+  fetch_order(host, known_);
+  n_forced_ = host_counts_.as<int32_t>()[0];
   n_total_ = host_counts_.as<int32_t>()[1];
-  first_epoch_ = epoch_ + 1;
+}
 
+void StreamedAttention::rank_up_to(int end, const StreamedStep& host, const Batching& batching) {
+  if (host.step.ranked.everything || end <= known_) return;
+  known_ = std::min(batching.n_blocks, 2 * known_);
+  check(rank_more(host, known_, device_.limits, *compute_), "ranking blocks");
+  fetch_order(host, known_);
+}
+
+void StreamedAttention::run_batches(const StreamedStep& host, const SequenceKv& s,
+                                    const Batching& batching, Counts* counts, uint64_t* syncs) {
   std::deque<Batch> pending;
-  int next = 0, turn = 0;
+  int next = 0, region = 0;
   bool stop = false;
   try {
     while (!stop) {
-      const int end = !progressive ? next + piece : next < n_forced ? n_forced : next + m;
-      const bool more = next < n_total_;
-      if (more && static_cast<int>(pending.size()) < (progressive ? lookahead + 1 : 1)) {
-        if (!step.ranked.everything && std::min(end, n_total_) > known) {
-          known = std::min(n_blocks, 2 * known);
-          check(rank_more(host, known, device_.limits, *compute_), "ranking blocks");
-          fetch_order(host, known);
-        }
-        pending.push_back(issue(host, s, next, end, turn, counts));
-        turn = (turn + 1) % regions;
-        next = std::min(end, n_total_);
+      if (next < n_total_ && static_cast<int>(pending.size()) < batching.ahead) {
+        const int size =
+            batching.progressive && next < n_forced_ ? n_forced_ - next : batching.piece;
+        const int end = std::min(next + size, n_total_);
+        rank_up_to(end, host, batching);
+        pending.push_back(issue(host, s, next, end, region, counts));
+        region = (region + 1) % batching.regions();
+        next = end;
         continue;
       }
       if (pending.empty()) break;
       ++*syncs;
-      stop = finish(pending.front());  // should it throw, what it has pinned is let go of below
+      stop = finish(pending.front());  // If it throws, the slots that it pinned are dropped below.
       pending.pop_front();
     }
     for (Batch& b : pending) finish(b);
@@ -215,11 +227,33 @@ void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int lookahe
       for (const int32_t slot : b.pinned) residency_->slot_pool().drop_slot(slot);
     throw;
   }
-  for (int h = 0; order && h < rows; ++h)
-    for (int p = 0; p < std::min(n_total_, known); ++p)
-      order[h * step.max_blocks + p] = step.ranked.everything
-                                           ? first_block_ + p
-                                           : host_order_.as<int32_t>()[h * step.max_blocks + p];
+}
+
+int32_t StreamedAttention::block_at(const DecodeStep& step, int head, int position) const {
+  return step.ranked.everything ? first_block_ + position
+                                : host_order_.as<int32_t>()[head * step.max_blocks + position];
+}
+
+void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
+                               int32_t* order, uint64_t* syncs) {
+  // The host gives the slots and reports what was read.
+  step.pool = {};
+  step.order = nullptr;
+  step.stamp = false;
+  const Batching batching = plan_batches(step, s, lookahead);
+  const int64_t unseen =
+      step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
+  first_block_ =
+      step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
+  prepare(step, batching);
+  const StreamedStep host = streamed_step(step);
+  done_rows_.assign(config_.n_kv_heads, 0);
+  rank_first(host, batching);
+  first_epoch_ = epoch_ + 1;
+  run_batches(host, s, batching, counts, syncs);
+  for (int h = 0; order && h < config_.n_kv_heads; ++h)
+    for (int p = 0; p < std::min(n_total_, known_); ++p)
+      order[h * step.max_blocks + p] = block_at(step, h, p);
 }
 
 }  // namespace riffle::cuda

@@ -34,8 +34,30 @@ class StreamedAttention {
     std::vector<int32_t> pinned;
   };
 
-  void prepare(const DecodeStep& step, int widest, int regions);
+  // How the rows of a layer are cut into batches.
+  struct Batching {
+    bool progressive = false;  // a test ends each batch, the first of which is the forced blocks
+    int ahead = 1;             // batches that may be on their way at once
+    int n_blocks = 0;          // of each row
+    int most_forced = 0;       // progressive: positions of the first batch, at most
+    int piece = 0;             // positions of a batch
+    int widest() const { return progressive && most_forced > piece ? most_forced : piece; }
+    int regions() const { return ahead + 1; }  // of staging: one more is being filled
+  };
+
+  // Throws RIFFLE_NO_SLOT.
+  Batching plan_batches(const DecodeStep& step, const SequenceKv& sequence, int lookahead) const;
+  void prepare(const DecodeStep& step, const Batching& batching);
+  StreamedStep streamed_step(const DecodeStep& step) const;
+  // Ranks the blocks of the first batches: sets known_, n_forced_ and n_total_.
+  void rank_first(const StreamedStep& host, const Batching& batching);
+  // Ranks further blocks if the ranking does not reach position `end`.
+  void rank_up_to(int end, const StreamedStep& host, const Batching& batching);
   void fetch_order(const StreamedStep& host, int known);
+  int32_t block_at(const DecodeStep& step, int head, int position) const;
+  // Issues batches and waits for their tests until no row is left or all positions are read.
+  void run_batches(const StreamedStep& host, const SequenceKv& sequence, const Batching& batching,
+                   Counts* counts, uint64_t* syncs);
   Batch issue(const StreamedStep& host, const SequenceKv& sequence, int begin, int end, int region,
               Counts* counts);
   bool finish(Batch& batch);  // waits; true if no row is left
@@ -53,8 +75,9 @@ class StreamedAttention {
   std::vector<int32_t> done_rows_;                         // as of the newest test that was seen
   int widest_ = 0;
   uint32_t epoch_ = 0, first_epoch_ = 0;
-  int n_total_ = 0;
-  int first_block_ = 0;  // of the layer under way: those before it are not seen
+  // Of the layer under way: positions that are ranked, forced, and to read at most; the first block
+  // that is seen.
+  int known_ = 0, n_forced_ = 0, n_total_ = 0, first_block_ = 0;
 };
 
 }  // namespace riffle::cuda
