@@ -9,17 +9,17 @@
 #include <cmath>
 #include <limits>
 
-#include "select/int4_keys.h"
-#include "select/selector.h"
+#include "select/int4_selector.h"
 
 namespace riffle {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-class Psa : public Selector {
+class Psa : public RankingSelector {
  public:
-  explicit Psa(const riffle_selection& s) : s_(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
+  explicit Psa(const riffle_selection& s)
+      : RankingSelector(s), slack_(std::log((1 - s.epsilon) / s.epsilon)) {}
 
   const char* name() const override { return "psa"; }
   SelectionRule rule() const override {
@@ -39,24 +39,8 @@ class Psa : public Selector {
         "with rank codes and stop bound or veto has no GPU kernels (paper and window have)";
     return r;
   }
-  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
-    return ranks_by_codes(s_) ? std::make_unique<Int4Keys>(shape) : nullptr;
-  }
-  bool fits(const SelectorState* state) const override {
-    return !ranks_by_codes(s_) || dynamic_cast<const Int4Keys*>(state) != nullptr;
-  }
-  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
-    return ranks_by_codes(s_) ? Int4Keys::bytes_for(shape, n_tokens) : 0;
-  }
   int microbatch() const override { return s_.microbatch; }
 
-  bool has_parts() const override { return ranks_by_codes(s_); }
-  int prepare(const Row& row, RowPlan& plan) const override {
-    return prepare_scores(row, s_, plan);
-  }
-  void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
-    score_part(row, plan, i, scratch);
-  }
   void begin(const Row& row, RowPlan& plan) const override {
     plan.forced(row, s_.sink_blocks, s_.window_blocks);
     const int n = plan.n_candidates(), g = row.g;
@@ -166,7 +150,6 @@ class Psa : public Selector {
     }
   }
 
-  riffle_selection s_;
   double slack_;  // log((1 - epsilon) / epsilon)
 };
 

@@ -22,8 +22,7 @@
 #include <limits>
 
 #include "select/block_masses.h"
-#include "select/int4_keys.h"
-#include "select/selector.h"
+#include "select/int4_selector.h"
 
 namespace riffle {
 namespace {
@@ -33,9 +32,10 @@ namespace {
 constexpr int kShareBlocks = 1024;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-class Share : public Selector {
+class Share : public Int4Selector {
  public:
-  explicit Share(const riffle_selection& s) : s_(s), log_share_(std::log(s.share)) {}
+  explicit Share(const riffle_selection& s)
+      : Int4Selector(true), s_(s), log_share_(std::log(s.share)) {}
 
   const char* name() const override { return "share"; }
   SelectionRule rule() const override {
@@ -48,16 +48,6 @@ class Share : public Selector {
     r.share_blocks = kShareBlocks;
     return r;
   }
-  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
-    return std::make_unique<Int4Keys>(shape);
-  }
-  bool fits(const SelectorState* state) const override {
-    return dynamic_cast<const Int4Keys*>(state) != nullptr;
-  }
-  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
-    return Int4Keys::bytes_for(shape, n_tokens);
-  }
-
   bool has_parts() const override { return true; }
   int prepare(const Row& row, RowPlan& plan) const override {
     return prepare_masses(row, s_.sink_blocks, s_.window_blocks, plan);

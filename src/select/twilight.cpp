@@ -6,17 +6,16 @@
 #include <bit>
 #include <cmath>
 
-#include "select/int4_keys.h"
-#include "select/selector.h"
+#include "select/int4_selector.h"
 #include "select/top_p.h"
 #include "util/error.h"
 
 namespace riffle {
 namespace {
 
-class Twilight : public Selector {
+class Twilight : public Int4Selector {
  public:
-  explicit Twilight(const riffle_selection& s) : s_(s) {
+  explicit Twilight(const riffle_selection& s) : Int4Selector(true), s_(s) {
     if (s.base == RIFFLE_BASE_PSA && s.epsilon < 1) psa_ = make_psa(s);
   }
 
@@ -46,16 +45,6 @@ class Twilight : public Selector {
     r.top_p = s_.top_p;
     return r;
   }
-  std::unique_ptr<SelectorState> make_state(const StateShape& shape) const override {
-    return std::make_unique<Int4Keys>(shape);
-  }
-  bool fits(const SelectorState* state) const override {
-    return dynamic_cast<const Int4Keys*>(state) != nullptr;
-  }
-  uint64_t state_bytes(const StateShape& shape, int64_t n_tokens) const override {
-    return Int4Keys::bytes_for(shape, n_tokens);
-  }
-
   void begin(const Row& row, RowPlan& plan) const override {
     if (s_.top_p >= 1 && s_.base != RIFFLE_BASE_TOPK && !psa_) return plan.everything(row);
     const auto* keys = dynamic_cast<const Int4Keys*>(row.state);
