@@ -473,6 +473,8 @@ typedef struct riffle_plan {
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
   char device_note[256];    /* cuda: the GPU's name; else why AUTO did not choose it, or empty */
+  bool no_driver;           /* AUTO chose no GPU because no NVIDIA driver is installed, as on most
+                               machines without a GPU. device_note says so */
   char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
 } riffle_plan;
 

@@ -214,18 +214,45 @@ class Backend {
   virtual void device_stats(riffle_stats&) const {}
 };
 
-struct CpuBackendOptions {
-  cpu::Isa isa = cpu::Isa::Scalar;
+// The options of a context as backends read them.
+struct BackendOptions {
+  riffle_context_options options{};  // no AUTO or 0 stands for another value, except in `slots`
+  cpu::Isa isa = cpu::Isa::Scalar;   // of what the host computes
   BlockLayout layout;
-  StateShape state;      // of the selectors' states
-  bool emulate = false;  // a pool of `slots` in front of the host store
-  int64_t slots = 0;
-  EvictPolicy evict = EvictPolicy::Lru;
-  bool pool_per_layer = false;
-  uint64_t host_mem = 0;  // of HostStore
+  bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
+  bool device_memory = false;  // the device has memory of its own (cuda)
+  int64_t slots = 0;           // of the pool
+  EvictPolicy evict() const {
+    return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
+  }
 };
 
-std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options,
+// What a selector's state is made for.
+inline StateShape state_shape(const Config& config, const BackendOptions& o) {
+  StateShape shape;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  shape.g = config.n_heads / config.n_kv_heads;
+  shape.layout = o.layout;
+  shape.n_ctx = o.options.n_ctx;
+  shape.kernels = cpu::kernels(o.isa);
+  return shape;
+}
+
+// What a context of options.n_ctx tokens takes, in bytes. Of the GPU's memory where
+// device_memory, else of the host's.
+struct DeviceNeeds {
+  uint64_t weights = 0, activations = 0;
+  uint64_t digests = 0;         // of all sessions
+  uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
+  uint64_t selector_state = 0;  // of one session, in host memory
+  // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.
+  uint64_t per_slot = 0;
+  int64_t min_slots = 0;
+  uint64_t free = 0;  // with device_memory: bytes that the GPU has free now
+};
+
+std::unique_ptr<Backend> make_cpu_backend(const Model& model, const BackendOptions& options,
                                           ThreadPool* threads);
 
 }  // namespace riffle

@@ -9,13 +9,15 @@ bool cuda_usable(std::string& text) {
   return false;
 }
 
+bool cuda_driver_missing() { return false; }
+
 bool cuda_shape_supported(const Config&, const BlockLayout&, std::string&) { return false; }
 
-CudaPlan plan_cuda(const Model&, const CudaBackendOptions&) {
+DeviceNeeds plan_cuda(const Model&, const BackendOptions&) {
   fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Model&, const CudaBackendOptions&, ThreadPool*) {
+std::unique_ptr<Backend> make_cuda_backend(const Model&, const BackendOptions&, ThreadPool*) {
   fail(RIFFLE_UNSUPPORTED, "device cuda: this riffle was built without the CUDA toolkit");
 }
 

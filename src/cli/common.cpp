@@ -142,7 +142,7 @@ void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
       riffle_plan_memory(model, &options, &plan, nullptr, 0) != RIFFLE_OK || !*plan.device_note ||
       std::strcmp(plan.device, "cuda") == 0)
     return;
-  if (is_without_gpu(plan) && options.gpu_mem == 0) return;
+  if (plan.no_driver && options.gpu_mem == 0) return;
   notice(false, "running on the CPU%s: %s",
          std::strcmp(plan.device, "emu") == 0
              ? ", with a GPU's slot pool emulated (--device cpu is faster)"
@@ -150,10 +150,6 @@ void say_no_gpu(riffle_model* model, const riffle_context_options& options) {
          plan.device_note);
 }
 }  // namespace
-
-bool is_without_gpu(const riffle_plan& plan) {
-  return std::strcmp(plan.device_note, "no NVIDIA driver was found") == 0;
-}
 
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet) {
   riffle_context* context = nullptr;

@@ -74,8 +74,6 @@ Model load_model(CommonOptions& options);
 // Where no --host-mem was given, three quarters of the machine's memory, but at least one
 // session's: so that a number of sessions neither shortens the context nor fills the machine.
 void share_host_memory(riffle_model* model, riffle_context_options& options);
-// Whether the plan is of a machine without an NVIDIA driver, which most machines without a GPU are.
-bool is_without_gpu(const riffle_plan& plan);
 // One line on stderr, unless quiet, where device auto found a GPU wanting, or no GPU although
 // gpu_mem is given.
 Context create_context(riffle_model* model, const riffle_context_options& options, bool quiet);

@@ -46,10 +46,10 @@ struct ListScene {
     c.dim = kWidth;
     c.rope_theta = 10000;
     c.rope_interleaved = interleaved;
-    CpuBackendOptions o;
+    BackendOptions o;
     o.isa = isa;
     o.layout = {kB, kD, type};
-    o.emulate = emu;
+    o.has_pool = emu;
     o.slots = 12;
     backend = make_cpu_backend(model, o, &threads);
     backend->rope_table(tokens + steps, rope_frequencies(model.config, tokens + steps));

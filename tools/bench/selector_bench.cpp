@@ -246,7 +246,7 @@ class Bench {
  public:
   Bench(const Trace& trace, bool warm)
       : trace_(trace), warm_(warm), model_(layer_model(trace.n + trace.more + 64)) {
-    CpuBackendOptions options;
+    BackendOptions options;
     options.isa = cpu::best_isa();
     options.layout = layout_;
     backend_ = make_cpu_backend(*model_, options, &threads_);

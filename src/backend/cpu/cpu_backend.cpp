@@ -13,18 +13,18 @@ static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
               int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);
 
-CpuBackend::CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads)
+CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, ThreadPool* threads)
     : model_(model),
       config_(model.config),
       kernels_(cpu::kernels(options.isa)),
       threads_(threads),
-      state_shape_(options.state),
+      state_shape_(state_shape(model.config, options)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads,
-             make_system_slabs(), true, options.host_mem),
+             make_system_slabs(), true, options.options.host_mem),
       thread_scratch_(threads->size()) {
-  residency_ = options.emulate ? make_pooled(&store_, threads, options.slots, options.evict,
-                                             options.pool_per_layer)
-                               : make_in_place(&store_);
+  residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
+                                              options.options.pool_per_layer)
+                                : make_in_place(&store_);
 }
 
 void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
@@ -342,7 +342,7 @@ void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
   });
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const Model& model, const CpuBackendOptions& options,
+std::unique_ptr<Backend> make_cpu_backend(const Model& model, const BackendOptions& options,
                                           ThreadPool* threads) {
   return std::make_unique<CpuBackend>(model, options, threads);
 }

@@ -11,7 +11,7 @@ namespace riffle {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(const Model& model, const CpuBackendOptions& options, ThreadPool* threads);
+  CpuBackend(const Model& model, const BackendOptions& options, ThreadPool* threads);
 
   const char* name() const override { return residency_->in_place() ? "cpu" : "emu"; }
   const char* detail() const override { return kernels_->name; }

@@ -23,7 +23,15 @@ static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN &&
               int(Gqa::Union) == RIFFLE_GQA_UNION && int(Stop::Veto) == RIFFLE_STOP_VETO &&
               int(Stop::Bound) == RIFFLE_STOP_BOUND);
 
-CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
+static LoadProgress upload_progress(const riffle_context_options& o) {
+  if (!o.progress) return {};
+  return [progress = o.progress, user = o.progress_user](double done, double total) {
+    const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
+    return progress(user, &p);
+  };
+}
+
+CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, ThreadPool* threads,
                          const DeviceInfo& device)
     : model_(model),
       config_(model.config),
@@ -32,12 +40,12 @@ CudaBackend::CudaBackend(const Model& model, const CudaBackendOptions& options, 
       host_kernels_(cpu::kernels(options.isa)),
       device_(device),
       overlap_(device.limits.compute >= 90),
-      heap_(options.gpu_mem),
+      heap_(options.options.gpu_mem),
       cublas_(heap_, compute_),
-      weights_(model, heap_, compute_, threads, options.progress),
-      slabs_(new PinnedSlabs(device.ordinal, options.no_pin)),
+      weights_(model, heap_, compute_, threads, upload_progress(options.options)),
+      slabs_(new PinnedSlabs(device.ordinal, options.options.no_pin)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
-             std::unique_ptr<SlabSource>(slabs_), false, options.host_mem),
+             std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
       streamed_attention_(config_, device_, &heap_, &compute_, &residency_) {}
 
@@ -68,7 +76,7 @@ void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
   const DeviceScope on = enter();
   const size_t row = config_.head_dim;
   // All the context may ever need, once: a table that moves would outdate the recorded steps.
-  const int64_t room = std::max(n, options_.n_ctx);
+  const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
   if (cos_sin_.size() < room * row * sizeof(float)) {
     rope_positions_ = 0;
     grow(cos_sin_, room * row * sizeof(float), "the RoPE table");
@@ -315,6 +323,8 @@ static std::optional<cuda::DeviceInfo> usable(std::string& text) {
 
 bool cuda_usable(std::string& text) { return usable(text).has_value(); }
 
+bool cuda_driver_missing() { return cuda::driver_version() == 0; }
+
 static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::DeviceInfo& device,
                             std::string& text) {
   cuda::KvLayout layout;
@@ -353,25 +363,29 @@ bool cuda_shape_supported(const Config& c, const BlockLayout& l, std::string& te
   return false;
 }
 
-CudaPlan plan_cuda(const Model& model, const CudaBackendOptions& o) {
+DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   std::string text;
   const auto device = cuda::find_device(text);
   if (!device) fail(RIFFLE_UNSUPPORTED, "device cuda: %s", text.c_str());
   const Config& c = model.config;
-  CudaPlan p;
-  p.free = device->free;
-  p.weights = cuda::device_bytes(model);
-  p.activations = cuda::running_bytes(model, o);
-  const uint64_t session = cuda::session_bytes(c, o.layout, o.digest, o.codes, o.votes, o.n_ctx);
-  if (!checked_mul(o.n_sessions, session, &p.digests)) p.digests = UINT64_MAX;
-  const uint64_t layer = uint64_t(o.layout.blocks(o.n_ctx)) * c.n_kv_heads * o.layout.bytes();
-  p.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
-  p.per_slot = o.layout.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
-  p.min_slots = c.n_kv_heads;
-  return p;
+  const BlockLayout& l = options.layout;
+  const riffle_context_options& o = options.options;
+  const SelectionRule rule = make_selector(o.selection)->rule();
+  DeviceNeeds needs;
+  needs.free = device->free;
+  needs.weights = cuda::device_bytes(model);
+  needs.activations = cuda::running_bytes(model, options);
+  const uint64_t session =
+      cuda::session_bytes(c, l, digest_spec(o.selection), rule.codes(), rule.by_vote, o.n_ctx);
+  if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
+  const uint64_t layer = uint64_t(l.blocks(o.n_ctx)) * c.n_kv_heads * l.bytes();
+  needs.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);
+  needs.per_slot = l.bytes() + sizeof(unsigned long long) + sizeof(int32_t);
+  needs.min_slots = c.n_kv_heads;
+  return needs;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Model& model, const CudaBackendOptions& options,
+std::unique_ptr<Backend> make_cuda_backend(const Model& model, const BackendOptions& options,
                                            ThreadPool* threads) {
   std::string text;
   const auto device = usable(text);

@@ -29,7 +29,7 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const Model& model, const CudaBackendOptions& options, ThreadPool* threads,
+  CudaBackend(const Model& model, const BackendOptions& options, ThreadPool* threads,
               const DeviceInfo& device);
   ~CudaBackend() override;
 
@@ -41,7 +41,7 @@ class CudaBackend : public Backend {
     return heap_.take(bytes, "activations");
   }
   void check_selector(const Selector& selector, const riffle_selection& settings) const override;
-  int64_t reuse_unit() const override { return options_.prefill_chunk; }
+  int64_t reuse_unit() const override { return options_.options.prefill_chunk; }
   bool sequences_take_device_memory() const override { return true; }
   void prepare(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override;
@@ -97,7 +97,7 @@ class CudaBackend : public Backend {
   const Model& model_;
   const Config& config_;
   const int64_t drawable_ids_ = drawable_ids(model_);
-  CudaBackendOptions options_;
+  BackendOptions options_;
   ThreadPool* threads_;
   const cpu::Kernels* host_kernels_;
   DeviceInfo device_;

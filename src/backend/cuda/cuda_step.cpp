@@ -119,7 +119,7 @@ void CudaBackend::check_selector(const Selector& selector, const riffle_selectio
   if (rule.host_only)
     fail(RIFFLE_UNSUPPORTED, "`selection.selector` %s %s: it needs device cpu or emu",
          selector.name(), rule.host_only_why);
-  const char* found = options_.why_host_residency();
+  const char* found = why_host_residency(options_.options);
   if (!rule.needs_device_residency() || !found) return;
   fail(RIFFLE_UNSUPPORTED,
        "`selection.selector` %s%s needs the GPU to decide residency: %s; without that it runs, or "

@@ -61,11 +61,17 @@ static std::string version_text(int version) {
   return format("%d.%d", version / 1000, version % 1000 / 10);
 }
 
+int driver_version() {
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  if (version == 0) cudaGetLastError();
+  return version;
+}
+
 std::optional<DeviceInfo> find_device(std::string& why) {
-  int driver = 0, count = 0;
-  cudaDriverGetVersion(&driver);
+  const int driver = driver_version();
+  int count = 0;
   if (driver == 0) {
-    cudaGetLastError();
     why = "no NVIDIA driver was found";
     return {};
   }

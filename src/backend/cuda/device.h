@@ -35,6 +35,8 @@ struct DeviceInfo {
   DeviceLimits limits;
   uint64_t total = 0, free = 0;  // bytes, now
 };
+// Of the NVIDIA driver, as CUDA numbers it; 0: none is installed. Does not throw.
+int driver_version();
 // The first device (CUDA_VISIBLE_DEVICES chooses which that is), if this build's kernels can run on
 // it; else why says what is missing. Does not throw.
 std::optional<DeviceInfo> find_device(std::string& why);

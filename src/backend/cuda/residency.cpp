@@ -25,17 +25,17 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
 
 CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap,
                              Stream* compute, KvStore* store, PinnedSlabs* slabs,
-                             const CudaBackendOptions& options)
+                             const BackendOptions& options)
     : config_(config),
       device_(device),
       heap_(heap),
       compute_(compute),
       store_(store),
       slabs_(slabs),
-      evict_(options.evict),
-      host_mem_(options.host_mem),
-      per_layer_(options.pool_per_layer),
-      must_pin_(options.residency == RIFFLE_RESIDENCY_DEVICE) {
+      evict_(options.evict()),
+      host_mem_(options.options.host_mem),
+      per_layer_(options.options.pool_per_layer),
+      must_pin_(options.options.residency == RIFFLE_RESIDENCY_DEVICE) {
   const int64_t n_slots = options.slots;
   const BlockLayout& l = store->layout();
   layout_.type = static_cast<KvType>(l.type);
@@ -43,7 +43,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   layout_.head_dim = l.head_dim;
   layout_.block_bytes = static_cast<int64_t>(l.bytes());
   layout_.value_offset = static_cast<int64_t>(l.value_offset());
-  const uint64_t layer = uint64_t(l.blocks(options.n_ctx)) * config.n_kv_heads * l.bytes();
+  const uint64_t layer = uint64_t(l.blocks(options.options.n_ctx)) * config.n_kv_heads * l.bytes();
   layer_room_ = prefill_bytes(layer);
   session_host_bytes_ = layer * config.n_layers;
 
@@ -63,7 +63,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   pool_.now = counters_.as<uint32_t>() + 2;
   check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
   reset_pool();
-  if (options.why_host_residency()) use_slot_pool();
+  if (why_host_residency(options.options)) use_slot_pool();
 }
 
 void CudaResidency::use_slot_pool() {

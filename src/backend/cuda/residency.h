@@ -52,7 +52,7 @@ uint64_t session_bytes(const Config& config, const BlockLayout& layout, const Di
 class CudaResidency : public Residency {
  public:
   CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
-                KvStore* store, PinnedSlabs* slabs, const CudaBackendOptions& options);
+                KvStore* store, PinnedSlabs* slabs, const BackendOptions& options);
 
   int64_t slots() const override { return pool_.n_slots; }
   uint64_t host_bytes() const override { return store_->host_bytes(); }

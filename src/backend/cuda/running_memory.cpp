@@ -24,9 +24,11 @@ static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   return most;
 }
 
-uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
+uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
-  const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = o.layout.blocks(n_ctx);
+  const BlockLayout& layout = options.layout;
+  const riffle_context_options& o = options.options;
+  const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
   const int64_t chunk = std::min<int64_t>(o.prefill_chunk, n_ctx),
                 scored = std::min(kScoreRows, n_ctx);
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
@@ -44,10 +46,10 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   add(4 * n_ctx * c.head_dim);  // the RoPE table
 
   // prefill
-  const int64_t operand = o.layout.type == cpu::KvType::F32 ? 4 : 2;
+  const int64_t operand = layout.type == cpu::KvType::F32 ? 4 : 2;
   add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
   add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
-  add(unpacked_bytes(model, o.layout.type));
+  add(unpacked_bytes(model, layout.type));
   for (int stream = 0; stream < 2; ++stream)
     add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
 
@@ -58,14 +60,15 @@ uint64_t running_bytes(const Model& model, const CudaBackendOptions& o) {
   step.n_heads = c.n_heads;
   step.n_kv_heads = c.n_kv_heads;
   step.max_blocks = blocks;
-  step.layout.type = static_cast<KvType>(o.layout.type);
+  step.layout.type = static_cast<KvType>(layout.type);
   step.layout.head_dim = c.head_dim;
-  step.layout.block_size = o.layout.block_size;
-  step.layout.block_bytes = static_cast<int64_t>(o.layout.bytes());
+  step.layout.block_size = layout.block_size;
+  step.layout.block_bytes = static_cast<int64_t>(layout.bytes());
   add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.hidden_dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
-  step.ranked.top_p = o.token_scores ? 0.5 : 0;
+  // Twilight's and LFPS' scores of single tokens take the most.
+  step.ranked.top_p = make_selector(o.selection)->rule().tokens() ? 0.5 : 0;
   add(decode_scratch_bytes(step));
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));

@@ -28,6 +28,6 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
 // Device bytes that running takes, at most, beside weights, sessions, slots and the layers of KV
 // that prefill works on: a prompt that fills n_ctx (scored, too), steps of n_sessions together
 // (with row reports, too), either residency.
-uint64_t running_bytes(const Model& model, const CudaBackendOptions& options);
+uint64_t running_bytes(const Model& model, const BackendOptions& options);
 
 }  // namespace riffle::cuda

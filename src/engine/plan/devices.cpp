@@ -37,6 +37,7 @@ void choose_device(const Config& config, ResolvedOptions& r) {
   riffle_context_options& o = r.options;
   if (o.device == RIFFLE_DEVICE_AUTO || o.device == RIFFLE_DEVICE_CUDA) {
     const bool usable = gpu_usable(config, r, r.device_note);
+    r.no_driver = !usable && cuda_driver_missing();
     if (o.device == RIFFLE_DEVICE_CUDA && !usable)
       fail(RIFFLE_UNSUPPORTED, "device cuda: %s",
            r.device_note.empty() ? "this riffle was built without the CUDA toolkit"
@@ -68,81 +69,16 @@ const char* device_name(const ResolvedOptions& r) {
                                                  : "cpu";
 }
 
-static EvictPolicy evict_policy(const ResolvedOptions& r) {
-  return r.options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
-}
-
-static StateShape state_shape(const Config& config, const ResolvedOptions& r) {
-  StateShape shape;
-  shape.n_layers = config.n_layers;
-  shape.n_kv_heads = config.n_kv_heads;
-  shape.g = config.n_heads / config.n_kv_heads;
-  shape.layout = r.layout;
-  shape.n_ctx = r.options.n_ctx;
-  shape.kernels = cpu::kernels(r.isa);
-  return shape;
-}
-
-static CpuBackendOptions cpu_options(const Config& config, const ResolvedOptions& r) {
-  CpuBackendOptions c;
-  c.isa = r.isa;
-  c.layout = r.layout;
-  c.state = state_shape(config, r);
-  c.emulate = r.has_pool;
-  c.slots = r.slots;
-  c.evict = evict_policy(r);
-  c.pool_per_layer = r.options.pool_per_layer;
-  c.host_mem = r.options.host_mem;
-  return c;
-}
-
-static CudaBackendOptions cuda_options(const ResolvedOptions& r) {
-  const riffle_context_options& o = r.options;
-  CudaBackendOptions c;
-  c.layout = r.layout;
-  c.isa = r.isa;
-  c.n_ctx = o.n_ctx;
-  c.n_sessions = o.n_sessions;
-  c.prefill_chunk = o.prefill_chunk;
-  c.slots = r.slots;
-  c.gpu_mem = o.gpu_mem;
-  c.host_mem = o.host_mem;
-  c.evict = evict_policy(r);
-  c.pool_per_layer = o.pool_per_layer;
-  c.residency = o.residency;
-  c.no_pin = o.no_pin;
-  c.digest = digest_spec(o.selection);
-  const SelectionRule rule = make_selector(o.selection)->rule();
-  c.codes = rule.codes();
-  c.votes = rule.by_vote;
-  c.token_scores = rule.tokens();
-  if (o.progress)
-    c.progress = [progress = o.progress, user = o.progress_user](double done, double total) {
-      const riffle_progress p{RIFFLE_PHASE_UPLOAD, done, total};
-      return progress(user, &p);
-    };
-  return c;
-}
-
 static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
   const riffle_context_options& o = r.options;
   const Config& c = model.config;
-  const CudaBackendOptions options = cuda_options(r);
-  const CudaPlan cuda = plan_cuda(model, options);
-  DeviceNeeds needs;
-  needs.weights = cuda.weights;
-  needs.activations = cuda.activations;
-  needs.digests = cuda.digests;
-  needs.prefill_kv = cuda.prefill_kv;
-  needs.min_slots = cuda.min_slots;
+  DeviceNeeds needs = plan_cuda(model, r);
   // The host gives every row of a layer one iteration's slots; the device needs none to go on. But
   // where the system does not pin memory, the host has to take over, and a pool that riffle chooses
   // is large enough for that.
-  if (options.why_host_residency() || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
+  if (why_host_residency(o) || (o.residency == RIFFLE_RESIDENCY_AUTO && o.slots == 0))
     needs.min_slots =
         (row_slots(o.selection) + 1) * c.n_kv_heads * (o.pool_per_layer ? c.n_layers : 1);
-  needs.per_slot = cuda.per_slot;
-  needs.free = cuda.free;
   return needs;
 }
 
@@ -177,8 +113,8 @@ DeviceNeeds device_needs(const Model& model, const ResolvedOptions& r) {
 
 std::unique_ptr<Backend> make_backend(const Model& model, const ResolvedOptions& r,
                                       ThreadPool* threads) {
-  if (r.device_memory) return make_cuda_backend(model, cuda_options(r), threads);
-  return make_cpu_backend(model, cpu_options(model.config, r), threads);
+  if (r.device_memory) return make_cuda_backend(model, r, threads);
+  return make_cpu_backend(model, r, threads);
 }
 
 }  // namespace riffle

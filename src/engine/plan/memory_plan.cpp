@@ -131,6 +131,7 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.block_size = o.block_size;
   plan.device = device_name(r);
   std::snprintf(plan.device_note, sizeof plan.device_note, "%s", r.device_note.c_str());
+  plan.no_driver = r.no_driver;
   plan.isa = cpu::kernels(r.isa)->name;
   plan.weights = needs.weights;
   plan.activations = needs.activations;

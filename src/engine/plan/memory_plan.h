@@ -12,14 +12,9 @@
 namespace riffle {
 
 // Options with every AUTO and 0 replaced by what it stands for.
-struct ResolvedOptions {
-  riffle_context_options options;
-  cpu::Isa isa = cpu::Isa::Scalar;
-  BlockLayout layout;
-  bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
-  bool device_memory = false;  // the device has memory of its own (cuda)
-  std::string device_note;     // of riffle_plan
-  int64_t slots = 0;
+struct ResolvedOptions : BackendOptions {
+  std::string device_note;   // of riffle_plan
+  bool no_driver = false;    // of riffle_plan
   bool trained_ctx = false;  // n_ctx was 0: plan_memory may shorten it
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
   std::string host_owner = "this machine";  // ... and whose limit that is
