@@ -221,6 +221,9 @@ RIFFLE_API riffle_status riffle_tokenize(riffle_model* model, const char* text, 
                                          uint32_t flags, int32_t* tokens, size_t capacity,
                                          size_t* n_tokens);
 
+/* Byte offset of the first invalid sequence, as riffle_tokenize names it. -1: the text is UTF-8. */
+RIFFLE_API int64_t riffle_utf8_error(const char* text, size_t text_len);
+
 /* Text of the tokens; control tokens give nothing; bytes that form no character become U+FFFD. No
  * NUL is added. */
 RIFFLE_API riffle_status riffle_detokenize(riffle_model* model, const int32_t* tokens,

@@ -2,15 +2,11 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <string_view>
 
 namespace riffle::cli {
 
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
-
-// Offset of the first byte that is not valid UTF-8, or npos.
-size_t find_bad_utf8(std::string_view text);
 
 using Json = nlohmann::ordered_json;
 

@@ -12,7 +12,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
                 tokenizer_json tokenizer_text) \
                 $(addprefix src/model/chat/,template_syntax template_reader chat_family chat_recognise) \
-                src/util/buffer src/util/error src/util/settings src/util/settings_table \
+                src/util/buffer src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc
 FUZZ_OBJ     := $(FUZZ_LIB:%=$(BUILD)/fuzz/%.o)

@@ -16,8 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                       r.sampling.temperature >= 0 && r.sampling.temperature <= 100 &&
                       r.sampling.top_k >= 0 && r.sampling.top_p >= 0 && r.sampling.top_p <= 1 &&
                       r.sampling.min_p >= 0 && r.sampling.min_p <= 1;
-    if (!fine || find_bad_utf8(r.custom_id) != std::string::npos ||
-        find_bad_utf8(r.prompt) != std::string::npos)
+    if (!fine || riffle_utf8_error(r.custom_id.data(), r.custom_id.size()) >= 0 ||
+        riffle_utf8_error(r.prompt.data(), r.prompt.size()) >= 0)
       std::abort();
   } catch (const BatchError& e) {
     if (e.code.empty() || !e.message.starts_with("line 7: ")) std::abort();

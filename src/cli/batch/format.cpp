@@ -88,8 +88,8 @@ In parse_object(std::string_view line) {
   const auto fail = [](const char* code, const std::string& text) -> void {
     throw BatchError{code, text, ""};
   };
-  if (const size_t at = find_bad_utf8(line); at != line.npos)
-    fail("bad_utf8", text_of("byte %zu is not valid UTF-8", at + 1));
+  if (const int64_t at = riffle_utf8_error(line.data(), line.size()); at >= 0)
+    fail("bad_utf8", text_of("byte %lld is not valid UTF-8", static_cast<long long>(at) + 1));
   const Shape shape = shape_of(line);
   if (shape.depth > kMaxNesting)
     fail("too_deep", text_of("nested deeper than %d levels", kMaxNesting));

@@ -15,9 +15,6 @@ namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
 
-// Positions are 32 bits wide, and a word may take 40 bytes for each of its own.
-constexpr size_t kMaxTextBytes = 256 << 20;
-
 // Normalising may multiply text; beyond so many bytes it is refused.
 constexpr size_t kMaxNormalizedBytes = size_t{1} << 30;
 
@@ -60,14 +57,7 @@ class BpeTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool add_bos,
                               bool parse_special) const override {
-    if (text.size() > kMaxTextBytes) {
-      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once",
-           text.size(), kMaxTextBytes);
-    }
-    if (const int64_t bad = utf8_error(text); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld",
-           static_cast<long long>(bad));
-    }
+    check_text(text);
     Encoding e(*this, text.size());
     if (add_bos && spec_.add_bos) e.ids.push_back(spec_.bos_id);
     const auto plain = [&](std::string_view part, bool at_start) {

@@ -17,9 +17,6 @@ namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, a space inside a piece
 
-// The library counts positions of normalised text (up to 3 bytes for each of ours) in int.
-constexpr size_t kMaxTextBytes = 256 << 20;
-
 // The library's agenda and tables outgrow the caches on long text (measured: 2.5 MB/s for 8 KB, 1.4
 // MB/s for 100 KB, 0.5 MB/s for 3 MB), and take some 100 bytes for each byte of text. So text is
 // handed over in parts of about so many bytes.
@@ -66,14 +63,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool add_bos,
                               bool parse_special) const override {
-    if (text.size() > kMaxTextBytes) {
-      fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once",
-           text.size(), kMaxTextBytes);
-    }
-    if (const int64_t bad = utf8_error(text); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld",
-           static_cast<long long>(bad));
-    }
+    check_text(text);
     std::vector<int32_t> ids;
     if (add_bos && add_bos_) {
       if (bos_id_ < 0) fail(RIFFLE_UNSUPPORTED, "the model has no beginning-of-sequence token");

@@ -89,6 +89,10 @@ int used_size(const std::vector<VocabPiece>& pieces);
 // case.
 int byte_of_piece(std::string_view text);
 
+// Throws RIFFLE_BAD_ARGUMENT for a text that is too long to tokenise, and RIFFLE_BAD_TEXT for one
+// that is not UTF-8.
+void check_text(std::string_view text);
+
 // Byte offset of the first invalid UTF-8 sequence, or -1. (No surrogates, no overlong forms, at
 // most U+10FFFF.)
 int64_t utf8_error(std::string_view text);

@@ -1,11 +1,17 @@
 // UTF-8 and streaming, which all tokenizers share.
 #include "model/text/tokenizer.h"
+#include "util/error.h"
 
 namespace riffle {
 
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+// Of a text that is tokenised at once. The sentencepiece library counts positions of normalised
+// text, up to 3 bytes for each byte of the text, in int. BPE has positions of 32 bits, and may take
+// 40 bytes for each byte of a word.
+constexpr size_t kMaxTextBytes = 256 << 20;
 
 // Length of the character at text[pos], or 0 if none is there; then *subpart is the length of the
 // maximal subpart (Unicode 15, 3.9, table 3-7: the longest beginning of a well-formed sequence, at
@@ -85,6 +91,15 @@ int64_t utf8_error(std::string_view text) {
     pos += length;
   }
   return -1;
+}
+
+void check_text(std::string_view text) {
+  if (text.size() > kMaxTextBytes)
+    fail(RIFFLE_BAD_ARGUMENT, "the text has %zu bytes, at most %zu are supported at once",
+         text.size(), kMaxTextBytes);
+  if (const int64_t bad = utf8_error(text); bad >= 0)
+    fail(RIFFLE_BAD_TEXT, "the text is not UTF-8: invalid sequence at byte %lld",
+         static_cast<long long>(bad));
 }
 
 int used_size(const std::vector<VocabPiece>& pieces) {
