@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <new>
 #include <nlohmann/json.hpp>
 
 namespace riffle::cli {
@@ -162,10 +161,11 @@ Got BatchInput::next(InputLine& out, bool wait) {
             text_of("line %zu: field custom_id was used before, by line %zu", number, used->second),
             out.request.custom_id};
     });
-    try {  // used, whatever became of its line
-      if (out.error && !out.error->custom_id.empty()) seen_.emplace(out.error->custom_id, number);
-    } catch (const std::bad_alloc&) {
-    }
+    // The id counts as used, whatever became of its line. If memory is too short to keep it, the
+    // line's own error stands.
+    if (out.error && !out.error->custom_id.empty())
+      failure_of(number, out.error->custom_id,
+                 [&] { seen_.emplace(out.error->custom_id, number); });
     const std::string& custom_id = out.error ? out.error->custom_id : out.request.custom_id;
     if (const auto ahead = held_.ahead.find(number); ahead != held_.ahead.end())
       check_held(held_.ahead_name, ahead->second, number, custom_id, mine);
