@@ -92,8 +92,12 @@ $(BUILD)/riffle: $(CLI_OBJ) $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) $(CLI_LIBS) -o $@
 # tests/backend/cuda/pinning_test.cpp stands between riffle and the driver.
 $(BUILD)/riffle_tests: LDFLAGS += -Wl,--wrap=cudaHostRegister
-$(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/libriffle.a
+$(BUILD)/riffle_tests: $(TEST_OBJ) $(BUILD)/cli.a $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+# What tests of src/cli link. They keep their own allocator.
+$(BUILD)/cli.a: $(filter-out %/main.o %/allocation.o,$(CLI_OBJ))
+	@rm -f $@
+	ar rcs $@ $^
 # The C example links the shared library, as an application would.
 $(BUILD)/capi_example: $(BUILD)/tests/capi/example.o $(BUILD)/libriffle.so
 	$(CC) $(LDFLAGS) $< -L$(BUILD) -lriffle -o $@

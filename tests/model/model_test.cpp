@@ -129,11 +129,8 @@ int touch(const Model& model) {
 }
 
 std::string shipped_model() {
-  const std::string name = "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf";
-  for (const std::string& path : {name, shared_folder() + "/" + name}) {
-    if (file_exists(path)) return path;
-  }
-  return "";
+  const std::string path = "models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf";
+  return file_exists(path) ? path : "";
 }
 
 }  // namespace

@@ -453,11 +453,4 @@ inline void write_tiny_folder(const std::string& folder, const TinyModel& tiny, 
              "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {" + map + "}}");
 }
 
-// Where the files that are too large for the repository lie; tests that use them skip when there
-// are none.
-inline std::string shared_folder() {
-  const char* set = std::getenv("RIFFLE_SHARED");
-  return set ? set : "../shared";
-}
-
 }  // namespace riffle::test

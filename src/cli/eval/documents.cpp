@@ -13,22 +13,6 @@ void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-Question make_question(Task task, double depth, const std::string& text, const std::string& answer,
-                       const std::vector<std::string>& values, const Vocabulary& vocabulary,
-                       const PromptForm& form) {
-  Question q{};
-  q.task = task;
-  q.depth = depth;
-  q.question_text = text;
-  q.answer_text = answer;
-  q.values = values;
-  q.tail = encode_directly(vocabulary, form, "\n" + text);
-  append(q.tail, form.close);
-  q.answer = vocabulary.encode(answer);
-  q.answer.push_back(form.eos);
-  return q;
-}
-
 // Tokens that a prompt needs behind its document.
 size_t tokens_after(const Question& q, int answer_tokens) {
   return q.tail.size() + std::max(q.answer.size(), static_cast<size_t>(answer_tokens));
@@ -115,6 +99,22 @@ struct Insertion {
 };
 
 }  // namespace
+
+Question make_question(Task task, double depth, const std::string& text, const std::string& answer,
+                       const std::vector<std::string>& values, const Vocabulary& vocabulary,
+                       const PromptForm& form) {
+  Question q{};
+  q.task = task;
+  q.depth = depth;
+  q.question_text = text;
+  q.answer_text = answer;
+  q.values = values;
+  q.tail = encode_directly(vocabulary, form, "\n" + text);
+  append(q.tail, form.close);
+  q.answer = vocabulary.encode(answer);
+  q.answer.push_back(form.eos);
+  return q;
+}
 
 PromptForm prompt_form(const Vocabulary& vocabulary) {
   constexpr std::string_view kMark = "\xe2\x96\x81";  // sentencepiece's mark of a space

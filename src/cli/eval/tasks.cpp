@@ -53,16 +53,6 @@ std::string dashed_key(Random& random) {
   return adjective + "-" + choose(facts::kNouns, random);
 }
 
-// "a", "a and b", "a, b and c"
-std::string listing(const Strings& values) {
-  std::string s;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i > 0) s += i + 1 == values.size() ? " and " : ", ";
-    s += values[i];
-  }
-  return s;
-}
-
 // Draws until it finds a string that is not taken, and takes it. There are only so many of each
 // kind.
 template <typename Draw>
@@ -319,6 +309,15 @@ Fact make_summary() {
 }
 
 }  // namespace
+
+std::string listing(const std::vector<std::string>& values) {
+  std::string s;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) s += i + 1 == values.size() ? " and " : ", ";
+    s += values[i];
+  }
+  return s;
+}
 
 uint64_t Random::next() { return splitmix64_next(state_); }
 

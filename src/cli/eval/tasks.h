@@ -141,6 +141,11 @@ struct Question {
   std::vector<std::string> values;  // as in Fact
 };
 
+// A question with its text and its reference answer, in tokens.
+Question make_question(Task task, double depth, const std::string& text, const std::string& answer,
+                       const std::vector<std::string>& values, const Vocabulary& vocabulary,
+                       const PromptForm& form);
+
 struct Document {
   std::vector<int32_t> tokens;   // what opens the prompt, and the document
   std::vector<uint8_t> is_text;  // per token: taken from the real text
@@ -154,6 +159,9 @@ struct DocumentPlan {
   std::vector<Task> tasks;
   bool is_whole() const { return eval::is_whole(whole); }
 };
+
+// "a", "a and b", "a, b and c"
+std::string listing(const std::vector<std::string>& values);
 
 // The tasks that n_questions are asked of: all of them or, where there are fewer questions than
 // tasks, one task a question, taken from the list at even distances.

@@ -1,12 +1,12 @@
-// The tests link the library alone, so what belongs to the program is compiled in here.
+#include "cli/bench/trace.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/trace_cost.cpp"
-#include "cli/bench/trace_workload.cpp"
+#include "kernels/common/splitmix64.h"
 
 namespace riffle::cli {
 namespace {

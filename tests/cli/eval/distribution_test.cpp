@@ -1,5 +1,4 @@
-// The tests link the library alone, so what belongs to the program is compiled in here.
-#include "cli/eval/distribution.cpp"
+#include "cli/eval/distribution.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

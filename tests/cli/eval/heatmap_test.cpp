@@ -1,7 +1,7 @@
-// The tests link the library alone, so what belongs to the program is compiled in here.
-#include "cli/eval/heatmap.cpp"
+#include "cli/eval/heatmap.h"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace riffle::eval {

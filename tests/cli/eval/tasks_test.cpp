@@ -1,20 +1,21 @@
-// The tests link the library alone, so the tasks of `riffle eval`, which belong to the program, are
-// compiled in here.
-#include "cli/eval/tasks.cpp"
+#include "cli/eval/tasks.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/eval/documents.cpp"
+#include "cli/eval/facts_data.h"
 #include "model/chat/chat_template.h"
 #include "model/text/tokenizer.h"
 
 namespace riffle::eval {
 namespace {
+
+void append(std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 // One token per byte behind a leading "▁", as sentencepiece with byte pieces would give; [INST] and
 // [/INST] are pieces. 0 "▁", 1 "<s>", 2 "</s>", 3 "[INST]", 4 "[/INST]", 5 + b the byte b; byte 10
@@ -763,14 +764,10 @@ TEST_CASE("eval: running text is encoded in pieces that end with lines", "[eval]
 // The golden prompt was encoded as one string by the sentencepiece library; put together from its
 // parts it must be the same tokens.
 TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
-  const char* env = std::getenv("RIFFLE_SHARED");
-  const std::string shared = env ? env : "../shared";
-  std::ifstream model(shared + "/models/riffle-27m-32k/tokenizer.model", std::ios::binary);
-  // The repository has the tokenizer too; tests run in its root.
-  if (!model) model = std::ifstream("models/riffle-27m-32k/tokenizer.model", std::ios::binary);
-  std::ifstream golden(shared + "/golden/riffle-27m-32k-q8_0.golden.json");
+  std::ifstream model("models/riffle-27m-32k/tokenizer.model", std::ios::binary);
+  std::ifstream golden("tests/golden/riffle-27m-32k-q8_0.golden.json");
   if (!model || !golden) {
-    WARN("SKIPPED: no tokenizer or golden file under " << shared);
+    WARN("SKIPPED: the demo model's tokenizer or golden file is not here");
     return;
   }
   std::stringstream bytes;

@@ -1,7 +1,6 @@
-// Vocabularies for tests: a small one made here, and the demo model's where its files are at hand.
+// Vocabularies for tests: a small one made here, and the demo model's.
 #pragma once
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -20,18 +19,10 @@ inline std::string read_file(const std::string& path) {
   return content.str();
 }
 
-// Path of a shared file (data, models), beside the repository or where RIFFLE_SHARED points; "" if
-// it is not there.
-inline std::string shared_file(const std::string& name) {
-  const char* folder = std::getenv("RIFFLE_SHARED");
-  const std::string path = std::string(folder ? folder : "../shared") + "/" + name;
-  return std::ifstream(path).good() ? path : "";
-}
-
-// A file of the demo model: the repository's own, else the shared one.
+// Path of a file of the demo model; "" if it is not there.
 inline std::string demo_file(const std::string& name) {
-  const std::string own = "models/riffle-27m-32k/" + name;
-  return std::ifstream(own).good() ? own : shared_file(own);
+  const std::string path = "models/riffle-27m-32k/" + name;
+  return std::ifstream(path).good() ? path : "";
 }
 
 // Content of the demo model's tokenizer.model; skips the rest of the test aloud by being empty.
