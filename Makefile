@@ -144,5 +144,5 @@ help: ; @cat tools/make_help.txt
 
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
 .PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf results_chart fmt clean help FORCE
