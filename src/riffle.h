@@ -288,12 +288,12 @@ typedef enum riffle_digest {
 } riffle_digest;
 
 /* How psa decides to stop: by an estimate of the mass of each unread block. PAPER: the smallest
- * mass of a block that was read (Algorithm 1). WINDOW: the largest mass of the last microbatch.
+ * mass of a block that was read (Algorithm 1). LAST: the largest mass of the last microbatch.
  * BOUND: a rigorous upper bound, so coverage >= epsilon is guaranteed. VETO: as PAPER, but never
  * while a rigorous lower bound shows that too little is covered. */
 typedef enum riffle_stop {
   RIFFLE_STOP_PAPER = 0,
-  RIFFLE_STOP_WINDOW = 1,
+  RIFFLE_STOP_LAST = 1,
   RIFFLE_STOP_BOUND = 2,
   RIFFLE_STOP_VETO = 3
 } riffle_stop;
@@ -307,11 +307,11 @@ typedef enum riffle_gqa {
 } riffle_gqa;
 
 /* What psa and topk rank blocks by. DIGESTS: the blocks' digests. CODES: their attention weight by
- * INT4 keys, as selector share does; on a GPU psa then needs stop PAPER or WINDOW. */
+ * INT4 keys, as selector share does; on a GPU psa then needs stop PAPER or LAST. */
 typedef enum riffle_rank { RIFFLE_RANK_DIGESTS = 0, RIFFLE_RANK_CODES = 1 } riffle_rank;
 
 /* What twilight starts from. ALL: everything. TOPK: the best blocks of a budget. PSA: psa's
- * selection (on a GPU: with stop PAPER or WINDOW). On a GPU, twilight, tokenselect and share are
+ * selection (on a GPU: with stop PAPER or LAST). On a GPU, twilight, tokenselect and share are
  * RIFFLE_UNSUPPORTED if the host decides residency. */
 typedef enum riffle_base {
   RIFFLE_BASE_ALL = 0,
@@ -348,7 +348,7 @@ typedef struct riffle_selection {
   int32_t microbatch; /* psa: blocks between two tests, 1 to 2^20 */
   float budget; /* topk: <= 1 a share of the KV, > 1 a number of tokens; forced blocks included */
   int32_t sink_blocks;   /* first blocks, always read */
-  int32_t window_blocks; /* last full blocks, always read, as is the unfilled block */
+  int32_t recent_blocks; /* last full blocks, always read, as is the unfilled block */
   int32_t dense_layers;  /* first layers, which read everything */
   int32_t lookahead; /* psa where the host decides residency: microbatches loaded ahead of the test,
                         0 to 8 */
@@ -361,14 +361,12 @@ typedef struct riffle_selection {
   int32_t init_tokens;   /* tokenselect: first tokens, always read */
   int32_t local_tokens;  /* tokenselect: last tokens, always read, >= 1 */
   riffle_vote vote;      /* tokenselect */
-  float vote_scale; /* tokenselect: logits of the vote are multiplied by this; 1 is the paper's */
   float cache_threshold; /* tokenselect: the last selection is used again if the cosine of the two
                             queries is at least this; -1 to 2; above 1: never */
   riffle_positions positions; /* tokenselect */
   float top_tokens;           /* lfps: tokens kept: <= 1 a share of all, > 1 a number */
   float alpha;                /* lfps: larger, fewer candidates; 0 to 10 */
-  float rate;   /* lfps: share of the tokens that become candidates, in place of alpha; 0: alpha */
-  float decay;  /* lfps: factor of the tables in each step; 0 to 0.9999 */
+  float decay;  /* lfps: each step multiplies the scores of earlier steps by this; 0 to 0.9999 */
   float bypass; /* lfps: if the first tokens have more weight, no others are read; 1: never */
 } riffle_selection;
 
@@ -406,7 +404,7 @@ typedef enum riffle_isa {
 } riffle_isa;
 
 /* Synthetic attention, for measuring: riffle_measure.h. */
-typedef struct riffle_attention_trace riffle_attention_trace;
+typedef struct riffle_synthetic_attention riffle_synthetic_attention;
 
 typedef struct riffle_context_options {
   size_t struct_size;
@@ -428,7 +426,7 @@ typedef struct riffle_context_options {
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
   /* NULL: none. Copied when the context is created */
-  const riffle_attention_trace* attention_trace;
+  const riffle_synthetic_attention* synthetic_attention;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
   void* progress_user;
   riffle_setting_name_fn setting_name; /* names settings in errors, notices and plans of this
@@ -666,16 +664,17 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
  * its own. While a prompt is half read, riffle_prefill of other sessions is RIFFLE_BAD_ARGUMENT.
  *
  * A request's text is the one that riffle_generate gives alone. On a GPU a prompt's last bits
- * depend on where it is cut, so RIFFLE_PREFILL_CHUNKS, or a reuse_unit below prefill_chunk, can
- * change a text there.
+ * depend on where it is cut, so RIFFLE_PREFILL_CHUNKS can change a text there. A prompt may begin
+ * like another one. Then it takes over the KV of the common tokens: on cpu and emu of all of them,
+ * on cuda of a multiple of prefill_chunk, which changes no bit.
  *
  * If memory runs out (host_mem of the context, or the machine's), the youngest request restarts
  * later, with the same text. A request that does not fit alone ends with RIFFLE_OUT_OF_MEMORY.
  *
- * A sequence's working set is the union of the blocks that its last `window` steps selected. A step
- * reads nearly the same blocks as the steps before it. So sequences step together while their
- * working sets fit in the slot pool. A sequence that does not fit waits for a later iteration, with
- * its KV in host memory. After max_skips iterations it goes first. */
+ * A sequence's working set is the union of the blocks that its last `working_set_steps` steps
+ * selected. A step reads nearly the same blocks as the steps before it. So sequences step together
+ * while their working sets fit in the slot pool. A sequence that does not fit waits for a later
+ * iteration, with its KV in host memory. After max_skips iterations it goes first. */
 typedef struct riffle_scheduler riffle_scheduler;
 
 typedef enum riffle_prefill_mode {
@@ -707,18 +706,15 @@ typedef struct riffle_scheduler_options {
   int32_t max_seqs; /* sequences that hold KV at once; 0: n_sessions of the context. On cpu and emu
                        with a host_mem, finished sequences whose beginning a waiting prompt shares
                        are kept beside them */
-  int32_t max_tokens; /* of one iteration: one for each decoding sequence, and prefill's
-                         token-layers over the number of layers; 0: no limit */
-  int32_t window;     /* decode steps that a working set looks back, 1 to 64; 12 */
-  bool no_ws_control; /* all sequences that hold KV step together (for comparison) */
-  int32_t max_skips;  /* iterations that a sequence is skipped before it goes first, >= 1; 64 */
-  riffle_prefill_mode prefill;
+  int32_t max_tokens;        /* of one iteration: one for each decoding sequence, and prefill's
+                                token-layers over the number of layers; 0: no limit */
+  int32_t working_set_steps; /* decode steps that a working set looks back, 1 to 64; 12 */
+  bool no_ws_control;        /* all sequences that hold KV step together (for comparison) */
+  int32_t max_skips; /* iterations that a sequence is skipped before it goes first, >= 1; 64 */
+  riffle_prefill_mode prefill_mode;
   int64_t max_inject_tokens; /* prefill beside a decode step, token-layers; 0: 2048 for each layer.
                                 The smallest piece is one prefill_chunk of one layer */
   bool no_prefix_reuse;      /* read each prompt on its own, also if prompts begin alike */
-  /* a prompt reuses a multiple of this many tokens of another prompt; 0: the smallest that changes
-     no bit, which is 1 on cpu and emu, and prefill_chunk on cuda */
-  int32_t reuse_unit;
   riffle_request_token_fn on_token; /* may be NULL */
   riffle_request_end_fn on_done;    /* may be NULL */
   void* user;
@@ -797,8 +793,9 @@ typedef struct riffle_setting {
   const char* json;           /* its name in JSON output: "n_ctx" */
   const char* spec;           /* its name in specs of riffle eval: "epsilon" */
   const char *group, *help;   /* title and text in the command's help; "": it has no flag */
-  uint32_t selectors;         /* selection: bits 1 << riffle_selector: selectors that read it */
-  uint32_t bases; /* selection: bits 1 << riffle_base: bases with which twilight reads it */
+  bool comparison; /* only for comparison with other choices: bench and eval alone have the flag */
+  uint32_t selectors; /* selection: bits 1 << riffle_selector: selectors that read it */
+  uint32_t bases;     /* selection: bits 1 << riffle_base: bases with which twilight reads it */
 } riffle_setting;
 
 /* Settings in order from index 0; NULL beyond the last. */

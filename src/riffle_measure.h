@@ -31,7 +31,7 @@ RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* w
  * no logits), and riffle_step runs the whole model but for the q, k and v that it attends with. The
  * answers mean nothing. Defaults: 95 % of each query's attention weight in 5 % of the blocks, 88 %
  * of which it shares with the query before. */
-struct riffle_attention_trace {
+struct riffle_synthetic_attention {
   size_t struct_size;
   float sparsity; /* share of the blocks that a query looks at: 0.001 to 0.5, and at least
                      1/head_dim */
@@ -41,7 +41,7 @@ struct riffle_attention_trace {
   bool run_prompts; /* prompts are read by the model as well, for the time it takes; else their KV
                        is only made up */
 };
-RIFFLE_API void riffle_attention_trace_defaults(riffle_attention_trace* trace);
+RIFFLE_API void riffle_synthetic_attention_defaults(riffle_synthetic_attention* attention);
 
 /* ---- scores */
 
@@ -84,8 +84,8 @@ RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
 /* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each
  * session. With with_coverage, riffle also attends densely beside each selection (slow) to tell
  * what share of the attention weight the selection truly covered. The arrays live only during the
- * call. NULL ends tracing. */
-typedef struct riffle_trace {
+ * call. NULL ends the reports. */
+typedef struct riffle_row_report {
   const riffle_session* session;
   int32_t position, layer, kv_head;
   int32_t n_blocks, n_read; /* blocks held; blocks attended (selectors may read parts of them) */
@@ -94,10 +94,10 @@ typedef struct riffle_trace {
   int32_t n_group;                 /* query heads of the group */
   const float* coverage;           /* n_group values in [0,1]; NULL without with_coverage */
   const int32_t* blocks;           /* n_read block indices, in the order attended */
-} riffle_trace;
-typedef void (*riffle_trace_fn)(void* user, const riffle_trace* trace);
-RIFFLE_API riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace,
-                                          void* user, bool with_coverage);
+} riffle_row_report;
+typedef void (*riffle_row_report_fn)(void* user, const riffle_row_report* report);
+RIFFLE_API riffle_status riffle_set_row_report(riffle_context* context, riffle_row_report_fn report,
+                                               void* user, bool with_coverage);
 
 #ifdef __cplusplus
 }

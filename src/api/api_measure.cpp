@@ -21,7 +21,7 @@ riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
   });
 }
 
-void riffle_attention_trace_defaults(riffle_attention_trace* t) {
+void riffle_synthetic_attention_defaults(riffle_synthetic_attention* t) {
   if (!t) return;
   *t = {};
   t->struct_size = sizeof *t;
@@ -51,10 +51,10 @@ riffle_status riffle_profile_step(riffle_context* context, riffle_session* const
   });
 }
 
-riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, void* user,
-                               bool with_coverage) {
+riffle_status riffle_set_row_report(riffle_context* context, riffle_row_report_fn report,
+                                    void* user, bool with_coverage) {
   return on_context(context, [&] {
-    if (!trace) {
+    if (!report) {
       context->engine->set_row_report({}, false);
       return;
     }
@@ -63,13 +63,13 @@ riffle_status riffle_set_trace(riffle_context* context, riffle_trace_fn trace, v
     context->engine->set_row_report(
         [=](const riffle_session* session, const Sequence& s, int layer, int kv_head,
             const RowReport& r) {
-          const riffle_trace t{session,       static_cast<int32_t>(s.kv.n_tokens),
-                               layer,         kv_head,
-                               r.n_blocks,    r.n_read,
-                               r.n_tokens,    r.tokens_read,
-                               r.index_bytes, group,
-                               r.coverage,    r.blocks};
-          trace(user, &t);
+          const riffle_row_report t{session,       static_cast<int32_t>(s.kv.n_tokens),
+                                    layer,         kv_head,
+                                    r.n_blocks,    r.n_read,
+                                    r.n_tokens,    r.tokens_read,
+                                    r.index_bytes, group,
+                                    r.coverage,    r.blocks};
+          report(user, &t);
         },
         with_coverage);
   });

@@ -19,20 +19,21 @@ void check(const char* field, double value, double low, double high) {
 
 }  // namespace
 
-SyntheticSpec make_synthetic_spec(const riffle_attention_trace& asked, int head_dim) {
+SyntheticSpec make_synthetic_spec(const riffle_synthetic_attention& asked, int head_dim) {
   if (asked.struct_size != sizeof asked)
-    fail(RIFFLE_BAD_ARGUMENT, "attention trace: struct_size is %zu, expected %zu",
+    fail(RIFFLE_BAD_ARGUMENT, "synthetic attention: struct_size is %zu, expected %zu",
          asked.struct_size, sizeof asked);
-  check("attention trace: sparsity", asked.sparsity, 0.001, 0.5);
-  check("attention trace: weight", asked.weight, asked.sparsity, 0.9999);
-  check("attention trace: overlap", asked.overlap, 0, 1);
+  check("synthetic attention: sparsity", asked.sparsity, 0.001, 0.5);
+  check("synthetic attention: weight", asked.weight, asked.sparsity, 0.9999);
+  check("synthetic attention: overlap", asked.overlap, 0, 1);
   if (head_dim % 4 != 0 || head_dim >= 1 << 16)
-    fail(RIFFLE_UNSUPPORTED, "attention trace: head_dim is %d, expected a multiple of 4", head_dim);
+    fail(RIFFLE_UNSUPPORTED, "synthetic attention: head_dim is %d, expected a multiple of 4",
+         head_dim);
   const double sparsity = asked.sparsity;
   // A twentieth of tolerance: 64 directions are enough for 1 in 64.
   if (sparsity * head_dim < 0.95)
     fail(RIFFLE_BAD_ARGUMENT,
-         "attention trace: sparsity is %g, but heads of %d allow no less than %g", sparsity,
+         "synthetic attention: sparsity is %g, but heads of %d allow no less than %g", sparsity,
          head_dim, 1.0 / head_dim);
   SyntheticSpec s;
   s.seed = asked.seed;

@@ -1,6 +1,7 @@
 #include "cli/args.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -60,7 +61,7 @@ std::optional<uint64_t> parse_seed(const std::string& text) {
 void add_sampling_flags(CLI::App& app, CommonOptions& o) {
   const Group g{app, kAnswerGroup}, more{app, kSamplingGroup};
   number_flag(g, "-n,--max-tokens", o.max_tokens, -1, kMaxInt,
-              "tokens to generate; -1: until the context is full");
+              "most tokens of an answer; -1: until the context is full");
   number_flag(g, "--temp", o.sampling.temperature, 0, 1e6, "temperature of the sampler; 0: greedy");
   app.add_option_function<std::string>(
          "-s,--seed", [&o](const std::string& s) { o.seed = parse_seed(s); },
@@ -72,36 +73,32 @@ void add_sampling_flags(CLI::App& app, CommonOptions& o) {
               "sample among the k likeliest tokens; 0: off");
   number_flag(more, "--top-p", o.sampling.top_p, 0, 1,
               "sample among the likeliest tokens that make up p; 1: off");
-  number_flag(more, "--min-p", o.sampling.min_p, 0, 1,
-              "drop tokens below this share of the likeliest token; 0: off");
+  number_flag(
+      more, "--min-p", o.sampling.min_p, 0, 1,
+      "drop tokens less likely than this share of the likeliest token's probability; 0: off");
 }
 
 void add_chat_flag(CLI::App& app, std::string& target) {
-  std::string names;
-  for (size_t i = 0; const char* name = riffle_chat_template_name(i); i++)
-    names += (i ? "|" : "") + std::string(name);
-  std::string list = names;
-  for (size_t at; (at = list.find('|')) != list.npos;) list.replace(at, 1, ", ");
+  std::vector<std::string> names;
+  for (size_t i = 0; const char* name = riffle_chat_template_name(i); i++) names.push_back(name);
   app.add_option_function<std::string>(
          "--chat-template",
          [&target, names](const std::string& word) {
-           if (("|" + names + "|").find("|" + word + "|") == names.npos ||
-               word.find('|') != word.npos)
-             throw CLI::ValidationError("--chat-template", "'" + word + "' is not one of " + names);
+           if (std::find(names.begin(), names.end(), word) == names.end())
+             throw CLI::ValidationError("--chat-template",
+                                        "'" + word + "' is not one of " + joined(names, "|"));
            target = word;
          },
-         "template of conversations, in place of the model's own: " + list)
+         "template of conversations, in place of the model's own: " + joined(names))
       ->group(kSamplingGroup)
       ->type_name("NAME");
 }
 
 void add_weights_flag(CLI::App& app, std::string& target) {
-  std::string list = "q8|q6|q5|q4|" + weight_type_words();
-  for (size_t at; (at = list.find('|')) != list.npos;) list.replace(at, 1, ", ");
   app.add_option("--weights", target,
-                 "convert the weights to a smaller type while loading; riffle quantize keeps the "
-                 "result in a file: " +
-                     list)
+                 "convert the weights to a smaller type while loading (riffle quantize keeps the "
+                 "result in a file): q8, q6, q5, q4, " +
+                     joined(split(weight_type_words(), '|')))
       ->group(kSamplingGroup)
       ->type_name("TYPE")
       ->check(weight_type_error);
@@ -143,11 +140,17 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
   if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.weights);
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);
-  if (groups & CONTEXT_FLAGS) add_setting_flags(app, RIFFLE_OPTIONS_CONTEXT, &options.context);
+  const bool comparison = groups & COMPARISON_FLAGS;
+  if (groups & CONTEXT_FLAGS)
+    add_setting_flags(app, RIFFLE_OPTIONS_CONTEXT, &options.context, comparison);
   if (groups & SELECTION_FLAGS)
     for (const riffle_setting* s : settings_of(RIFFLE_OPTIONS_SELECTION))
-      options.selection_flags.emplace_back(s,
-                                           add_setting_flag(app, *s, &options.context.selection));
+      if (comparison || !s->comparison) add_selection_flag(app, *s, options);
+}
+
+void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options) {
+  options.selection_flags.emplace_back(&setting,
+                                       add_setting_flag(app, setting, &options.context.selection));
 }
 
 const char* selector_name(riffle_selector v) { return word_of(setting("selection.selector"), v); }
@@ -163,36 +166,37 @@ riffle_selector parse_selector(const std::string& word) {
   return s.selector;
 }
 
-uint64_t parse_size(const std::string& flag, const std::string& text) {
-  const auto bad = [&]() {
-    return CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
-  };
+std::optional<uint64_t> size_of(const std::string& text, Unit unit) {
+  constexpr double kMost = 9.2e18;  // what an int64 holds
   double v = 0;
-  const char* end = text.data() + text.size();
-  auto [p, error] = std::from_chars(text.data(), end, v);
-  if (error != std::errc() || !(v >= 0)) throw bad();
-  bool scaled = false;
-  if (p != end) {
-    const std::string_view suffixes = "kmgt";
-    const size_t i = suffixes.find(static_cast<char>(*p | 0x20));
-    if (i == suffixes.npos) throw bad();
-    v = std::ldexp(v, 10 * static_cast<int>(i + 1));
-    scaled = true;
-    ++p;
-    // 12G, 12GB and 12GiB all mean 12 * 2^30, in upper or lower case.
-    std::string rest(p, end);
-    for (char& c : rest) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (!rest.empty() && rest != "b" && rest != "ib") throw bad();
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, v);
+  if (error != std::errc() || !(v >= 0)) return std::nullopt;
+  std::string suffix(stop, end);
+  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (suffix.empty()) {
+    if (v != std::floor(v)) return std::nullopt;
+  } else {
+    const size_t power = std::string_view("kmgt").find(suffix[0]);
+    const std::string rest = suffix.substr(1);
+    const bool bytes = unit == Unit::BYTES && (rest == "b" || rest == "ib");
+    if (power == std::string_view::npos || !(rest.empty() || bytes)) return std::nullopt;
+    v = std::ldexp(v, 10 * static_cast<int>(power + 1));
   }
-  if (!(v < 9.2e18) || (!scaled && v != std::floor(v))) throw bad();
+  if (!(v < kMost)) return std::nullopt;
   return static_cast<uint64_t>(v);
+}
+
+uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit) {
+  if (const std::optional<uint64_t> n = size_of(text, unit)) return *n;
+  throw CLI::ValidationError(flag, "'" + text + "' is not a number such as 4096, 32K or 1.5G");
 }
 
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text) {
   std::vector<int64_t> out;
   std::stringstream in(text);
   for (std::string item; std::getline(in, item, ',');)
-    out.push_back(static_cast<int64_t>(parse_size(flag, item)));
+    out.push_back(static_cast<int64_t>(parse_size(flag, item, Unit::COUNT)));
   if (out.empty()) throw CLI::ValidationError(flag, "the list is empty");
   return out;
 }

@@ -45,12 +45,13 @@ struct CommonOptions {
 
 // Which groups of flags a subcommand takes. -m and -q always.
 enum FlagGroups : unsigned {
-  CONTEXT_FLAGS = 1,    // settings of riffle_context_options
-  SELECTION_FLAGS = 2,  // settings of riffle_selection
-  SAMPLING_FLAGS = 4,   // -n --temp --top-k --top-p --min-p --seed
-  JSON_FLAG = 8,        // --json
-  CHAT_FLAG = 16,       // --chat-template
-  WEIGHTS_FLAG = 32     // --weights
+  CONTEXT_FLAGS = 1,     // settings of riffle_context_options
+  SELECTION_FLAGS = 2,   // settings of riffle_selection
+  SAMPLING_FLAGS = 4,    // -n --temp --top-k --top-p --min-p --seed
+  JSON_FLAG = 8,         // --json
+  CHAT_FLAG = 16,        // --chat-template
+  WEIGHTS_FLAG = 32,     // --weights
+  COMPARISON_FLAGS = 64  // with those settings that are only for comparison
 };
 
 // A check for options whose value is a type of weights; "q8|q4|..." for their help.
@@ -58,6 +59,8 @@ std::string weight_type_error(const std::string& word);
 std::string weight_type_words();
 
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups);
+// The flag of one setting of riffle_selection.
+void add_selection_flag(CLI::App& app, const riffle_setting& setting, CommonOptions& options);
 
 // The spellings that flags accept, for tables and JSON.
 const char* selector_name(riffle_selector v);
@@ -68,9 +71,12 @@ const char* kv_name(riffle_kv_type v);
 // CLI::ValidationError.
 riffle_selector parse_selector(const std::string& word);
 
-// "4096", "32K", "1.5G", "12gib" to a count (K = 1024). Throws CLI::ValidationError, naming the
-// flag.
-uint64_t parse_size(const std::string& flag, const std::string& text);
+// A number with a suffix: "4096", "32K", "1.5G" (K = 1024), of bytes also "12GB" and "12GiB", in
+// upper or lower case. None if it is anything else, no whole number, or above 9.2e18.
+enum class Unit : uint8_t { COUNT, BYTES };
+std::optional<uint64_t> size_of(const std::string& text, Unit unit);
+// The same. Throws CLI::ValidationError, naming the flag.
+uint64_t parse_size(const std::string& flag, const std::string& text, Unit unit);
 // "512,4K,30000" to counts.
 std::vector<int64_t> parse_size_list(const std::string& flag, const std::string& text);
 

@@ -128,115 +128,149 @@ std::string answer(riffle_context* context, riffle_session* session, const Quest
   return text;
 }
 
-int demo_main(DemoOptions& o) {
-  const auto start = std::chrono::steady_clock::now();
-  Model model = load_model(o.common);
-  const riffle_model_info info = model_info(model.get());
-  riffle_context_options& options = o.common.context;
-  // A model with files of its own beside it, or given ones; else facts are hidden in the sample
-  // text.
+// One way of attending to the document, and what it did.
+struct Way {
+  const char* name;
+  riffle_selection selection;
+  Tally tally{};
+};
+
+struct Outcome {
+  riffle_stats read{};  // of the document
+  int64_t blocks = 0;   // of its KV
+  Way ways[2];          // dense, and the selector
+  int same = 0;         // answers that are the same both ways
+  int lost = 0;         // answers that are right when dense, and not with the selector
+  double seconds = 0;
+};
+
+// A model with files of its own beside it, or files that are given; else facts are hidden in the
+// sample text.
+Script choose_script(DemoOptions& o, riffle_model* model, const riffle_model_info& info) {
   std::error_code error;
   if (o.questions.empty()) {
     const std::string beside = beside_model(o.common, "demo-questions.txt");
     if (std::filesystem::exists(beside, error)) o.questions = beside;
   }
-  if (!o.questions.empty() && o.document.empty()) o.document = beside_model(o.common, "demo.txt");
-  const Script script = o.questions.empty() ? script_of_needles(o, model.get(), info)
-                                            : script_of_files(o, model.get());
-  const std::vector<Question>& questions = script.questions;
-  const size_t n_document = script.n_tokens;
-  const int64_t blocks =
-      static_cast<int64_t>(n_document) / options.block_size * info.n_layers * info.n_kv_heads;
+  if (o.questions.empty()) return script_of_needles(o, model, info);
+  if (o.document.empty()) o.document = beside_model(o.common, "demo.txt");
+  return script_of_files(o, model);
+}
+
+void answer_all(const DemoOptions& o, riffle_context* context, riffle_session* session,
+                const Script& script, bool shows, Way& way) {
+  check(riffle_set_selection(context, &way.selection), context);
+  riffle_reset_stats(context);
+  Tally& tally = way.tally;
+  for (const Question& q : script.questions) {
+    const std::string text = answer(context, session, q, o.common.max_tokens);
+    if (shows) write_out((tally.answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
+    tally.correct += is_right(script, q, text);
+    tally.answers.push_back(text);
+  }
+  tally.stats = context_stats(context);
+}
+
+void compare_answers(const Script& script, Outcome& out) {
+  const auto &dense = out.ways[0].tally.answers, &sparse = out.ways[1].tally.answers;
+  for (size_t i = 0; i < script.questions.size(); ++i) {
+    const Question& q = script.questions[i];
+    out.same += dense[i] == sparse[i];
+    out.lost += is_right(script, q, dense[i]) && !is_right(script, q, sparse[i]);
+  }
+}
+
+Json demo_json(const Script& script, const Outcome& out) {
+  Json json = {{"document_tokens", script.n_tokens}, {"prefill", stats_json(out.read)},
+               {"seconds", number(out.seconds)},     {"same_answers", out.same},
+               {"lost_answers", out.lost},           {"questions", script.questions.size()}};
+  for (const Way& way : out.ways)
+    json["ways"].push_back({{"selector", way.name},
+                            {"answers", way.tally.answers},
+                            {"correct", way.tally.correct},
+                            {"stats", stats_json(way.tally.stats)}});
+  return json;
+}
+
+void print_table(size_t n_questions, const Outcome& out) {
+  const bool pooled = out.read.pool_slots > 0;  // the CPU reads the KV where it is
+  std::vector<std::string> header = {"answering", "correct", "KV read"};
+  if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
+  header.push_back("tokens/s");
+  Table table(header);
+  for (const Way& way : out.ways) {
+    const riffle_stats& s = way.tally.stats;
+    std::vector<std::string> line = {
+        way.name, std::to_string(way.tally.correct) + "/" + std::to_string(n_questions),
+        percent(kv_read_pct(s))};
+    if (pooled)
+      line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
+    line.push_back(text_of("%.0f", decode_rate(s)));
+    table.add(line);
+  }
+  table.print();
+}
+
+void print_outcome(const Script& script, const Outcome& out) {
+  const auto &dense = out.ways[0].tally.answers, &sparse = out.ways[1].tally.answers;
+  const char* const selector = out.ways[1].name;
+  for (size_t i = 0; i < script.questions.size(); ++i)
+    if (dense[i] != sparse[i])
+      write_out(std::string("\n") + selector + " answered otherwise: " + script.questions[i].text +
+                "\n  " + sparse[i] + "\n");
+  const riffle_stats& read = out.read;
+  std::string pool;
+  if (read.pool_slots > 0) {
+    const double bytes =
+        double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, out.blocks);
+    pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
+                   human_bytes(bytes).c_str());
+  }
+  write_out(
+      text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
+              prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
+  print_table(script.questions.size(), out);
+  write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n",
+                    out.same, script.questions.size(), selector, out.seconds));
+}
+
+int demo_main(DemoOptions& o) {
+  const auto start = std::chrono::steady_clock::now();
+  Model model = load_model(o.common);
+  const riffle_model_info info = model_info(model.get());
+  riffle_context_options& options = o.common.context;
+  const Script script = choose_script(o, model.get(), info);
+  Outcome out;
+  out.blocks =
+      static_cast<int64_t>(script.n_tokens) / options.block_size * info.n_layers * info.n_kv_heads;
   // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
   // a GPU, or emulated.
   if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
-    options.slots = std::max<int64_t>(blocks / 4, 64);
+    options.slots = std::max<int64_t>(out.blocks / 4, 64);
   Context context = create_context(model.get(), options, o.common.quiet);
   Session session = create_session(context.get());
   InterruptGuard guard(context.get());
   say_notice(context.get(), o.common.quiet);
-  notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, n_document,
+  notice(o.common.quiet, "%s reads %zu tokens of %s", info.name, script.n_tokens,
          script.document.c_str());
-  const std::vector<int32_t>& first = questions[0].prompt;
+  const std::vector<int32_t>& first = script.questions[0].prompt;
   {
     Progress progress("reading " + std::to_string(first.size()) + " tokens", o.common.quiet);
     check(riffle_prefill(session.get(), first.data(), first.size(), Progress::callback, &progress),
           context.get());
   }
-  const riffle_stats read = context_stats(context.get());
-
-  riffle_selection sparse = options.selection, dense = sparse;
-  dense.selector = RIFFLE_SELECTOR_DENSE;
-  const std::pair<const char*, riffle_selection> ways[] = {
-      {"dense", dense}, {selector_name(sparse.selector), sparse}};
-  Tally tallies[2];
-  for (int w = 0; w < 2; ++w) {
-    check(riffle_set_selection(context.get(), &ways[w].second), context.get());
-    riffle_reset_stats(context.get());
-    for (const Question& q : questions) {
-      const std::string text = answer(context.get(), session.get(), q, o.common.max_tokens);
-      if (!o.common.json && w == 0)
-        write_out((tallies[0].answers.empty() ? "\nQ " : "Q ") + q.text + "\nA " + text + "\n");
-      tallies[w].correct += is_right(script, q, text);
-      tallies[w].answers.push_back(text);
-    }
-    tallies[w].stats = context_stats(context.get());
-  }
-  int same = 0, lost = 0;
-  for (size_t i = 0; i < questions.size(); ++i) {
-    same += tallies[0].answers[i] == tallies[1].answers[i];
-    lost += is_right(script, questions[i], tallies[0].answers[i]) &&
-            !is_right(script, questions[i], tallies[1].answers[i]);
-  }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  if (o.common.json) {
-    Json out = {{"document_tokens", n_document}, {"prefill", stats_json(read)},
-                {"seconds", number(seconds)},    {"same_answers", same},
-                {"lost_answers", lost},          {"questions", questions.size()}};
-    for (int w = 0; w < 2; ++w)
-      out["ways"].push_back({{"selector", ways[w].first},
-                             {"answers", tallies[w].answers},
-                             {"correct", tallies[w].correct},
-                             {"stats", stats_json(tallies[w].stats)}});
-    print_json(out);
-  } else {
-    for (size_t i = 0; i < questions.size(); ++i)
-      if (tallies[0].answers[i] != tallies[1].answers[i])
-        write_out(std::string("\n") + ways[1].first + " answered otherwise: " + questions[i].text +
-                  "\n  " + tallies[1].answers[i] + "\n");
-    const bool pooled = read.pool_slots > 0;  // the CPU reads the KV where it is
-    std::string pool;
-    if (pooled) {
-      const double bytes =
-          double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, blocks);
-      pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
-                     human_bytes(bytes).c_str());
-    }
-    write_out(
-        text_of("\nThe document was read at %.0f tokens/s; its KV, %s, stays in host memory%s.\n",
-                prefill_rate(read), human_bytes(double(read.host_kv_bytes)).c_str(), pool.c_str()));
-    std::vector<std::string> header = {"answering", "correct", "KV read"};
-    if (pooled) header.insert(header.end(), {"pool hits", "copied to pool"});
-    header.push_back("tokens/s");
-    Table table(header);
-    for (int w = 0; w < 2; ++w) {
-      const riffle_stats& s = tallies[w].stats;
-      std::vector<std::string> line = {
-          ways[w].first,
-          std::to_string(tallies[w].correct) + "/" + std::to_string(questions.size()),
-          percent(kv_read_pct(s))};
-      if (pooled)
-        line.insert(line.end(), {percent(pool_hit_pct(s)), human_bytes(double(s.loaded_bytes))});
-      line.push_back(text_of("%.0f", decode_rate(s)));
-      table.add(line);
-    }
-    table.print();
-    write_out(text_of("%d of %zu answers are the same, dense and %s; %.0f seconds in all.\n", same,
-                      questions.size(), ways[1].first, seconds));
-  }
-  return lost == 0 ? EXIT_OK : EXIT_RUN;
+  out.read = context_stats(context.get());
+  const riffle_selection sparse = options.selection;
+  out.ways[0] = {"dense", sparse};
+  out.ways[0].selection.selector = RIFFLE_SELECTOR_DENSE;
+  out.ways[1] = {selector_name(sparse.selector), sparse};
+  for (Way& way : out.ways)
+    answer_all(o, context.get(), session.get(), script, !o.common.json && &way == out.ways, way);
+  compare_answers(script, out);
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.common.json) print_json(demo_json(script, out));
+  else print_outcome(script, out);
+  return out.lost == 0 ? EXIT_OK : EXIT_RUN;
 }
 
 }  // namespace
@@ -246,13 +280,13 @@ void add_demo(CLI::App& app, Command& chosen) {
   o->common.max_tokens = 64;
   CLI::App* sub =
       app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
-  sub->footer("Ends with 1 if an answer that is right when dense is not right when sparse.");
+  sub->footer("Exit code 1: an answer that dense attention gets right is wrong with the selector.");
   sub->add_option("--document", o->document,
-                  "text to read (default: demo.txt beside the model, else the shipped one)")
+                  "text to read; default: demo.txt beside the model, else the shipped one")
       ->type_name("FILE");
   sub->add_option("--questions", o->questions,
-                  "lines of QUESTION<tab>ANSWER (default: demo-questions.txt beside the model; "
-                  "without it numbers are hidden in the text)")
+                  "lines of QUESTION<tab>ANSWER; default: demo-questions.txt beside the model, "
+                  "else numbers are hidden in the text and asked for")
       ->type_name("FILE");
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);

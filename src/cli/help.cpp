@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kIndent = 28, kWidth = 100;
 const char* const kShown[] = {kGeneralGroup, kAnswerGroup, "Context", "Selection of KV blocks",
-                              "Comparison of selectors"};
+                              kSelectorsGroup};
 
 bool shown(const std::string& group) {
   return std::find(std::begin(kShown), std::end(kShown), group) != std::end(kShown);

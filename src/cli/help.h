@@ -9,8 +9,11 @@ namespace riffle::cli {
 // Groups that --help shows. All others are in --help-all alone.
 inline constexpr const char* kGeneralGroup = "Options";
 inline constexpr const char* kAnswerGroup = "Answer";
+inline constexpr const char* kSelectorsGroup = "Comparison of selectors";
 // Groups of --help-all.
 inline constexpr const char* kSamplingGroup = "Sampling, templates and weights";
+inline constexpr const char* kMeasureGroup = "How it is measured";
+inline constexpr const char* kRequestsGroup = "Many requests at once";
 
 class Help : public CLI::FormatterBase {
  public:

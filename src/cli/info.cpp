@@ -4,9 +4,16 @@
 
 #include "cli/bench/bench.h"
 #include "cli/common.h"
+#include "cli/settings.h"
 
 namespace riffle::cli {
 namespace {
+
+// The settings of the selection that change what running takes.
+constexpr const char* kPlanned[] = {"selection.selector",      "selection.rank",
+                                    "selection.microbatch",    "selection.sink_blocks",
+                                    "selection.recent_blocks", "selection.select_tokens",
+                                    "selection.init_tokens",   "selection.local_tokens"};
 
 struct InfoOptions {
   CommonOptions common;
@@ -41,7 +48,7 @@ Json info_json(const riffle_model_info& i) {
       {"chat_template_name", *i.chat_template_name ? Json(i.chat_template_name) : Json(nullptr)}};
 }
 
-Json plan_json(const riffle_plan& p, riffle_status status, const char* error) {
+Json plan_json(const riffle_plan& p, riffle_status status, const std::string& error) {
   return {{"device", p.device},
           {"device_note", p.device_note},
           {"isa", p.isa},
@@ -125,33 +132,45 @@ std::string gpu_text(riffle_model* model, const riffle_context_options& options)
   return plan.device_note;
 }
 
-int info_main(InfoOptions& o) {
-  Model model = o.shape.empty() ? load_model(o.common) : make_synthetic(o.shape, o.weights);
-  const riffle_model_info info = model_info(model.get());
+// What running takes, and whether that fits: RIFFLE_OK, RIFFLE_OUT_OF_MEMORY or RIFFLE_NO_SLOT,
+// with the plan filled in. Throws Exit for other errors.
+struct Planned {
   riffle_plan plan{};
-  plan.struct_size = sizeof plan;
-  char err[1024] = "";
   riffle_status status = RIFFLE_OK;
-  if (o.plan) {
-    status = riffle_plan_memory(model.get(), &o.common.context, &plan, err, sizeof err);
-    if (status != RIFFLE_OK && status != RIFFLE_OUT_OF_MEMORY && status != RIFFLE_NO_SLOT)
-      throw Exit(status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(status), err);
-  }
+  std::string error;
+};
+
+Planned plan_for(riffle_model* model, const riffle_context_options& options) {
+  Planned p;
+  p.plan.struct_size = sizeof p.plan;
+  char err[1024] = "";
+  p.status = riffle_plan_memory(model, &options, &p.plan, err, sizeof err);
+  p.error = err;
+  if (p.status != RIFFLE_OK && p.status != RIFFLE_OUT_OF_MEMORY && p.status != RIFFLE_NO_SLOT)
+    throw Exit(p.status == RIFFLE_BAD_ARGUMENT ? EXIT_USAGE : exit_code_of(p.status), p.error);
+  return p;
+}
+
+int info_main(InfoOptions& o) {
+  const bool is_file = o.shape.empty();
+  const Model model = is_file ? load_model(o.common) : make_synthetic(o.shape, o.weights);
+  const riffle_model_info info = model_info(model.get());
+  std::optional<Planned> planned;
+  if (o.plan) planned = plan_for(model.get(), o.common.context);
   if (o.common.json) {
-    Json out = {{"path", o.shape.empty() ? Json(o.common.model_path) : Json(nullptr)}};
+    Json out = {{"path", is_file ? Json(o.common.model_path) : Json(nullptr)}};
     out.update(info_json(info));
-    if (o.plan) out["plan"] = plan_json(plan, status, err);
+    if (planned) out["plan"] = plan_json(planned->plan, planned->status, planned->error);
     out["version"] = riffle_version();
     print_json(out);
   } else {
-    print_info(
-        info,
-        o.shape.empty() ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights",
-        o.plan ? "" : gpu_text(model.get(), o.common.context));
-    if (o.plan) write_out("\n");
-    if (o.plan) print_plan(plan);
+    const std::string name =
+        is_file ? o.common.model_path : o.shape + " " + o.weights + ", synthetic weights";
+    print_info(info, name, planned ? "" : gpu_text(model.get(), o.common.context));
+    if (planned) write_out("\n");
+    if (planned) print_plan(planned->plan);
   }
-  if (status != RIFFLE_OK) throw Exit(EXIT_MEMORY, err);
+  if (planned && planned->status != RIFFLE_OK) throw Exit(EXIT_MEMORY, planned->error);
   return EXIT_OK;
 }
 
@@ -161,17 +180,19 @@ void add_info(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<InfoOptions>();
   CLI::App* sub = app.add_subcommand(
       "info", "Facts of a model and, with --plan, the memory that running it takes");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG);
+  add_common_flags(*sub, o->common, CONTEXT_FLAGS | JSON_FLAG);
+  for (const char* id : kPlanned) add_selection_flag(*sub, setting(id), o->common);
   sub->add_flag("--plan", o->plan,
-                "the memory plan for the flags given, computed before anything is allocated");
+                "print the memory that running with these flags takes; nothing is allocated");
   CLI::Option* shape =
       sub->add_option(
              "--shape", o->shape,
-             "of this shape in place of a model: plans without a download; see bench --help")
+             "plan for the shape of a known model, without its file; bench --help-all lists them")
           ->type_name("NAME")
           ->excludes("--model");
   sub->add_option("--weights", o->weights,
-                  "type of its weights: q8_0|q6_k|q5_k|q4_k|q5_1|q5_0|q4_1|q4_0|bf16|f16|f32")
+                  "type of the shape's weights: q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, "
+                  "bf16, f16, f32")
       ->type_name("TYPE")
       ->needs(shape)
       ->capture_default_str();

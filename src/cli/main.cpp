@@ -40,7 +40,6 @@ void complain(const char* text) {
 
 int run(int argc, char** argv) {
   CLI::App app("riffle: answers from very long documents on small memory", "riffle");
-  app.footer(kFooter);
   app.formatter(std::make_shared<Help>());
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "print this help and exit");
@@ -57,6 +56,7 @@ int run(int argc, char** argv) {
   add_eval(app, chosen);
   add_quantize(app, chosen);
   add_tokenize(app, chosen);
+  app.footer(kFooter);  // last: commands that are added later would inherit it
   const auto usage = [&](const char* text, const std::string& command) {
     complain(text);
     std::fprintf(stderr, "See riffle%s --help.\n", command.c_str());

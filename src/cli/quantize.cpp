@@ -70,10 +70,11 @@ int quantize_main(const QuantizeOptions& o) {
   const double bits =
       8 * static_cast<double>(result.weight_bytes_out) / static_cast<double>(result.n_params);
   if (result.weight_bytes_out > result.weight_bytes_in)
-    notice(o.quiet,
-           "warning: %s is larger than its source: %s take more bits than the source's weights and "
-           "are no more exact",
-           o.out.c_str(), o.type.c_str());
+    notice(
+        o.quiet,
+        "warning: %s is larger than its source: %s takes more bits than the source's weights and "
+        "is no more exact",
+        o.out.c_str(), o.type.c_str());
   if (o.json) {
     print_json({{"model", in},
                 {"out", o.out},
@@ -96,8 +97,7 @@ int quantize_main(const QuantizeOptions& o) {
               100 * result.relative_error, seconds);
   notice(o.quiet, "%s", line.c_str());
   if (result.n_fallback > 0) {
-    notice(o.quiet,
-           "%llu matrices have rows that are no blocks of %s: they have a type of shorter blocks",
+    notice(o.quiet, "%llu matrices got a type of shorter blocks, because their rows do not fit %s",
            static_cast<unsigned long long>(result.n_fallback), o.type.c_str());
   }
   return EXIT_OK;
@@ -110,19 +110,14 @@ void add_quantize(CLI::App& app, Command& chosen) {
   CLI::App* sub =
       app.add_subcommand("quantize", "Convert a model's weights and write it as a GGUF file");
   sub->footer(
-      "All matrices get the type; norms and biases are F32. With _m the output matrix (the "
-      "embedding, where it is the\n"
-      "output too), and attention's v and the feed-forward's down matrix in layers 0, 2, 4, ... "
-      "and the last, get "
-      "Q6_K.\n"
-      "Rows that are no blocks of 256 values: Q5_0 for Q4_K, Q5_1 for Q5_K, Q8_0 for Q6_K; no "
-      "blocks of 32: F16.\n"
-      "Error: root of the squared differences over that of the squared weights, all matrices "
-      "together. Converting "
-      "weights\n"
-      "that are quantised already adds to their error and needs --allow-requantize; those that "
-      "have "
-      "their type are copied.");
+      R"(All matrices get the type; norms and biases are F32. A type with _m is a mix: these matrices get
+Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
+feed-forward's down matrix in layers 0, 2, 4, ... and the last.
+Rows that are no multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and Q8_0 in
+place of Q6_K. Rows that are no multiple of 32 get F16.
+Matrices that have their type already are copied. Converting quantised weights adds to their error
+and needs --allow-requantize.
+The error in the summary is the root of the squared differences over that of the squared weights.)");
   sub->add_option("-m,--model", o->in,
                   ".gguf file (of a split one: any part) or Hugging Face folder; default: "
                   "$RIFFLE_MODEL, else the shipped model")
@@ -130,17 +125,18 @@ void add_quantize(CLI::App& app, Command& chosen) {
   sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")
       ->type_name("FILE")
       ->required();
-  sub->add_option("--type", o->type, "type of the weights")
-      ->type_name(weight_type_words())
+  sub->add_option("--type", o->type,
+                  "type of the weights: " + joined(split(weight_type_words(), '|')))
+      ->type_name("TYPE")
       ->check(weight_type_error)
       ->capture_default_str();
-  sub->add_option("--threads", o->threads, "CPU threads; 0: one per core")
+  sub->add_option("-t,--threads", o->threads, "CPU threads; 0: one per core")
       ->type_name("N")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
   sub->add_flag("--force", o->force, "replace the file if it exists");
   sub->add_flag("--allow-requantize", o->allow_requantize,
-                "convert weights that are quantised already; the errors of both types add up");
+                "convert quantised weights, too; the errors of both types add up");
   sub->add_flag("-q,--quiet", o->quiet, "no progress and no summary on stderr");
   sub->add_flag("--json", o->json, "the summary as one JSON object on stdout");
   sub->final_callback([o, &chosen] { chosen = [o] { return quantize_main(*o); }; });

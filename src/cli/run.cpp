@@ -66,22 +66,65 @@ bool is_message(const RunOptions& o, riffle_model* model) {
   return false;
 }
 
+using Clock = std::chrono::steady_clock;
+
+std::vector<int32_t> prompt_tokens(const RunOptions& o, riffle_model* model,
+                                   const std::string& prompt, bool message) {
+  if (!message) return tokenize(model, prompt, RIFFLE_TOKENIZE_BOS);
+  std::vector<Message> messages;
+  if (!o.system.empty()) messages.push_back({"system", o.system});
+  messages.push_back({"user", prompt});
+  return chat_tokens(model, messages);
+}
+
+// False if Ctrl-C stopped it; the answer is then empty.
+bool read_prompt(const RunOptions& o, riffle_context* context, riffle_session* session,
+                 const std::vector<int32_t>& tokens) {
+  Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
+  const riffle_status status =
+      riffle_prefill(session, tokens.data(), tokens.size(), Progress::callback, &progress);
+  if (status == RIFFLE_ABORTED && interrupted()) return false;
+  check(status, context);
+  return true;
+}
+
+// stop: keeps what the options point to.
+riffle_generate_options generate_options(const RunOptions& o, bool message,
+                                         std::vector<const char*>& stop) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = o.common.max_tokens;
+  g.sampling = o.common.sampling;
+  g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
+  g.ignore_eos = o.ignore_eos;
+  g.trim_start = message;
+  for (const std::string& s : o.stop) stop.push_back(s.c_str());
+  g.stop = stop.data();
+  g.n_stop = stop.size();
+  return g;
+}
+
+struct Times {
+  Clock::time_point start, ready, end;  // of the command; of the context; of the answer
+};
+
+Json timings_json(const Times& times, const Answer& answer) {
+  const auto seconds = [&](Clock::time_point to) {
+    return number(std::chrono::duration<double>(to - times.start).count());
+  };
+  return {{"start_seconds", seconds(times.ready)},
+          {"first_token_seconds", answer.tokens.empty() ? Json(nullptr) : seconds(answer.first)},
+          {"total_seconds", seconds(times.end)}};
+}
+
 int run_main(RunOptions& o) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
+  Times times{};
+  times.start = Clock::now();
   const std::string prompt = prompt_text(o.prompt, o.common.quiet);
   Model model = load_model(o.common);
   say_unread_input(o.prompt, o.common.quiet);
   const bool message = is_message(o, model.get());
-  std::vector<int32_t> tokens;
-  if (message) {
-    std::vector<Message> messages;
-    if (!o.system.empty()) messages.push_back({"system", o.system});
-    messages.push_back({"user", prompt});
-    tokens = chat_tokens(model.get(), messages);
-  } else {
-    tokens = tokenize(model.get(), prompt, RIFFLE_TOKENIZE_BOS);
-  }
+  const std::vector<int32_t> tokens = prompt_tokens(o, model.get(), prompt, message);
   // What AUTO stands for; whatever is wrong with the options, creating the context says.
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
@@ -90,40 +133,23 @@ int run_main(RunOptions& o) {
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
-  const auto ready = std::chrono::steady_clock::now();
+  times.ready = Clock::now();
   InterruptGuard guard(context.get());
-  bool read = false;
-  {
-    Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
-    const riffle_status status =
-        riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress);
-    read =
-        !(status == RIFFLE_ABORTED && interrupted());  // then there is an answer all the same: none
-    if (read) check(status, context.get());
-  }
-  riffle_generate_options g;
-  riffle_generate_defaults(&g);
-  g.max_tokens = o.common.max_tokens;
-  g.sampling = o.common.sampling;
-  g.sampling.seed = o.common.seed ? *o.common.seed : draw_seed();
-  g.ignore_eos = o.ignore_eos;
-  g.trim_start = message;
+  const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
-  for (const std::string& s : o.stop) stop.push_back(s.c_str());
-  g.stop = stop.data();
-  g.n_stop = stop.size();
+  const riffle_generate_options g = generate_options(o, message, stop);
   Answer answer{.stream = !o.common.json, .text = {}, .tokens = {}, .first = {}, .error = {}};
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
   if (read)
     check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
-  const auto end = std::chrono::steady_clock::now();
+  times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
-  if (read && is_terminal(STDOUT_FILENO) && !o.common.json &&
-      (answer.text.empty() || answer.text.back() != '\n'))
-    write_out("\n");  // a pipe gets the answer's bytes and nothing more; a terminal gets its prompt
-                      // on a line of its own
+  // A pipe gets the answer's bytes and nothing more; a terminal gets its prompt on a line of its
+  // own.
+  if (read && is_terminal(STDOUT_FILENO) && !o.common.json && !answer.text.ends_with('\n'))
+    write_out("\n");
   said = say_notice(context.get(), o.common.quiet, said);
   if (o.common.json) {
     print_json({{"text", answer.text},
@@ -131,11 +157,7 @@ int run_main(RunOptions& o) {
                 {"finish_reason", finish_name(result.finish)},
                 {"prompt_tokens", tokens.size()},
                 {"completion_tokens", result.n_tokens},
-                {"timings",
-                 {{"start_seconds", seconds(start, ready)},
-                  {"first_token_seconds",
-                   answer.tokens.empty() ? Json(nullptr) : number(seconds(start, answer.first))},
-                  {"total_seconds", seconds(start, end)}}},
+                {"timings", timings_json(times, answer)},
                 {"stats", stats_json(stats)},
                 {"device", plan.device ? Json(plan.device) : Json(nullptr)},
                 {"device_note", plan.device_note},

@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 
 #include "cli/args.h"
@@ -15,42 +14,29 @@ namespace {
 
 // Longer lists of words stand behind the text of the help, not in the column of the flags.
 constexpr size_t kShortWords = 12;
+constexpr const char* kSizes = " such as 4096, 32K or 1.5G";
 
-std::vector<std::string> split(const std::string& list, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream in(list);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string all;
-  for (const std::string& p : parts) all += (all.empty() ? "" : ", ") + p;
-  return all;
-}
-
-// 0.1, 2048, 2K.
-std::optional<double> number_of(const std::string& text) {
-  constexpr double kMost = 9.2e18;  // as parse_size: what an int64 holds
-  double v = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc() || v > kMost) return std::nullopt;
-  if (end == text.data() + text.size()) return v;
-  try {
-    return static_cast<double>(parse_size("", text));
-  } catch (const CLI::ValidationError&) {
-    return std::nullopt;
+// 0.1, 2048, 2K; of bytes also 12GiB.
+std::optional<double> number_of(const riffle_setting& s, const std::string& text) {
+  if (s.type == RIFFLE_MEMBER_FLOAT) {
+    double v = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, v);
+    if (error == std::errc() && stop == end) return v;
   }
+  const auto n = size_of(text, s.type == RIFFLE_MEMBER_UINT64 ? Unit::BYTES : Unit::COUNT);
+  if (!n) return std::nullopt;
+  return static_cast<double>(*n);
 }
 
 bool words_are_values(const riffle_setting& s) { return s.words[0] >= '0' && s.words[0] <= '9'; }
 
 std::optional<double> value_of(const riffle_setting& s, const std::string& text) {
-  if (!*s.words) return number_of(text);
+  if (!*s.words) return number_of(s, text);
   const std::vector<std::string> words = split(s.words, '|');
   const auto word = std::find(words.begin(), words.end(), text);
   if (word == words.end()) return std::nullopt;
-  if (words_are_values(s)) return number_of(text);
+  if (words_are_values(s)) return number_of(s, text);
   return s.low + static_cast<double>(word - words.begin());
 }
 
@@ -103,8 +89,10 @@ bool is_number(const riffle_setting& s) { return !*s.words && s.type != RIFFLE_M
 
 std::string expected(const riffle_setting& s) {
   if (*s.words) return "one of " + joined(split(s.words, '|'));
-  if (s.type == RIFFLE_MEMBER_UINT64) return "a size such as 4096, 32K or 1.5G, 0 or more";
-  return std::string(s.type == RIFFLE_MEMBER_FLOAT ? "a number, " : "a whole number, ") + s.range;
+  if (s.type == RIFFLE_MEMBER_UINT64) return std::string("a size") + kSizes + ", " + s.range;
+  const bool large = s.type != RIFFLE_MEMBER_FLOAT && s.high >= 4096;
+  return std::string(s.type == RIFFLE_MEMBER_FLOAT ? "a number" : "a whole number") +
+         (large ? kSizes : "") + ", " + s.range;
 }
 
 bool set(const riffle_setting& s, void* options, const std::string& text) {
@@ -185,10 +173,11 @@ CLI::Option* add_setting_flag(CLI::App& app, const riffle_setting& s, void* opti
 }
 
 std::vector<CLI::Option*> add_setting_flags(CLI::App& app, riffle_options_kind kind, void* options,
-                                            const std::string& but) {
+                                            bool comparison) {
   std::vector<CLI::Option*> added;
   for (const riffle_setting* s : settings_of(kind))
-    if (*s->help && but != s->id) added.push_back(add_setting_flag(app, *s, options));
+    if (*s->help && (comparison || !s->comparison))
+      added.push_back(add_setting_flag(app, *s, options));
   return added;
 }
 

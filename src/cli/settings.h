@@ -38,8 +38,8 @@ std::string bases_of(const riffle_setting& setting);      // "topk, psa"
 
 // The flag of a setting; options: the struct that it is a member of, as its defaults left it.
 CLI::Option* add_setting_flag(CLI::App& app, const riffle_setting& setting, void* options);
-// Flags of all settings of the kind but those named; --prefill means something else in bench.
+// Flags of all settings of the kind; those that are only for comparison, if it is asked for.
 std::vector<CLI::Option*> add_setting_flags(CLI::App& app, riffle_options_kind kind, void* options,
-                                            const std::string& but = "");
+                                            bool comparison);
 
 }  // namespace riffle::cli

@@ -20,6 +20,24 @@ std::string text_of(const char* format, ...) {
   return s;
 }
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    const std::string_view part = text.substr(0, end);
+    const size_t first = part.find_first_not_of(" \t\n"), last = part.find_last_not_of(" \t\n");
+    parts.emplace_back(first == part.npos ? "" : part.substr(first, last - first + 1));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string joined(const std::vector<std::string>& parts, std::string_view between) {
+  std::string all;
+  for (size_t i = 0; i < parts.size(); ++i) all.append(i ? between : "").append(parts[i]);
+  return all;
+}
+
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 Json number(float value) {
   return number(std::strtod(text_of("%.7g", static_cast<double>(value)).c_str(), nullptr));

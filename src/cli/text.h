@@ -2,11 +2,17 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace riffle::cli {
 
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...);
+
+// The parts between separators, without the blanks around them; "" is one empty part.
+std::vector<std::string> split(std::string_view text, char separator);
+std::string joined(const std::vector<std::string>& parts, std::string_view between = ", ");
 
 using Json = nlohmann::ordered_json;
 

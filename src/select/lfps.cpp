@@ -45,9 +45,9 @@ struct Head : Learnt {
   explicit Head(cpu::Isa isa) : Learnt(isa) {}
 
   std::vector<int32_t>
-      candidates;  // for a step at position candidates_for: ascending, without the recent window
+      candidates;  // for a step at position candidates_for: ascending, without the recent tokens
   int64_t candidates_for = -1;
-  float alpha = 0, rate = 0;  // that they were made with
+  float alpha = 0;  // that they were made with
   // As it was before a follow-up prompt, with before_tokens held, until a step after that is sure
   // to stay: the first one may fail in some layers, and its prompt be taken back then.
   std::unique_ptr<Learnt> before;
@@ -358,12 +358,11 @@ class Lfps : public Selector {
  private:
   // Candidates of a step at position t, unless they are there already.
   void prepare(Head& head, int64_t t, Scratch& scratch) const {
-    if (head.candidates_for == t && head.alpha == s_.alpha && head.rate == s_.rate) return;
+    if (head.candidates_for == t && head.alpha == s_.alpha) return;
     head.candidates_for = -1;
-    head.tables.prepare(t, s_.alpha, s_.rate, scratch.tables, head.candidates);
+    head.tables.prepare(t, s_.alpha, scratch.tables, head.candidates);
     head.candidates_for = t;
     head.alpha = s_.alpha;
-    head.rate = s_.rate;
   }
 
   int64_t top_tokens(int64_t n) const {

@@ -266,8 +266,7 @@ void LfpsTables::scan(Table& table, int64_t t, float least, float most, Scratch&
   table.n_lifted = 0;
 }
 
-void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch,
-                         std::vector<int32_t>& out) {
+void LfpsTables::prepare(int64_t t, double alpha, Scratch& scratch, std::vector<int32_t>& out) {
   out.clear();
   const int64_t last = t - kRecent;
   if (last < kSinks) return;
@@ -290,9 +289,6 @@ void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch,
     scan(table, t, least, most, scratch);
   }
   updated_at_ = -1;
-  if (rate > 0)
-    return rated(t, static_cast<int64_t>(std::ceil(rate * static_cast<double>(t + 1 - kSinks))),
-                 scratch, out);
   // (9): o in {-1, 0, 1, 2}, kept where either table is above its mean; o = 0 always [I].
   uint64_t* above = scratch.above.data() + kPadding;
   const int64_t words = last / 64 + 1;
@@ -302,37 +298,6 @@ void LfpsTables::prepare(int64_t t, double alpha, double rate, Scratch& scratch,
   out.resize(kernels_->positions(above, words, out.data()));
 }
 
-void LfpsTables::rated(int64_t t, int64_t want, const Scratch& scratch, std::vector<int32_t>& out) {
-  const int64_t last = t - kRecent;
-  want = std::min(want, last + 1 - kSinks);
-  keys_.clear();
-  // Larger score first, then the lower position.
-  const auto consider = [&](int64_t i) {
-    const float score = std::max(i < n_ ? v_.stored[i] : 0.f, t - i < n_ ? s_.stored[t - i] : 0.f);
-    keys_.push_back(uint64_t(~std::bit_cast<uint32_t>(score)) << 32 | static_cast<uint32_t>(i));
-  };
-  // Positions above either table's mean outrank all others only if both means are passed by both:
-  // the larger one decides.
-  for (size_t k = 0; k < scratch.above.size(); ++k)
-    for (uint64_t x = scratch.above[k] | scratch.marked[k]; x != 0; x &= x - 1) {
-      const int64_t i = (static_cast<int64_t>(k) - kPadding) * 64 + std::countr_zero(x);
-      if (i >= kSinks && i <= last) consider(i);
-    }
-  const double mean = std::max(v_.power[0], s_.power[0]) / static_cast<double>(t + 1 - kSinks);
-  const uint64_t key = uint64_t(~std::bit_cast<uint32_t>(static_cast<float>(mean))) << 32;
-  const auto sure = std::count_if(keys_.begin(), keys_.end(), [&](uint64_t x) { return x < key; });
-  if (sure < want) {  // so many that they reach below the mean: all are looked at
-    keys_.clear();
-    for (int64_t i = kSinks; i <= last; ++i) consider(i);
-  }
-  if (want < static_cast<int64_t>(keys_.size())) {
-    std::nth_element(keys_.begin(), keys_.begin() + want, keys_.end());
-    keys_.resize(want);
-  }
-  for (uint64_t x : keys_) out.push_back(static_cast<int32_t>(x & 0xffffffffu));
-  std::sort(out.begin(), out.end());
-}
-
 float LfpsTables::sink_share(float sinks, float global, float local) {
   return 1.0f / (1.0f + std::exp(std::max(global, local) - sinks));
 }
@@ -340,7 +305,7 @@ float LfpsTables::sink_share(float sinks, float global, float local) {
 uint64_t LfpsTables::table_bytes(int64_t n_tokens) { return 2 * n_tokens * sizeof(float); }
 
 uint64_t LfpsTables::bytes() const {
-  uint64_t sum = keys_.capacity() * sizeof(uint64_t) + undo_.ids.capacity() * sizeof(int32_t) +
+  uint64_t sum = undo_.ids.capacity() * sizeof(int32_t) +
                  (undo_.before.capacity() + undo_.v.size() + undo_.s.size()) * sizeof(float);
   for (const Table* table : {&v_, &s_})
     sum += (table->stored.size() + table->value.size()) * sizeof(float) +

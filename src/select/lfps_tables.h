@@ -72,10 +72,8 @@ class LfpsTables {
   // kSinks (all different).
   void update(double decay, int64_t t, const int32_t* ids, const float* w, int n);
 
-  // (7) to (9): the candidates in kSinks..t - kRecent for a step at position t, ascending. With
-  // rate > 0 [I] they are the rate * (t + 1 - kSinks) tokens with the largest max(V, S); thresholds
-  // and expansion are not used then.
-  void prepare(int64_t t, double alpha, double rate, Scratch& scratch, std::vector<int32_t>& out);
+  // (7) to (9): the candidates in kSinks..t - kRecent for a step at position t, ascending.
+  void prepare(int64_t t, double alpha, Scratch& scratch, std::vector<int32_t>& out);
 
   // The thresholds (8) of a step at position t. Infinite for a flat table.
   struct Thresholds {
@@ -129,7 +127,6 @@ class LfpsTables {
   void settle(const Scratch& scratch);  // moves lifted entries to the live ones
   void touch(Scratch& scratch) const;
   void undo();  // takes the last update back
-  void rated(int64_t t, int64_t want, const Scratch& scratch, std::vector<int32_t>& out);
 
   const cpu::ScoreTableKernels* kernels_;
   int64_t n_ = 0;  // tokens
@@ -147,7 +144,6 @@ class LfpsTables {
     std::vector<float> before;  // entries of ids in V, then in S
     std::vector<float> v, s;    // all entries, if the update rescaled them
   } undo_;
-  std::vector<uint64_t> keys_;  // of rated()
 };
 
 }  // namespace riffle

@@ -25,7 +25,7 @@ class Psa : public RankingSelector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.window_blocks;
+    r.recent_blocks = s_.recent_blocks;
     r.digest = s_.digest;
     r.gqa = s_.gqa;
     r.progressive = true;
@@ -36,13 +36,13 @@ class Psa : public RankingSelector {
     // A GPU has the bounds that these two stop modes sum up from the kernel that scores digests.
     r.host_only = r.rank_codes && (s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO);
     r.host_only_why =
-        "with rank codes and stop bound or veto has no GPU kernels (paper and window have)";
+        "with rank codes and stop bound or veto has no GPU kernels (paper and last have)";
     return r;
   }
   int microbatch() const override { return s_.microbatch; }
 
   void begin(const Row& row, RowPlan& plan) const override {
-    plan.forced(row, s_.sink_blocks, s_.window_blocks);
+    plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     const int n = plan.n_candidates(), g = row.g;
     score_candidates(row, s_, plan);
     plan.rank(plan.scores.data(), n);
@@ -69,7 +69,7 @@ class Psa : public RankingSelector {
       const double limit = l[h] + slack_, log_left = std::log(double(n_left));
       switch (s_.stop) {
         case RIFFLE_STOP_PAPER: all &= state.smallest + log_left < limit; break;
-        case RIFFLE_STOP_WINDOW: all &= largest + log_left < limit; break;
+        case RIFFLE_STOP_LAST: all &= largest + log_left < limit; break;
         case RIFFLE_STOP_VETO:
           all &= state.smallest + log_left < limit && log_mass(state, state.left) < limit;
           break;

@@ -180,7 +180,7 @@ static void combine_heads(riffle_gqa combine, const float* heads, int64_t stride
 }
 
 int prepare_scores(const Row& row, const riffle_selection& s, RowPlan& plan) {
-  return ranks_by_codes(s) ? prepare_masses(row, s.sink_blocks, s.window_blocks, plan) : 0;
+  return ranks_by_codes(s) ? prepare_masses(row, s.sink_blocks, s.recent_blocks, plan) : 0;
 }
 
 void score_part(const Row& row, RowPlan& plan, int i, Buffer& scratch) {

@@ -16,11 +16,10 @@ void check_selection(const riffle_selection& s) {
          sizeof s);
   check_settings(RIFFLE_OPTIONS_SELECTION, &s);
   if (ranks_as_psa(s) && s.stop == RIFFLE_STOP_BOUND && s.digest == RIFFLE_DIGEST_MEAN)
-    fail(
-        RIFFLE_BAD_ARGUMENT,
-        "`selection.stop` is bound, expected paper, window or veto with digest mean: a mean bounds "
-        "nothing from above, "
-        "digests quest and cuboid-mean do");
+    fail(RIFFLE_BAD_ARGUMENT,
+         "`selection.stop` is bound, expected paper, last or veto with digest mean: a mean bounds "
+         "nothing from above, "
+         "digests quest and cuboid-mean do");
 }
 
 DigestSpec digest_spec(const riffle_selection& s) {

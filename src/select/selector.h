@@ -162,7 +162,7 @@ struct SelectionRule {
   bool by_vote = false;
   int select_tokens = 0, init_tokens = 0, local_tokens = 0;
   riffle_vote vote = RIFFLE_VOTE_SOFT;
-  float vote_scale = 1, cache_threshold = 2;
+  float cache_threshold = 2;
 
   bool codes() const { return rank_codes || by_share || top_p > 0; }  // needs INT4 keys
   bool tokens() const { return by_vote || top_p > 0; }  // reads single tokens of blocks

@@ -41,7 +41,7 @@ class Share : public Int4Selector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.window_blocks;
+    r.recent_blocks = s_.recent_blocks;
     r.budget = 1;
     r.by_share = true;
     r.log_share = log_share_;
@@ -50,7 +50,7 @@ class Share : public Int4Selector {
   }
   bool has_parts() const override { return true; }
   int prepare(const Row& row, RowPlan& plan) const override {
-    return prepare_masses(row, s_.sink_blocks, s_.window_blocks, plan);
+    return prepare_masses(row, s_.sink_blocks, s_.recent_blocks, plan);
   }
   void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
     int first, last;
@@ -58,7 +58,7 @@ class Share : public Int4Selector {
   }
 
   void begin(const Row& row, RowPlan& plan) const override {
-    plan.forced(row, s_.sink_blocks, s_.window_blocks);
+    plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     const int n = plan.n_candidates(), first = plan.first_candidate();
     if (n == 0) return plan.rank(nullptr, 0);
     const auto& select = row.kernels->select;

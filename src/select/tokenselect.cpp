@@ -34,8 +34,8 @@ static uint64_t ballot_key(float votes, int64_t index) {
   return uint64_t(ordered(votes)) << 32 | uint32_t(~index);
 }
 
-void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind,
-                  float scale, int64_t k, ThreadPool& threads) {
+void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, int64_t k,
+                  ThreadPool& threads) {
   const int g = rows[0].g, d = rows[0].d, block_size = rows[0].block_size;
   const int64_t n_heads = int64_t(rows.size()) * g, span = int64_t(kSpanBlocks) * block_size;
   const int64_t first_span = first / span, n_spans = (first + n - 1) / span + 1 - first_span;
@@ -48,7 +48,7 @@ void Ballot::vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vo
   sum_.resize(n_spans * n_heads);
   // Row::q is divided by sqrt(d); the vote's logits are not [P].
   const cpu::GatherKernels& gather = *cpu::gather_kernels(rows[0].kernels->isa);
-  const float unscale = std::sqrt(static_cast<float>(d)) * scale;
+  const float unscale = std::sqrt(static_cast<float>(d));
   for (int64_t i = 0; i < n_heads * d; ++i) q_[i] = rows[i / (g * d)].q[i % (g * d)] * unscale;
 
   // [P] Paged dot product: q.k of every candidate, by head; for SOFT at once to exponentials below
@@ -170,7 +170,6 @@ class TokenSelect : public Selector {
     r.init_tokens = s_.init_tokens;
     r.local_tokens = s_.local_tokens;
     r.vote = s_.vote;
-    r.vote_scale = s_.vote_scale;
     r.cache_threshold = s_.cache_threshold;
     return r;
   }
@@ -242,8 +241,7 @@ class TokenSelect : public Selector {
     layer.n_tokens = row.n_tokens;
     layer.window = row.n_tokens - s_.local_tokens;
     layer.scored = layer.window - s_.init_tokens;
-    ballot_.vote(rows, s_.init_tokens, layer.scored, s_.vote, s_.vote_scale, s_.select_tokens,
-                 threads);
+    ballot_.vote(rows, s_.init_tokens, layer.scored, s_.vote, s_.select_tokens, threads);
     ballot_.best(s_.select_tokens, layer.selected);
     layer.query.clear();
     for (const Row& r : rows) layer.query.insert(layer.query.end(), r.q, r.q + size_t(r.g) * r.d);
@@ -254,7 +252,7 @@ class TokenSelect : public Selector {
   bool same_settings(const TokenSelection& layer) const {
     const riffle_selection& s = layer.settings;
     return s.select_tokens == s_.select_tokens && s.init_tokens == s_.init_tokens &&
-           s.local_tokens == s_.local_tokens && s.vote == s_.vote && s.vote_scale == s_.vote_scale;
+           s.local_tokens == s_.local_tokens && s.vote == s_.vote;
   }
 
   // [P] cos(Q, CQ) >= theta, Q the layer's concatenated query, CQ that of the last selection (not

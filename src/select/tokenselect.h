@@ -13,15 +13,15 @@ namespace riffle {
 // and query head. The bits are the same for any number of threads.
 class Ballot {
  public:
-  // rows: the KV heads of one layer. scale multiplies q.k, which is not divided by sqrt(d).
+  // rows: the KV heads of one layer. q.k is not divided by sqrt(d).
   // clang-format off
-  //   SOFT    c_i = sum over heads of softmax_i(scale q.k_i) over the candidates; the votes sum to
+  //   SOFT    c_i = sum over heads of softmax_i(q.k_i) over the candidates; the votes sum to
   //           the number of heads
-  //   LOGITS  c_i = sum over heads of scale q.k_i
+  //   LOGITS  c_i = sum over heads of q.k_i
   //   HARD    c_i = number of heads that have i among their own k best
   // clang-format on
-  void vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, float scale,
-            int64_t k, ThreadPool& threads);
+  void vote(std::span<const Row> rows, int64_t first, int64_t n, riffle_vote kind, int64_t k,
+            ThreadPool& threads);
   std::span<const float> votes() const { return votes_; }
   // The k tokens with the most votes, ascending; all tokens if there are at most k. With equal
   // votes the earlier token wins.

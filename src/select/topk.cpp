@@ -13,7 +13,7 @@ class TopK : public RankingSelector {
   SelectionRule rule() const override {
     SelectionRule r;
     r.sink_blocks = s_.sink_blocks;
-    r.recent_blocks = s_.window_blocks;
+    r.recent_blocks = s_.recent_blocks;
     r.digest = s_.digest;
     r.gqa = s_.gqa;
     r.budget = s_.budget;
@@ -21,7 +21,7 @@ class TopK : public RankingSelector {
     return r;
   }
   void begin(const Row& row, RowPlan& plan) const override {
-    plan.forced(row, s_.sink_blocks, s_.window_blocks);
+    plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     score_candidates(row, s_, plan);
     plan.rank(plan.scores.data(), budget_blocks(row, s_.budget) - plan.n_forced());
   }

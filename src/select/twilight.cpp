@@ -27,10 +27,10 @@ class Twilight : public Int4Selector {
       // A GPU makes psa's test on estimated masses only, not on bounds of them.
       r.host_only = s_.stop == RIFFLE_STOP_BOUND || s_.stop == RIFFLE_STOP_VETO;
       r.host_only_why =
-          "with base psa and stop bound or veto has no GPU kernels (paper and window have)";
+          "with base psa and stop bound or veto has no GPU kernels (paper and last have)";
     } else if (s_.base == RIFFLE_BASE_TOPK) {
       r.sink_blocks = s_.sink_blocks;
-      r.recent_blocks = s_.window_blocks;
+      r.recent_blocks = s_.recent_blocks;
       r.digest = s_.digest;
       r.gqa = s_.gqa;
       r.budget = s_.base_budget;
@@ -38,7 +38,7 @@ class Twilight : public Int4Selector {
     } else {
       r.everything = s_.top_p >= 1;
       r.sink_blocks = s_.sink_blocks;
-      r.recent_blocks = s_.window_blocks;
+      r.recent_blocks = s_.recent_blocks;
       r.budget = 1;
       if (r.everything) return r;
     }
@@ -51,7 +51,7 @@ class Twilight : public Int4Selector {
     if (!keys || keys->blocks(row.layer, row.head) < row.n_full)
       fail(RIFFLE_INTERNAL, "layer %d, KV head %d has INT4 codes of %d blocks, expected %d",
            row.layer, row.head, keys ? keys->blocks(row.layer, row.head) : 0, row.n_full);
-    plan.forced(row, s_.sink_blocks, s_.window_blocks);
+    plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     Work w;
     if (psa_) {
       psa_->begin(row, plan);

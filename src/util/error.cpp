@@ -1,16 +1,21 @@
 #include "util/error.h"
 
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "util/settings.h"
 
 namespace riffle {
 
-Error::Error(riffle_status status, const std::string& text)
-    : std::runtime_error(name_settings(text, nullptr)), status_(status), text_(text) {}
+static std::string named(const std::string& text, Error::Text kind, riffle_setting_name_fn name) {
+  return kind == Error::Text::NAMES_SETTINGS ? name_settings(text, name) : text;
+}
 
-std::string Error::text(riffle_setting_name_fn name) const { return name_settings(text_, name); }
+Error::Error(riffle_status status, const std::string& text, Text kind)
+    : std::runtime_error(named(text, kind, nullptr)), status_(status), text_(text), kind_(kind) {}
+
+std::string Error::text(riffle_setting_name_fn name) const { return named(text_, kind_, name); }
 
 static std::string vformat(const char* text, va_list args) {
   va_list again;
@@ -27,7 +32,8 @@ void fail(riffle_status status, const char* text, ...) {
   va_start(args, text);
   std::string out = vformat(text, args);
   va_end(args);
-  throw Error(status, out);
+  const bool names = std::strchr(text, '`') != nullptr;
+  throw Error(status, out, names ? Error::Text::NAMES_SETTINGS : Error::Text::PLAIN);
 }
 
 std::string format(const char* text, ...) {

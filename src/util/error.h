@@ -9,10 +9,12 @@
 
 namespace riffle {
 
-// text names settings by their ids in backquotes (util/settings.h).
 class Error : public std::runtime_error {
  public:
-  Error(riffle_status status, const std::string& text);
+  // PLAIN: the text stays as it is; it may hold file names, and these may hold backquotes.
+  // NAMES_SETTINGS: the text names settings by their ids in backquotes (util/settings.h).
+  enum class Text { PLAIN, NAMES_SETTINGS };
+  Error(riffle_status status, const std::string& text, Text kind = Text::PLAIN);
   riffle_status status() const { return status_; }
   // The text with the settings as the caller calls them; what() has their ids.
   std::string text(riffle_setting_name_fn name) const;
@@ -20,9 +22,11 @@ class Error : public std::runtime_error {
  private:
   riffle_status status_;
   std::string text_;
+  Text kind_;
 };
 
 // printf-style; the text is one line that names file, field, what was found and what was expected.
+// If the format has a backquote, the text names settings.
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(riffle_status status, const char* format, ...);
 
 // printf into a string.

@@ -15,9 +15,9 @@ using namespace riffle;
 
 namespace {
 
-riffle_attention_trace asked() {
-  riffle_attention_trace t;
-  riffle_attention_trace_defaults(&t);
+riffle_synthetic_attention asked() {
+  riffle_synthetic_attention t;
+  riffle_synthetic_attention_defaults(&t);
   return t;
 }
 
@@ -33,7 +33,7 @@ const std::vector<Setting> kSettings = {{128, 16, 0.05f, 0.95f, 0.88f},
                                         {32, 16, 0.05f, 0.95f, 0.88f}};
 
 SyntheticSpec spec_of(const Setting& s, uint64_t seed) {
-  riffle_attention_trace t = asked();
+  riffle_synthetic_attention t = asked();
   t.sparsity = s.sparsity;
   t.weight = s.weight;
   t.overlap = s.overlap;
@@ -50,7 +50,7 @@ std::vector<char> view(const SyntheticSpec& spec, int layer, int head, int64_t p
 
 }  // namespace
 
-TEST_CASE("attention trace: weight and sparsity are as asked, for each query head") {
+TEST_CASE("synthetic attention: weight and sparsity are as asked, for each query head") {
   constexpr int kHeads = 4, kKvHeads = 2, kLayer = 3;
   for (const Setting& s : kSettings) {
     const int d = s.head_dim;
@@ -91,7 +91,7 @@ TEST_CASE("attention trace: weight and sparsity are as asked, for each query hea
   }
 }
 
-TEST_CASE("attention trace: the overlap of steps is as asked") {
+TEST_CASE("synthetic attention: the overlap of steps is as asked") {
   for (const Setting& s : kSettings) {
     const SyntheticSpec spec = spec_of(s, 11);
     const int64_t n_blocks = 2 * spec.clusters;
@@ -111,7 +111,7 @@ TEST_CASE("attention trace: the overlap of steps is as asked") {
     CHECK(std::fabs(kept / count - s.overlap) <= 0.1 * std::min(s.overlap, 1 - s.overlap) + 0.005);
     CHECK(changes > 0);
   }
-  riffle_attention_trace t = asked();
+  riffle_synthetic_attention t = asked();
   t.overlap = 1;
   const SyntheticSpec still = make_synthetic_spec(t, 128);
   CHECK(view(still, 0, 0, 10, 240) == view(still, 0, 0, 100000, 240));
@@ -123,10 +123,10 @@ TEST_CASE("attention trace: the overlap of steps is as asked") {
   CHECK(same <= 20);  // of 60; a draw may give what was there
 }
 
-TEST_CASE("attention trace: heads, layers and seeds differ, parts agree with the whole") {
+TEST_CASE("synthetic attention: heads, layers and seeds differ, parts agree with the whole") {
   constexpr int d = 64, kB = 16, kHeads = 3;
   const SyntheticSpec spec = make_synthetic_spec(asked(), d);
-  riffle_attention_trace t = asked();
+  riffle_synthetic_attention t = asked();
   t.seed = 1;
   const SyntheticSpec other = make_synthetic_spec(t, d);
   CHECK(view(spec, 0, 0, 999, 600) != view(spec, 0, 1, 999, 600));
@@ -140,7 +140,7 @@ TEST_CASE("attention trace: heads, layers and seeds differ, parts agree with the
   CHECK(v == v1);
 }
 
-TEST_CASE("attention trace: digests rank the active blocks first") {
+TEST_CASE("synthetic attention: digests rank the active blocks first") {
   constexpr int kHeads = 4;
   const auto& a = cpu::kernels(cpu::Isa::Scalar)->attention;
   for (const Setting& s : kSettings) {
@@ -171,9 +171,9 @@ TEST_CASE("attention trace: digests rank the active blocks first") {
   }
 }
 
-TEST_CASE("attention trace: what cannot be is refused") {
+TEST_CASE("synthetic attention: what cannot be is refused") {
   const auto refused = [](auto change, int head_dim) {
-    riffle_attention_trace t = asked();
+    riffle_synthetic_attention t = asked();
     change(t);
     try {
       make_synthetic_spec(t, head_dim);
@@ -194,14 +194,15 @@ TEST_CASE("attention trace: what cannot be is refused") {
   CHECK(refused([](auto&) {}, 66));
 }
 
-TEST_CASE("attention trace: a selector sees the queries at the prompt's end", "[engine][model]") {
+TEST_CASE("synthetic attention: a selector sees the queries at the prompt's end",
+          "[engine][model]") {
   constexpr int kTokens = 3000;
-  const riffle_attention_trace trace = asked();
+  const riffle_synthetic_attention attention = asked();
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
     riffle_context_options o = test::options();
     o.device = device;
     o.n_ctx = 4096;
-    o.attention_trace = &trace;
+    o.synthetic_attention = &attention;
     o.selection.selector = RIFFLE_SELECTOR_LFPS;
     o.selection.bypass = 1;
     test::Runtime r(o);
@@ -210,9 +211,9 @@ TEST_CASE("attention trace: a selector sees the queries at the prompt's end", "[
     r.check(riffle_prefill(s, prompt.data(), 1000, nullptr, nullptr));
     r.check(riffle_prefill(s, prompt.data() + 1000, kTokens - 1000, nullptr, nullptr));
     std::vector<int64_t> scored;
-    r.check(riffle_set_trace(
+    r.check(riffle_set_row_report(
         r.context,
-        [](void* user, const riffle_trace* t) {
+        [](void* user, const riffle_row_report* t) {
           static_cast<std::vector<int64_t>*>(user)->push_back(t->index_bytes);
         },
         &scored, false));

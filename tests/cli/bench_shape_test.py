@@ -18,7 +18,7 @@ def shape(_):
     j = bench("--shape tiny", "--prefill", "200", "--depth", "0,300")
     if not j:
         return
-    check(j["shape"] == "tiny" and j["weights"] == "q8_0" and j["model"] is None and j["attention_trace"] is None
+    check(j["shape"] == "tiny" and j["weights"] == "q8_0" and j["model"] is None and j["synthetic_attention"] is None
           and len(j["prefill"]) == 1 and len(j["decode"]) == 4, "--shape tiny measures", j)
     check(all(d["tokens_per_second"] > 0 and d["memory_gb_per_second"] > 0 and d["bytes_per_step"] > 1e6
               and d["host_syncs_per_token"] is None for d in j["decode"]), "its rows are filled in", j)
@@ -43,7 +43,7 @@ def planning(_):
     r = riffle("info", "--shape", "llama-3.1-8b", "-m", "x.gguf")
     check(r.code == 2, "--shape is in place of a model", r)
     for flags in [["--no-pin"], ["--residency", "host"], ["--residency", "device"]]:
-        r = riffle("info", "--plan", "--device", "cpu", *flags)
+        r = riffle("bench", "--shape", "tiny", "--depth", "0", "--device", "cpu", "-q", *flags)
         check(r.code == 2 and b"--residency and --no-pin need device cuda" in r.err, f"{flags[0]} without a GPU is refused by name", r)
 
 
@@ -57,24 +57,24 @@ def batch(_):
           and b["bytes_per_step"] > a["bytes_per_step"] and b["kv_read_pct"] == a["kv_read_pct"], "--batch 4", (a, b))
 
 
-def trace(_):
+def attention(_):
     # 8,192 tokens in blocks of 16: 512 blocks, of which a query looks at 5 %; heads of 32 have 20 directions.
-    args = ["--attention-trace", "--depth", "8192", "--selectors", "dense,psa"]
+    args = ["--synthetic-attention", "--depth", "8192", "--selectors", "dense,psa"]
     for device in ["cpu", "emu"]:
-        j = bench(f"trace on {device}", *args, "--device", device)
+        j = bench(f"attention on {device}", *args, "--device", device)
         if not j:
             continue
         dense, psa = j["decode"]
-        check(j["prefill"] == [] and abs(j["attention_trace"]["overlap"] - 0.88) < 1e-6, f"trace on {device}: no prefill", j)
-        # One microbatch beyond the blocks in view, and those always read: sinks, window, tail.
-        check(dense["kv_read_pct"] == 100 and 5 <= psa["kv_read_pct"] <= 12, f"trace on {device}: psa reads what is in view",
+        check(j["prefill"] == [] and abs(j["synthetic_attention"]["overlap"] - 0.88) < 1e-6, f"attention on {device}: no prefill", j)
+        # One microbatch beyond the blocks in view, and those always read: sinks, recent blocks, tail.
+        check(dense["kv_read_pct"] == 100 and 5 <= psa["kv_read_pct"] <= 12, f"attention on {device}: psa reads what is in view",
               psa)
         if device == "emu":
             check(psa["pool_hit_pct"] > 50, "a pool for everything is hit", psa)
-    few = bench("sparser trace", *args, "--trace-sparsity", "0.25", "--trace-overlap", "0.5", "--trace-seed", "9")
+    few = bench("sparser attention", *args, "--synthetic-sparsity", "0.25", "--synthetic-overlap", "0.5", "--synthetic-seed", "9")
     if few:
-        check(20 <= few["decode"][1]["kv_read_pct"] <= 35, "--trace-sparsity 0.25 reads more", few["decode"][1])
-    again = bench("the same trace", *args), bench("the same trace", *args)
+        check(20 <= few["decode"][1]["kv_read_pct"] <= 35, "--synthetic-sparsity 0.25 reads more", few["decode"][1])
+    again = bench("the same attention", *args), bench("the same attention", *args)
     if all(again):
         check(again[0]["decode"][1]["kv_read_pct"] == again[1]["decode"][1]["kv_read_pct"], "the same seed, the same blocks")
 
@@ -85,22 +85,22 @@ def mistakes(_):
         "unknown weights": (["--shape", "tiny", "--weights", "q4"], "q8_0"),
         "shape and model": (["--shape", "tiny", "-m", MODEL], "--shape"),
         "shape and text": (["--shape", "tiny", "--text", MODEL], "--text"),
-        "trace options without a trace": (["--shape", "tiny", "--trace-overlap", "0.5"], "--attention-trace"),
-        "trace and prefill": (["--shape", "tiny", "--attention-trace", "--prefill", "64"], "--prefill"),
-        "sparsity 0": (["--shape", "tiny", "--attention-trace", "--trace-sparsity", "0"], "sparsity"),
-        "sparsity below what heads of 32 allow": (["--shape", "tiny", "--attention-trace", "--trace-sparsity", "0.01"],
+        "options of synthetic attention without it": (["--shape", "tiny", "--synthetic-overlap", "0.5"], "--synthetic-attention"),
+        "synthetic attention and prefill": (["--shape", "tiny", "--synthetic-attention", "--prefill", "64"], "--prefill"),
+        "sparsity 0": (["--shape", "tiny", "--synthetic-attention", "--synthetic-sparsity", "0"], "sparsity"),
+        "sparsity below what heads of 32 allow": (["--shape", "tiny", "--synthetic-attention", "--synthetic-sparsity", "0.01"],
                                                   "sparsity"),
-        "weight nan": (["--shape", "tiny", "--attention-trace", "--trace-weight", "nan"], "weight"),
-        "overlap 2": (["--shape", "tiny", "--attention-trace", "--trace-overlap", "2"], "overlap"),
+        "weight nan": (["--shape", "tiny", "--synthetic-attention", "--synthetic-weight", "nan"], "weight"),
+        "overlap 2": (["--shape", "tiny", "--synthetic-attention", "--synthetic-overlap", "2"], "overlap"),
         "batch 0": (["--shape", "tiny", "--batch", "0"], "batch"),
     }
     for name, (args, word) in cases.items():
         r = riffle("bench", *args)
         check(one_line_error(r, 2, word), f"usage error: {name}", r)
     # 200 M tokens of 8192 bytes of KV for each of 512 sessions.
-    r = riffle("bench", "--shape", "tiny", "--attention-trace", "--depth", "200M", "--batch", "512", "--device", "cpu")
+    r = riffle("bench", "--shape", "tiny", "--synthetic-attention", "--depth", "200M", "--batch", "512", "--device", "cpu")
     check(one_line_error(r, 4, "of host memory, and this machine has") and b"smaller --depth" in r.err,
           "more than the machine's memory is refused before it is taken", r)
 
 
-main(shape, planning, batch, trace, mistakes)
+main(shape, planning, batch, attention, mistakes)

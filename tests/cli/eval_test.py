@@ -280,7 +280,7 @@ def tables(folder):
     reference = os.path.join(folder, "reference.json")
     with open(reference, "w") as f:
         json.dump({"tasks": {"thing@1024": 1.0}, "nll": {"0-1024": 3.5}}, f)
-    flags = [*RUN, "--text", text, "--dense-only", "--length", "1024", "--questions", "3", "--tasks", "thing", "--windows",
+    flags = [*RUN, "--text", text, "--dense-only", "--length", "1024", "--questions", "3", "--tasks", "thing", "--nll-segments",
              "1", "-c", "2048"]
     r = riffle(*flags, "--compare-dense-golden", reference)
     line = next((l for l in r.out.decode().splitlines() if l.startswith("thing ")), "")
@@ -697,7 +697,7 @@ def end_tokens(folder):
     def answers(model):
         records = os.path.join(folder, "answers.jsonl")
         r = riffle(*RUN, "-m", model, "--text", prose(folder), "--length", "1024", "--nll", "0", "--questions", "6", "--tasks",
-                   "vars", "--sweep", "topk:budget=0.02,sink-blocks=1,window-blocks=1", "--no-coverage", "--records", records,
+                   "vars", "--sweep", "topk:budget=0.02,sink-blocks=1,recent-blocks=1", "--no-coverage", "--records", records,
                    "--json")
         if not check(r.code == 0, "eval of wrong answers", r):
             return []
@@ -733,7 +733,7 @@ def default_comparison(folder):
 
     # Flags change what the list leaves open, for the selectors that look at them; a paper's run it is then no more.
     r = riffle(*RUN, "--text", prose(folder), "--length", "700", "--questions", "2", "--tasks", "thing", "--nll", "8",
-               "--no-coverage", "--compare", "--init-tokens", "64", "--window-blocks", "2", "--json")
+               "--no-coverage", "--compare", "--init-tokens", "64", "--recent-blocks", "2", "--json")
     changed = {o["setting"]: o for o in rows(r.out)} if r.code == 0 else {}
     check(set(changed) == {o["setting"] for o in found} and
           all(o["selection"]["init_tokens"] == 64 for o in changed.values()
@@ -832,7 +832,7 @@ def demo(folder):
             default["ways"][1]["selector"] == "share" and default["ways"][0]["correct"] > 0
             and shown == {w["selector"]: f"{w['correct']}/8"
                           for w in default["ways"]}, "the default is riffle's own", default)
-    least = run("--selector", "topk", "--budget", "0.001", "--sink-blocks", "1", "--window-blocks",
+    least = run("--selector", "topk", "--budget", "0.001", "--sink-blocks", "1", "--recent-blocks",
                 "1")
     if least:
         check(

@@ -35,7 +35,7 @@ def usage_errors(_):
         "-c above 2^31": ["run", "-p", "x", "-c", "4G"],
         "gpu-mem 12X": ["run", "-p", "x", "--gpu-mem", "12X"],
         "microbatch 0": ["run", "-p", "x", "--microbatch", "0"],
-        "lookahead 9": ["run", "-p", "x", "--lookahead", "9"],
+        "lookahead 9": ["bench", "--lookahead", "9"],
         "budget 0": ["run", "-p", "x", "--budget", "0"],
         "parallel 0": ["batch", "--parallel", "0"],
         "bench of an unknown selector": ["bench", "--selectors", "dense,magic"],
@@ -62,41 +62,39 @@ def selection_ranges(_):
         "--top-tokens": (["0", "-3"], budget),
         "--microbatch": (["0", "1.5", "1048577"], some_blocks),
         "--sink-blocks": (["-1", "1048577", "2.5"], blocks),
-        "--window-blocks": (["-1", "1048577", "99999999999999999999"], blocks),
+        "--recent-blocks": (["-1", "1048577", "99999999999999999999"], blocks),
         "--dense-layers": (["-1", "1048577"], blocks),
         "--lookahead": (["-1", "9"], "0 to 8"),
         "--select-tokens": (["0", "268435457"], some_tokens),
         "--local-tokens": (["0", "-1"], some_tokens),
         "--init-tokens": (["-1", "268435457"], tokens),
-        "--vote-scale": (["0", "1001"], "more than 0, at most 1000"),
         "--cache-threshold": (["-1.01", "2.01", "nan"], "-1 to 2 (above 1: never)"),
         "--alpha": (["-1", "10.1"], "0 to 10"),
-        "--rate": (["-0.1", "1.1"], "0 to 1"),
         "--decay": (["-0.1", "1"], "0 to 0.9999"),
         "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, share"),
         "--digest": (["cuboid"], "mean, quest, cuboid-mean"),
         "--gqa": (["max"], "mean, soft-sum, union"),
-        "--stop-mode": (["never"], "paper, window, bound, veto"),
+        "--stop-mode": (["never"], "paper, last, bound, veto"),
         "--base": (["twilight", "dense"], "all, topk, psa"),
         "--vote": (["loud"], "soft, logits, hard"),
         "--positions": (["0"], "true, list"),
     }
-    shown = riffle("run", "--help-all").out.decode()
+    shown = riffle("eval", "--help-all").out.decode()
     flags = {word for word in shown.split() if word.startswith("--") and word in cases or word.strip(",") in cases}
     check(flags >= set(cases) - {"--base"}, "the help names every one of these flags", set(cases) - flags)
     for flag, (values, range_) in cases.items():
         for value in values:
-            r = riffle("run", "-p", "x", f"{flag}={value}")
+            r = riffle("eval", f"{flag}={value}")
             check(one_line_error(r, 2, flag, f"'{value}'", range_), f"{flag} {value} is refused with its range", r)
     for args in (["--cache-threshold", "-1"], ["--select-tokens", "2K"], ["--budget", "1K"], ["--share", "0"],
-                 ["--window-blocks", "1048576"], ["--epsilon", "1"]):
+                 ["--recent-blocks", "1048576"], ["--epsilon", "1"]):
         r = riffle("run", "-p", "x", "-n", "1", "-q", "-c", "64", *args)
         check(r.code == 0, f"{' '.join(args)} is taken", r)
-    r = riffle("run", "-p", "x", "-q", "--selector", "psa", "--stop-mode", "bound", "--digest", "mean")
-    check(one_line_error(r, 2, "--stop-mode is bound", "paper, window or veto"), "stop mode bound with digest mean", r)
+    r = riffle("eval", "-q", "--selector", "psa", "--stop-mode", "bound", "--digest", "mean")
+    check(one_line_error(r, 2, "--stop-mode is bound", "paper, last or veto"), "stop mode bound with digest mean", r)
     for args, why in ((["lfps"], "keys in host memory"), (["tokenselect", "--positions", "list"], "positions list"),
                       (["twilight", "--base", "psa", "--stop-mode", "veto"], "stop bound or veto")):
-        r = riffle("run", "-p", "x", "-q", "--device", "cuda", "--selector", *args)
+        r = riffle("eval", "-q", "--device", "cuda", "--selector", *args)
         check(one_line_error(r, 1, f"selector is {args[0]}", why, "device is cuda", "cpu or emu"),
               f"{' '.join(args)} has no GPU kernels", r)
 
@@ -115,7 +113,7 @@ def names(_):
     r = riffle("run", "--raw", *small, "--selector", "topk", "--epsilon", "0.5", "--budget", "0.2")
     check(r.code == 0 and r.err.count(b"has no effect") == 1 and b"--epsilon has no effect: selector topk does not look at it, "
           b"it is for psa" in r.err, "a setting that the selector does not look at", r)
-    r = riffle("bench", "--trace", "--cost", "a100", "-q")
+    r = riffle("bench", "--arrivals", "--cost", "a100", "-q")
     check(one_line_error(r, 2, "a100 is none of h200-8b, a100-8b, a100-lwm-7b"), "an unknown cost model", r)
 
 

@@ -12,9 +12,9 @@ def options(text):
 
 
 def helps(_):
-    for command in ["run", "chat", "batch"]:
+    for command in COMMANDS:
         lines = riffle(command, "--help").out.decode().splitlines()
-        check(24 <= len(lines) <= 40, f"{command} --help fits a screen", len(lines))
+        check(10 <= len(lines) <= 40, f"{command} --help fits a screen", len(lines))
     for command in COMMANDS:
         brief, whole = (riffle(command, flag) for flag in ("--help", "--help-all"))
         check(brief.code == whole.code == 0 and brief.err == whole.err == b"", f"{command} --help and --help-all", whole)
@@ -28,7 +28,15 @@ def helps(_):
     brief, whole = (riffle("run", flag).out.decode() for flag in ("--help", "--help-all"))
     check("--help-all lists" in brief and "--vote" not in brief and "--evict" not in brief,
           "run --help names what it leaves out, and leaves out what is for comparison", brief)
-    check("--vote" in whole and "--evict lru|fifo" in whole, "run --help-all has them", whole)
+    check("--vote" in whole and "--rank" in whole, "run --help-all has the settings of selectors", whole)
+    compared = ["--evict lru|fifo", "--pool ", "--gqa ", "--stop-mode ", "--residency ", "--no-pin", "--lookahead ", "--isa "]
+    for command in COMMANDS:
+        whole = riffle(command, "--help-all").out.decode()
+        found = [flag for flag in compared if flag in whole]
+        check(found == (compared if command in ("bench", "eval") else []),
+              f"{command} --help-all: what is only for comparison is in bench and eval", found)
+    r = riffle("run", "-p", "x", "--evict", "fifo")
+    check(one_line_error(r, 2, "unknown flag --evict: riffle run has none, but these: bench, eval"), "run --evict", r)
     r = riffle("help")
     check(r.code == 0 and r.out == riffle("--help").out and b"Commands:" in r.out, "riffle help", r)
     r = riffle("--help-all")
@@ -94,6 +102,14 @@ def sizes(_):
     for text in ["12gb", "12GB", "12Gb", "12GiB", "12gib", "12G", "12g", str(12 << 30)]:
         r = riffle("info", "--plan", "--json", "--device", "emu", "-c", "1k", "--host-mem", text, "--gpu-mem", text)
         check(r.code == 0 and json.loads(r.out)["plan"]["n_ctx"] == 1024, f"--gpu-mem {text}", r)
+    for text in ["4096", "4K", "4k"]:
+        r = riffle("info", "--plan", "--json", "--device", "emu", "-c", "1K", "--slots", text)
+        check(r.code == 0 and json.loads(r.out)["plan"]["slots"] == 4096, f"--slots {text}", r)
+    for args in (["-c", "2.5"], ["-c", "1gib"], ["--slots", "x"], ["--slots", "1gib"], ["--slots", "1kb"]):
+        r = riffle("info", "--plan", *args)
+        check(one_line_error(r, 2, args[0], f"'{args[1]}'", "a whole number such as 4096, 32K or 1.5G"), f"{args} is refused", r)
+    r = riffle("bench", "--depth", "1KiB")
+    check(one_line_error(r, 2, "--depth", "'1KiB'", "4096, 32K or 1.5G"), "--depth takes no bytes", r)
     for text in ["12gx", "12gbb", "gb", "12 g", "-1g", "12kiloB", str(1 << 64), "9300000000000000000"]:
         r = riffle("run", "-p", "x", f"--gpu-mem={text}")
         check(one_line_error(r, 2, "--gpu-mem", f"'{text}'", "4096, 32K or 1.5G"), f"--gpu-mem {text} is refused", r)

@@ -48,7 +48,7 @@ inline riffle_context_options sparse(riffle_selector selector) {
   o.block_size = 16;
   o.selection.selector = selector;
   o.selection.sink_blocks = 0;
-  o.selection.window_blocks = 0;
+  o.selection.recent_blocks = 0;
   o.selection.microbatch = 1;
   o.selection.epsilon = 0.99f;
   o.selection.budget = 1;

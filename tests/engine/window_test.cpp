@@ -92,9 +92,9 @@ TEST_CASE("window: only the layers that have one, and all of it", "[window]") {
       const auto prompt = ids(0, 200);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
       std::vector<std::vector<Seen>> layers(2);
-      r.check(riffle_set_trace(
+      r.check(riffle_set_row_report(
           r.context,
-          [](void* user, const riffle_trace* t) {
+          [](void* user, const riffle_row_report* t) {
             bool whole = true;
             for (int h = 0; h < t->n_group; ++h) whole = whole && t->coverage[h] > 0.9999f;
             (*static_cast<std::vector<std::vector<Seen>>*>(user))[t->layer].push_back(

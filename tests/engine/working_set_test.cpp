@@ -39,7 +39,7 @@ TEST_CASE("working sets are the unions of what the last steps read",
       }
 }
 
-TEST_CASE("working sets do not depend on the pool, the trace or the threads",
+TEST_CASE("working sets do not depend on the pool, the row reports or the threads",
           "[engine][model][working_set]") {
   const auto model = load_model(shipped_model(), {});
   WorkingSetPlay p;
@@ -50,12 +50,12 @@ TEST_CASE("working sets do not depend on the pool, the trace or the threads",
   p.options.selection = selection_of(RIFFLE_SELECTOR_PSA);
   p.options.selection.dense_layers = 1;
   const auto want = play(*model, p);
-  p.trace = false;
+  p.reports = false;
   CHECK(play(*model, p) == want);
   p.options.n_threads = 3;
   p.options.device = RIFFLE_DEVICE_EMU;
   p.options.slots = 90;
   CHECK(play(*model, p) == want);
-  p.trace = p.coverage = true;
+  p.reports = p.coverage = true;
   CHECK(play(*model, p) == want);
 }

@@ -1,5 +1,5 @@
 // Decodes several sequences and holds the working sets that the engine reports against unions of
-// the blocks that its trace lists.
+// the blocks that its row reports list.
 #pragma once
 #include <catch2/catch.hpp>
 #include <functional>
@@ -18,9 +18,9 @@ namespace riffle::test {
 struct WorkingSetPlay {
   riffle_context_options options;
   int window = 5;
-  bool trace = true, coverage = false;
+  bool reports = true, coverage = false;
   int turns = 44;
-  // A step fails in this layer, at the trace's hand, and is tried again; -1: none does.
+  // A step fails in this layer, when it is reported, and is tried again; -1: none does.
   int fails_in_layer = -1;
 };
 
@@ -81,7 +81,7 @@ class WorkingSetRun {
     uint32_t token = 0;
   };
   struct Failure : std::runtime_error {
-    Failure() : std::runtime_error("a trace that fails") {}
+    Failure() : std::runtime_error("a report that fails") {}
   };
 
   void begin(int n) {
@@ -132,7 +132,7 @@ class WorkingSetRun {
       one.reported[row] = r.working_set;
       if (layer == fails_in_layer && head == heads_ - 1) throw Failure();
     };
-    if (play_.trace) engine_.set_row_report(see, play_.coverage);
+    if (play_.reports) engine_.set_row_report(see, play_.coverage);
     engine_.step(sequences, tokens, nullptr, sampled.data());
   }
 
@@ -166,7 +166,7 @@ class WorkingSetRun {
       CHECK(one.sequence->working_set == -1);
       return;
     }
-    if (!play_.trace) {
+    if (!play_.reports) {
       ++compared_;
       CHECK(one.sequence->working_set > 0);
       return;

@@ -139,14 +139,13 @@ struct Scene {
   }
 };
 
-inline riffle_selection settings(double top, double alpha, double bypass, double rate = 0) {
+inline riffle_selection settings(double top, double alpha, double bypass) {
   riffle_selection s;
   riffle_selection_defaults(&s);
   s.selector = RIFFLE_SELECTOR_LFPS;
   s.top_tokens = static_cast<float>(top);
   s.alpha = static_cast<float>(alpha);
   s.bypass = static_cast<float>(bypass);
-  s.rate = static_cast<float>(rate);
   return s;
 }
 

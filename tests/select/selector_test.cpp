@@ -85,7 +85,7 @@ riffle_selection settings(riffle_selector selector) {
   s.microbatch = 4;
   s.budget = 0.25f;
   s.sink_blocks = 1;
-  s.window_blocks = 2;
+  s.recent_blocks = 2;
   return s;
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("blocks are ranked by the combined score of their digests", "[select]"
 
 TEST_CASE("psa reads no fewer blocks for a larger epsilon, in every stop mode", "[select]") {
   for (riffle_stop stop :
-       {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
+       {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
     for (unsigned seed = 0; seed < 5; ++seed) {
       size_t last = 0;
       for (float epsilon : {0.1f, 0.3f, 0.5f, 0.7f, 0.9f, 0.95f, 0.99f, 0.999f, 1.0f}) {
@@ -215,7 +215,7 @@ TEST_CASE("psa reads no fewer blocks for a larger epsilon, in every stop mode", 
 }
 
 TEST_CASE("psa stops by the rule of its mode and not a microbatch later", "[select]") {
-  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW})
+  for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST})
     for (unsigned seed = 0; seed < 10; ++seed) {
       auto s = settings(RIFFLE_SELECTOR_PSA);
       s.stop = stop;
@@ -317,7 +317,7 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.budget = -1; }, "budget");
   refused([](auto& s) { s.budget = std::nanf(""); }, "budget");
   refused([](auto& s) { s.sink_blocks = -1; }, "sink_blocks");
-  refused([](auto& s) { s.window_blocks = -1; }, "window_blocks");
+  refused([](auto& s) { s.recent_blocks = -1; }, "recent_blocks");
   refused([](auto& s) { s.dense_layers = -1; }, "dense_layers");
   refused([](auto& s) { s.lookahead = 9; }, "lookahead");
   refused([](auto& s) { s.top_p = 0; }, "top_p");
@@ -331,13 +331,11 @@ TEST_CASE("selection settings out of range are refused by name", "[select]") {
   refused([](auto& s) { s.init_tokens = -1; }, "init_tokens");
   refused([](auto& s) { s.local_tokens = 0; }, "local_tokens");
   refused([](auto& s) { s.vote = static_cast<riffle_vote>(3); }, "vote");
-  refused([](auto& s) { s.vote_scale = 0; }, "vote_scale");
   refused([](auto& s) { s.cache_threshold = -1.5f; }, "cache_threshold");
   refused([](auto& s) { s.cache_threshold = 2.5f; }, "cache_threshold");
   refused([](auto& s) { s.positions = static_cast<riffle_positions>(2); }, "positions");
   refused([](auto& s) { s.top_tokens = 0; }, "top_tokens");
   refused([](auto& s) { s.alpha = -1; }, "alpha");
-  refused([](auto& s) { s.rate = 1.5f; }, "rate");
   refused([](auto& s) { s.decay = 1; }, "decay");
   refused([](auto& s) { s.bypass = 0; }, "bypass");
   refused([](auto& s) { s.stop = RIFFLE_STOP_BOUND, s.digest = RIFFLE_DIGEST_MEAN; }, "stop");
@@ -424,7 +422,7 @@ TEST_CASE("defaults of all options are those of the table, and lie in its ranges
   CHECK(selection.epsilon == 0.9f);
   CHECK(selection.share == 0.002f);
   CHECK(context.block_size == 16);
-  CHECK(scheduler.window == 12);
+  CHECK(scheduler.working_set_steps == 12);
 }
 
 TEST_CASE("a setting out of its range is shown with all its digits", "[select]") {
@@ -449,9 +447,16 @@ TEST_CASE("texts call settings as the caller does", "[select]") {
   CHECK(name_settings("`selection.epsilon`", nullptr) == "selection.epsilon");
   CHECK(name_settings("a ` in `file` of `n_ctx", flag) == "a ` in `file` of `n_ctx");
   CHECK(name_settings("`file` `gpu_mem`", flag) == "`file` --gpu-mem");
-  const Error e(RIFFLE_BAD_ARGUMENT, "`gpu_mem` is short");
+  const Error e(RIFFLE_BAD_ARGUMENT, "`gpu_mem` is short", Error::Text::NAMES_SETTINGS);
   CHECK(std::string(e.what()) == "gpu_mem is short");
   CHECK(e.text(flag) == "--gpu-mem is short");
+  const std::string file = "a`slots`.gguf";
+  try {
+    fail(RIFFLE_IO, "%s: not there", file.c_str());
+  } catch (const Error& plain) {
+    CHECK(plain.text(flag) == "a`slots`.gguf: not there");
+    CHECK(std::string(plain.what()) == "a`slots`.gguf: not there");
+  }
 }
 
 TEST_CASE("settings that the table keeps from a selector change nothing of its plan", "[select]") {

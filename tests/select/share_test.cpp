@@ -332,7 +332,7 @@ TEST_CASE("share reads the union of what its heads keep; one head is as multi-he
     alone.q = q;
     alone.row.q = alone.q.data();
     const std::vector<double> shares = alone.shares();
-    for (int b = s.sink_blocks; b < alone.row.n_full - s.window_blocks; ++b)
+    for (int b = s.sink_blocks; b < alone.row.n_full - s.recent_blocks; ++b)
       if (std::fabs(shares[b] - double(s.share)) > 0.2 * double(s.share))
         CHECK((shares[b] > double(s.share)) == (own.count(b) > 0));
   }

@@ -97,7 +97,7 @@ TEST_CASE("list positions: sessions that step together, dense layers and coverag
     double least[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     bool wrong = false;
   } seen;
-  const auto on_trace = [](void* user, const riffle_trace* t) {
+  const auto on_report = [](void* user, const riffle_row_report* t) {
     Seen& s = *static_cast<Seen*>(user);
     for (int i = 0; i < t->n_group; ++i) {
       s.wrong |= !(t->coverage[i] >= 0 && t->coverage[i] <= 1);
@@ -105,12 +105,12 @@ TEST_CASE("list positions: sessions that step together, dense layers and coverag
     }
     s.wrong |= t->layer > 0 && t->n_tokens_read != 184;
   };
-  r.check(riffle_set_trace(r.context, on_trace, &seen, true));
+  r.check(riffle_set_row_report(r.context, on_report, &seen, true));
   const int32_t t = 500;
   o.selection.cache_threshold = 2;
   r.check(riffle_set_selection(r.context, &o.selection));
   r.check(riffle_step(r.context, &alone[0], &t, 1));
-  r.check(riffle_set_trace(r.context, nullptr, nullptr, false));
+  r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
   CHECK(!seen.wrong);
   CHECK(seen.least[0] >= 0.999);  // everything is read there
   for (int layer = 1; layer < 8; ++layer) CHECK(seen.least[layer] < 0.999);
@@ -200,8 +200,8 @@ TEST_CASE("tokenselect counts selections and cached ones", "[tokenselect][model]
   }
 }
 
-static void fail_in_layer_3(void*, const riffle_trace* trace) {
-  if (trace->layer == 3) throw std::runtime_error("made to fail");
+static void fail_in_layer_3(void*, const riffle_row_report* report) {
+  if (report->layer == 3) throw std::runtime_error("made to fail");
 }
 
 TEST_CASE(
@@ -221,9 +221,9 @@ TEST_CASE(
     broken.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     for (size_t i = 0; i < steps.size(); ++i) {
       if (i % 3 == 2) {
-        broken.check(riffle_set_trace(broken.context, fail_in_layer_3, nullptr, false));
+        broken.check(riffle_set_row_report(broken.context, fail_in_layer_3, nullptr, false));
         CHECK(riffle_step(broken.context, &s, &steps[i], 1) == RIFFLE_INTERNAL);
-        broken.check(riffle_set_trace(broken.context, nullptr, nullptr, false));
+        broken.check(riffle_set_row_report(broken.context, nullptr, nullptr, false));
       }
       broken.check(riffle_step(broken.context, &s, &steps[i], 1));
       CHECK(test::same_bits({broken.logits(s)}, {want[i + 1]}));

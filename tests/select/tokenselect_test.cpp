@@ -87,16 +87,16 @@ struct Scene {
       r.tail = blocks[r.head][r.n_full];
     }
   }
-  double logit(int head, int64_t token, double scale = 1) const {
+  double logit(int head, int64_t token) const {
     double dot = 0;
     for (int j = 0; j < kD; ++j)
       dot += double(q[head * kD + j]) * keys[(head / g * n + token) * kD + j];
-    return dot * std::sqrt(double(kD)) * scale;
+    return dot * std::sqrt(double(kD));
   }
-  std::vector<double> softmax(int head, int64_t first, int64_t count, double scale = 1) const {
+  std::vector<double> softmax(int head, int64_t first, int64_t count) const {
     std::vector<double> w(count);
     double top = -1e300, sum = 0;
-    for (int64_t i = 0; i < count; ++i) top = std::max(top, w[i] = logit(head, first + i, scale));
+    for (int64_t i = 0; i < count; ++i) top = std::max(top, w[i] = logit(head, first + i));
     for (double& x : w) sum += x = std::exp(x - top);
     for (double& x : w) x /= sum;
     return w;
@@ -137,12 +137,11 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect]") {
     for (const int64_t n : {int64_t(40), int64_t(1000), int64_t(5003)}) {
       Scene scene(2, 3, n, type, 7);
       const int64_t first = n == 40 ? 0 : 19, count = n - first - (n == 40 ? 0 : 30);
-      const float scale = n == 1000 ? 0.25f : 1.0f;
       Ballot ballot, other;
-      ballot.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, scale, 64, one);
+      ballot.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, 64, one);
       std::vector<double> want(count);
       for (int h = 0; h < 6; ++h) {
-        const auto w = scene.softmax(h, first, count, scale);
+        const auto w = scene.softmax(h, first, count);
         for (int64_t i = 0; i < count; ++i) want[i] += w[i];
       }
       double worst = 0, sum = 0;
@@ -153,7 +152,7 @@ TEST_CASE("the soft vote is the sum of the heads' softmaxes", "[tokenselect]") {
       CHECK(worst <= 2e-5);
       CHECK(std::abs(sum - 6) <= 1e-4);
 
-      other.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, scale, 64, three);
+      other.vote(scene.rows, first, count, RIFFLE_VOTE_SOFT, 64, three);
       CHECK(std::equal(ballot.votes().begin(), ballot.votes().end(), other.votes().begin(),
                        other.votes().end()));
     }
@@ -165,7 +164,7 @@ TEST_CASE("the soft vote follows permutations of heads and tokens, and no consta
   Scene scene(2, 2, 3000, KvType::F32, 11);
   const auto votes = [&](Scene& s) {
     Ballot b;
-    b.vote(s.rows, 0, s.n, RIFFLE_VOTE_SOFT, 1, 64, threads);
+    b.vote(s.rows, 0, s.n, RIFFLE_VOTE_SOFT, 64, threads);
     return std::vector<float>(b.votes().begin(), b.votes().end());
   };
   const auto far_apart = [](const std::vector<float>& a, const std::vector<float>& b) {
@@ -216,7 +215,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
   ThreadPool threads(2);
   Scene scene(2, 2, 2500, KvType::F16, 5);
   Ballot ballot;
-  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_LOGITS, 1, 50, threads);
+  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_LOGITS, 50, threads);
   double worst = 0;
   for (int i = 0; i < 2000; ++i) {
     double sum = 0;
@@ -225,7 +224,7 @@ TEST_CASE("logit and hard votes are as defined", "[tokenselect]") {
   }
   CHECK(worst <= 1e-3);
 
-  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_HARD, 1, 50, threads);
+  ballot.vote(scene.rows, 100, 2000, RIFFLE_VOTE_HARD, 50, threads);
   std::vector<int> want(2000);
   for (int h = 0; h < 4; ++h) {
     std::vector<int> order(2000);

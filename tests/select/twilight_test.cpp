@@ -137,7 +137,7 @@ struct Scene {
   Tokens forced(const riffle_selection& s) const {
     Tokens out;
     RowPlan plan;
-    plan.forced(row, s.sink_blocks, s.window_blocks);
+    plan.forced(row, s.sink_blocks, s.recent_blocks);
     for (int i = 0; i < plan.n_forced(); ++i) add(out, plan.at(i));
     return out;
   }
@@ -154,7 +154,7 @@ riffle_selection settings(riffle_base base, float p) {
   s.base_budget = 0.4f;
   s.top_p = p;
   s.sink_blocks = 1;
-  s.window_blocks = 1;
+  s.recent_blocks = 1;
   s.microbatch = 4;
   s.epsilon = 0.9f;
   return s;
@@ -264,7 +264,7 @@ TEST_CASE("Twilight with top_p 1 keeps all that the base proposes", "[twilight]"
 
 TEST_CASE("Twilight's base psa takes PSA's blocks by estimated masses", "[twilight]") {
   for (const riffle_stop stop :
-       {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
+       {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
     size_t last = 0;
     bool early = false;
     const Scene scene(2, 3000, 3, 64, 32, KvType::F16, stop == RIFFLE_STOP_VETO);

@@ -8,8 +8,8 @@ part=${PART:-all}
 run() { echo "== $*"; timeout 300 "$@" 2>&1; }
 on() { [ "$part" = all ] || [ "$part" = "$1" ]; }
 shape="$build/riffle bench --shape llama-3.1-8b --block 32 -q"
-short="$shape --selector psa --attention-trace -c 131200 --steps 4 --reps 1"
-trace="$shape --selector psa --attention-trace -c 131200 --steps 24 --reps 3"
+short="$shape --selector psa --synthetic-attention -c 131200 --steps 4 --reps 1"
+attention="$shape --selector psa --synthetic-attention -c 131200 --steps 24 --reps 3"
 
 if on kernels; then
   run "$build/cuda_linear_bench"
@@ -17,16 +17,16 @@ if on kernels; then
   run "$build/cuda_attention_bench"
 fi
 if on decode; then
-  run $trace --depth 1024,32768,131072 --selectors dense,psa
-  run $trace --depth 131072 --selectors psa --microbatch 64
-  run $trace --depth 131072 --selectors dense,psa,share
-  for budget in 16G 14G 12G; do run $trace --depth 131072 --selectors share --gpu-mem $budget; done
-  for budget in 24G 16G 12G; do run $trace --depth 131072 --selectors psa --gpu-mem $budget; done
-  for microbatch in 16 32 64; do run $trace --depth 131072 --selectors psa --gpu-mem 12G --microbatch $microbatch; done
-  run $trace --depth 1024,32768,131072 --selectors dense,psa --weights bf16
+  run $attention --depth 1024,32768,131072 --selectors dense,psa
+  run $attention --depth 131072 --selectors psa --microbatch 64
+  run $attention --depth 131072 --selectors dense,psa,share
+  for budget in 16G 14G 12G; do run $attention --depth 131072 --selectors share --gpu-mem $budget; done
+  for budget in 24G 16G 12G; do run $attention --depth 131072 --selectors psa --gpu-mem $budget; done
+  for microbatch in 16 32 64; do run $attention --depth 131072 --selectors psa --gpu-mem 12G --microbatch $microbatch; done
+  run $attention --depth 1024,32768,131072 --selectors dense,psa --weights bf16
 fi
 if on host; then
-  for ahead in 1 0; do run $trace --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead $ahead; done
+  for ahead in 1 0; do run $attention --depth 131072 --selectors psa --gpu-mem 12G --residency host --lookahead $ahead; done
   run $short --depth 131072 --selectors psa --gpu-mem 12G --residency host --no-pin --warmup 1
   run $short --depth 131072 --selectors dense --gpu-mem 12G --warmup 1
 fi
@@ -36,8 +36,8 @@ if on prefill; then
 fi
 if on shipped; then run "$build/riffle" demo --device cuda; fi
 if [ "$part" = many ]; then
-  many="$shape --trace --weights bf16 --device cuda --gpu-mem 24G -c 34816 --requests 16 --attention-trace"
-  dense="--selector dense --all-resident" psa="--microbatch 4 --window 4"
+  many="$shape --arrivals --weights bf16 --device cuda --gpu-mem 24G -c 34816 --requests 16 --synthetic-attention"
+  dense="--selector dense --all-resident" psa="--microbatch 4 --working-set-steps 4"
   run $many --lengths 32000:2048 --request-rate 0 $dense
   for flags in "$psa" "--microbatch 4" ""; do run $many --lengths 32000:2048 --request-rate 0 $flags; done
   for rate in 0.125 0.128 0.135; do

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The tables of shipped-model.md, "Many sequences": riffle bench --trace on emu with a virtual clock.
+"""The tables of shipped-model.md, "Many sequences": riffle bench --arrivals on emu with a virtual clock.
 
-    tools/bench/scheduling.py BUILD/riffle [batch|window|goodput|dense ...]     all of them by default; -v prints the commands
+    tools/bench/scheduling.py BUILD/riffle [batch|steps|goodput|dense ...]     all of them by default; -v prints the commands
     SETTING=h200-8b tools/bench/scheduling.py ...                        one of the cost models alone
 
 batch: blocks loaded in an iteration and throughput against the number of sequences, with and without working-set control.
-window: the same of 12 sequences with control, against the steps that a working set looks back.
+steps: the same of 12 sequences with control, against the steps that a working set looks back.
 goodput: the highest request rate within the limits, step by step from dense attention with all KV in GPU memory to all of
 SparseServe (its Figure 13). dense: throughput and first token of the two ends against the request rate (its Figures 10 and 11).
 The model stood for, its device and its attention are said in COMMON and SETTINGS.
@@ -16,14 +16,14 @@ import subprocess
 import sys
 
 BIN, VERBOSE = None, False
-COMMON = ["bench", "--trace", "-q", "--json", "--block", "32", "--threads", "1"]
+COMMON = ["bench", "--arrivals", "-q", "--json", "--block", "32", "--threads", "1"]
 SPARSE = ["--selector", "psa", "--epsilon", "0.9"]
 # A query looks at a fifth of the blocks: about the paper's budget of 2,048 tokens in a prompt of 9,600.
 SETTINGS = {
     # name: cost model, bytes of KV on the device, context, what a query looks at, first rate, requests
-    "LWM-7B (MHA), A100 40 GB": ("a100-lwm-7b", "22G", "32K", ["--trace-sparsity", "0.2"], "0.1"),
-    "Llama-3-8B (GQA), A100 40 GB": ("a100-8b", "20G", "128K", ["--trace-sparsity", "0.2"], "0.25"),
-    "Llama-3.1-8B, H200 with a budget of 24 GB": ("h200-8b", "6G", "128K", ["--trace-sparsity", "0.1"], "1"),
+    "LWM-7B (MHA), A100 40 GB": ("a100-lwm-7b", "22G", "32K", ["--synthetic-sparsity", "0.2"], "0.1"),
+    "Llama-3-8B (GQA), A100 40 GB": ("a100-8b", "20G", "128K", ["--synthetic-sparsity", "0.2"], "0.25"),
+    "Llama-3.1-8B, H200 with a budget of 24 GB": ("h200-8b", "6G", "128K", ["--synthetic-sparsity", "0.1"], "1"),
 }
 REQUESTS = "40"
 
@@ -55,7 +55,7 @@ BURST = ["--cost", "h200-8b", "--pool-mem", "1400M", "--lengths", "16384:256", "
 
 def batch():
     args = BURST
-    print("### Blocks loaded against the number of sequences\n`riffle bench --trace --block 32 " + " ".join(args) + " --max-seqs N [--no-ws-control]`\n")
+    print("### Blocks loaded against the number of sequences\n`riffle bench --arrivals --block 32 " + " ".join(args) + " --max-seqs N [--no-ws-control]`\n")
     rows = []
     for n in [2, 4, 6, 8, 10, 12, 16]:
         row = [n]
@@ -71,25 +71,25 @@ def batch():
     table(["sequences", *half, *["control: " + h for h in half], "loads, fewer by"], rows)
 
 
-def window():
+def steps():
     rows = []
     for n in [1, 2, 4, 12]:
-        r = run(*BURST, "--max-seqs", "12", "--window", str(n))["result"]
+        r = run(*BURST, "--max-seqs", "12", "--working-set-steps", str(n))["result"]
         loads, seqs = r["blocks_loaded_per_iteration"], r["decode_rows_per_iteration"]
         rows.append([n, f"{seqs:.1f}", f"{loads:,.0f}", f"{loads / seqs:,.0f}", f"{r['pool_hit_pct']:.1f}%",
                      f"{1e3 * r['tbt_s']['mean']:.1f}, {1e3 * r['tbt_s']['p99']:,.0f}", f"{r['output_tokens_per_second']:.0f}"])
-    table(["`--window`", "in a step", "loaded", "for each of them", "hits", "ms between tokens, P99", "tokens/s"], rows)
+    table(["`--working-set-steps`", "in a step", "loaded", "for each of them", "hits", "ms between tokens, P99", "tokens/s"], rows)
 
 
 # Cost model suffix, flags.
 STEPS = [
-    ("dense, all KV on the device", "", ["--selector", "dense", "--all-resident", "--prefill", "chunks"]),
-    ("+ sparse attention", "", [*SPARSE, "--all-resident", "--prefill", "chunks"]),
-    ("+ offloading, a copy a block", ",copies", [*SPARSE, "--no-ws-control", "--prefill", "chunks"]),
-    ("+ FlashH2D, FlashD2H", "", [*SPARSE, "--no-ws-control", "--prefill", "chunks"]),
-    ("+ working-set control", "", [*SPARSE, "--prefill", "chunks"]),
-    ("+ layer-segmented prefill", "", [*SPARSE, "--prefill", "layers"]),
-    ("(chunks that keep their KV on the device, beside the pool)", ",reload=0", [*SPARSE, "--prefill", "chunks"]),
+    ("dense, all KV on the device", "", ["--selector", "dense", "--all-resident", "--prefill-mode", "chunks"]),
+    ("+ sparse attention", "", [*SPARSE, "--all-resident", "--prefill-mode", "chunks"]),
+    ("+ offloading, a copy a block", ",copies", [*SPARSE, "--no-ws-control", "--prefill-mode", "chunks"]),
+    ("+ FlashH2D, FlashD2H", "", [*SPARSE, "--no-ws-control", "--prefill-mode", "chunks"]),
+    ("+ working-set control", "", [*SPARSE, "--prefill-mode", "chunks"]),
+    ("+ layer-segmented prefill", "", [*SPARSE, "--prefill-mode", "layers"]),
+    ("(chunks that keep their KV on the device, beside the pool)", ",reload=0", [*SPARSE, "--prefill-mode", "chunks"]),
 ]
 
 
@@ -100,7 +100,7 @@ def chosen_settings():
 
 def common_of(setting):
     cost, pool, context, attention, rate = SETTINGS[setting]
-    return cost, ["--shape", "tiny", "--attention-trace", *attention, "-c", context, "--pool-mem", pool, "--max-seqs", "32", "--requests", REQUESTS], rate
+    return cost, ["--shape", "tiny", "--synthetic-attention", *attention, "-c", context, "--pool-mem", pool, "--max-seqs", "32", "--requests", REQUESTS], rate
 
 
 def goodput():
@@ -109,7 +109,7 @@ def goodput():
         # A lone dense step with everything on the device: the same limit for all.
         lone = run("--cost", cost, *args, *STEPS[0][2], "--request-rate", rate)["lone_step_s"]
         limit = 25 * lone
-        print(f"### Goodput: {setting}\n`riffle bench --trace --block 32 --cost {cost} {' '.join(args)} --goodput --tbt-limit {limit:.4f} ...`; "
+        print(f"### Goodput: {setting}\n`riffle bench --arrivals --block 32 --cost {cost} {' '.join(args)} --goodput --tbt-limit {limit:.4f} ...`; "
               f"a lone dense step takes {1e3 * lone:.2f} ms\n")
         table(["", "flags", "requests/s", "to the one before", "to the first", "mean first token, s", "P99 between tokens, ms", "sequences in a step",
                "blocks loaded"], goodput_rows(cost, args, rate, limit))
@@ -146,7 +146,7 @@ def main():
     if "-v" in args:
         VERBOSE = True
         args.remove("-v")
-    parts = {"batch": batch, "window": window, "goodput": goodput, "dense": dense}
+    parts = {"batch": batch, "steps": steps, "goodput": goodput, "dense": dense}
     if not args or any(p not in parts for p in args[1:]):
         sys.exit(__doc__)
     BIN = args[0]

@@ -4,7 +4,7 @@
     tools/bench/shared_prefix.py BUILD/riffle TEXT [--tokens N] [--questions N] [--answer N] [-- FLAGS OF BATCH]
 
 TEXT is any long file. One question alone gives the time of a prefill (and of starting) and, by its record, that of an answer; the
-limit is one prefill and as many answers as there are questions. Texts are compared with those of --no-prefix-reuse
+limit is one prefill and as many answers as there are questions. Texts are compared with those of lines that are answered alone
 for the first three questions.
 """
 import argparse
@@ -62,7 +62,7 @@ whole, one = run([line(0, a.answer)])
 answer = one[0]["riffle"]["decode_seconds"] / one[0]["usage"]["completion_tokens"] * a.answer
 prefill = whole - one[0]["riffle"]["decode_seconds"]
 together, got = run([line(i, a.answer) for i in range(a.questions)])
-_, apart = run([line(i, a.answer) for i in range(3)], "--no-prefix-reuse")
+apart = [body for i in range(3) for body in run([line(i, a.answer)])[1]]  # each in a run of its own
 for x, y in zip(got, apart):
     if x["choices"] != y["choices"]:
         sys.exit("a text differs from the one without reuse")

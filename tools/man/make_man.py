@@ -67,6 +67,11 @@ def sentence(text):
     return text if text.endswith(".") or not text else text + "."
 
 
+def lines_of(text):
+    """One sentence a line, as mdoc wants it. A sentence ends before a capital letter or a dash."""
+    return re.split(r"(?<=[A-Za-z0-9)][.!?]) +(?=[A-Z-])", text)
+
+
 def mdoc(sections):
     out = []
     for title, options in sections:
@@ -79,7 +84,7 @@ def mdoc(sections):
         for names, value, default, text in shown:
             flags = " , ".join("Fl " + escape(name[1:]) for name in names)
             out.append(f".It {flags}" + (f" Ar {escape(value)}" if value else ""))
-            out.append(escape(sentence(text)))
+            out.extend(escape(line) for line in lines_of(sentence(text)))
             if default:
                 out.append(f"Default: {escape(default)}.")
         out.append(".El")

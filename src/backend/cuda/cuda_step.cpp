@@ -41,8 +41,11 @@ Ranked ranked_of(const SelectionRule& r) {
   out.share_blocks = r.share_blocks;
   out.top_p = r.top_p;
   if (r.by_vote)
-    out.vote = {r.select_tokens, r.init_tokens,    r.local_tokens, static_cast<VoteKind>(r.vote),
-                r.vote_scale,    r.cache_threshold};
+    out.vote = {.select = r.select_tokens,
+                .init = r.init_tokens,
+                .local = r.local_tokens,
+                .kind = static_cast<VoteKind>(r.vote),
+                .cache_threshold = r.cache_threshold};
   return out;
 }
 

@@ -120,40 +120,44 @@ void add_batch(CLI::App& app, Command& chosen) {
   set_notes(
       *sub,
       R"(A line: {"custom_id":"a","url":"/v1/completions","body":{"prompt":"...","max_tokens":32}},
-or messages in place of prompt. The same command after an interruption of any kind goes on from
-what the output holds. Exit code 6: some lines got an error record.)",
-      R"(--host-mem: three quarters of the machine's memory if it is not given.
-Body: model, max_tokens (or max_completion_tokens), temperature, top_k, top_p, min_p, seed, stop;
-n if it is 1, stream if it is false, frequency_penalty and presence_penalty if they are 0. A flag
-gives the value of a field that a line leaves out. The loaded model answers, whatever model a line
-names; response.body.model of the record is its name. A bad line gets an error record, and the
-other lines are answered.
-Seeds: a line without a seed gets a seed of its own, and its record names it
-(response.body.riffle.seed). The seed is random, or with --seed N follows from N and the number of
-the line: output number LINE of SplitMix64 with the state N, upper 53 bits. A line with the
-recorded seed as its seed gives the same text again.)");
+or messages in place of prompt. After an interruption, the same command continues where it ended.
+Exit code 6: some lines got an error record.)",
+      R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
+Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature, top_k,
+top_p, min_p, seed, stop; n if it is 1, stream if it is false, frequency_penalty and
+presence_penalty if they are 0. A flag sets a field for the lines that leave it out. The loaded
+model answers all lines, whatever model they name. A bad line gets an error record, and the other
+lines are answered.
+A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
+response.body has choices, usage and model as OpenAI's records do, and riffle: finish, seed, tokens
+reused, KV read, counts and seconds.
+Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).
+That seed is random, or with --seed N the upper 53 bits of output number LINE of SplitMix64 with the
+state N. A line with the recorded seed gives the same text again.)");
   sub->add_option("-i,--input", o->in, "JSONL file to read; -: stdin")
       ->type_name("FILE")
       ->capture_default_str();
-  sub->add_option("-o,--output", o->out, "JSONL file to write, or to go on with; -: stdout")
+  sub->add_option(
+         "-o,--output", o->out,
+         "JSONL file to write; if it exists, its records are kept and the rest is added; -: stdout")
       ->type_name("FILE")
       ->capture_default_str();
   sub->add_option("--max-seqs,--parallel", o->max_seqs,
                   "lines answered at once; the answers are the same for any number; default: 8, or "
-                  "fewer where memory is short")
+                  "fewer if memory is short")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   sub->add_flag("--unordered", o->unordered,
                 "write records as they finish, not in the order of the lines")
-      ->group("Many requests at once");
-  sub->add_flag("--restart", o->restart, "begin anew: what the output holds is lost");
+      ->group(kRequestsGroup);
+  sub->add_flag("--restart", o->restart, "begin anew and overwrite the output");
   sub->add_option_function<std::string>(
          "--shard", [o](const std::string& text) { o->shard = parse_shard(text); },
-         "answer part I of N of the file; the outputs of 1/N to N/N, one behind the other, are "
-         "that of a single run")
-      ->group("Many requests at once")
+         "answer part I of N of the file; the outputs of all parts, one after the other, are the "
+         "output of a single run")
+      ->group(kRequestsGroup)
       ->type_name("I/N");
-  add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler);
+  add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler, false);
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });

@@ -32,13 +32,10 @@ class Bench {
     std::vector<int64_t> lengths = parse_size_list("--prefill", o_.prefill);
     std::vector<int64_t> depths = parse_size_list("--depth", o_.depth);
     std::vector<riffle_selector> selectors;
-    for (size_t at = 0; at <= o_.selectors.size();) {
-      const size_t comma = std::min(o_.selectors.find(',', at), o_.selectors.size());
-      selectors.push_back(parse_selector(o_.selectors.substr(at, comma - at)));
-      at = comma + 1;
-    }
+    for (const std::string& name : split(o_.selectors, ','))
+      selectors.push_back(parse_selector(name));
     std::erase(lengths, 0);
-    if (o_.traced) lengths.clear();  // prompts are filled in, which is no prefill
+    if (o_.synthetic) lengths.clear();  // prompts are filled in, which is no prefill
     model_ = o_.shape.empty() ? load_model(o_.common) : make_synthetic(o_.shape, o_.weights());
     info_ = model_info(model_.get());
     int64_t longest =
@@ -49,7 +46,7 @@ class Bench {
     if (!o_.shape.empty() && context.n_ctx == 0)
       context.n_ctx = static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
     context.n_sessions = o_.batch;
-    if (o_.traced) context.attention_trace = &o_.trace;
+    if (o_.synthetic) context.synthetic_attention = &o_.attention;
     results_.plan.struct_size = sizeof results_.plan;
     char err[1024] = "";
     if (riffle_plan_memory(model_.get(), &context, &results_.plan, err, sizeof err) != RIFFLE_OK)
@@ -98,8 +95,8 @@ class Bench {
   // Tokens that decoding adds to a depth. Synthetic queries depend on the position alone, so steps
   // made twice would find their blocks in the pool; there the repeats go on where the last ended.
   int64_t steps_held() const {
-    return 1 + (o_.traced ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
-                          : std::max(o_.steps, o_.warmup_steps()));
+    return 1 + (o_.synthetic ? o_.warmup_steps() + (int64_t{o_.reps} + 1) * o_.steps
+                             : std::max(o_.steps, o_.warmup_steps()));
   }
 
   // A text's tokens, over and over if it is short; without one, random ids above the control and
@@ -134,7 +131,7 @@ class Bench {
   void go_to(riffle_session* session, size_t depth) {
     const size_t held = riffle_session_length(session);
     if (held >= depth) return truncate(session, depth);
-    Progress progress(text_of("%s up to %zu tokens", o_.traced ? "filling" : "reading", depth),
+    Progress progress(text_of("%s up to %zu tokens", o_.synthetic ? "filling" : "reading", depth),
                       o_.common.quiet);
     check(
         riffle_prefill(session, tokens_.data() + held, depth - held, Progress::callback, &progress),
@@ -188,7 +185,7 @@ class Bench {
     riffle_reset_stats(context_.get());
     double spent = 0;
     for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
-      if (!o_.traced) truncate_all(depth);
+      if (!o_.synthetic) truncate_all(depth);
       const Clock::time_point start = Clock::now();
       steps(o_.steps);
       const double s = seconds_since(start);
@@ -196,7 +193,7 @@ class Bench {
       spent += s;
     }
     row.stats = context_stats(context_.get());
-    if (!o_.traced) truncate_all(depth);
+    if (!o_.synthetic) truncate_all(depth);
     row.timing = take_apart();
     truncate_all(depth);
     // A separate output matrix leaves all but one row of the embedding unread.
@@ -264,88 +261,100 @@ Model make_synthetic(const std::string& shape, const std::string& weights) {
   return Model(model);
 }
 
-void add_bench(CLI::App& app, Command& chosen) {
-  auto o = std::make_shared<BenchOptions>();
-  riffle_attention_trace_defaults(&o->trace);
-  CLI::App* sub =
-      app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
+static void add_bench_notes(CLI::App& sub) {
   set_notes(
-      *sub,
-      R"(Figures are medians of --reps. MB/token: the weights, and the K and V of the blocks read. memory
-GB/s: the rate at which the same threads read a buffer of that size (a GPU: copying, read + write).
-share: how near decode comes to it. loaded: copied from host memory to the pool. syncs: times the
-host waited for the GPU. spread: slowest less fastest, as a share of the median.)",
-      R"(--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, llama-3-70b-layer or tiny, with
-synthetic weights: the speed is real, the answers mean nothing. --weights is their type (default:
-q8_0). With --trace: first token, time between tokens and delay (arrival to the begin of the prompt's
-prefill) are those that a client sees. sequences in a step, blocks and working set: means over
-iterations with decode steps; with --cost, of the model that it stands for.)");
-  add_common_flags(*sub, o->common, CONTEXT_FLAGS | SELECTION_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
-  CLI::Option* prefill = sub->add_option("--prefill", o->prefill,
-                                         "prompt lengths; with --trace how prompts are read beside "
-                                         "decode steps: layers (a few of them in "
-                                         "each iteration), chunks or whole")
-                             ->type_name("N,N|MODE")
-                             ->capture_default_str();
-  sub->add_option("--depth", o->depth, "tokens held when decode begins (0: one token)")
+      sub, "",
+      R"(Columns: MB/token: the weights, and the K and V of the blocks read. memory GB/s: what the same
+threads reach when they read a buffer of that size (a GPU: copying, read + write). bandwidth used:
+how near decoding comes to that. loaded: copied from host memory to the pool. syncs: times the host
+waited for the GPU. spread: slowest less fastest repeat, as a share of the median.
+--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, llama-3-70b-layer or tiny. The weights
+are synthetic, of type --weights (default: q8_0). The speed is real, the answers mean nothing.
+With --arrivals: first token, time between tokens and delay (arrival to the begin of prefill) are
+those that a client sees. Sequences in a step, blocks and working set are means over iterations with
+decode steps; with --cost, they are those of the model that it stands for.)");
+}
+
+// What is measured, and how often.
+static CLI::Option* add_measured_flags(CLI::App& sub, BenchOptions& o) {
+  CLI::Option* prefill =
+      sub.add_option("--prefill", o.prefill, "lengths of the prompts whose prefill is measured")
+          ->type_name("N,N")
+          ->capture_default_str();
+  sub.add_option("--depth", o.depth, "tokens held when decode begins; 0: one token")
       ->type_name("N,N")
       ->capture_default_str();
-  sub->add_option("--selectors", o->selectors,
-                  "selectors to compare; default: the one of --selector, if given; prompts are "
-                  "read under --selector")
-      ->type_name("S,S")
+  sub.add_option("--selectors", o.selectors,
+                 "selectors whose decode is measured; if only --selector is given: that one")
+      ->type_name("NAME,NAME")
       ->capture_default_str();
-  CLI::Option* text = sub->add_option("--text", o->text, "text to run on; default: random tokens")
+  CLI::Option* text = sub.add_option("--text", o.text, "text to run on; default: random tokens")
+                          ->group(kMeasureGroup)
                           ->type_name("FILE");
-  sub->add_option("--steps", o->steps, "decode steps per measurement")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  sub->add_option("--reps", o->reps, "repeats of each measurement")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--warmup", o->warmup,
-                  "steps before each measurement; default: 2, with --attention-trace 8")
-      ->type_name("N")
-      ->check(CLI::Range(0, 100000));
-  sub->add_option("--batch", o->batch, "sequences that step together")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  sub->add_option("--shape", o->shape, "synthetic weights of this shape in place of a model")
+  sub.add_option("--shape", o.shape, "synthetic weights of this shape in place of a model")
       ->type_name("NAME")
       ->excludes("--model")
       ->excludes(text);
+  sub.add_option("--batch", o.batch, "sequences that step together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  sub.add_option("--reps", o.reps, "repeats of each measurement, whose median is shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub.add_option("--steps", o.steps, "decode steps per measurement")
+      ->group(kMeasureGroup)
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  sub.add_option("--warmup", o.warmup,
+                 "steps before each measurement; default: 2, with --synthetic-attention 8")
+      ->group(kMeasureGroup)
+      ->type_name("N")
+      ->check(CLI::Range(0, 100000));
+  return prefill;
+}
+
+static CLI::Option* add_synthetic_flags(CLI::App& sub, BenchOptions& o) {
   const std::string heading = "Synthetic attention";
-  CLI::Option* trace =
-      sub->add_flag("--attention-trace", o->traced,
-                    "q, k and v of known sparsity in place of the model's; prompts are filled in")
-          ->group(heading);
-  const auto trace_option = [&](const char* flag, auto& target, const char* what) {
-    sub->add_option(flag, target, what)
+  CLI::Option* synthetic =
+      sub.add_flag("--synthetic-attention", o.synthetic,
+                   "q, k and v of known sparsity in place of the model's; prompts are filled in");
+  const auto option = [&](const char* flag, auto& target, const char* what) {
+    sub.add_option(flag, target, what)
         ->type_name("X")
-        ->needs(trace)
+        ->needs(synthetic)
         ->group(heading)
         ->capture_default_str();
   };
-  trace_option("--trace-sparsity", o->trace.sparsity, "share of the blocks that a query looks at");
-  trace_option("--trace-weight", o->trace.weight, "share of the attention weight in them");
-  trace_option("--trace-overlap", o->trace.overlap,
-               "share of them that the next query looks at as well");
-  trace_option("--trace-seed", o->trace.seed, "which blocks they are");
-  add_trace_flags(*sub, o->arrivals);
-  sub->final_callback([o, sub, prefill, trace, &chosen] {
+  option("--synthetic-sparsity", o.attention.sparsity, "share of the blocks that a query looks at");
+  option("--synthetic-weight", o.attention.weight,
+         "share of the attention weight that lies in these blocks");
+  option("--synthetic-overlap", o.attention.overlap,
+         "share of these blocks that the next query looks at as well");
+  option("--synthetic-seed", o.attention.seed, "seed that chooses these blocks");
+  return synthetic;
+}
+
+void add_bench(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<BenchOptions>();
+  riffle_synthetic_attention_defaults(&o->attention);
+  CLI::App* sub =
+      app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");
+  add_bench_notes(*sub);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | COMPARISON_FLAGS | JSON_FLAG | WEIGHTS_FLAG);
+  CLI::Option* prefill = add_measured_flags(*sub, *o);
+  CLI::Option* synthetic = add_synthetic_flags(*sub, *o);
+  add_arrivals_flags(*sub, o->arrivals);
+  sub->final_callback([o, sub, prefill, synthetic, &chosen] {
     if (o->arrivals.on) {
-      for (const char* flag :
-           {"--depth", "--selectors", "--text", "--steps", "--reps", "--warmup", "--batch"})
-        if (sub->count(flag) > 0) throw CLI::ExcludesError("--trace", flag);
-      const riffle_setting& mode = setting("prefill");
-      if (prefill->count() > 0 && !set(mode, &o->arrivals.scheduler, o->prefill))
-        throw CLI::ValidationError("--prefill",
-                                   "'" + o->prefill + "': with --trace expected " + expected(mode));
-      chosen = [o] { return run_trace(*o); };
+      for (const char* flag : {"--prefill", "--depth", "--selectors", "--text", "--steps", "--reps",
+                               "--warmup", "--batch"})
+        if (sub->count(flag) > 0) throw CLI::ExcludesError("--arrivals", flag);
+      chosen = [o] { return run_arrivals(*o); };
       return;
     }
-    if (trace->count() > 0 && prefill->count() > 0)
-      throw CLI::ExcludesError("--attention-trace", "--prefill");
+    if (synthetic->count() > 0 && prefill->count() > 0)
+      throw CLI::ExcludesError("--synthetic-attention", "--prefill");
     if (sub->count("--selector") > 0 && sub->count("--selectors") == 0)
       o->selectors = selector_name(o->common.context.selection.selector);
     chosen = [o] { return Bench(*o).run(); };

@@ -1,11 +1,11 @@
 // riffle bench in parts: bench.cpp measures, bandwidth.cpp measures the machine,
-// report.cpp tells. Requests that arrive over time: trace.h.
+// report.cpp tells. Requests that arrive over time: arrivals.h.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/bench/trace.h"
+#include "cli/bench/arrivals.h"
 #include "cli/common.h"
 #include "riffle_measure.h"
 
@@ -17,15 +17,15 @@ struct BenchOptions {
   std::string shape;  // "": a model file
   std::string weights() const {
     return common.weights.empty() ? "q8_0" : common.weights;
-  }                     // with shape
-  bool traced = false;  // --attention-trace
-  riffle_attention_trace trace;
+  }                        // with shape
+  bool synthetic = false;  // --synthetic-attention
+  riffle_synthetic_attention attention;
   int steps = 32, reps = 3, batch = 1;
   std::optional<int> warmup;
-  TraceOptions arrivals;  // --trace
-  // Steps before a measurement: buffers, caches, and with a trace a pool that holds what the last
-  // steps looked at.
-  int warmup_steps() const { return warmup.value_or(traced ? 8 : 2); }
+  ArrivalsOptions arrivals;  // --arrivals
+  // Steps before a measurement: buffers, caches, and with synthetic attention a pool that holds
+  // what the last steps looked at.
+  int warmup_steps() const { return warmup.value_or(synthetic ? 8 : 2); }
 };
 
 // A model of this shape with made-up weights of this type. Throws Exit.
@@ -62,7 +62,7 @@ double median(std::vector<double> values);
 // size.
 double read_bandwidth(size_t bytes, int n_threads);
 
-Json attention_trace_json(const BenchOptions& options);  // null without one
+Json synthetic_attention_json(const BenchOptions& options);  // null without one
 Json bench_json(const BenchOptions& options, const BenchResults& results);
 void print_bench(const BenchOptions& options, const BenchResults& results);
 

@@ -26,7 +26,7 @@ double loaded_per_token(const DecodeRow& r) {
 double syncs_per_token(const DecodeRow& r) {
   return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0);
 }
-double share_pct(const DecodeRow& r) {
+double bandwidth_used_pct(const DecodeRow& r) {
   return r.bandwidth > 0 ? 100 * r.bytes / median(r.seconds) / r.bandwidth
                          : std::numeric_limits<double>::quiet_NaN();
 }
@@ -62,12 +62,12 @@ double median(std::vector<double> v) {
   return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-Json attention_trace_json(const BenchOptions& o) {
-  if (!o.traced) return nullptr;
-  return {{"sparsity", number(o.trace.sparsity)},
-          {"weight", number(o.trace.weight)},
-          {"overlap", number(o.trace.overlap)},
-          {"seed", o.trace.seed}};
+Json synthetic_attention_json(const BenchOptions& o) {
+  if (!o.synthetic) return nullptr;
+  return {{"sparsity", number(o.attention.sparsity)},
+          {"weight", number(o.attention.weight)},
+          {"overlap", number(o.attention.overlap)},
+          {"seed", o.attention.seed}};
 }
 
 Json bench_json(const BenchOptions& o, const BenchResults& results) {
@@ -96,7 +96,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                       {"bytes_per_token", r.bytes / o.batch},
                       {"gb_per_second", r.bytes / s / 1e9},
                       {"memory_gb_per_second", number(known(r.bandwidth))},
-                      {"share_of_memory_pct", number(share_pct(r))},
+                      {"bandwidth_used_pct", number(bandwidth_used_pct(r))},
                       {"parts", r.timing ? timing_json(*r.timing) : Json(nullptr)},
                       {"samples", r.seconds}});
   }
@@ -104,7 +104,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
           {"shape", o.shape.empty() ? Json(nullptr) : Json(o.shape)},
           {"weights",
            !o.shape.empty() || !o.common.weights.empty() ? Json(o.weights()) : Json(nullptr)},
-          {"attention_trace", attention_trace_json(o)},
+          {"synthetic_attention", synthetic_attention_json(o)},
           {"device", results.plan.device ? results.plan.device : ""},
           {"isa", results.plan.isa ? results.plan.isa : ""},
           {"threads", results.plan.n_threads},
@@ -129,12 +129,13 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
   write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(),
                     plan.device ? plan.device : "?", plan.isa ? plan.isa : "?", plan.n_threads,
                     tokens_from(o).c_str()));
-  if (o.traced)
+  if (o.synthetic)
     write_out(text_of(
         "synthetic attention: %g%% of the weight in %g%% of the blocks, %g%% of them kept from "
         "step to step\n",
-        100 * static_cast<double>(o.trace.weight), 100 * static_cast<double>(o.trace.sparsity),
-        100 * static_cast<double>(o.trace.overlap)));
+        100 * static_cast<double>(o.attention.weight),
+        100 * static_cast<double>(o.attention.sparsity),
+        100 * static_cast<double>(o.attention.overlap)));
   if (o.batch > 1) write_out(text_of("%d sequences step together\n", o.batch));
   write_out("\n");
   if (!results.prefill.empty()) {
@@ -149,7 +150,7 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
   }
   Table t({"depth", "selector", "tokens/s", o.batch > 1 ? "ms/step" : "ms/token", "spread",
            "KV read", "pool hits", "loaded MB/token", "syncs/token",
-           o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "share"});
+           o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "bandwidth used"});
   Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
   bool any_parts = false;
   for (const DecodeRow& r : results.decode) {
@@ -159,7 +160,7 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
            percent(kv_read_pct(r.stats)), percent(pool_hit_pct(r.stats)),
            fixed(loaded_per_token(r) / 1e6, 2), fixed(syncs_per_token(r), 1),
            fixed(r.bytes / 1e6, 1), fixed(r.bytes / s / 1e9, 1), fixed(known(r.bandwidth), 1),
-           percent(share_pct(r))});
+           percent(bandwidth_used_pct(r))});
     if (!r.timing) continue;
     any_parts = true;
     const riffle_timing& p = *r.timing;

@@ -489,25 +489,27 @@ void Evaluator::report_comparison(const std::vector<Row>& rows) {
   notice(o_.common.quiet, "report written to %s", o_.report_path.c_str());
 }
 
-// Windows spread over the text, each predicted from its own beginning (behind <s>) in one scored
-// prefill.
+// Segments at even distances in the text, each predicted from its own beginning (behind <s>) in one
+// scored prefill.
 std::vector<eval::PositionBucket> Evaluator::score_positions() {
-  const int window =
+  const int segment =
       static_cast<int>(std::min<int64_t>({32768, n_ctx_, static_cast<int64_t>(text_.size())}));
-  std::vector<eval::PositionBucket> buckets = eval::position_buckets(window);
-  const size_t spare = text_.size() - static_cast<size_t>(window);
-  for (int w = 0; w < o_.windows; ++w) {
-    const size_t begin =
-        o_.windows > 1 ? spare / static_cast<size_t>(o_.windows - 1) * static_cast<size_t>(w) : 0;
+  std::vector<eval::PositionBucket> buckets = eval::position_buckets(segment);
+  const size_t spare = text_.size() - static_cast<size_t>(segment);
+  for (int w = 0; w < o_.nll_segments; ++w) {
+    const size_t begin = o_.nll_segments > 1 ? spare / static_cast<size_t>(o_.nll_segments - 1) *
+                                                   static_cast<size_t>(w)
+                                             : 0;
     std::vector<int32_t> tokens;
     if (info_.bos_id >= 0) tokens.push_back(info_.bos_id);
     tokens.insert(tokens.end(), text_.begin() + static_cast<ptrdiff_t>(begin),
-                  text_.begin() + static_cast<ptrdiff_t>(begin) + window - std::ssize(tokens));
-    Progress progress(text_of("held-out window %d of %d", w + 1, o_.windows), o_.common.quiet);
+                  text_.begin() + static_cast<ptrdiff_t>(begin) + segment - std::ssize(tokens));
+    Progress progress(text_of("held-out segment %d of %d", w + 1, o_.nll_segments),
+                      o_.common.quiet);
     const std::vector<riffle_score> scores = examiner_->score(tokens, progress);
     for (eval::PositionBucket& b : buckets) {
-      // The last token of the window has no successor to be scored on.
-      for (int i = b.begin; i < std::min(b.end, window - 1); ++i) {
+      // The last token of the segment has no successor to be scored on.
+      for (int i = b.begin; i < std::min(b.end, segment - 1); ++i) {
         b.sum -= static_cast<double>(scores[i].next_logprob);
         ++b.n;
       }
@@ -544,7 +546,7 @@ int Evaluator::run() {
   if (o_.dense_only) {
     std::vector<eval::PositionBucket> buckets;
     try {
-      if (!stopped_ && o_.windows > 0) buckets = score_positions();
+      if (!stopped_ && o_.nll_segments > 0) buckets = score_positions();
     } catch (const Exit& e) {
       if (e.code() != EXIT_INTERRUPTED) throw;
       stopped_ = true;
@@ -554,7 +556,7 @@ int Evaluator::run() {
       j["type"] = "nll";
       for (const eval::PositionBucket& b : buckets)
         j["nll"][b.name()] = number(b.sum / static_cast<double>(b.n));
-      j["windows"] = o_.windows;
+      j["segments"] = o_.nll_segments;
       put_line(j);
     }
     if (!o_.common.json) write_out(eval::dense_text(dense, buckets, reference));

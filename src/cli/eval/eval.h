@@ -16,7 +16,7 @@ struct EvalOptions {
   std::vector<std::string> text_paths;
   std::string lengths, tasks, sweep, out_path, records_path, reference_path;
   int questions = 100, questions_per_document = 10, answer_tokens = 64, nll_tokens = 128,
-      windows = 2;
+      nll_segments = 2;
   uint64_t seed = 1;
   bool coverage = false, dense_only = false;
   bool compare = false;

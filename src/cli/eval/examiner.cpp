@@ -67,10 +67,10 @@ void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
         context_);
 }
 
-void Examiner::on_trace(void* user, const riffle_trace* trace) {
+void Examiner::on_report(void* user, const riffle_row_report* report) {
   Examiner& self = *static_cast<Examiner*>(user);
-  self.usage_.add(*trace);
-  if (self.map_) self.map_->add(*trace);
+  self.usage_.add(*report);
+  if (self.map_) self.map_->add(*report);
 }
 
 std::vector<riffle_score> Examiner::score(const std::vector<int32_t>& tokens, Progress& progress) {
@@ -89,7 +89,7 @@ void Examiner::begin(const Setting& setting) {
   check(riffle_set_selection(context_, &setting.selection), context_);
   selector_ = setting.selection.selector;
   const bool coverage = o_.coverage && setting.selection.selector != RIFFLE_SELECTOR_DENSE;
-  check(riffle_set_trace(context_, on_trace, this, coverage), context_);
+  check(riffle_set_row_report(context_, on_report, this, coverage), context_);
   riffle_reset_stats(context_);
 }
 
@@ -97,7 +97,7 @@ Usage Examiner::end() {
   riffle_stats stats = context_stats(context_);
   stats.loaded_bytes -= reread_bytes_;
   usage_.add(stats);
-  check(riffle_set_trace(context_, nullptr, nullptr, false), context_);
+  check(riffle_set_row_report(context_, nullptr, nullptr, false), context_);
   return std::move(usage_);
 }
 

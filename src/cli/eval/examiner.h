@@ -65,7 +65,7 @@ class Examiner {
   // Makes the setting the one that steps run with, and counts them from now on until end().
   void begin(const eval::Setting& setting);
   eval::Usage end();
-  static void on_trace(void* user, const riffle_trace* trace);
+  static void on_report(void* user, const riffle_row_report* report);
 
   const EvalOptions& o_;
   riffle_model* model_;

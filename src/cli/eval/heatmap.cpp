@@ -14,18 +14,18 @@ T& at(std::vector<T>& v, int i) {
 
 }  // namespace
 
-void HeatMap::add(const riffle_trace& trace) {
+void HeatMap::add(const riffle_row_report& report) {
   if (first_position_ < 0) {
-    first_position_ = trace.position;
-    blocks_per_row_ = std::max(1, (trace.n_blocks + kMostRows - 1) / kMostRows);
+    first_position_ = report.position;
+    blocks_per_row_ = std::max(1, (report.n_blocks + kMostRows - 1) / kMostRows);
   }
-  const int step = trace.position - first_position_;
+  const int step = report.position - first_position_;
   if (step < 0) return;
-  Step& s = at(at(at(layers_, trace.layer), trace.kv_head), step);
-  s.n_blocks = trace.n_blocks;
-  for (int i = 0; i < trace.n_read; ++i) ++at(s.read, trace.blocks[i] / blocks_per_row_);
+  Step& s = at(at(at(layers_, report.layer), report.kv_head), step);
+  s.n_blocks = report.n_blocks;
+  for (int i = 0; i < report.n_read; ++i) ++at(s.read, report.blocks[i] / blocks_per_row_);
   n_steps_ = std::max(n_steps_, step + 1);
-  n_blocks_ = std::max(n_blocks_, trace.n_blocks);
+  n_blocks_ = std::max(n_blocks_, report.n_blocks);
 }
 
 int HeatMap::n_kv_heads() const {

@@ -21,7 +21,7 @@ class HeatMap {
   bool right = false;     // whether the setting answered rightly
   bool is_paper = false;  // the setting is the paper's default
 
-  void add(const riffle_trace& trace);
+  void add(const riffle_row_report& report);
 
   int n_steps() const { return n_steps_; }
   int n_layers() const { return static_cast<int>(layers_.size()); }

@@ -55,18 +55,18 @@ void Usage::add(const riffle_stats& stats) {
   seconds += stats.decode_seconds;
 }
 
-void Usage::add(const riffle_trace& trace) {
-  const size_t n = static_cast<size_t>(trace.layer) + 1, i = n - 1;
+void Usage::add(const riffle_row_report& report) {
+  const size_t n = static_cast<size_t>(report.layer) + 1, i = n - 1;
   grow(layer_total, n), grow(layer_read, n), grow(layer_blocks, n), grow(layer_rows, n);
   grow(layer_coverage, n), grow(layer_heads, n);
-  layer_total[i] += static_cast<uint64_t>(trace.n_tokens);
-  layer_read[i] += static_cast<uint64_t>(trace.n_tokens_read);
-  layer_blocks[i] += static_cast<uint64_t>(trace.n_read);
+  layer_total[i] += static_cast<uint64_t>(report.n_tokens);
+  layer_read[i] += static_cast<uint64_t>(report.n_tokens_read);
+  layer_blocks[i] += static_cast<uint64_t>(report.n_read);
   ++layer_rows[i];
-  if (!trace.coverage) return;
-  for (int h = 0; h < trace.n_group; ++h) {
-    coverage.push_back(trace.coverage[h]);
-    layer_coverage[i] += trace.coverage[h];
+  if (!report.coverage) return;
+  for (int h = 0; h < report.n_group; ++h) {
+    coverage.push_back(report.coverage[h]);
+    layer_coverage[i] += report.coverage[h];
     ++layer_heads[i];
   }
 }
@@ -406,11 +406,11 @@ std::string rows_text(const std::vector<Row>& rows) {
 
 std::string PositionBucket::name() const { return text_of("%d-%d", begin, end); }
 
-std::vector<PositionBucket> position_buckets(int window) {
+std::vector<PositionBucket> position_buckets(int segment) {
   std::vector<PositionBucket> buckets;
   constexpr int kEdges[] = {0, 1024, 4096, 16384, 32768};
-  for (size_t i = 0; i + 1 < std::size(kEdges) && kEdges[i] < window; ++i) {
-    buckets.push_back({kEdges[i], std::min(kEdges[i + 1], window)});
+  for (size_t i = 0; i + 1 < std::size(kEdges) && kEdges[i] < segment; ++i) {
+    buckets.push_back({kEdges[i], std::min(kEdges[i + 1], segment)});
   }
   return buckets;
 }

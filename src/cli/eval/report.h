@@ -17,13 +17,13 @@ double ratio(double a, double b);
 // With so many decimals; "-" for NaN.
 std::string fixed(double value, int decimals);
 
-// What reading the KV cost: counters of the library and of its trace.
+// What reading the KV cost: counters of the library and of its report.
 struct Usage {
   uint64_t steps = 0, blocks_total = 0, blocks_read = 0, tokens_total = 0, tokens_read = 0,
            kv_bytes_read = 0;
   uint64_t index_bytes_read = 0, selections = 0, cached_selections = 0;
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
-  double seconds = 0;  // of decode steps, tracing included
+  double seconds = 0;  // of decode steps, row reports included
   // By layer: tokens held, tokens read, blocks read, (step, KV head) pairs.
   std::vector<uint64_t> layer_total, layer_read, layer_blocks, layer_rows;
   std::vector<float> coverage;         // of every step, layer and query head
@@ -31,7 +31,7 @@ struct Usage {
   std::vector<uint64_t> layer_heads;   // terms of that sum
 
   void add(const riffle_stats& stats);
-  void add(const riffle_trace& trace);
+  void add(const riffle_row_report& report);
   void add(const Usage& other);
   // Percentages and means are NaN where nothing was counted.
   double read_pct() const;  // tokens
@@ -122,14 +122,14 @@ std::string rows_text(const std::vector<Row>& rows);
 // ---- dense scores
 // -------------------------------------------------------------------------------------------------
 
-// Held-out nll by position in the window.
+// Held-out nll by position in the segment.
 struct PositionBucket {
   int begin, end;
   double sum = 0;
   uint64_t n = 0;
   std::string name() const;  // "0-1024"
 };
-std::vector<PositionBucket> position_buckets(int window);
+std::vector<PositionBucket> position_buckets(int segment);
 
 // Dense accuracy by task, one line per length, beside reference figures if given: {"tasks":
 // {"passkey@1024": 1.0, ...}, "nll": {"0-1024": 3.44, ...}}. The reference's magic answers were

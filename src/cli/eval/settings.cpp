@@ -10,20 +10,9 @@ namespace {
 
 using cli::Exit;
 using cli::EXIT_USAGE;
+using cli::joined;
+using cli::split;
 using cli::text_of;
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (;;) {
-    const size_t end = text.find(separator, begin);
-    std::string part = text.substr(begin, end == std::string::npos ? end : end - begin);
-    const size_t first = part.find_first_not_of(" \t\n"), last = part.find_last_not_of(" \t\n");
-    parts.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
 
 [[noreturn]] void refuse(const std::string& key, const std::string& value,
                          const std::string& expected) {
@@ -33,10 +22,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
 const riffle_setting& field_named(const std::string& key) {
   const riffle_setting* field = cli::spec_setting(key);
   if (field && field != &cli::setting("selection.selector")) return *field;
-  std::string known = sweep_fields();
-  for (size_t at = 0; (at = known.find(' ', at)) != std::string::npos; at += 2)
-    known.replace(at, 1, ", ");
-  throw Exit(EXIT_USAGE, text_of("unknown field '%s'; known: %s", key.c_str(), known.c_str()));
+  throw Exit(EXIT_USAGE,
+             text_of("unknown field '%s'; known: %s", key.c_str(), sweep_fields().c_str()));
 }
 
 // ---- one spec ----
@@ -251,11 +238,10 @@ std::vector<Setting> default_comparison(const SelectionFlags& flags) {
 }
 
 std::string sweep_fields() {
-  std::string names;
+  std::vector<std::string> names;
   for (const riffle_setting* f : cli::settings_of(RIFFLE_OPTIONS_SELECTION))
-    if (f != &cli::setting("selection.selector"))
-      names += (names.empty() ? "" : " ") + std::string(f->spec);
-  return names;
+    if (f != &cli::setting("selection.selector")) names.push_back(f->spec);
+  return joined(names);
 }
 
 std::vector<bool> named_settings(const std::vector<std::string>& names,

@@ -41,7 +41,7 @@ std::vector<Setting> parse_sweep(const std::string& text, const SelectionFlags& 
 // defaults among them (no longer marked so where a flag changes them).
 std::vector<Setting> default_comparison(const SelectionFlags& flags);
 
-// "epsilon budget ..." and "psa topk ...": what a spec may say, for the help.
+// "digest, gqa, ...": the fields of a spec.
 std::string sweep_fields();
 
 // Which of the settings are chosen. Dense never is.

@@ -52,11 +52,11 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
          config.n_kv_heads, static_cast<long long>(kMaxLayers),
          static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
-  if (o.attention_trace) {
-    r.synthetic = make_synthetic_spec(*o.attention_trace, config.head_dim);
-    r.synthetic_runs_prompts = o.attention_trace->run_prompts;
+  if (o.synthetic_attention) {
+    r.synthetic = make_synthetic_spec(*o.synthetic_attention, config.head_dim);
+    r.synthetic_runs_prompts = o.synthetic_attention->run_prompts;
   }
-  o.attention_trace = nullptr;  // the caller's
+  o.synthetic_attention = nullptr;  // the caller's
 
   r.isa =
       o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
@@ -76,7 +76,7 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
 
 int64_t row_slots(const riffle_selection& s) {
   if (s.selector != RIFFLE_SELECTOR_PSA) return 1;
-  return int64_t(s.sink_blocks) + s.window_blocks + int64_t(s.lookahead + 1) * s.microbatch;
+  return int64_t(s.sink_blocks) + s.recent_blocks + int64_t(s.lookahead + 1) * s.microbatch;
 }
 
 static std::string size_text(uint64_t bytes) {
@@ -376,7 +376,8 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
       riffle_plan ignored{};
       return plan_length(model, copy, ignored, device_free).status == RIFFLE_OK;
     });
-  if (verdict.status != RIFFLE_OK) throw Error(verdict.status, verdict.text);
+  if (verdict.status != RIFFLE_OK)
+    throw Error(verdict.status, verdict.text, Error::Text::NAMES_SETTINGS);
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";

@@ -44,15 +44,14 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options)
   const int64_t layers = engine.model().config.n_layers;
   check_settings(RIFFLE_OPTIONS_SCHEDULER, &o_);
   if (o_.max_seqs == 0) o_.max_seqs = static_cast<int32_t>(engine.n_sessions());
-  if (o_.reuse_unit == 0) o_.reuse_unit = static_cast<int32_t>(engine.reuse_unit());
   if (o_.max_inject_tokens == 0) o_.max_inject_tokens = 2048 * layers;
-  if (o_.prefill == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
+  if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS && !engine.can_fork())
     fail(RIFFLE_UNSUPPORTED,
-         "`prefill` chunks does not go with a selector that learns from whole prompts (lfps, "
+         "`prefill_mode` chunks does not go with a selector that learns from whole prompts (lfps, "
          "positions list)");
   control_ =
       !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
-  engine_.set_working_set(control_ ? o_.window : 0);
+  engine_.set_working_set(control_ ? o_.working_set_steps : 0);
 }
 
 Scheduler::~Scheduler() {
@@ -129,7 +128,8 @@ int64_t Scheduler::estimate(const Request& r) const {
   const double all = static_cast<double>(engine_.kv_blocks(*r.sequence));
   // As long as its own history is short, what is usual for the others.
   const int64_t usual = static_cast<int64_t>(std::ceil(share_ * all));
-  return r.steps >= o_.window ? r.sequence->working_set : std::max(r.sequence->working_set, usual);
+  return r.steps >= o_.working_set_steps ? r.sequence->working_set
+                                         : std::max(r.sequence->working_set, usual);
 }
 
 // In order of arrival, but for those that have waited long: who fits is in, who does not is
@@ -324,18 +324,18 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     if (it.decode_rows >= o_.max_tokens) return;
     budget = std::min(budget, (o_.max_tokens - it.decode_rows) * layers);
   }
-  if (o_.prefill == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
+  if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
   // Who was skipped came first: another sequence would only take more of the pool from them.
   if (!reading_ && (it.skipped > 0 || !begin_next())) return;
   Request& r = *reading_;
   try {
     if (!run_) {
       size_t n = r.prompt.size() - r.read;
-      if (o_.prefill == RIFFLE_PREFILL_CHUNKS)
+      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS)
         n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
       run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr);
       expect_next();
-      if (o_.prefill == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
+      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
     }
     const double done = run_->done, pairs = run_->pairs;
     const bool over = engine_.advance(*run_, budget, {});
@@ -468,7 +468,7 @@ bool Scheduler::begin_next() {
 size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> b) const {
   const size_t most = std::min(a.size(), b.size());
   const size_t n = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
-  return n - n % static_cast<size_t>(o_.reuse_unit);
+  return n - n % static_cast<size_t>(engine_.reuse_unit());
 }
 
 // The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a

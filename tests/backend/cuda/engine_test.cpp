@@ -153,7 +153,7 @@ TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {
     for (riffle_digest digest :
          {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
       for (riffle_stop stop :
-           {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
+           {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO}) {
         if (selector != RIFFLE_SELECTOR_PSA && stop != RIFFLE_STOP_PAPER) continue;
         const bool digests = selector == RIFFLE_SELECTOR_PSA || selector == RIFFLE_SELECTOR_TOPK;
         if (!digests && digest != RIFFLE_DIGEST_MEAN) continue;
@@ -197,11 +197,11 @@ struct Chosen {
   Chosen(const riffle_context_options& o, const std::vector<int32_t>& prompt,
          const std::vector<int32_t>& steps) {
     Runtime r(o);
-    const auto look = [](void* user, const riffle_trace* t) {
+    const auto look = [](void* user, const riffle_row_report* t) {
       auto& blocks = static_cast<Chosen*>(user)->blocks[{t->position, t->layer, t->kv_head}];
       blocks.insert(t->blocks, t->blocks + t->n_read);
     };
-    r.check(riffle_set_trace(r.context, look, this, false));
+    r.check(riffle_set_row_report(r.context, look, this, false));
     logits = run(r, r.session(), prompt, steps);
     n_read = r.stats().kv_blocks_read;
   }

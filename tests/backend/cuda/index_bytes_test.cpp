@@ -25,7 +25,7 @@ struct Checked {
   int rows = 0;
 };
 
-void look(void* user, const riffle_trace* t) {
+void look(void* user, const riffle_row_report* t) {
   Checked& c = *static_cast<Checked*>(user);
   BlockLayout layout;
   layout.block_size = c.o->block_size;
@@ -69,7 +69,7 @@ TEST_CASE("index bytes of a GPU step are what the CPU counts, and the mean value
       const auto prompt = some_tokens(c.n_tokens, 3);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
       Checked checked{&o, make_selector(o.selection)->rule(), c.mean_values};
-      r.check(riffle_set_trace(r.context, look, &checked, false));
+      r.check(riffle_set_row_report(r.context, look, &checked, false));
       const int32_t token = 400;
       r.check(riffle_step(r.context, &s, &token, 1));
       CHECK(checked.rows == 8 * 2);

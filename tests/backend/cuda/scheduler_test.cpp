@@ -82,26 +82,20 @@ TEST_CASE("cuda: prompts that begin alike are read once", "[cuda][scheduler][pre
   const riffle_context_options o = on_gpu(RIFFLE_SELECTOR_PSA, 2000);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(alone(o, a));
-  // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over;
-  // or all, with other bits.
-  for (const int unit : {0, 1}) {
-    INFO("reuse_unit " << unit);
+  // A prompt's bits depend on where it is cut, so all but 48 tokens of the document are taken over.
+  {
     Runtime r(o);
-    riffle_scheduler_options so = defaults();
-    so.reuse_unit = unit;
-    Run run(r, so);
+    Run run(r, defaults());
     for (const Ask& a : asks) run.submit(a);
     run.finish();
     for (size_t i = 0; i < asks.size(); ++i) {
       INFO("request " << i);
       const Got& got = run.got[i + 1];
-      if (unit == 0) check_same(got, want[i]);
+      check_same(got, want[i]);
       CHECK(got.status == RIFFLE_OK);
       CHECK(got.tokens.size() == 10);
       if (i == 0) CHECK(got.reused == 0);
-      else
-        CHECK((unit == 0 ? got.reused == document.size() / o.prefill_chunk * o.prefill_chunk
-                         : got.reused >= document.size()));
+      else CHECK(got.reused == document.size() / o.prefill_chunk * o.prefill_chunk);
     }
     const riffle_stats stats = r.stats();
     CHECK(stats.host_kv_bytes == 0);

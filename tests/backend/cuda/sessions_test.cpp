@@ -174,12 +174,12 @@ TEST_CASE("cuda: the planned memory is enough for all that the plan is for", "[c
       }
       r.check(riffle_generate_many(r.context, s, g, 4, nullptr, nullptr, nullptr));
       int seen = 0;
-      const auto count = [](void* n, const riffle_trace*) { ++*static_cast<int*>(n); };
-      r.check(riffle_set_trace(r.context, count, &seen, true));
+      const auto count = [](void* n, const riffle_row_report*) { ++*static_cast<int*>(n); };
+      r.check(riffle_set_row_report(r.context, count, &seen, true));
       const int32_t tokens[4] = {400, 500, 600, 700};
       for (int i = 0; i < 3; ++i) r.check(riffle_step(r.context, s, tokens, 4));
       CHECK(seen > 0);
-      r.check(riffle_set_trace(r.context, nullptr, nullptr, false));
+      r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
       // Full contexts that begin again.
       for (riffle_session* one : s) {
         r.check(riffle_session_truncate(one, 100));
@@ -280,8 +280,8 @@ TEST_CASE("cuda: coverage without pinned memory is refused with the reason", "[c
   Runtime r(o);
   riffle_session* s = r.session();
   prefill(r, s, some_tokens(200, 3));
-  r.check(riffle_set_trace(
-      r.context, [](void*, const riffle_trace*) {}, nullptr, true));
+  r.check(riffle_set_row_report(
+      r.context, [](void*, const riffle_row_report*) {}, nullptr, true));
   const int32_t token = 400;
   CHECK(riffle_step(r.context, &s, &token, 1) == RIFFLE_UNSUPPORTED);
   CHECK(std::string(riffle_context_error(r.context)).find("no_pin") != std::string::npos);

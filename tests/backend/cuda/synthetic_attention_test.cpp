@@ -26,8 +26,8 @@ const std::vector<Case> kCases = {{128, 16, 8, 4, false}, {64, 32, 8, 4, false},
                                   {256, 32, 1, 8, false}, {20, 16, 2, 2, true}};
 
 riffle::SyntheticSpec host_spec(const Case& c) {
-  riffle_attention_trace t;
-  riffle_attention_trace_defaults(&t);
+  riffle_synthetic_attention t;
+  riffle_synthetic_attention_defaults(&t);
   t.seed = 0x123456789abcdefull;
   return riffle::make_synthetic_spec(t, c.head_dim);
 }
@@ -158,7 +158,7 @@ TEST_CASE("synthetic_step writes queries and tails as the CPU defines them", "[c
   }
 }
 
-TEST_CASE("trace launchers refuse what they cannot do", "[cuda]") {
+TEST_CASE("launchers of synthetic attention refuse what they cannot do", "[cuda]") {
   const Case c{128, 16, 1, 1, false};
   riffle::cuda::KvLayout l = layout_of(c);
   l.head_dim = 66;

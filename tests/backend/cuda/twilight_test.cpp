@@ -113,10 +113,10 @@ TEST_CASE("cuda: twilight can be chosen at any time, with dense layers and cover
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     r.check(riffle_set_selection(r.context, &o.selection));
     int seen = 0;
-    const auto look = [](void* to, const riffle_trace*) { ++*static_cast<int*>(to); };
+    const auto look = [](void* to, const riffle_row_report*) { ++*static_cast<int*>(to); };
     for (size_t i = 0; i < steps.size(); ++i) {
-      if (i == 20) r.check(riffle_set_trace(r.context, look, &seen, true));
-      if (i == 25) r.check(riffle_set_trace(r.context, nullptr, nullptr, false));
+      if (i == 20) r.check(riffle_set_row_report(r.context, look, &seen, true));
+      if (i == 25) r.check(riffle_set_row_report(r.context, nullptr, nullptr, false));
       r.check(riffle_step(r.context, &s, &steps[i], 1));
       CHECK(same_bits({r.logits(s)}, {want[i + 1]}));
     }

@@ -99,9 +99,9 @@ TEST_CASE("cuda: only the layers that have a window, and all of it", "[cuda][win
       const auto prompt = ids(0, 200);
       r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
       std::vector<std::vector<Seen>> layers(2);
-      r.check(riffle_set_trace(
+      r.check(riffle_set_row_report(
           r.context,
-          [](void* user, const riffle_trace* t) {
+          [](void* user, const riffle_row_report* t) {
             bool whole = true;
             for (int h = 0; h < t->n_group; ++h) whole = whole && t->coverage[h] > 0.9999f;
             (*static_cast<std::vector<std::vector<Seen>>*>(user))[t->layer].push_back(
@@ -137,7 +137,7 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
 }
 
 // Against the CPU, step by step for as long as both have chosen the same; afterwards they see
-// different values, so a session ends there. Selectors of tokens with f32 KV alone: a trace tells
+// different values, so a session ends there. Selectors of tokens with f32 KV alone: a report tells
 // their blocks and how many tokens, and with f16 KV, where prefill rounds otherwise, that is not
 // enough to know that they were the same.
 TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
@@ -148,7 +148,7 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
     bool operator==(const Choice&) const = default;
   };
   using Choices = std::vector<Choice>;  // of a step's layers and KV heads
-  const auto trace = [](void* user, const riffle_trace* t) {
+  const auto report = [](void* user, const riffle_row_report* t) {
     Choice c{{t->blocks, t->blocks + t->n_read}, t->n_tokens_read};
     std::sort(c.blocks.begin(), c.blocks.end());
     static_cast<Choices*>(user)->push_back(std::move(c));
@@ -174,8 +174,8 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
           o.kv_type = type;
           Runtime cpu(o, path), gpu(on_gpu(o), path);
           Choices by_cpu, by_gpu;
-          cpu.check(riffle_set_trace(cpu.context, trace, &by_cpu, false));
-          gpu.check(riffle_set_trace(gpu.context, trace, &by_gpu, false));
+          cpu.check(riffle_set_row_report(cpu.context, report, &by_cpu, false));
+          gpu.check(riffle_set_row_report(gpu.context, report, &by_gpu, false));
           int compared = 0, planned = 0;
           for (const int n : {33, 64, 97, 150, 200, 280}) {
             riffle_session *a = cpu.session(), *b = gpu.session();

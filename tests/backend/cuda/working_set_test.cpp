@@ -1,5 +1,5 @@
 // Working sets on a GPU: what attention stamps, what the stamps count to, and whole runs, recorded
-// as graphs or traced, against unions of the blocks that were read.
+// as graphs or reported, against unions of the blocks that were read.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
@@ -178,11 +178,11 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
     WorkingSetPlay p = cuda_play(selector);
     const auto want = play(*model, p);
     // Graphs, and any pool: the same selections.
-    p.trace = false;
+    p.reports = false;
     CHECK(play(*model, p) == want);
     p.options.slots = 60;
     CHECK(play(*model, p) == want);
-    p.trace = p.coverage = true;
+    p.reports = p.coverage = true;
     CHECK(play(*model, p) == want);
     // Reports come when all layers are done: an attempt that failed has stamped them all.
     p.coverage = false;
@@ -192,9 +192,9 @@ TEST_CASE("cuda: working sets are the unions of what the last steps read", "[cud
     p = cuda_play(selector);
     p.options.residency = RIFFLE_RESIDENCY_HOST;
     CHECK(play(*model, p) == want);
-    p.trace = false;
+    p.reports = false;
     CHECK(play(*model, p) == want);
-    p.trace = true;
+    p.reports = true;
     p.fails_in_layer = 3;
     play(*model, p);
   }

@@ -7,9 +7,9 @@
 namespace riffle::eval {
 namespace {
 
-riffle_trace trace_of(int layer, int head, int position, int n_blocks,
-                      const std::vector<int32_t>& blocks) {
-  riffle_trace t{};
+riffle_row_report report_of(int layer, int head, int position, int n_blocks,
+                            const std::vector<int32_t>& blocks) {
+  riffle_row_report t{};
   t.layer = layer;
   t.kv_head = head;
   t.position = position;
@@ -21,9 +21,9 @@ riffle_trace trace_of(int layer, int head, int position, int n_blocks,
 
 TEST_CASE("eval: a heat map shows the blocks read, step by step", "[eval]") {
   HeatMap map;
-  map.add(trace_of(0, 0, 100, 5, {4, 0}));
-  map.add(trace_of(1, 1, 100, 5, {0, 1, 2, 3, 4}));
-  map.add(trace_of(0, 0, 101, 6, {5, 2}));
+  map.add(report_of(0, 0, 100, 5, {4, 0}));
+  map.add(report_of(1, 1, 100, 5, {0, 1, 2, 3, 4}));
+  map.add(report_of(0, 0, 101, 6, {5, 2}));
   CHECK(map.n_layers() == 2);
   CHECK(map.n_kv_heads() == 2);
   CHECK(map.n_steps() == 2);
@@ -32,7 +32,7 @@ TEST_CASE("eval: a heat map shows the blocks read, step by step", "[eval]") {
   const nlohmann::ordered_json j = map.json();
   REQUIRE(j["panels"].size() == 4);
   CHECK(j["panels"][0]["read"] == std::vector<std::string>{"400040", "004004"});
-  CHECK(j["panels"][1]["read"] == std::vector<std::string>{"000000", "000000"});  // never traced
+  CHECK(j["panels"][1]["read"] == std::vector<std::string>{"000000", "000000"});  // never reported
   CHECK(j["panels"][3]["read"] == std::vector<std::string>{"444440", "000000"});
 }
 
@@ -40,7 +40,7 @@ TEST_CASE("eval: many blocks share a row of a heat map", "[eval]") {
   HeatMap map;
   const int n = 4 * HeatMap::kMostRows - 2;  // the last row stands for two blocks
   std::vector<int32_t> read = {0, 4, 5, 8, 9, 10, 12, 13, 14, 15, n - 1};
-  map.add(trace_of(0, 0, 7, n, read));
+  map.add(report_of(0, 0, 7, n, read));
   CHECK(map.blocks_per_row() == 4);
   CHECK(map.n_rows() == HeatMap::kMostRows);
   for (int row = 0; row < 5; ++row)
@@ -51,7 +51,7 @@ TEST_CASE("eval: many blocks share a row of a heat map", "[eval]") {
     HeatMap wide;
     std::vector<int32_t> blocks(static_cast<size_t>(count));
     std::iota(blocks.begin(), blocks.end(), 20);
-    wide.add(trace_of(0, 0, 0, 20 * HeatMap::kMostRows, blocks));
+    wide.add(report_of(0, 0, 0, 20 * HeatMap::kMostRows, blocks));
     REQUIRE(wide.blocks_per_row() == 20);
     CHECK(wide.level(0, 0, 0, 0) == 0);
     CHECK(wide.level(0, 0, 0, 1) == (count >= 19 ? 4 : count == 6 ? 2 : 1));

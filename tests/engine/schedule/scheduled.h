@@ -182,7 +182,7 @@ void check_short_memory(Make make) {
           o.host_mem = host_mem;
           Runtime r(o);
           riffle_scheduler_options so = defaults();
-          so.prefill = prefill;
+          so.prefill_mode = prefill;
           so.max_inject_tokens = 600;
           Run run(r, so);
           for (const Ask& a : asks) run.submit(a);

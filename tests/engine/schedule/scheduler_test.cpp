@@ -42,7 +42,7 @@ TEST_CASE("scheduler: every text is the one that a request gives alone", "[sched
       riffle_scheduler_options so = defaults();
       so.max_seqs = v.max_seqs;
       so.max_tokens = v.max_tokens;
-      so.prefill = v.prefill;
+      so.prefill_mode = v.prefill;
       so.max_inject_tokens = v.inject;
       so.no_ws_control = !v.control;
       so.no_prefix_reuse = !v.reuse;
@@ -165,22 +165,22 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
       if (pick(0, 2)) o.device = RIFFLE_DEVICE_EMU, o.slots = pick(250, 1500);
       if (pick(0, 2) == 0) o.host_mem = full_session_bytes(o) * pick(10, 25) / 10;
       riffle_scheduler_options so = defaults();
-      so.prefill = pick(0, 2)   ? RIFFLE_PREFILL_LAYERS
-                   : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS
-                                : RIFFLE_PREFILL_WHOLE;
+      so.prefill_mode = pick(0, 2)   ? RIFFLE_PREFILL_LAYERS
+                        : pick(0, 1) ? RIFFLE_PREFILL_CHUNKS
+                                     : RIFFLE_PREFILL_WHOLE;
       so.max_inject_tokens = pick(1, 3000);
       so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
-      so.window = pick(1, 20);
+      so.working_set_steps = pick(1, 20);
       so.max_skips = pick(1, 64);
       so.no_ws_control = pick(0, 3) == 0;
       so.no_prefix_reuse = pick(0, 3) == 0;
       // A chunk of one layer is read in any case, and other ways of reading prompts take larger
       // pieces.
-      const bool bounded = so.max_tokens > 0 && so.prefill == RIFFLE_PREFILL_LAYERS;
+      const bool bounded = so.max_tokens > 0 && so.prefill_mode == RIFFLE_PREFILL_LAYERS;
       INFO("selector " << selector << ", round " << round << ": sessions " << o.n_sessions
                        << ", slots " << o.slots << ", host_mem " << o.host_mem << ", prefill "
-                       << so.prefill << ", inject " << so.max_inject_tokens << ", tokens "
-                       << so.max_tokens << ", window " << so.window);
+                       << so.prefill_mode << ", inject " << so.max_inject_tokens << ", tokens "
+                       << so.max_tokens << ", working set of " << so.working_set_steps);
       Runtime r(o);
       riffle_model_info info{};
       info.struct_size = sizeof info;
@@ -316,10 +316,10 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
     CHECK(std::string(riffle_context_error(r.context)).find(what) != std::string::npos);
     o = defaults();
   };
-  o.window = 0, refused("window is 0, expected 1 to 64");
+  o.working_set_steps = 0, refused("working_set_steps is 0, expected 1 to 64");
   o.max_skips = 0, refused("max_skips");
   o.max_seqs = -1, refused("max_seqs");
-  o.prefill = static_cast<riffle_prefill_mode>(7), refused("prefill");
+  o.prefill_mode = static_cast<riffle_prefill_mode>(7), refused("prefill_mode");
   o.struct_size = 3, refused("struct_size");
   r.check(riffle_scheduler_create(r.context, nullptr, &s));
   riffle_scheduler* second = nullptr;

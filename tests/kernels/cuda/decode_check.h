@@ -46,7 +46,7 @@ inline std::unique_ptr<Selector> selector_for(const Ranked& r, double epsilon) {
   s.microbatch = r.microbatch;
   s.budget = kBudget;
   s.sink_blocks = r.sink_blocks;
-  s.window_blocks = r.recent_blocks;
+  s.recent_blocks = r.recent_blocks;
   return make_selector(s);
 }
 

@@ -267,7 +267,7 @@ TEST_CASE("top-p on the device: scores and weights have the CPU's bits", "[cuda]
           twin.keys->prepare_query(twin.row.q, g, query.data());
           twin.keys->scores(0, 0, 0, n_full, query.data(), g, want.data(), int64_t(n_full) * B);
           RowPlan plan;
-          plan.forced(twin.row, s.sink_blocks, s.window_blocks);
+          plan.forced(twin.row, s.sink_blocks, s.recent_blocks);
           int64_t wrong = 0, wrong_weights = 0, wrong_tail = 0;
           for (int h = 0; h < g; ++h) {
             const float* have = &scores[(size_t(head) * g + h) * scene.max_blocks * B];
@@ -373,7 +373,7 @@ TEST_CASE("top-p on the device: forced blocks of any number", "[cuda][top_p]") {
         shape.seed = unsigned(10 * sinks + window);
         shape.tokens = {3, 16, 50, 16 * 14, 16 * 15 + 1, 16 * 100 + 9};
         riffle_selection s = twilight(base, 0.8f, 0.3f);
-        s.sink_blocks = sinks, s.window_blocks = window;
+        s.sink_blocks = sinks, s.recent_blocks = window;
         INFO("sinks " << sinks << " window " << window << " base " << base);
         CHECK(check_scene(Scene(shape, ranked_of(s)), s) == 0);
       }
@@ -387,7 +387,7 @@ TEST_CASE("top-p on the device: bases that rank", "[cuda][top_p]") {
     for (riffle_digest digest :
          {RIFFLE_DIGEST_MEAN, RIFFLE_DIGEST_QUEST, RIFFLE_DIGEST_CUBOID_MEAN})
       for (riffle_gqa gqa : {RIFFLE_GQA_MEAN, RIFFLE_GQA_SOFT_SUM, RIFFLE_GQA_UNION})
-        for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_WINDOW})
+        for (riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_LAST})
           for (float top_p : {0.9f, 1.0f}) {
             if (base == RIFFLE_BASE_TOPK && (stop != RIFFLE_STOP_PAPER || top_p == 1)) continue;
             SceneShape shape;

@@ -153,7 +153,7 @@ void check_tokens(const Scene& scene, const Got& got, const riffle_selection& s,
       // Votes of what was exchanged lie at the edge.
       Ballot ballot;
       const int64_t n = twin.rows[0].n_tokens - s.init_tokens - s.local_tokens;
-      ballot.vote(twin.rows, s.init_tokens, n, s.vote, s.vote_scale, s.select_tokens, threads);
+      ballot.vote(twin.rows, s.init_tokens, n, s.vote, s.select_tokens, threads);
       std::vector<float> sorted(ballot.votes().begin(), ballot.votes().end());
       std::nth_element(sorted.begin(), sorted.begin() + s.select_tokens - 1, sorted.end(),
                        std::greater<>());
@@ -285,14 +285,13 @@ TEST_CASE("vote on the device: ties fall as the CPU's", "[cuda][vote]") {
         }
 }
 
-TEST_CASE("vote on the device: long rows, and a vote's scale", "[cuda][vote]") {
+TEST_CASE("vote on the device: long rows", "[cuda][vote]") {
   if (skip()) return;
   for (riffle_vote vote : kVotes) {
     SceneShape shape;
     shape.block_size = 16, shape.d = 64, shape.g = 2, shape.n_layers = 1, shape.layer = 0;
     shape.tokens = {16 * 5000 + 5, 16 * 1200};
-    riffle_selection s = tokenselect(2048, 128, 512, vote);
-    s.vote_scale = 0.125f;
+    const riffle_selection s = tokenselect(2048, 128, 512, vote);
     INFO("vote " << vote);
     check_scene(Scene(shape, ranked_of(s)), s, true);
   }

@@ -1,16 +1,16 @@
-"""riffle bench --trace: requests that arrive over time, on emu with a virtual clock and on the clock on the wall."""
+"""riffle bench --arrivals: requests that arrive over time, on emu with a virtual clock and on the clock on the wall."""
 import re
 import time
 
 from harness import *
 
-BASE = ["bench", "--trace", "-q", "--json", "--threads", "2"]
+BASE = ["bench", "--arrivals", "-q", "--json", "--threads", "2"]
 # Blocks of 32, a pool that holds a quarter of what 8 sequences have.
 EMU = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "12", "--max-seqs", "8",
        "--selector", "psa", "--epsilon", "0.9"]
 
 
-def trace(name, *args, code=0):
+def arrivals(name, *args, code=0):
     r = riffle(*BASE, *args)
     try:
         j = json.loads(r.out)
@@ -29,11 +29,11 @@ def answered(j, n, tokens):
 
 def virtual(_):
     args = [*EMU, "--request-rate", "20"]
-    j = trace("emu", *args)
+    j = arrivals("emu", *args)
     if not j:
         return
     r, c = j["result"], j["cost"]
-    check(j["shape"] == "tiny" and j["device"] == "emu" and j["clock"] == "virtual" and j["attention_trace"], "--cost stands on tiny", j)
+    check(j["shape"] == "tiny" and j["device"] == "emu" and j["clock"] == "virtual" and j["synthetic_attention"], "--cost stands on tiny", j)
     check(answered(j, 12, 24) and r["prompt_tokens"] == 12 * 2000, "every request is answered in full", r)
     # A prompt of 2,000 tokens costs at least its operations, and weights are read once a step.
     operations = 2 * c["layer_params"] * 2000 / (c["linear_tflops"] * 1e12)
@@ -44,16 +44,16 @@ def virtual(_):
     parts = r["cost_seconds"]
     check(0 < sum(parts.values()) <= r["seconds"] * 1.0001, "time is the parts' and of waiting for arrivals", r)
     check(parts["prefill"] >= 12 * operations, "all prompts are paid for", parts)
-    again = trace("emu, again", *args)
+    again = arrivals("emu, again", *args)
     check(again and again["result"] == r, "the same seed, the same figures", (again and again["result"], r))
-    other = trace("another seed", *args, "--seed", "2")
+    other = arrivals("another seed", *args, "--seed", "2")
     check(other and other["result"]["ttft_s"] != r["ttft_s"], "another seed, other arrivals", other and other["result"])
 
 
 def pressure(_):
     # 8 sequences of 63 blocks in 4 rows: 2,016 blocks; a pool of 200.
     args = [*EMU, "--request-rate", "0", "--slots", "200"]
-    control, none = trace("control", *args), trace("no control", *args, "--no-ws-control")
+    control, none = arrivals("control", *args), arrivals("no control", *args, "--no-ws-control")
     if not control or not none:
         return
     a, b = control["result"], none["result"]
@@ -61,7 +61,7 @@ def pressure(_):
     check(a["skipped"] > 0 and b["skipped"] == 0, "control skips, --no-ws-control does not", (a["skipped"], b["skipped"]))
     check(a["decode_rows_per_iteration"] < b["decode_rows_per_iteration"], "and so steps fewer together", (a, b))
     check(b["blocks_loaded_per_iteration"] > 0 and b["cost_seconds"]["load"] > 0, "what does not fit is loaded", b)
-    copies = trace("copies", *[a + ",copies" if a == "h200-8b" else a for a in args], "--no-ws-control")
+    copies = arrivals("copies", *[a + ",copies" if a == "h200-8b" else a for a in args], "--no-ws-control")
     check(copies and copies["result"]["cost_seconds"]["load"] > 5 * b["cost_seconds"]["load"], "a copy a block is slower", copies and copies["result"])
 
 
@@ -70,10 +70,10 @@ def prefill(_):
             "--selector", "psa"]
     stall = {}
     for mode in ["layers", "chunks", "whole"]:
-        j = trace(mode, *args, "--prefill", mode, "--max-inject-tokens", "2048")
+        j = arrivals(mode, *args, "--prefill-mode", mode, "--max-inject-tokens", "2048")
         if not j:
             return
-        check(answered(j, 6, 32) and j["scheduler"]["prefill"] == mode, f"--prefill {mode} answers all", j["result"])
+        check(answered(j, 6, 32) and j["scheduler"]["prefill_mode"] == mode, f"--prefill-mode {mode} answers all", j["result"])
         stall[mode] = j["result"]["longest_stall_s"]
     check(0 < stall["layers"] < stall["whole"] / 3 and stall["chunks"] < stall["whole"] / 3, "a whole prompt stalls longest", stall)
 
@@ -82,7 +82,7 @@ def resident(_):
     args = ["--cost", "h200-8b", "--block", "32", "--lengths", "2000:24", "--requests", "10", "--request-rate", "0", "--max-seqs", "10", "--selector",
             "dense"]
     # 64 blocks in each of 4 rows: 256 a request.
-    j = trace("resident", *args, "--slots", "600", "--all-resident")
+    j = arrivals("resident", *args, "--slots", "600", "--all-resident")
     if j:
         r = j["result"]
         check(answered(j, 10, 24) and r["decode_rows_per_iteration"] <= 2 and r["cost_seconds"]["load"] == 0,
@@ -94,7 +94,7 @@ def resident(_):
 
 def goodput(_):
     args = ["--cost", "h200-8b", "--block", "32", "--lengths", "8000:3", "--requests", "20", "--request-rate", "2", "--selector", "psa", "--goodput", "--delay-limit", "0.5"]
-    j = trace("goodput", *args)
+    j = arrivals("goodput", *args)
     if not j:
         return
     within = [p["rate"] for p in j["probes"] if p["within"]]
@@ -104,9 +104,9 @@ def goodput(_):
     check(all(p["within"] == (p["tbt_p99_s"] <= j["tbt_limit_s"] and p["delay_mean_s"] <= 0.5) for p in j["probes"]), "by both limits", j["probes"])
     above = [b for b in beyond if b > j["goodput"]]
     check(j["goodput_bounded"] and above and min(above) <= 1.06 * j["goodput"], "to a twentieth", j["probes"])
-    j = trace("all rates", *args[:-2], "--delay-limit", "1e6")
+    j = arrivals("all rates", *args[:-2], "--delay-limit", "1e6")
     check(j and not j["goodput_bounded"], "where no rate is beyond the limits, that is said", j and j["probes"])
-    j = trace("no rate", *args, "--tbt-limit", "1e-6")
+    j = arrivals("no rate", *args, "--tbt-limit", "1e-6")
     check(j and j["goodput"] == 0 and j["result"] is None, "limits that nothing keeps", j)
 
 
@@ -115,22 +115,22 @@ def wall(folder):
     with open(lengths, "w") as f:
         f.write("# prompt output\n300 8\n120 5\n40 9\n")
     for device in ["cpu", "emu"]:
-        j = trace(f"wall on {device}", "--shape", "tiny", "--device", device, "--lengths", lengths, "--request-rate", "50", "--shared-prefix", "30")
+        j = arrivals(f"wall on {device}", "--shape", "tiny", "--device", device, "--lengths", lengths, "--request-rate", "50", "--shared-prefix", "30")
         if not j:
             continue
         r = j["result"]
         check(j["clock"] == "wall" and j["cost"] is None and r["failed"] == 0 and r["output_tokens"] == 22 and r["prompt_tokens"] == 460
               and r["seconds"] > 0, f"{device}: a file's requests are answered", r)
-    r = riffle("bench", "--trace", "--shape", "tiny", "--device", "cpu", "--lengths", lengths, "--request-rate", "0", "-q", "--threads", "2")
+    r = riffle("bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--lengths", lengths, "--request-rate", "0", "-q", "--threads", "2")
     check(r.code == 0 and b"first token" in r.out and b"output tokens/s" in r.out and b"3, 0 failed" in r.out, "tables", r)
-    r = riffle("bench", "--trace", "--lengths", "64:4", "--requests", "3", "--request-rate", "0", "-c", "512", "-q", "--json", "--threads", "2",
+    r = riffle("bench", "--arrivals", "--lengths", "64:4", "--requests", "3", "--request-rate", "0", "-c", "512", "-q", "--json", "--threads", "2",
                "--device", "cpu")
     check(r.code == 0 and json.loads(r.out)["result"]["output_tokens"] == 12, "the shipped model too", r)
 
 
 def estimate(_):
     """The time that a run takes is estimated before it begins; a long one is told how to be shorter."""
-    shape = ["bench", "--trace", "--shape", "tiny", "--device", "cpu", "--threads", "2", "--request-rate", "0"]
+    shape = ["bench", "--arrivals", "--shape", "tiny", "--device", "cpu", "--threads", "2", "--request-rate", "0"]
     begun = time.time()
     r = riffle(*shape, "--lengths", "400:8", "--requests", "20")
     took = time.time() - begun
@@ -143,7 +143,7 @@ def estimate(_):
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60)
     check(re.search(rb"about \d+ minutes for 1000000 requests; --requests", line), "a long run names --requests", line)
-    loud, quiet = riffle("bench", "--trace", "--json", *EMU), riffle("bench", "--trace", "--json", "-q", *EMU)
+    loud, quiet = riffle("bench", "--arrivals", "--json", *EMU), riffle("bench", "--arrivals", "--json", "-q", *EMU)
     a, b = json.loads(loud.out), json.loads(quiet.out)
     check(a["result"] == b["result"], "the estimate changes no figure", (a["result"], b["result"]))
 
@@ -151,7 +151,7 @@ def estimate(_):
 def stopped(_):
     """Ctrl-C: what has been measured is told."""
     def after(seconds, *args):
-        p = start("bench", "--trace", *args)
+        p = start("bench", "--arrivals", *args)
         time.sleep(seconds)
         p.send_signal(signal.SIGINT)
         out, err = p.communicate(timeout=60)
@@ -172,23 +172,23 @@ def bad(folder):
     lengths = os.path.join(folder, "lengths")
     with open(lengths, "w") as f:
         f.write("10 5\n10 -5\n")
-    shape = ["bench", "--trace", "--shape", "tiny", "--device", "cpu"]
+    shape = ["bench", "--arrivals", "--shape", "tiny", "--device", "cpu"]
     check(one_line_error(riffle(*shape, "--lengths", lengths), 1, lengths, "line 2"), "a file's bad line is named")
     check(one_line_error(riffle(*shape, "--lengths", "nothing.txt"), 2, "--lengths", "nothing.txt"), "a file that is not there")
     for wrong in ("10:0", "-5:10", "10:5:3", "99999999999:10", ""):
         check(one_line_error(riffle(*shape, "--lengths", wrong), 2, "--lengths", "PROMPT:OUTPUT"), f"--lengths '{wrong}'")
     check(one_line_error(riffle(*shape, "--lengths", "100:5", "-c", "64"), 2, "100 and 5", "64"), "lengths beyond the context")
-    for args, word in [(["--cost", "h200-8b"], "--cost"), (["--pool-mem", "1G"], "--pool-mem"), (["--prefill", "512"], "layers, chunks, whole"),
+    for args, word in [(["--cost", "h200-8b"], "--cost"), (["--pool-mem", "1G"], "--pool-mem"), (["--prefill-mode", "512"], "layers, chunks, whole"), (["--prefill", "512"], "--prefill"),
                        (["--depth", "5"], "--depth"), (["--batch", "2"], "--batch"), (["--all-resident"], "--all-resident"), (["--request-rate", "-1"], "--request-rate"),
-                       (["--window", "65"], "--window"), (["--tbt-limit", "1"], "--goodput"), (["--requests", "-1"], "--requests")]:
+                       (["--working-set-steps", "65"], "--working-set-steps"), (["--tbt-limit", "1"], "--goodput"), (["--requests", "-1"], "--requests")]:
         r = riffle(*shape, *args)
         check(r.code == 2 and r.out == b"" and word.encode() in r.err, f"{' '.join(args)} is refused by name", r)
     for args, word in [(["--cost", "nothing"], "nothing"), (["--cost", ""], "nothing is given"), (["--cost", "h200-8b,step_us 5"], "KEY=VALUE"), (["--cost", "h200-8b,speed=1"], "speed"), (["--cost", "h200-8b,step_us=x"], "step_us"),
                        (["--cost", "h200-8b", "--pool-mem", "1"], "--pool-mem"), (["--cost", "h200-8b", "--pool-mem", "1G", "--slots", "9"], "--slots")]:
-        r = riffle("bench", "--trace", *args)
+        r = riffle("bench", "--arrivals", *args)
         check(r.code in (1, 2) and r.out == b"" and word.encode() in r.err, f"{' '.join(args)} is refused by name", r)
     r = riffle("bench", "--request-rate", "1")
-    check(r.code == 2 and b"--trace" in r.err, "--request-rate needs --trace", r)
+    check(r.code == 2 and b"--arrivals" in r.err, "--request-rate needs --arrivals", r)
 
 
 main(virtual, pressure, prefill, resident, goodput, wall, estimate, stopped, bad)
