@@ -1,5 +1,6 @@
 // Forked sessions on the CPU devices: same bits as sessions of their own, blocks held once.
 #include "tests/engine/forks.h"
+#include "tests/rounds.h"
 
 using namespace riffle::test;
 
@@ -25,12 +26,14 @@ TEST_CASE("a fork goes on as a session that read the same by itself", "[fork]") 
        {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
         RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
     for (const int64_t slots : {0, 16 + 7, 16 * 4}) {
+      if (!all_rounds() && slots == 16 * 4) continue;
       INFO("selector " << selector << ", " << slots << " slots");
       fork_cases(small(selector, slots), true);
     }
 }
 
 TEST_CASE("random histories of forked sessions are those of sessions of their own", "[fork]") {
+  const int moves = all_rounds() ? 40 : 20;
   uint32_t seed = 0;
   for (riffle_selector selector :
        {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
@@ -39,11 +42,11 @@ TEST_CASE("random histories of forked sessions are those of sessions of their ow
       riffle_context_options o = small(selector, slots);
       if (seed % 2) o.evict = RIFFLE_EVICT_FIFO;
       INFO("selector " << selector << ", " << slots << " slots");
-      Forks(o, ++seed).play(40);
+      Forks(o, ++seed).play(moves);
     }
   riffle_context_options o = small(RIFFLE_SELECTOR_PSA, 160);
   o.pool_per_layer = true;
-  Forks(o, ++seed).play(40);
+  Forks(o, ++seed).play(moves);
 }
 
 TEST_CASE("forks that read the same blocks in one step load them once", "[fork]") {

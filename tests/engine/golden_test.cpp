@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tests/rounds.h"
+
 using namespace riffle::test;
 
 namespace {
@@ -26,6 +28,8 @@ TEST_CASE("logits match the golden ones", "[golden]") {
   const auto cases = golden();
   for (riffle_kv_type kv : {RIFFLE_KV_F16, RIFFLE_KV_F32})
     for (riffle_isa isa : isas) {
+      // The scalar twin takes as long as all others together.
+      if (!all_rounds() && isa == RIFFLE_ISA_SCALAR && kv == RIFFLE_KV_F16) continue;
       riffle_context_options o = options();
       o.isa = isa;
       o.kv_type = kv;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/engine/host_kv.h"
+#include "tests/rounds.h"
 
 namespace riffle::test {
 
@@ -175,6 +176,7 @@ void check_short_memory(Make make) {
           if ((prefill == RIFFLE_PREFILL_WHOLE || selector == RIFFLE_SELECTOR_DENSE) &&
               host_mem != full + full / 3)
             continue;
+          if (!all_rounds() && host_mem == 2 * full) continue;
           INFO("selector " << selector << ", pool " << pool << ", host_mem " << host_mem << " of "
                            << full << ", prefill " << prefill);
           o = make(selector, pool);
