@@ -91,9 +91,9 @@ void Engine::check_tokens(std::span<const int32_t> tokens) const {
 // The digests a sequence has are of the kind that was in force when they were built.
 void Engine::require_digests(Sequence& s) {
   const DigestSpec want = digest_spec(selection());
-  if (selection().selector == RIFFLE_SELECTOR_DENSE || s.kv.spec == want) return;
+  if (!want.kept || s.kv.spec == want) return;
   // A mean that nobody asks for does no harm; rebuilding for each change of stop mode would.
-  if (s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
+  if (s.kv.spec.kept && s.kv.spec.kind == want.kind && s.kv.spec.with_mean) return;
   backend_->residency().change_digests(s.kv, want);
 }
 

@@ -25,6 +25,7 @@ SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   for (HeadKv& h : s.heads) {
     h.blocks.reserve(blocks);
     if (!host_digests_) continue;
+    if (!spec.kept) continue;
     h.digests.reserve(blocks * digest_stride(spec));
     h.bound_factor.reserve(blocks);
   }
@@ -123,7 +124,7 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
   const int64_t stride = digest_stride(s.spec);
   const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads_;
   const size_t count = layer < 0 ? s.heads.size() : n_kv_heads_;
-  for (size_t i = 0; i < count; ++i) {  // what can fail first
+  for (size_t i = 0; s.spec.kept && i < count; ++i) {  // what can fail first
     s.heads[first + i].digests.reserve(full * stride);
     s.heads[first + i].bound_factor.reserve(full);
   }
@@ -134,7 +135,7 @@ void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
                               static_cast<int>((first + i) % n_kv_heads_), static_cast<int>(full),
                               h.blocks.data());
     const size_t old = h.bound_factor.size();
-    if (old >= full) return;
+    if (old >= full || !s.spec.kept) return;
     h.digests.resize(full * stride);
     h.bound_factor.resize(full);
     for (size_t b = old; b < full; ++b)

@@ -14,11 +14,16 @@
 namespace riffle {
 
 // What is kept of a block's keys for ranking (src/select/README.md, digests). with_mean adds the
-// mean key, which VETO needs.
+// mean key, which VETO needs. kept false: nothing, since no selection in force has read digests.
 struct DigestSpec {
+  bool kept = true;
   cpu::DigestKind kind = cpu::DigestKind::CuboidMean;
   bool with_mean = false;
-  int vectors() const { return with_mean ? 3 : 2; }
+  int vectors() const { return !kept ? 0 : with_mean ? 3 : 2; }
+  // Of one block: f16 vectors of head_dim values and the f32 factor of its bound.
+  uint64_t bytes(int head_dim) const {
+    return kept ? uint64_t(vectors()) * head_dim * 2 + sizeof(float) : 0;
+  }
   bool operator==(const DigestSpec&) const = default;
 };
 

@@ -22,8 +22,19 @@ void check_selection(const riffle_selection& s) {
          "digests quest and cuboid-mean do");
 }
 
+// Digests rank blocks, and two stop modes bound the rest by them. All other settings look at INT4
+// keys, at the keys themselves, or at nothing.
+static bool reads_digests(const riffle_selection& s) {
+  if (s.selector == RIFFLE_SELECTOR_TWILIGHT) return s.base != RIFFLE_BASE_ALL;
+  const bool bounds =
+      ranks_as_psa(s) && (s.stop == RIFFLE_STOP_BOUND || s.stop == RIFFLE_STOP_VETO);
+  const bool ranks = s.selector == RIFFLE_SELECTOR_PSA || s.selector == RIFFLE_SELECTOR_TOPK;
+  return ranks && (!ranks_by_codes(s) || bounds);
+}
+
 DigestSpec digest_spec(const riffle_selection& s) {
   DigestSpec spec;
+  spec.kept = reads_digests(s);
   spec.kind = static_cast<cpu::DigestKind>(s.digest);
   spec.with_mean = ranks_as_psa(s) && s.stop == RIFFLE_STOP_VETO;
   return spec;

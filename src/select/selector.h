@@ -237,7 +237,7 @@ std::unique_ptr<Selector> make_share(const riffle_selection& settings);
 
 // Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
 void check_selection(const riffle_selection& settings);
-// The digests that these settings rank by.
+// The digests that these settings read; kept is false if they read none.
 DigestSpec digest_spec(const riffle_selection& settings);
 
 // Whether these settings rank blocks by INT4 keys in place of digests.

@@ -79,10 +79,10 @@ Status gather(const Copy* copies, int64_t n, int64_t block_bytes, int n_sm, cuda
 // seal.cu: the tails of one sequence have become full: copies each (layer, head) tail to its pinned
 // host block `block`, builds its digest, and, if a victim's slot can be had, keeps it in the pool.
 struct Seal {
-  StepSequence sequence;  // by value: host pointers of the table are device-readable
-  uint16_t* digests = nullptr;
+  StepSequence sequence;        // by value: host pointers of the table are device-readable
+  uint16_t* digests = nullptr;  // null: none are kept; so with codes
   float* bound_factor = nullptr;
-  std::byte* codes = nullptr;       // null: none are kept
+  std::byte* codes = nullptr;
   uint16_t* value_means = nullptr;  // beside codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;

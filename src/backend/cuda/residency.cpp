@@ -17,8 +17,8 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   // Stamps of last use, too, though they are taken only when working sets are counted: beside the
   // digests they are 1%. Two page tables: its own, and one that it may have from a session that has
   // ended (forks).
-  return n * (uint64_t(spec.vectors()) * layout.head_dim * 2 + sizeof(float) + 2 * sizeof(int32_t) +
-              sizeof(void*) + sizeof(uint32_t)) +
+  return n * (spec.bytes(layout.head_dim) + 2 * sizeof(int32_t) + sizeof(void*) +
+              sizeof(uint32_t)) +
          coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) +
          9 * 256;
 }
@@ -204,7 +204,7 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   const int64_t n = entries(d->max_blocks);
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
   d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
-  d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
+  if (s.spec.kept) d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
                          "a session's newest blocks");
   d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t),
@@ -437,7 +437,7 @@ void CudaResidency::commit(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   Seal seal;
   seal.sequence = describe(s);
-  seal.digests = d.digests.as<uint16_t>();
+  seal.digests = s.spec.kept ? d.digests.as<uint16_t>() : nullptr;
   seal.bound_factor = d.bound_factor.as<float>();
   seal.codes = d.codes.as<std::byte>();
   seal.value_means = d.value_means.as<uint16_t>();

@@ -9,11 +9,12 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
   if (last <= first) return;
   CudaSequence& d = on_device(s);
   const int64_t stride = store_->digest_stride(s.spec), entry = head_index(layer, 0) * d.max_blocks;
-  check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
-                      static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
-                      d.digests.as<uint16_t>() + entry * stride, stride,
-                      d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
-        "building digests");
+  if (s.spec.kept)
+    check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
+                        static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
+                        d.digests.as<uint16_t>() + entry * stride, stride,
+                        d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
+          "building digests");
   if (d.codes.size() == 0) return;
   check(encode_int4(base, n_blocks, first, last, config_.n_kv_heads, layout_,
                     d.codes.as<std::byte>() + entry * code_bytes(), d.max_blocks, *compute_),
@@ -41,19 +42,32 @@ std::byte* CudaResidency::head_room(const SequenceKv& s) {
 }
 
 // Whatever may be refused is asked for before anything is changed: then the sequence has the
-// digests that it had.
+// digests that it had. INT4 keys make room where nothing else does: a selection that reads them
+// builds them again (require_codes).
 void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (s.spec == spec && !d.stale) return;
   const size_t bytes = entries(d.max_blocks) * store_->digest_stride(spec) * 2;
-  Buffer bigger;
-  if (d.digests.size() < bytes) bigger = heap_->take(bytes, "a session's digests");
+  Buffer digests, factors;
+  const auto take = [&] {
+    if (d.digests.size() < bytes) digests = heap_->take(bytes, "a session's digests");
+    if (d.bound_factor.size() == 0)
+      factors = heap_->take(entries(d.max_blocks) * sizeof(float), "a session's digests");
+  };
   head_room(s);
-  if (bigger.size() > 0) {
+  try {
+    take();
+  } catch (const Error& e) {
+    if (e.status() != RIFFLE_OUT_OF_MEMORY || d.codes.size() == 0) throw;
     compute_->wait("building digests");
-    d.digests = std::move(bigger);
+    d.codes = Buffer();
+    d.value_means = Buffer();
+    take();
   }
+  compute_->wait("building digests");
+  if (digests.size() > 0) d.digests = std::move(digests);
+  if (factors.size() > 0) d.bound_factor = std::move(factors);
   s.spec = spec;
   d.stale = true;
   build_all_digests(s, spec);
@@ -155,7 +169,7 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
                               cudaMemcpyDeviceToDevice, *compute_),
             "copying digests");
   };
-  if (!f.stale) {
+  if (!f.stale && from.spec.kept) {
     copy(f.digests, t.digests, stride);
     copy(f.bound_factor, t.bound_factor, sizeof(float));
   }

@@ -95,9 +95,7 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
       sizeof(float) * (uint64_t(o.n_ctx) * c.dim +
                        chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.hidden_dim)) +
                        uint64_t(o.n_ctx) * c.head_dim + c.vocab_size);
-  const DigestSpec spec = digest_spec(o.selection);
-  needs.digests =
-      product({sessions, heads, blocks, uint64_t(spec.vectors()) * c.head_dim * 2 + sizeof(float)});
+  needs.digests = product({sessions, heads, blocks, digest_spec(o.selection).bytes(c.head_dim)});
   needs.selector_state = make_selector(o.selection)->state_bytes(state_shape(c, r), o.n_ctx);
   if (!r.has_pool) return needs;
   needs.per_slot = r.layout.bytes();
