@@ -457,7 +457,16 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
 typedef struct riffle_plan {
   size_t struct_size;
   uint64_t weights, activations, digests, prefill_kv, pool,
-      total;        /* the sum, which gpu_mem limits */
+      total; /* the sum of these and prompt, less lent: gpu_mem limits it */
+  /* cuda: activations of a prompt, beside one or two layers of its KV (prefill_kv). Elsewhere they
+     are among activations */
+  uint64_t prompt;
+  /* of prompt and prefill_kv: what the pool lends while a prompt is read. Steps of other sessions
+     between its pieces have so much less of the pool */
+  uint64_t lent;
+  /* of a prompt of n_ctx tokens: the residual stream, where it has to be in host memory because
+     gpu_mem is small; else 0 */
+  uint64_t prompt_host;
   uint64_t host_kv; /* the block store of one session of n_ctx tokens, in host memory */
   /* what the selector keeps of such a session beside KV and digests, in host memory and outside
      total. share, twilight, psa and topk with rank CODES: for each layer and KV head, INT4 keys of

@@ -159,6 +159,18 @@ class Backend {
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
 
   // ---- prefill
+  // Takes what a prompt of n tokens needs of the device, until end_prompt. With what the sequence
+  // holds they make n_total tokens. chunk: the most rows of one operation. Steps may run between
+  // the operations of a prompt. On an error nothing has begun.
+  virtual void begin_prompt(int64_t n, int64_t n_total, int64_t chunk) = 0;
+  // Throws nothing: if the device is lost, so is what it held.
+  virtual void end_prompt() = 0;
+  // Activations of the prompt; released before end_prompt.
+  virtual Buffer allocate_prompt(size_t bytes) { return allocate(bytes); }
+  // Rows [first, first + n) of the prompt's residual stream [n][dim], at most chunk of them, where
+  // operations may read and change them until the next call. fresh: they hold nothing yet. next:
+  // the first row of the next call, if known, else -1.
+  virtual float* prompt_rows(int64_t first, int64_t n, bool fresh, int64_t next) = 0;
   // Throws if the steps after this prompt could not run with this selector. The sequence has room
   // for the prompt's tokens. The engine asks before it reads the prompt and again meanwhile, since
   // pinning host memory may fail later.
@@ -222,6 +234,11 @@ struct BackendOptions {
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
   int64_t slots = 0;           // of the pool
+  // cuda: the last so many slots lend their memory to the prompt that is being read; 0: prompts
+  // have memory of their own.
+  int64_t lent_slots = 0;
+  bool rows_on_host = false;  // ... residual streams of long prompts are in host memory
+  uint64_t prompt_bytes = 0;  // ... what a prompt needs on the device beside its KV
   EvictPolicy evict() const {
     return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }
@@ -243,7 +260,11 @@ inline StateShape state_shape(const Config& config, const BackendOptions& o) {
 // device_memory, else of the host's.
 struct DeviceNeeds {
   uint64_t weights = 0, activations = 0;
-  uint64_t digests = 0;         // of all sessions
+  uint64_t digests = 0;  // of all sessions
+  // cuda, while a prompt is read, beside activations: with its residual stream on the device or in
+  // host memory. lends: slots may give their memory for it.
+  uint64_t prompt = 0, prompt_least = 0;
+  bool lends = false;
   uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
   uint64_t selector_state = 0;  // of one session, in host memory
   // With has_pool: bytes of a slot and its bookkeeping, and the fewest slots that work.

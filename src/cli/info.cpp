@@ -60,6 +60,9 @@ Json plan_json(const riffle_plan& p, riffle_status status, const std::string& er
           {"activations", p.activations},
           {"digests", p.digests},
           {"prefill_kv", p.prefill_kv},
+          {"prompt", p.prompt},
+          {"lent", p.lent},
+          {"prompt_host", p.prompt_host},
           {"pool", p.pool},
           {"total", p.total},
           {"host_kv", p.host_kv},
@@ -96,6 +99,15 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.print_left();
 }
 
+// What a prompt takes beside its KV, and from where.
+std::string prompt_text(const riffle_plan& p) {
+  const auto bytes = [](uint64_t v) { return human_bytes(static_cast<double>(v)); };
+  std::string text = bytes(p.prompt);
+  if (p.lent) text += text_of("; the pool lends %s while it is read", bytes(p.lent).c_str());
+  if (p.prompt_host) text += text_of("; up to %s in host memory", bytes(p.prompt_host).c_str());
+  return text;
+}
+
 void print_plan(const riffle_plan& p) {
   const auto bytes = [](uint64_t v) { return human_bytes(static_cast<double>(v)); };
   Table t({"memory plan", text_of("%s (%s, %d threads), %d tokens in blocks of %d", p.device, p.isa,
@@ -106,6 +118,7 @@ void print_plan(const riffle_plan& p) {
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});
   t.add({"prefill KV", bytes(p.prefill_kv)});
+  if (p.prompt) t.add({"a prompt", prompt_text(p)});
   t.add({"pool", p.slots ? text_of("%s: %lld slots of %s, at least %lld", bytes(p.pool).c_str(),
                                    static_cast<long long>(p.slots), bytes(p.slot_bytes).c_str(),
                                    static_cast<long long>(p.min_slots))

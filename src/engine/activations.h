@@ -1,36 +1,52 @@
-// The buffers of one forward pass. They grow when needed and never shrink, so that decoding does
-// not allocate.
+// The buffers of one forward pass.
 #pragma once
 #include "engine/engine.h"
 
 namespace riffle {
 
 struct Engine::Activations {
+  // What a layer works on.
+  struct Rows {
+    Buffer q, att;  // [rows][n_heads*head_dim]
+    Buffer k, v;    // [rows][n_kv_heads*head_dim]
+    Buffer logits;  // [rows][vocab_size]
+  };
+  // Of steps. They grow when needed and never shrink, so that decoding does not allocate.
   Buffer x;  // [rows of a step][dim] residual stream
-  // [n][dim] residual stream of a whole prompt. It stays while steps run between the prompt's
-  // pieces.
-  Buffer prompt_x;
-  Buffer q, att;  // [rows][n_heads*head_dim]
-  Buffer k, v;    // [rows][n_kv_heads*head_dim]
-  Buffer logits;  // [rows][vocab_size]
+  Rows step;
+  // Of the prompt that is being read, while steps may run between its pieces; empty without one.
+  // Backend::prompt_rows has its residual stream.
+  Rows prompt;
   std::vector<SequenceKv*> sequences;
   std::vector<float*> host_logits;
   std::vector<float> scored;  // logits of the rows that are being scored
-  uint64_t growths = 0;
+  uint64_t growths = 0;       // of steps' buffers
 
   // rows: of all sequences that go through a layer together.
-  void reserve(Backend& backend, const Config& c, int64_t rows) {
-    grow(backend, q, rows * c.n_heads * c.head_dim);
-    grow(backend, att, rows * c.n_heads * c.head_dim);
-    grow(backend, k, rows * c.n_kv_heads * c.head_dim);
-    grow(backend, v, rows * c.n_kv_heads * c.head_dim);
+  void reserve_step(Backend& backend, const Config& c, int64_t rows) {
+    const auto allocate = [&](size_t bytes) { return ++growths, backend.allocate(bytes); };
+    reserve(step, allocate, c, rows);
+    grow(x, allocate, rows * c.dim);
+    grow(step.logits, allocate, rows * c.vocab_size);
+  }
+  // scored: rows of logits that are computed together.
+  void reserve_prompt(Backend& backend, const Config& c, int64_t rows, int64_t scored_rows) {
+    const auto allocate = [&](size_t bytes) { return backend.allocate_prompt(bytes); };
+    reserve(prompt, allocate, c, rows);
+    grow(prompt.logits, allocate, scored_rows * c.vocab_size);
   }
 
-  void grow(Backend& backend, Buffer& buffer, int64_t floats) {
+ private:
+  template <class Allocate>
+  static void reserve(Rows& r, const Allocate& allocate, const Config& c, int64_t rows) {
+    for (Buffer* b : {&r.q, &r.att}) grow(*b, allocate, rows * c.n_heads * c.head_dim);
+    for (Buffer* b : {&r.k, &r.v}) grow(*b, allocate, rows * c.n_kv_heads * c.head_dim);
+  }
+  template <class Allocate>
+  static void grow(Buffer& buffer, const Allocate& allocate, int64_t floats) {
     if (buffer.size() >= floats * sizeof(float)) return;
     buffer = Buffer();  // the old one first: on a GPU both may not fit
-    buffer = backend.allocate(floats * sizeof(float));
-    ++growths;
+    buffer = allocate(floats * sizeof(float));
   }
 };
 

@@ -58,6 +58,7 @@ struct PrefillRun {
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
   int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
   double seconds = 0;
+  bool begun = false;  // the backend has begun the prompt
   bool over = false;
 
   int64_t n() const { return static_cast<int64_t>(tokens.size()); }
@@ -169,16 +170,20 @@ class Engine {
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
   void check_selector(const Selector& selector, const riffle_selection& wanted) const;
+  // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
+  bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
   void start_run(PrefillRun& run);
   int64_t next_rows(const PrefillRun& run) const;
   void run_piece(PrefillRun& run, int64_t rows);
   void run_rows(PrefillRun& run, int64_t rows);
   void finish_run(PrefillRun& run);
+  // Gives back what the prompt took of the device. Throws nothing.
+  void end_prompt(PrefillRun& run);
   void end_synthetic_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
-  // The rest of a layer after attention, for n rows: output projection and FFN, added to x.
-  void finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase);
+  // The rest of a layer for n rows: output projection of what attention gave, and FFN, added to x.
+  void finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n, Phase phase);
   // Final norm and output projection of n rows.
-  void output(const float* x, int64_t n, Phase phase);
+  void output(const float* x, int64_t n, Phase phase, float* logits);
   void run_step(int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
                   riffle_score* out);

@@ -16,21 +16,21 @@ static double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void Engine::output(const float* x, int64_t n, Phase phase) {
+void Engine::output(const float* x, int64_t n, Phase phase, float* logits) {
   const int64_t vocab_size = model_.config.vocab_size;
-  act_->grow(*backend_, act_->logits, n * vocab_size);
   Linear out;
   out.x = x;
   out.n = n;
   out.norm = &model_.weights.final_norm;
-  out.outs[0] = {&model_.weights.output, act_->logits.as<float>(), vocab_size};
+  out.outs[0] = {&model_.weights.output, logits, vocab_size};
   out.phase = phase;
   backend_->linear(out);
 }
 
-void Engine::finish_layer(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+void Engine::finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n,
+                          Phase phase) {
   Linear out;
-  out.x = act_->att.as<float>();
+  out.x = attended;
   out.n = n;
   out.outs[0] = {&w.wo, x, model_.config.dim, &w.bo};
   out.add = true;
@@ -74,9 +74,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const Config& c = model_.config;
   const int64_t n = static_cast<int64_t>(sequences.size());
   Activations& a = *act_;
-  a.grow(*backend_, a.x, n * c.dim);
-  a.reserve(*backend_, c, n);
-  a.grow(*backend_, a.logits, n * c.vocab_size);
+  a.reserve_step(*backend_, c, n);
   a.sequences.resize(n);
   a.host_logits.resize(n);
   int64_t longest = 0;
@@ -115,7 +113,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   try {
     backend_->begin_step(step);
     if (!backend_->replay_step()) run_step(n);
-    backend_->end_step(a.logits.as<float>(), a.host_logits.data(), sampled);
+    backend_->end_step(a.step.logits.as<float>(), a.host_logits.data(), sampled);
   } catch (...) {
     backend_->abandon_step();
     for (Sequence* s : sequences)  // some layers may have taken the step in
@@ -155,10 +153,10 @@ void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const 
 
 void Engine::run_step(int64_t n) {
   const Config& c = model_.config;
-  Activations& a = *act_;
+  const Activations::Rows& a = act_->step;
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
                 kv_width = int64_t(c.n_kv_heads) * c.head_dim;
-  float* x = a.x.as<float>();
+  float* x = act_->x.as<float>();
   backend_->embed_step(model_.weights.embedding, x);
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerWeights& w = model_.weights.layers[layer];
@@ -177,9 +175,9 @@ void Engine::run_step(int64_t n) {
     }
     backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
-    finish_layer(w, x, n, Phase::Decode);
+    finish_layer(w, a.att.as<float>(), x, n, Phase::Decode);
   }
-  output(x, n, Phase::Decode);
+  output(x, n, Phase::Decode, a.logits.as<float>());
 }
 
 void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {

@@ -72,18 +72,27 @@ void Engine::start_run(PrefillRun& r) {
   // A selector that looks at the prompt's last queries finds them all in the last chunk: the first
   // one is the short one.
   r.short_chunk = selector_->prompt_queries() > 0 ? n % r.chunk : 0;
-  if (options_.synthetic && !options_.synthetic_runs_prompts) return;
-  Activations& a = *act_;
-  a.grow(*backend_, a.prompt_x, n * model_.config.dim);
-  a.reserve(*backend_, model_.config, r.chunk);
+  const bool runs = runs_prompts();
+  backend_->begin_prompt(runs ? n : 0, r.n0 + n, r.chunk);
+  r.begun = true;
+  if (!runs) return;
+  act_->reserve_prompt(*backend_, model_.config, r.chunk, r.scores ? std::min(kScoreRows, n) : 0);
+  act_->reserve_step(*backend_, model_.config, 1);
   backend_->rope_table(rope_positions(r.n0 + n), rope_);
-  backend_->embed(model_.weights.embedding, r.tokens.data(), n, a.prompt_x.as<float>());
+}
+
+void Engine::end_prompt(PrefillRun& r) {
+  if (!r.begun) return;
+  r.begun = false;
+  act_->prompt = {};
+  backend_->end_prompt();
 }
 
 void Engine::abandon(PrefillRun& r) {
   if (r.over) return;
   r.over = true;
   run_ = nullptr;
+  end_prompt(r);
   r.sequence->logits.swap(r.old_logits);
   try {
     backend_->residency().truncate(r.sequence->kv, r.n0);
@@ -142,7 +151,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
     r.kv_blocks = std::max(
         r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
   }
-  if (!options_.synthetic || options_.synthetic_runs_prompts) run_rows(r, rows);
+  if (runs_prompts()) run_rows(r, rows);
   else
     r.pairs += static_cast<double>(rows) *
                (static_cast<double>(r.n0 + r.first) + (rows + 1) / 2.0);  // those of a model
@@ -164,7 +173,7 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t n0 = r.n0, n = r.n(), first = r.first;
   const int64_t q_width = int64_t(c.n_heads) * c.head_dim,
                 kv_width = int64_t(c.n_kv_heads) * c.head_dim;
-  Activations& a = *act_;
+  const Activations::Rows& a = act_->prompt;
   // Nothing reads the last layer's output but the logits, so unless all of them are wanted only the
   // last token of the prompt goes beyond its keys and values.
   const bool only_kv = r.layer == c.n_layers - 1 && !r.scores;
@@ -172,7 +181,12 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   const int64_t wanted =
       r.list ? rows : std::min<int64_t>(rows, std::max(1, selector_->prompt_queries()));
   const int64_t skip = !only_kv ? 0 : first + rows == n ? rows - wanted : rows;
-  float* xc = a.prompt_x.as<float>() + first * c.dim;
+  // The next piece is the next rows of this layer, which the first layer makes itself, or the first
+  // rows of the next layer.
+  const bool fresh = r.layer == 0, last_rows = first + rows == n;
+  const int64_t next = !last_rows ? first + rows : r.layer + 1 < c.n_layers ? 0 : -1;
+  float* xc = backend_->prompt_rows(first, rows, fresh, fresh && !last_rows ? -1 : next);
+  if (fresh) backend_->embed(model_.weights.embedding, r.tokens.data() + first, rows, xc);
   Linear qkv;
   qkv.x = xc;
   qkv.n = rows;
@@ -212,29 +226,31 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   backend_->attend_prefill(att);
   r.pairs += static_cast<double>(rows - skip) *
              (static_cast<double>(n0 + first + skip) + (rows - skip + 1) / 2.0);
-  finish_layer(w, xc + skip * c.dim, rows - skip, Phase::Prefill);
+  finish_layer(w, a.att.as<float>(), xc + skip * c.dim, rows - skip, Phase::Prefill);
 }
 
 void Engine::finish_run(PrefillRun& r) {
   const Config& c = model_.config;
   const int64_t n = r.n();
-  const float* x = act_->prompt_x.as<float>();
   Sequence& s = *r.sequence;
-  if (options_.synthetic && !options_.synthetic_runs_prompts) {
+  if (!runs_prompts()) {
     if (r.scores) std::fill_n(r.scores, n, riffle_score{});
   } else {
     if (r.scores)
       for (int64_t first = 0; first < n; first += kScoreRows) {
         const int64_t rows = std::min(kScoreRows, n - first);
-        score_rows(x + first * c.dim, rows, r.tokens.data() + first + 1,
-                   std::min(rows, n - first - 1), r.scores + first);
+        const float* x = backend_->prompt_rows(first, rows, false, -1);
+        score_rows(x, rows, r.tokens.data() + first + 1, std::min(rows, n - first - 1),
+                   r.scores + first);
       }
     s.logits.resize(c.vocab_size);
-    output(x + (n - 1) * c.dim, 1, Phase::Decode);
-    backend_->read(act_->logits.as<float>(), c.vocab_size, s.logits.data());
+    float* logits = act_->step.logits.as<float>();
+    output(backend_->prompt_rows(n - 1, 1, false, -1), 1, Phase::Decode, logits);
+    backend_->read(logits, c.vocab_size, s.logits.data());
   }
   if (options_.synthetic)
     s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
+  end_prompt(r);
   s.kv.n_tokens = r.n0 + n;
   backend_->residency().clear_working_set(s.kv);
   s.working_set = -1;
@@ -271,9 +287,10 @@ void Engine::score_rows(const float* x, int64_t n, const int32_t* next, int64_t 
                         riffle_score* out) {
   const Config& c = model_.config;
   Activations& a = *act_;
-  output(x, n, Phase::Prefill);
+  float* scored = a.prompt.logits.as<float>();
+  output(x, n, Phase::Prefill, scored);
   a.scored.resize(n * c.vocab_size);
-  backend_->read(a.logits.as<float>(), n * c.vocab_size, a.scored.data());
+  backend_->read(scored, n * c.vocab_size, a.scored.data());
   threads_->parallel_for(n, [&](int64_t i, int) {
     const float* logits = a.scored.data() + i * c.vocab_size;
     const float* best = std::max_element(logits, logits + c.vocab_size);

@@ -2,6 +2,7 @@
 // sequence is there.
 #include <utility>
 
+#include "select/selector.h"
 #include "tests/engine/test_model.h"
 
 using namespace riffle::test;
@@ -15,7 +16,8 @@ riffle_plan plan_of(const Runtime& r, const riffle_context_options& o) {
   return plan;
 }
 
-// riffle_stats.index_bytes of a full session, less the digests of its full blocks.
+// riffle_stats.index_bytes of a full session, less the digests of its full blocks, where the
+// selection reads any.
 uint64_t kept(const riffle_context_options& o) {
   Runtime r(o);
   riffle_session* s = r.session();
@@ -27,7 +29,7 @@ uint64_t kept(const riffle_context_options& o) {
   REQUIRE(riffle_session_get_stats(s, &stats) == RIFFLE_OK);
   const uint64_t heads = 8 * 2,
                  blocks = o.n_ctx / o.block_size;  // of the shipped model; head_dim 64
-  return stats.index_bytes - heads * blocks * (2 * 64 * 2 + 4);
+  return stats.index_bytes - heads * blocks * riffle::digest_spec(o.selection).bytes(64);
 }
 
 }  // namespace

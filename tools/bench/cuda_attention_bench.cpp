@@ -115,6 +115,7 @@ struct Bench {
     pool.n_victims = upload(std::vector<int32_t>{0});
     pool.next_victim = upload(std::vector<int32_t>{0});
     pool.now = upload(std::vector<uint32_t>{1});
+    pool.n_usable = upload(std::vector<int32_t>{static_cast<int32_t>(n_slots)});
     check(cudaMalloc(&victims_scratch, cuda::victims_scratch_bytes()), "cudaMalloc");
   }
 

@@ -37,7 +37,8 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const Pool pool, uint32
   for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
   __syncthreads();
   const uint32_t now = *pool.now + 1;
-  for (int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x; i < pool.n_slots;
+  const int64_t n = *pool.n_usable;
+  for (int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x; i < n;
        i += int64_t(gridDim.x) * kThreads)
     add_to_bin(bins, bin_of(pool.words[i], now));
   __syncthreads();
@@ -67,7 +68,7 @@ __global__ __launch_bounds__(kThreads) void begin_kernel(const Pool pool, uint32
   }
   if (threadIdx.x == 0) {
     *pool.now += 1;
-    *pool.n_victims = static_cast<int32_t>(pool.n_slots);
+    *pool.n_victims = *pool.n_usable;
     *pool.next_victim = 0;
   }
 }
@@ -76,7 +77,8 @@ __global__ __launch_bounds__(kThreads) void begin_kernel(const Pool pool, uint32
 __global__ __launch_bounds__(kThreads) void place_kernel(const Pool pool, uint32_t* starts) {
   __shared__ uint32_t bins[kBins];
   const uint32_t now = *pool.now;  // already this step's
-  for (int64_t tile = blockIdx.x; tile * kTile < pool.n_slots; tile += gridDim.x) {
+  const int64_t n = *pool.n_usable;
+  for (int64_t tile = blockIdx.x; tile * kTile < n; tile += gridDim.x) {
     for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
     __syncthreads();
     int bin[kPerThread];
@@ -85,7 +87,7 @@ __global__ __launch_bounds__(kThreads) void place_kernel(const Pool pool, uint32
     for (int j = 0; j < kPerThread; ++j) {
       const int64_t i = tile * kTile + j * kThreads + threadIdx.x;
       bin[j] = -1;
-      if (i >= pool.n_slots) continue;
+      if (i >= n) continue;
       bin[j] = bin_of(pool.words[i], now);
       at[j] = add_to_bin(bins, bin[j]);
     }

@@ -31,6 +31,7 @@ struct Pool {
   int32_t* n_victims = nullptr;    // [1]
   int32_t* next_victim = nullptr;  // [1]: cursor, advanced by atomicAdd
   uint32_t* now = nullptr;         // [1]: stamp of this step, 1 to kMaxStamp
+  int32_t* n_usable = nullptr;     // [1]: slots from here on are lent (lend_slots)
 };
 inline constexpr int kStampBits = 24, kMaxTables = 1024;
 inline constexpr uint32_t kMaxStamp = (1u << kStampBits) - 1;
@@ -42,12 +43,17 @@ RIFFLE_HOST_DEVICE inline unsigned long long pool_key(int32_t table, int64_t ent
          << kStampBits;
 }
 
-// The victims of a step: *now += 1, then a counting sort of all slots by age (exact for the last
+// The victims of a step: *now += 1, then a counting sort of usable slots by age (exact for the last
 // kVictimBins - 1 steps; older ones and free slots count as equally old, free ones first). scratch:
 // victims_scratch_bytes().
 inline constexpr int kVictimBins = 4096;
 size_t victims_scratch_bytes();
 Status select_victims(const Pool& pool, void* scratch, cudaStream_t stream);
+
+// lend.cu: blocks in slots from `first` on leave the pool, and no step takes these slots until a
+// later call has a higher `first`. Their memory may be used for something else. first = n_slots:
+// nothing is lent.
+Status lend_slots(const Pool& pool, int64_t first, cudaStream_t stream);
 
 // forget.cu: a table forgets its blocks from `first` on: all slots with their keys become free.
 // page_table: [n_heads][max_blocks].

@@ -27,6 +27,13 @@ class CpuBackend : public Backend {
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;
+  void begin_prompt(int64_t n, int64_t, int64_t) override {
+    prompt_rows_ = Buffer(size_t(n) * config_.dim * sizeof(float));
+  }
+  void end_prompt() override { prompt_rows_ = Buffer(); }
+  float* prompt_rows(int64_t first, int64_t, bool, int64_t) override {
+    return prompt_rows_.as<float>() + first * config_.dim;
+  }
   void attend_prefill(const PrefillAttention& args) override;
   void begin_step(const Step& step) override;
   void embed_step(const Tensor& table, float* x) override;
@@ -123,6 +130,7 @@ class CpuBackend : public Backend {
   std::vector<float> cos_sin_;   // [positions][head_dim/2][2]
   int64_t rope_positions_ = 0;
 
+  Buffer prompt_rows_;  // the residual stream of the prompt that is being read
   // Scratch that grows to what is needed and stays.
   Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, synthetic_k_, synthetic_v_,
       q_scaled_, states_, l_blocks_, coverage_;

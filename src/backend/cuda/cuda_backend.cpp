@@ -47,7 +47,8 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
-      streamed_attention_(config_, device_, &heap_, &compute_, &residency_) {}
+      streamed_attention_(config_, device_, &heap_, &compute_, &residency_),
+      prompt_rows_(&compute_) {}
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(compute_);
@@ -247,6 +248,39 @@ void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int
   });
 }
 
+// All that the prompt's operations grow to, so that nothing is allocated while it is read. As
+// prompt_bytes counts.
+void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
+  const DeviceScope on = enter();
+  residency_.begin_prompt(n_total);
+  try {
+    if (n == 0) return;
+    DeviceArena& memory = residency_.prompt_memory();
+    prompt_rows_.begin(memory, n, config_.dim, chunk, options_.rows_on_host,
+                       !options_.options.no_pin);
+    const int64_t operand = options_.layout.type == cpu::KvType::F32 ? 4 : 2,
+                  rows = std::max(chunk, std::min(kScoreRows, n)),
+                  q = int64_t(config_.n_heads) * config_.head_dim;
+    operand_ = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
+    gate_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
+    up_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
+    unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
+  } catch (...) {
+    end_prompt();
+    throw;
+  }
+}
+
+void CudaBackend::end_prompt() {
+  try {
+    const DeviceScope on = enter();
+    for (Buffer* b : {&operand_, &gate_, &up_, &unpacked_}) *b = Buffer();
+    prompt_rows_.end();
+    residency_.end_prompt();
+  } catch (const Error&) {  // the device is lost: the next operation says so
+  }
+}
+
 void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   const DeviceScope on = enter();
   const int64_t batch = std::min(n, kEmbedRows);
@@ -375,6 +409,9 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.free = device->free;
   needs.weights = cuda::device_bytes(model);
   needs.activations = cuda::running_bytes(model, options);
+  needs.prompt = cuda::prompt_bytes(model, options, false);
+  needs.prompt_least = cuda::prompt_bytes(model, options, true);
+  needs.lends = !why_host_residency(o) && o.slots == 0;
   const uint64_t session =
       cuda::session_bytes(c, l, digest_spec(o.selection), rule.codes(), rule.by_vote, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;

@@ -10,6 +10,7 @@
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/residency.h"
 #include "backend/cuda/streamed_attention.h"
 #include "backend/cuda/weights.h"
@@ -53,6 +54,15 @@ class CudaBackend : public Backend {
   void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
   void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
   void check_prompt(const Selector& selector, SequenceKv& sequence) override;
+  void begin_prompt(int64_t n, int64_t n_total, int64_t chunk) override;
+  void end_prompt() override;
+  Buffer allocate_prompt(size_t bytes) override {
+    return residency_.prompt_memory().take(bytes, "a prompt's activations");
+  }
+  float* prompt_rows(int64_t first, int64_t n, bool fresh, int64_t next) override {
+    const DeviceScope on = enter();
+    return prompt_rows_.rows(first, n, fresh, next);
+  }
   void attend_prefill(const PrefillAttention& args) override;
   void begin_step(const Step& step) override;
   bool replay_step() override;
@@ -110,6 +120,7 @@ class CudaBackend : public Backend {
   KvStore store_;
   CudaResidency residency_;
   StreamedAttention streamed_attention_;
+  PromptRows prompt_rows_;
 
   Buffer cos_sin_;
   int64_t rope_positions_ = 0;

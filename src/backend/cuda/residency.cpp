@@ -45,13 +45,16 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   layout_.value_offset = static_cast<int64_t>(l.value_offset());
   const uint64_t layer = uint64_t(l.blocks(options.options.n_ctx)) * config.n_kv_heads * l.bytes();
   layer_room_ = prefill_bytes(layer);
+  lent_slots_ = options.lent_slots;
+  prompt_bytes_ = layer_room_ + options.prompt_bytes;
+  if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
   session_host_bytes_ = layer * config.n_layers;
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
   victims_ = heap->take(size_t(n_slots) * sizeof(int32_t), "the slot pool's table");
   tables_ = heap->take(kMaxTables * sizeof(int32_t*), "the slot pool's table");
-  counters_ = heap->take(3 * sizeof(int32_t), "the slot pool's table");
+  counters_ = heap->take(4 * sizeof(int32_t), "the slot pool's table");
   victims_scratch_ = heap->take(victims_scratch_bytes(), "the slot pool's table");
   pool_.slots = slots_.as<std::byte>();
   pool_.n_slots = n_slots;
@@ -61,13 +64,16 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   pool_.n_victims = counters_.as<int32_t>();
   pool_.next_victim = counters_.as<int32_t>() + 1;
   pool_.now = counters_.as<uint32_t>() + 2;
+  pool_.n_usable = counters_.as<int32_t>() + 3;
   check(cudaMemsetAsync(tables_.data(), 0, tables_.size(), *compute_), "clearing the page tables");
   reset_pool();
   if (why_host_residency(options.options)) use_slot_pool();
 }
 
 void CudaResidency::use_slot_pool() {
-  slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots, evict_, per_layer_ ? config_.n_layers : 1);
+  // Lent slots cannot be taken back from the host's pool, so it never has them.
+  slot_pool_ = std::make_unique<SlotPool>(pool_.n_slots - lent_slots_, evict_,
+                                          per_layer_ ? config_.n_layers : 1);
 }
 
 void CudaResidency::reset_pool() {
@@ -80,9 +86,45 @@ void CudaResidency::reset_pool() {
   for (PageTable* t : page_tables_)
     check(cudaMemsetAsync(t->entries.data(), 0xff, t->entries.size(), *compute_),
           "clearing a page table");
+  lend(prompt_memory_.is_open());
   compute_->wait("clearing the slot pool");
   steps_ = 0;
 }
+
+void CudaResidency::lend(bool lent) {
+  check(lend_slots(pool_, pool_.n_slots - (lent ? lent_slots_ : 0), *compute_), "lending slots");
+}
+
+void CudaResidency::open_prompt_memory() {
+  std::byte* data = own_prompt_.as<std::byte>();
+  if (lent_slots_ > 0) {
+    data = pool_.slots + (pool_.n_slots - lent_slots_) * layout_.block_bytes;
+    data += -reinterpret_cast<uintptr_t>(data) % 256;
+    if (!streamed()) lend(true);
+  }
+  prompt_memory_.open(data, prompt_bytes_);
+  layers_ = prompt_memory_.take(layer_room_, "a layer's KV");
+}
+
+// What is computed next may use the memory, so it waits for what is still on its way to the host.
+void CudaResidency::close_prompt_memory() {
+  held_[0] = held_[1] = 0;
+  reading_ = nullptr;
+  layers_ = Buffer();
+  prompt_memory_.close();
+  for (const Event& flushed : flushed_)
+    check(cudaStreamWaitEvent(*compute_, flushed), "waiting for a flush");
+  if (lent_slots_ > 0 && !streamed()) lend(false);
+}
+
+void CudaResidency::begin_prompt(int64_t n_total) {
+  open_prompt_memory();
+  const uint64_t layer =
+      uint64_t(store_->layout().blocks(n_total)) * config_.n_kv_heads * layout_.block_bytes;
+  pair_ = 2 * layer <= layer_room_;
+}
+
+void CudaResidency::end_prompt() { close_prompt_memory(); }
 
 void CudaResidency::age_pool() {
   check(select_victims(pool_, victims_scratch_.data(), *compute_),
@@ -531,19 +573,10 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   if (layer == 0) forget_votes(on_device(s));
   const int64_t n_blocks = store_->layout().blocks(n_total),
                 old = store_->layout().blocks(s.n_tokens);
-  const size_t bytes = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
-  // Two take turns where both fit what is planned for them; what an earlier prompt has left counts.
-  const bool pair = 2 * bytes <= layer_room_ && layers_[0].size() < layer_room_ / 2 + 256;
-  turn_ = pair ? turn_ ^ 1 : 0;
-  Buffer& memory = layers_[turn_];
-  if (memory.size() < bytes) {
-    flush_.wait("flushing KV");
-    if (!pair) layers_[1] = Buffer();
-    memory = Buffer();
-    memory = heap_->take(bytes, "a layer's KV");
-  }
+  turn_ = pair_ ? turn_ ^ 1 : 0;
+  held_[turn_] = size_t(n_blocks) * config_.n_kv_heads * layout_.block_bytes;
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "waiting for a flush");
-  std::byte* base = memory.as<std::byte>();
+  std::byte* base = layer_at(turn_);
   const size_t head_bytes = n_blocks * layout_.block_bytes;
   // The last blocks are written in part; what lies beyond goes to the host with them and must be
   // numbers.
@@ -560,7 +593,7 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   reading_ = nullptr;
   const int64_t n_blocks = store_->layout().blocks(n_total),
                 first = s.n_tokens / layout_.block_size;
-  std::byte* base = layers_[turn_].as<std::byte>();
+  std::byte* base = layer_at(turn_);
   digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");

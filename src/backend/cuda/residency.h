@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_slabs.h"
+#include "backend/cuda/prompt_memory.h"
 #include "kernels/cuda/pool/pool.h"
 #include "kernels/cuda/select/int4.cuh"
 #include "kernels/cuda/select/select.h"
@@ -54,7 +55,10 @@ class CudaResidency : public Residency {
   CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
                 KvStore* store, PinnedSlabs* slabs, const BackendOptions& options);
 
-  int64_t slots() const override { return pool_.n_slots; }
+  // Without those that are lent now.
+  int64_t slots() const override {
+    return pool_.n_slots - (streamed() || prompt_memory_.is_open() ? lent_slots_ : 0);
+  }
   uint64_t host_bytes() const override { return store_->host_bytes(); }
   int64_t host_room() const override { return store_->host_room(); }
   bool shared(const std::byte* block) const override { return store_->shared(block); }
@@ -76,11 +80,19 @@ class CudaResidency : public Residency {
   void commit(SequenceKv& sequence) override;
   LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
-  uint64_t prefill_held() const override { return layers_[0].size() + layers_[1].size(); }
+  uint64_t prefill_held() const override { return held_[0] + held_[1]; }
+
+  // What a prompt needs of the device, from begin_prompt to end_prompt: its layers' KV, and
+  // prompt_memory() for the rest. n_total: tokens of the sequence when the prompt is read.
+  void begin_prompt(int64_t n_total);
+  void end_prompt();
+  DeviceArena& prompt_memory() { return prompt_memory_; }
 
   // Device bytes of prefilling layers of at most this many bytes of KV: two are kept if both fit,
   // so that flushing overlaps.
-  static uint64_t prefill_bytes(uint64_t layer) { return layer <= kSmallLayer ? 2 * layer : layer; }
+  static uint64_t prefill_bytes(uint64_t layer) {
+    return DeviceArena::rounded(layer <= kSmallLayer ? 2 * layer : layer);
+  }
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
@@ -136,7 +148,27 @@ class CudaResidency : public Residency {
   void cut_tables(CudaSequence& d, int64_t n_blocks);
   void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
-  std::byte* head_room(const SequenceKv& s);
+  // Room for the full blocks of one head while it lives, where prefill works on a whole layer's KV:
+  // so much is planned.
+  class HeadRoom {
+   public:
+    explicit HeadRoom(CudaResidency& residency);
+    ~HeadRoom();
+    HeadRoom(const HeadRoom&) = delete;
+    HeadRoom& operator=(const HeadRoom&) = delete;
+    operator std::byte*() const { return residency_.layers_.as<std::byte>(); }
+
+   private:
+    CudaResidency& residency_;
+    bool opened_;  // the prompt memory, for this alone
+  };
+  void refuse_inside_layer() const;
+  void lend(bool lent);
+  std::byte* layer_at(int turn) const {
+    return layers_.as<std::byte>() + turn * (layer_room_ / 2 / 16 * 16);
+  }
+  void open_prompt_memory();
+  void close_prompt_memory();
   void build_all_digests(SequenceKv& s, const DigestSpec& spec);
   int64_t code_bytes() const { return int4_block_bytes(layout_.block_size, layout_.head_dim); }
   int64_t mean_bytes() const { return int64_t(layout_.head_dim) * 2; }
@@ -182,15 +214,22 @@ class CudaResidency : public Residency {
   std::vector<PageTable*> page_tables_;   // alive
   std::vector<CudaSequence*> sequences_;  // alive
 
-  // Prefill: a layer's KV, and the one before, which may still be on its way to the host.
-  Buffer layers_[2];
-  uint64_t layer_room_;          // for both
+  // Memory for prompts: the last slots', which the pool lends while it is open, or own_prompt_.
+  DeviceArena prompt_memory_;
+  Buffer own_prompt_;
+  int64_t lent_slots_;
+  uint64_t prompt_bytes_;
+  // In it: a layer's KV, and the one before, which may still be on its way to the host.
+  Buffer layers_;
+  uint64_t held_[2] = {0, 0};    // bytes of each
+  bool pair_ = false;            // both fit
+  uint64_t layer_room_;          // bytes of layers_
   uint64_t session_host_bytes_;  // of host memory, for n_ctx tokens
   Event computed_, flushed_[2];
   Stream flush_;
   int turn_ = 0;
-  const DeviceKv* reading_ =
-      nullptr;        // the sequence whose prompt's layer is in layers_[turn_], unfinished
+  // The sequence whose prompt's layer is in layers_, unfinished.
+  const DeviceKv* reading_ = nullptr;
   Buffer copies_[2];  // device: descriptors of gather, for each of two streams
   std::vector<Copy> host_copies_;
 };

@@ -25,20 +25,26 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
       "taking mean values");
 }
 
-// Room for the full blocks of one head, where prefill works on a whole layer's: so much is planned.
-std::byte* CudaResidency::head_room(const SequenceKv& s) {
+void CudaResidency::refuse_inside_layer() const {
   if (reading_)
     fail(RIFFLE_BAD_ARGUMENT,
          "the session needs other digests or codes first, which is not possible while a scheduler "
          "is inside a layer of a prompt");
-  const size_t bytes = size_t(s.n_tokens / layout_.block_size) * layout_.block_bytes;
-  flush_.wait("flushing KV");
-  for (Buffer& b : layers_)
-    if (b.size() >= bytes) return b.as<std::byte>();
-  layers_[1] = Buffer();
-  layers_[0] = Buffer();
-  layers_[0] = heap_->take(bytes, "a head's KV");
-  return layers_[0].as<std::byte>();
+}
+
+CudaResidency::HeadRoom::HeadRoom(CudaResidency& residency)
+    : residency_(residency), opened_(!residency.prompt_memory_.is_open()) {
+  residency.refuse_inside_layer();
+  residency.flush_.wait("flushing KV");
+  if (opened_) residency.open_prompt_memory();
+}
+
+CudaResidency::HeadRoom::~HeadRoom() {
+  if (!opened_) return;
+  try {
+    residency_.close_prompt_memory();
+  } catch (const Error&) {  // the device is lost: the next operation says so
+  }
 }
 
 // Whatever may be refused is asked for before anything is changed: then the sequence has the
@@ -55,7 +61,7 @@ void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
     if (d.bound_factor.size() == 0)
       factors = heap_->take(entries(d.max_blocks) * sizeof(float), "a session's digests");
   };
-  head_room(s);
+  refuse_inside_layer();
   try {
     take();
   } catch (const Error& e) {
@@ -80,7 +86,7 @@ void CudaResidency::require_codes(SequenceKv& s) {
   Buffer codes = heap_->take(entries(d.max_blocks) * code_bytes(), "a session's INT4 keys");
   Buffer means = heap_->take(entries(d.max_blocks) * mean_bytes(), "a session's mean values");
   const int64_t full = s.n_tokens / layout_.block_size;
-  std::byte* head = head_room(s);
+  const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
@@ -136,7 +142,7 @@ void CudaResidency::clear_working_set(SequenceKv& s) {
 void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   CudaSequence& d = on_device(s);
   const int64_t full = s.n_tokens / layout_.block_size;
-  std::byte* head = head_room(s);
+  const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);

@@ -1,17 +1,17 @@
 #include "backend/cuda/running_memory.h"
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/weights.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
 
-static constexpr int64_t kScoreRows = 64;  // as engine/forward.cpp scores a prompt
 static constexpr uint64_t kSlack =
     uint64_t(1) << 20;  // words and counters, and the roundings of single buffers
 
-static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
+uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
   const auto see = [&](const Tensor& t) {
     const WType type = operand_type(kv, t.type);
@@ -24,32 +24,43 @@ static uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   return most;
 }
 
+uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host) {
+  const Config& c = model.config;
+  const riffle_context_options& o = options.options;
+  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, o.n_ctx),
+                scored = std::min<int64_t>(kScoreRows, o.n_ctx);
+  const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
+  uint64_t bytes = PromptRows::device_bytes(o.n_ctx, c.dim, chunk, rows_on_host);
+  const auto add = [&](uint64_t one) { bytes += DeviceArena::rounded(one); };
+  // engine/activations.h
+  add(4 * chunk * q), add(4 * chunk * q);
+  add(4 * chunk * kv), add(4 * chunk * kv);
+  add(4 * scored * c.vocab_size);
+  // of products
+  const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2;
+  add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
+  add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
+  add(unpacked_bytes(model, options.layout.type));
+  return bytes;
+}
+
 uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& layout = options.layout;
   const riffle_context_options& o = options.options;
   const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
-  const int64_t chunk = std::min<int64_t>(o.prefill_chunk, n_ctx),
-                scored = std::min(kScoreRows, n_ctx);
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
   const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
-  const int64_t rows = std::max(chunk, n);
   uint64_t bytes = Cublas::kWorkspaceBytes + kSlack;
   const auto add = [&](uint64_t one) { bytes += (one + 255) / 256 * 256; };  // as DeviceHeap rounds
 
   // engine/activations.h
-  add(4 * n_ctx * c.dim), add(4 * n * c.dim);
-  add(4 * rows * q), add(4 * rows * q);
-  add(4 * rows * kv), add(4 * rows * kv);
-  add(4 * std::max(n, scored) * c.vocab_size);
+  add(4 * n * c.dim);
+  add(4 * n * q), add(4 * n * q);
+  add(4 * n * kv), add(4 * n * kv);
+  add(4 * n * c.vocab_size);
 
   add(4 * n_ctx * c.head_dim);  // the RoPE table
-
-  // prefill
-  const int64_t operand = layout.type == cpu::KvType::F32 ? 4 : 2;
-  add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
-  add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
-  add(unpacked_bytes(model, layout.type));
   for (int stream = 0; stream < 2; ++stream)
     add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
 
@@ -67,7 +78,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.hidden_dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
-  // Twilight's and LFPS' scores of single tokens take the most.
+  // Scores of single tokens (twilight, tokenselect) take the most.
   step.ranked.top_p = make_selector(o.selection)->rule().tokens() ? 0.5 : 0;
   add(decode_scratch_bytes(step));
   add(4 * step_rows);  // arrivals

@@ -25,9 +25,16 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   return std::min<int64_t>(rows, std::max<int64_t>(16, kBytes / (cols * size_of(type)) / 16 * 16));
 }
 
-// Device bytes that running takes, at most, beside weights, sessions, slots and the layers of KV
-// that prefill works on: a prompt that fills n_ctx (scored, too), steps of n_sessions together
-// (with row reports, too), either residency.
+// Rows of logits that are computed together when a prompt is scored, as in engine/prefill.cpp.
+inline constexpr int64_t kScoreRows = 64;
+
+// Device bytes that steps of n_sessions together take, at most, beside weights, sessions and slots:
+// with row reports too, in either residency.
 uint64_t running_bytes(const Model& model, const BackendOptions& options);
+// Those of a prompt that fills n_ctx (scored, too), beside its KV. rows_on_host: as in
+// BackendOptions.
+uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
+// The largest tile of weights that prefill dequantises.
+uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
 
 }  // namespace riffle::cuda

@@ -112,7 +112,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  if (r.device_memory) return bytes;
+  if (r.device_memory) return sum({bytes, plan.prompt_host});
   if (!model.weights.embedding.data)
     bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
@@ -142,7 +142,7 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.slot_bytes = r.layout.bytes();
   plan.host_memory = r.host_memory;
   plan.host_kv = product({all_heads(config), uint64_t(r.layout.blocks(o.n_ctx)), plan.slot_bytes});
-  plan.total = sum({plan.weights, plan.activations, plan.digests, plan.prefill_kv});
+  plan.total = sum({plan.weights, plan.activations, plan.digests});
   return plan;
 }
 
@@ -153,20 +153,50 @@ static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
   return device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
 }
 
+// Slots whose memory holds so many bytes, aligned.
+static int64_t slots_of(const riffle_plan& plan, uint64_t bytes) {
+  return static_cast<int64_t>(sum({bytes, 256, plan.slot_bytes - 1}) / plan.slot_bytes);
+}
+
+// What a prompt takes, and from whom. Its residual stream goes to host memory only where the
+// budget asks for it. plan.total: without prompts and slots.
+static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& plan,
+                        const DeviceNeeds& needs, uint64_t budget) {
+  const auto with = [&](uint64_t slots, uint64_t prompt) {
+    const uint64_t all = sum({prompt, needs.prefill_kv});
+    return needs.lends ? sum({plan.total, product({slots + slots_of(plan, all), needs.per_slot})})
+                       : sum({plan.total, product({slots, needs.per_slot}), all});
+  };
+  const uint64_t fewest = plan.min_slots, slots = r.options.slots ? r.options.slots : fewest;
+  plan.min_gpu_mem = with(fewest, needs.prompt_least);
+  r.rows_on_host =
+      budget > 0 && needs.prompt_least < needs.prompt && with(slots, needs.prompt) > budget;
+  r.prompt_bytes = r.rows_on_host ? needs.prompt_least : needs.prompt;
+  const uint64_t all = sum({r.prompt_bytes, needs.prefill_kv});
+  r.lent_slots = needs.lends ? slots_of(plan, all) : 0;
+  plan.prompt = r.prompt_bytes;
+  plan.lent = needs.lends ? all : 0;
+  plan.prompt_host = r.rows_on_host
+                         ? product({uint64_t(r.options.n_ctx), uint64_t(config.dim), sizeof(float)})
+                         : 0;
+  if (!needs.lends) plan.total = sum({plan.total, all});
+}
+
 // The slots: as many as were asked for, else as many as the budget and the sessions have use for.
 static void plan_slots(const Config& config, ResolvedOptions& r, riffle_plan& plan,
                        uint64_t per_slot, uint64_t budget) {
   const uint64_t fixed = plan.total, sessions = r.options.n_sessions;
   const uint64_t blocks = r.layout.blocks(r.options.n_ctx);
-  plan.min_gpu_mem = sum({fixed, plan.min_slots * per_slot});
   const auto all_blocks = static_cast<int64_t>(
-      std::min<uint64_t>(product({sessions, all_heads(config), blocks}), INT64_MAX));
+      std::min<uint64_t>(product({sessions, all_heads(config), blocks}), INT64_MAX / 2));
   r.slots = r.options.slots;
   if (r.slots == 0) {
-    r.slots = budget ? (budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot) : 0)
-                     : all_blocks;
-    // More slots than there are blocks would never be used.
-    r.slots = std::min(r.slots, std::max(plan.min_slots, all_blocks));
+    // More slots than there are blocks would never be used, but for those that are lent.
+    const int64_t most = std::max(plan.min_slots, all_blocks) + r.lent_slots;
+    r.slots = !budget          ? most
+              : budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot)
+                               : 0;
+    r.slots = std::min(r.slots, most);
   }
   plan.slots = r.slots;
   plan.pool = product({uint64_t(r.slots), per_slot});
@@ -182,20 +212,23 @@ static Verdict check_pool_memory(const ResolvedOptions& r, const riffle_plan& pl
                                  uint64_t per_slot, uint64_t budget, uint64_t device_free) {
   const riffle_context_options& o = r.options;
   // Too few slots by themselves are found last: the budget has nothing to do with it.
-  if (budget && ((o.slots == 0 && r.slots < plan.min_slots) || plan.total > budget)) {
+  const int64_t fewest = plan.min_slots + r.lent_slots;
+  if (budget && ((o.slots == 0 && r.slots < fewest) || plan.total > budget)) {
     const uint64_t least = o.slots ? std::max(plan.total, plan.min_gpu_mem) : plan.min_gpu_mem;
+    const std::string prompt =
+        plan.prompt ? format("a prompt's activations %s, ", size_text(plan.prompt).c_str()) : "";
     return refuse(
         RIFFLE_OUT_OF_MEMORY,
         format("%s (%s)", o.gpu_mem ? "`gpu_mem`" : "the GPU's free memory",
                size_text(budget).c_str()),
         o.slots == 0 || plan.pool <= budget,
         format("%s %s, but %d tokens of context need at least %s (%llu bytes): weights %s, "
-               "activations %s, digests %s, "
+               "activations %s, digests %s, %s"
                "one layer of KV while prefilling %s, %lld slots %s",
                o.gpu_mem ? "`gpu_mem` is" : "the GPU has", size_text(budget).c_str(), o.n_ctx,
                size_text(least).c_str(), static_cast<unsigned long long>(least),
                size_text(plan.weights).c_str(), size_text(plan.activations).c_str(),
-               size_text(plan.digests).c_str(), size_text(plan.prefill_kv).c_str(),
+               size_text(plan.digests).c_str(), prompt.c_str(), size_text(plan.prefill_kv).c_str(),
                static_cast<long long>(o.slots ? o.slots : plan.min_slots),
                size_text((o.slots ? o.slots : plan.min_slots) * per_slot).c_str()));
   }
@@ -250,6 +283,7 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
                static_cast<unsigned long long>(plan.host_kv)));
   if (r.has_pool) {
     const uint64_t budget = pool_budget(r, device_free);
+    plan_prompt(model.config, r, plan, needs, budget);
     plan_slots(model.config, r, plan, needs.per_slot, budget);
     Verdict verdict = check_pool_memory(r, plan, needs.per_slot, budget, device_free);
     if (verdict.status == RIFFLE_OK && r.device_memory)
@@ -343,8 +377,9 @@ static std::string codes_note(const Model& model, const ResolvedOptions& r, cons
             longest = fits(trained) ? trained : longest_below(trained, fits);
   if (all <= rest || longest <= r.options.n_ctx) return "";
   return format(
-      "; INT4 keys of selector %s take %s of memory: without them (%s, which may lose answers) the "
-      "context would hold %d tokens",
+      "; INT4 keys of selector %s take %s more memory than digests: with digests (%s, which may "
+      "lose "
+      "answers) the context would hold %d tokens",
       make_selector(r.options.selection)->name(), size_text(all - rest).c_str(), other.c_str(),
       longest);
 }

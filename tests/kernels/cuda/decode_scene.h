@@ -308,7 +308,7 @@ struct SceneDevice {
     words =
         DeviceArray<unsigned long long>(std::vector<unsigned long long>(n_slots, cuda::kFreeWord));
     victims = DeviceArray<int32_t>(n_slots);
-    cursors = DeviceArray<int32_t>(std::vector<int32_t>{0, 0});
+    cursors = DeviceArray<int32_t>(std::vector<int32_t>{0, 0, static_cast<int32_t>(n_slots)});
     now = DeviceArray<uint32_t>(std::vector<uint32_t>{0});
     victims_scratch = DeviceArray<std::byte>(cuda::victims_scratch_bytes());
 
@@ -324,8 +324,8 @@ struct SceneDevice {
     step.layout = s.layout;
     step.ranked = s.ranked;
     if (n_slots > 0)
-      step.pool = {slots.get(),   n_slots,       words.get(),       page_tables.get(),
-                   victims.get(), cursors.get(), cursors.get() + 1, now.get()};
+      step.pool = {slots.get(),   n_slots,           words.get(), page_tables.get(), victims.get(),
+                   cursors.get(), cursors.get() + 1, now.get(),   cursors.get() + 2};
     scratch = DeviceArray<std::byte>(
         std::max(cuda::decode_scratch_bytes(step), cuda::streamed_scratch_bytes(step)));
     step.scratch = scratch.get();

@@ -1,0 +1,100 @@
+#include "backend/cuda/prompt_memory.h"
+
+#include <algorithm>
+
+#include "util/error.h"
+
+namespace riffle::cuda {
+
+Buffer DeviceArena::take(size_t bytes, const char* what) {
+  if (bytes == 0) return {};
+  const uint64_t whole = rounded(bytes);
+  if (used_ + whole > bytes_)
+    fail(RIFFLE_INTERNAL, "%s needs %.1f MiB, but of the %.1f MiB for prompts only %.1f are left",
+         what, double(whole) / (1 << 20), double(bytes_) / (1 << 20),
+         double(bytes_ - used_) / (1 << 20));
+  std::byte* data = data_ + used_;
+  used_ += whole;
+  return Buffer(
+      data, whole, [](void*, void*, size_t) {}, nullptr);
+}
+
+uint64_t PromptRows::device_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host) {
+  const auto of = [&](int64_t rows) {
+    return DeviceArena::rounded(uint64_t(rows) * dim * sizeof(float));
+  };
+  return on_host && n > chunk ? std::min(of(n), 2 * of(chunk)) : of(n);
+}
+
+void PromptRows::begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host,
+                       bool may_pin) {
+  n_ = n, dim_ = dim, chunk_ = chunk;
+  here_ = coming_ = {};
+  staged_ = on_host && n > 2 * chunk;
+  if (!staged_) {
+    all_ = arena.take(bytes_of(n), "a prompt's residual stream");
+    return;
+  }
+  for (Buffer& stage : stage_) stage = arena.take(bytes_of(chunk), "a prompt's residual stream");
+  if (host_.size() < bytes_of(n)) {
+    host_ = Buffer();
+    try {
+      if (may_pin) host_ = pinned(bytes_of(n), "a prompt's residual stream");
+    } catch (const Error& e) {
+      if (e.status() != RIFFLE_OUT_OF_MEMORY) throw;
+    }
+    if (host_.size() == 0) host_ = Buffer(bytes_of(n));
+  }
+  // The memory of the stages was something else's until now.
+  computed_.record(*compute_);
+  check(cudaStreamWaitEvent(copy_, computed_), "beginning a prompt");
+}
+
+void PromptRows::load(Piece piece, int slot) {
+  check(cudaMemcpyAsync(stage_[slot].data(), host_.as<float>() + piece.first * dim_,
+                        bytes_of(piece.n), cudaMemcpyHostToDevice, copy_),
+        "loading a prompt's rows");
+  loaded_[slot].record(copy_);
+}
+
+// The rows that were computed with go back to the host once they are done.
+void PromptRows::store() {
+  if (here_.n == 0) return;
+  computed_.record(*compute_);
+  check(cudaStreamWaitEvent(copy_, computed_), "storing a prompt's rows");
+  check(cudaMemcpyAsync(host_.as<float>() + here_.first * dim_, stage_[at_].data(),
+                        bytes_of(here_.n), cudaMemcpyDeviceToHost, copy_),
+        "storing a prompt's rows");
+  here_ = {};
+}
+
+float* PromptRows::rows(int64_t first, int64_t n, bool fresh, int64_t next) {
+  if (!staged_) return all_.as<float>() + first * dim_;
+  if (here_.n >= n && here_.first == first) return stage_[at_].as<float>();
+  store();
+  const int slot = at_ ^ 1;
+  // Copies are made in the order of these calls, so what is loaded has been stored before, and a
+  // slot is filled after its rows were stored.
+  if (!fresh && !(coming_.first == first && coming_.n >= n)) load({first, n}, slot);
+  if (fresh) loaded_[slot].record(copy_);  // the slot's last rows are on the host
+  check(cudaStreamWaitEvent(*compute_, loaded_[slot]), "waiting for a prompt's rows");
+  at_ = slot;
+  here_ = {first, n};
+  coming_ = {};
+  if (next >= 0) {
+    coming_ = {next, std::min(chunk_, n_ - next)};
+    load(coming_, at_ ^ 1);
+  }
+  return stage_[at_].as<float>();
+}
+
+void PromptRows::end() {
+  here_ = coming_ = {};
+  all_ = Buffer();
+  for (Buffer& stage : stage_) stage = Buffer();
+  if (!staged_) return;
+  copied_.record(copy_);
+  check(cudaStreamWaitEvent(*compute_, copied_), "ending a prompt");
+}
+
+}  // namespace riffle::cuda

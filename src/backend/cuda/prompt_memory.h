@@ -1,0 +1,59 @@
+// Device memory for what only prompts need. Where the pool is large enough, it is the memory of its
+// last slots, which the residency lends while a prompt is read.
+#pragma once
+#include "backend/cuda/device.h"
+
+namespace riffle::cuda {
+
+// A region that is handed out from its beginning to its end, and taken back all at once.
+class DeviceArena {
+ public:
+  void open(std::byte* data, uint64_t bytes) { data_ = data, bytes_ = bytes, used_ = 0; }
+  void close() { *this = DeviceArena(); }
+  bool is_open() const { return data_ != nullptr; }
+  // As DeviceHeap::take. The buffer may be used until close.
+  Buffer take(size_t bytes, const char* what);
+  static uint64_t rounded(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0, used_ = 0;
+};
+
+// The residual stream of a prompt, f32 [n][dim]. It is on the device, or in pinned host memory,
+// with two pieces of it on the device: one that is computed with, and one that is on its way.
+class PromptRows {
+ public:
+  explicit PromptRows(Stream* compute) : compute_(compute) {}
+
+  // Device bytes for prompts of up to n rows that are read in chunks.
+  static uint64_t device_bytes(int64_t n, int64_t dim, int64_t chunk, bool on_host);
+
+  // may_pin: whether to ask for pinned memory; without it copies are slower.
+  void begin(DeviceArena& arena, int64_t n, int64_t dim, int64_t chunk, bool on_host, bool may_pin);
+  // As Backend::prompt_rows.
+  float* rows(int64_t first, int64_t n, bool fresh, int64_t next);
+  // What is computed next may use the memory for something else.
+  void end();
+
+ private:
+  struct Piece {
+    int64_t first = 0, n = 0;
+  };
+  void load(Piece piece, int slot);
+  void store();
+  size_t bytes_of(int64_t rows) const { return size_t(rows) * dim_ * sizeof(float); }
+
+  Stream* compute_;
+  Stream copy_;
+  Event computed_, copied_, loaded_[2];
+  int64_t n_ = 0, dim_ = 0, chunk_ = 0;
+  bool staged_ = false;
+  Buffer all_;       // not staged: [n][dim]
+  Buffer stage_[2];  // [chunk][dim] each
+  Buffer host_;      // [n][dim]; kept for the next prompt
+  int at_ = 0;       // of stage_
+  Piece here_, coming_;
+};
+
+}  // namespace riffle::cuda
