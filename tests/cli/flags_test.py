@@ -255,7 +255,7 @@ def limits(_):
     check(held in plan["context_note"] and held.encode() in riffle("info", "--plan", *small, "-q").out, "the plan says so", plan)
     r = riffle("run", "--raw", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
     check(r.code == 0 and held in (json.loads(r.out)["notice"] or "") and held.encode() in r.err, "... and run", r)
-    r = riffle("run", "--raw", *small, "-q", stdin=words(plan["n_ctx"] + 1).encode())
+    r = riffle("run", "--raw", *small, "-q", stdin=words(2 * plan["n_ctx"]).encode())
     check(one_line_error(r, 5, str(plan["n_ctx"])), "a prompt longer than what fits", r)
     plan = json.loads(riffle("info", "--json", "--plan", "--device", "cpu", "-c", "64M", "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] == 64 << 20 and "of host memory, and this machine has" in plan["context_note"],
