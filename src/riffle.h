@@ -3,7 +3,7 @@
  * WHAT IT DOES
  *     Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive
  *     tokens. At each decode step every layer weighs its blocks for the current query, by keys kept
- *     in 4 bits, and attends to those that hold more than a share of some head's weight ("share").
+ *     in 4 bits, and attends to those that hold at least a share of some head's weight ("share").
  *     "dense" reads everything and is the exact reference.
  *
  * A WHOLE PROGRAM
@@ -92,7 +92,7 @@ typedef enum riffle_status {
 } riffle_status;
 
 /* Returns the caller's name for a setting, such as "--gpu-mem" for the id "gpu_mem"
- * (riffle_setting), or NULL for none. The string must outlive the call. */
+ * (riffle_setting), or NULL for none. The string must live until the function is called again. */
 typedef const char* (*riffle_setting_name_fn)(const char* id);
 
 RIFFLE_API const char* riffle_version(void);
@@ -274,7 +274,7 @@ typedef enum riffle_selector {
   RIFFLE_SELECTOR_TOKENSELECT = 4,
   /* the best tokens among those that earlier queries make likely (cpu, emu) */
   RIFFLE_SELECTOR_LFPS = 5,
-  /* the default: blocks that hold more than `share` of a head's weight, by INT4 keys; the mean
+  /* the default: blocks that hold at least `share` of a head's weight, by INT4 keys; the mean
      value stands for the blocks that are not read */
   RIFFLE_SELECTOR_SHARE = 6
 } riffle_selector;
@@ -311,8 +311,7 @@ typedef enum riffle_gqa {
 typedef enum riffle_rank { RIFFLE_RANK_DIGESTS = 0, RIFFLE_RANK_CODES = 1 } riffle_rank;
 
 /* What twilight starts from. ALL: everything. TOPK: the best blocks of a budget. PSA: psa's
- * selection (on a GPU: with stop PAPER or LAST). On a GPU, twilight, tokenselect and share are
- * RIFFLE_UNSUPPORTED if the host decides residency. */
+ * selection (on a GPU: with stop PAPER or LAST). */
 typedef enum riffle_base {
   RIFFLE_BASE_ALL = 0,
   RIFFLE_BASE_TOPK = 1,
@@ -355,8 +354,8 @@ typedef struct riffle_selection {
   riffle_base base;  /* twilight */
   float base_budget; /* twilight, base topk: KV whose INT4 keys are scored; values as of budget */
   float top_p;       /* twilight: share of the estimated weight to keep, (0,1] */
-  float share; /* share: a block is read if a head gives it more than this share of its weight,
-                  [0,1); beyond 1,024 blocks the share falls as 1 / blocks */
+  float share;       /* share: a block is read if a head gives it at least this share of its weight,
+                        [0,1); beyond 1,024 blocks the share falls as 1 / blocks */
   int32_t select_tokens; /* tokenselect: tokens that are voted for, 1 to 2^28 */
   int32_t init_tokens;   /* tokenselect: first tokens, always read */
   int32_t local_tokens;  /* tokenselect: last tokens, always read, >= 1 */
@@ -367,7 +366,8 @@ typedef struct riffle_selection {
   float top_tokens;           /* lfps: tokens kept: <= 1 a share of all, > 1 a number */
   float alpha;                /* lfps: larger, fewer candidates; 0 to 10 */
   float decay;  /* lfps: each step multiplies the scores of earlier steps by this; 0 to 0.9999 */
-  float bypass; /* lfps: if the first tokens have more weight, no others are read; 1: never */
+  float bypass; /* lfps: if the first tokens hold more than this share of the weight, only they are
+                   read; 1: never */
 } riffle_selection;
 
 RIFFLE_API void riffle_selection_defaults(riffle_selection* selection);
@@ -387,8 +387,9 @@ typedef enum riffle_device {
 typedef enum riffle_evict { RIFFLE_EVICT_LRU = 0, RIFFLE_EVICT_FIFO = 1 } riffle_evict;
 /* What decides which blocks are in the slots of a GPU. DEVICE: the GPU's kernels; the host takes no
  * part in a step. HOST: the host, which streams blocks in while it waits for the test's flag
- * (pipelined PSA). Answers are the same. AUTO: DEVICE, or HOST if DEVICE is impossible (evict FIFO,
- * pool_per_layer, host memory that cannot be pinned). */
+ * (pipelined PSA). It runs dense, and psa and topk with rank DIGESTS; other selections are
+ * RIFFLE_UNSUPPORTED. Answers are the same. AUTO: DEVICE, or HOST if DEVICE is impossible (evict
+ * FIFO, pool_per_layer, host memory that cannot be pinned). */
 typedef enum riffle_residency {
   RIFFLE_RESIDENCY_AUTO = 0,
   RIFFLE_RESIDENCY_DEVICE = 1,
@@ -416,7 +417,8 @@ typedef struct riffle_context_options {
   riffle_kv_type kv_type;
   riffle_isa isa;    /* CPU instruction set; a set the CPU lacks is RIFFLE_UNSUPPORTED */
   int64_t slots;     /* pool slots; 0: from gpu_mem */
-  uint64_t gpu_mem;  /* bytes for weights + activations + digests + pool; 0: no limit */
+  uint64_t gpu_mem;  /* cuda: bytes for all that riffle allocates on the GPU; 0: what is free, less
+                        512 MiB. emu: bytes of host memory for the same; 0: no limit */
   uint64_t host_mem; /* bytes for the KV of all sessions in host memory; 0: no limit, see below */
   riffle_evict evict;
   bool pool_per_layer;   /* split the pool evenly among layers (for comparison) */
@@ -447,7 +449,7 @@ RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
  * riffle_context_notice the reason. A model trained with at most 1024
  * tokens keeps its length. Host memory holds the KV, the selector's state, and weights that were
  * converted or synthetic (not those of a mapped file); on cpu and emu also activations, digests and
- * emu's pool.
+ * emu's pool; on cuda riffle_plan.prompt_host.
  *
  * A given n_ctx is kept. It is an error if the plan exceeds gpu_mem or the GPU's memory, if one
  * session's KV exceeds host_mem, or if cuda's KV or emu's pool exceeds the host's memory. Beyond
@@ -514,9 +516,10 @@ riffle_context_length(const riffle_context* context); /* tokens that a session c
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
 /* Change the selection for the steps that follow. KV already held stays valid. If the selection
- * needs other digests, each session gets them at its next step. On a GPU, digests for
- * RIFFLE_STOP_VETO are half as large again. If they do not fit, that step is RIFFLE_OUT_OF_MEMORY
- * and leaves the session as it was. */
+ * reads digests or INT4 keys that a session lacks, the session gets them at its next step. On a GPU
+ * they take memory that the plan did not count. If there is too little for digests, the session's
+ * INT4 keys are freed first. If they still do not fit, that step is RIFFLE_OUT_OF_MEMORY, and the
+ * session keeps its tokens and KV. */
 RIFFLE_API riffle_status riffle_set_selection(riffle_context* context,
                                               const riffle_selection* selection);
 
@@ -648,9 +651,9 @@ typedef struct riffle_stats {
   uint64_t index_bytes;                 /* memory of sessions to select by, digests included */
   uint64_t pool_lookups, pool_hits;     /* blocks asked of the pool; found there */
   uint64_t loaded_bytes, flushed_bytes; /* copied host -> slot, slot -> host */
-  uint64_t evictions;      /* 0 where the GPU decides residency, which does not count them */
-  uint64_t host_kv_bytes;  /* held by the block store now */
-  uint64_t peak_rss_bytes; /* of the process */
+  uint64_t evictions;                   /* 0 if the GPU decides residency: it does not count them */
+  uint64_t host_kv_bytes;               /* held by the block store now */
+  uint64_t peak_rss_bytes;              /* of the process */
   int64_t pool_slots;
   /* Of a device with memory of its own; else 0. */
   uint64_t host_syncs;                      /* times the host waited for the device */
@@ -752,8 +755,9 @@ typedef struct riffle_iteration {
   int32_t decode_rows, skipped; /* sequences that stepped; sequences that did not fit */
   int64_t prefill_token_layers; /* of prompts, read in this iteration */
   double prefill_pairs;         /* query and key pairs of their attention, in one head */
-  /* blocks that the device (emu, cuda) holds for the prompt that is being read: one layer of the
-     longest prompt so far, or two small layers, so that one can go to the host meanwhile */
+  /* blocks that the device holds for prompts. emu: one layer of the longest prompt so far. cuda:
+     one layer of the prompt that is being read, or two small ones, so that one can go to the host
+     meanwhile */
   int64_t prefill_kv_blocks;
   int64_t working_set, available; /* blocks of the sequences that stepped, estimated before the
                                      step; slots for them (0: no pool) */

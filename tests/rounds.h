@@ -1,4 +1,4 @@
-// Long property tests run fewer rounds unless RIFFLE_TEST_ROUNDS=all, which CI sets.
+// Slow tests run fewer rounds and combinations unless RIFFLE_TEST_ROUNDS=all, which CI sets.
 #pragma once
 #include <cstdlib>
 #include <string_view>

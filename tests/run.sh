@@ -3,7 +3,7 @@
 # RIFFLE_TEST_JOBS programs run side by side (default: one a core; 1 if there is a GPU). The output of
 # each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
 # code is 0 if nothing failed.
-# RIFFLE_TEST_ROUNDS=all: every round of the long property tests (CI).
+# RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests (CI).
 # RIFFLE_TEST_BOOK=FILE: a text of more than 100,000 bytes, on which the tokenizer is compared with sentencepiece.
 set -u
 build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2

@@ -159,17 +159,17 @@ class Backend {
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
 
   // ---- prefill
-  // Takes what a prompt of n tokens needs of the device, until end_prompt. With what the sequence
-  // holds they make n_total tokens. chunk: the most rows of one operation. Steps may run between
-  // the operations of a prompt. On an error nothing has begun.
+  // Reserves the device memory that a prompt of n tokens needs, until end_prompt. n_total: tokens
+  // of the sequence once the prompt is read. chunk: the most rows of one operation. Steps may run
+  // between the operations of a prompt. On an error nothing is reserved.
   virtual void begin_prompt(int64_t n, int64_t n_total, int64_t chunk) = 0;
   // Throws nothing: if the device is lost, so is what it held.
   virtual void end_prompt() = 0;
   // Activations of the prompt; released before end_prompt.
   virtual Buffer allocate_prompt(size_t bytes) { return allocate(bytes); }
-  // Rows [first, first + n) of the prompt's residual stream [n][dim], at most chunk of them, where
-  // operations may read and change them until the next call. fresh: they hold nothing yet. next:
-  // the first row of the next call, if known, else -1.
+  // Returns rows [first, first + n) of the prompt's residual stream, each of dim values; n is at
+  // most chunk. Operations may change them until the next call. fresh: the rows have no contents
+  // yet. next: the first row of the next call, or -1 if unknown.
   virtual float* prompt_rows(int64_t first, int64_t n, bool fresh, int64_t next) = 0;
   // Throws if the steps after this prompt could not run with this selector. The sequence has room
   // for the prompt's tokens. The engine asks before it reads the prompt and again meanwhile, since
@@ -234,11 +234,11 @@ struct BackendOptions {
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
   int64_t slots = 0;           // of the pool
-  // cuda: the last so many slots lend their memory to the prompt that is being read; 0: prompts
-  // have memory of their own.
+  // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
+  // their own.
   int64_t lent_slots = 0;
-  bool rows_on_host = false;  // ... residual streams of long prompts are in host memory
-  uint64_t prompt_bytes = 0;  // ... what a prompt needs on the device beside its KV
+  bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
+  uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
   EvictPolicy evict() const {
     return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }

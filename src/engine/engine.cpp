@@ -109,7 +109,7 @@ int Engine::window(int layer) const {
   return n_ctx() > w ? w : 0;
 }
 
-// Made-up attention looks at no positions.
+// Synthetic attention ignores positions, so a context beyond the trained length needs no notice.
 const char* Engine::notice() {
   const riffle_selection& s = selection();
   const int64_t trained = model_.config.n_ctx, list = longest_list();

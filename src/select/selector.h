@@ -146,7 +146,7 @@ struct SelectionRule {
   double slack = 0;  // log((1 - epsilon) / epsilon)
   int microbatch = 0;
   bool rank_codes = false;  // ranked by the masses that INT4 keys give the blocks, not by digests
-  // Not ranked by digests: reads the blocks to which some head gives more than e^log_share of its
+  // Not ranked by digests: reads the blocks to which some head gives at least e^log_share of its
   // weight, by INT4 keys, in one shot. In rows of more than share_blocks blocks the share is
   // multiplied by share_blocks / blocks.
   bool by_share = false;

@@ -1,4 +1,4 @@
-// The share selector, riffle's own: reads the blocks to which some query head gives more than a
+// The share selector, riffle's own: reads the blocks to which some query head gives at least a
 // share of its attention weight, as told by INT4 keys, in one pass.
 //
 // Where it comes from. Twilight (arXiv 2502.02770, 4.2) keeps 4-bit keys beside the blocks, which

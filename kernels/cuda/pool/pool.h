@@ -13,14 +13,13 @@ namespace riffle::cuda {
 // now}, or moved it there from {its key, any stamp} with a compare-and-swap. An evictor may take a
 // slot only by moving words[slot] from {any key, stamp != now} to {its key, now} with a
 // compare-and-swap; then it clears the loser's page-table entry with a compare-and-swap (slot ->
-// -1), copies the block in, and enters itself into its own page table. So whatever a step uses
-// stays for that step, and what it needs beyond the pool it reads from host memory without keeping
-// it: the pool can never block a step, and never changes an answer. A key belongs to one row, or
-// (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
-// bytes are there (__threadfence between), and who finds a slot stamped now has a fence before it
-// reads. Rows that miss a block in the same step each take a slot: the last to enter itself is
-// found from then on, the others' slots belong to a key that leads elsewhere, and become victims
-// like all that is no longer used.
+// -1), copies the block in, and enters itself into its own page table. A slot that a step uses
+// stays for that step. If no slot is left, the step reads the block from host memory and does not
+// keep it. So the pool never blocks a step and never changes an answer. A key belongs to one row,
+// or (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
+// bytes are there (__threadfence between). A reader that finds a slot stamped now executes a fence
+// before it reads. If rows miss the same block in one step, each takes a slot. Later readers find
+// the row that wrote the entry last. The other slots become victims like any unused slot.
 struct Pool {
   std::byte* slots = nullptr;  // [n_slots][block_bytes]
   int64_t n_slots = 0;
@@ -31,7 +30,7 @@ struct Pool {
   int32_t* n_victims = nullptr;    // [1]
   int32_t* next_victim = nullptr;  // [1]: cursor, advanced by atomicAdd
   uint32_t* now = nullptr;         // [1]: stamp of this step, 1 to kMaxStamp
-  int32_t* n_usable = nullptr;     // [1]: slots from here on are lent (lend_slots)
+  int32_t* n_usable = nullptr;     // [1]: slots [n_usable, n_slots) are lent (lend_slots)
 };
 inline constexpr int kStampBits = 24, kMaxTables = 1024;
 inline constexpr uint32_t kMaxStamp = (1u << kStampBits) - 1;
@@ -86,9 +85,9 @@ Status gather(const Copy* copies, int64_t n, int64_t block_bytes, int n_sm, cuda
 // host block `block`, builds its digest, and, if a victim's slot can be had, keeps it in the pool.
 struct Seal {
   StepSequence sequence;        // by value: host pointers of the table are device-readable
-  uint16_t* digests = nullptr;  // null: none are kept; so with codes
+  uint16_t* digests = nullptr;  // null: no digests are kept
   float* bound_factor = nullptr;
-  std::byte* codes = nullptr;
+  std::byte* codes = nullptr;       // null: no codes are kept
   uint16_t* value_means = nullptr;  // beside codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;

@@ -55,7 +55,7 @@ CudaBackend::~CudaBackend() {
   cudaGetLastError();
 }
 
-// Grows lose the contents. Whoever may still use the old memory is waited for.
+// Growing loses the contents. It waits until no operation uses the old memory.
 Buffer& CudaBackend::grow(Buffer& buffer, size_t bytes, const char* what) {
   if (buffer.size() >= bytes) return buffer;
   if (buffer.size() > 0) compute_.wait(what);
@@ -248,8 +248,8 @@ void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int
   });
 }
 
-// All that the prompt's operations grow to, so that nothing is allocated while it is read. As
-// prompt_bytes counts.
+// Takes all memory that the prompt's operations will need, so that none is allocated while it is
+// read. prompt_bytes counts the same.
 void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
   const DeviceScope on = enter();
   residency_.begin_prompt(n_total);

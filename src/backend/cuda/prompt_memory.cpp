@@ -73,8 +73,8 @@ float* PromptRows::rows(int64_t first, int64_t n, bool fresh, int64_t next) {
   if (here_.n >= n && here_.first == first) return stage_[at_].as<float>();
   store();
   const int slot = at_ ^ 1;
-  // Copies are made in the order of these calls, so what is loaded has been stored before, and a
-  // slot is filled after its rows were stored.
+  // All copies are on one stream in the order of these calls. So rows are stored before they are
+  // loaded again, and before their stage is filled anew.
   if (!fresh && !(coming_.first == first && coming_.n >= n)) load({first, n}, slot);
   if (fresh) loaded_[slot].record(copy_);  // the slot's last rows are on the host
   check(cudaStreamWaitEvent(*compute_, loaded_[slot]), "waiting for a prompt's rows");

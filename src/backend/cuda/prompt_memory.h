@@ -1,5 +1,6 @@
-// Device memory for what only prompts need. Where the pool is large enough, it is the memory of its
-// last slots, which the residency lends while a prompt is read.
+// Device memory that only prompts need. If riffle chooses the number of slots and the device
+// decides residency, the pool lends the memory of its last slots while a prompt is read. Otherwise
+// prompts have memory of their own.
 #pragma once
 #include "backend/cuda/device.h"
 
@@ -20,8 +21,9 @@ class DeviceArena {
   uint64_t bytes_ = 0, used_ = 0;
 };
 
-// The residual stream of a prompt, f32 [n][dim]. It is on the device, or in pinned host memory,
-// with two pieces of it on the device: one that is computed with, and one that is on its way.
+// The residual stream of a prompt, f32 [n][dim]. It is on the device, or in host memory (pinned if
+// the system allows it) with two pieces of it on the device: one that is computed with, and one
+// that is on its way.
 class PromptRows {
  public:
   explicit PromptRows(Stream* compute) : compute_(compute) {}

@@ -14,9 +14,9 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
             : 0;
   const uint64_t voted =
       votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
-  // Stamps of last use, too, though they are taken only when working sets are counted: beside the
-  // digests they are 1%. Two page tables: its own, and one that it may have from a session that has
-  // ended (forks).
+  // Stamps of last use are planned even if working sets are not counted: they are 4 bytes a block.
+  // Each session may have two page tables: its own, and one from an ended session that it was
+  // forked from.
   return n * (spec.bytes(layout.head_dim) + 2 * sizeof(int32_t) + sizeof(void*) +
               sizeof(uint32_t)) +
          coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) +

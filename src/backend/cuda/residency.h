@@ -55,7 +55,7 @@ class CudaResidency : public Residency {
   CudaResidency(const Config& config, const DeviceInfo& device, DeviceHeap* heap, Stream* compute,
                 KvStore* store, PinnedSlabs* slabs, const BackendOptions& options);
 
-  // Without those that are lent now.
+  // Slots that steps can use: all but the lent ones.
   int64_t slots() const override {
     return pool_.n_slots - (streamed() || prompt_memory_.is_open() ? lent_slots_ : 0);
   }
@@ -148,8 +148,8 @@ class CudaResidency : public Residency {
   void cut_tables(CudaSequence& d, int64_t n_blocks);
   void copy_index(const SequenceKv& from, SequenceKv& to);
   void learn_addresses(SequenceKv& s);
-  // Room for the full blocks of one head while it lives, where prefill works on a whole layer's KV:
-  // so much is planned.
+  // While it lives: memory for the full blocks of one head. It is the memory that prefill uses for
+  // a layer's KV, so it is in the plan.
   class HeadRoom {
    public:
     explicit HeadRoom(CudaResidency& residency);
@@ -219,7 +219,8 @@ class CudaResidency : public Residency {
   Buffer own_prompt_;
   int64_t lent_slots_;
   uint64_t prompt_bytes_;
-  // In it: a layer's KV, and the one before, which may still be on its way to the host.
+  // Part of prompt_memory_: the KV of one layer, and of the layer before while that is copied to
+  // the host.
   Buffer layers_;
   uint64_t held_[2] = {0, 0};    // bytes of each
   bool pair_ = false;            // both fit

@@ -47,9 +47,8 @@ CudaResidency::HeadRoom::~HeadRoom() {
   }
 }
 
-// Whatever may be refused is asked for before anything is changed: then the sequence has the
-// digests that it had. INT4 keys make room where nothing else does: a selection that reads them
-// builds them again (require_codes).
+// Allocates before it changes anything, so a failure leaves the sequence its digests. If memory is
+// short, the INT4 keys are freed; require_codes builds them again.
 void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);

@@ -31,8 +31,8 @@ inline constexpr int64_t kScoreRows = 64;
 // Device bytes that steps of n_sessions together take, at most, beside weights, sessions and slots:
 // with row reports too, in either residency.
 uint64_t running_bytes(const Model& model, const BackendOptions& options);
-// Those of a prompt that fills n_ctx (scored, too), beside its KV. rows_on_host: as in
-// BackendOptions.
+// Device bytes that a prompt of n_ctx tokens takes beside its KV, scoring included. rows_on_host:
+// as in BackendOptions.
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
 // The largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);

@@ -153,13 +153,13 @@ static uint64_t pool_budget(const ResolvedOptions& r, uint64_t device_free) {
   return device_free > kDeviceMargin ? device_free - kDeviceMargin : 1;
 }
 
-// Slots whose memory holds so many bytes, aligned.
+// Number of slots whose memory holds `bytes`, with room for alignment.
 static int64_t slots_of(const riffle_plan& plan, uint64_t bytes) {
   return static_cast<int64_t>(sum({bytes, 256, plan.slot_bytes - 1}) / plan.slot_bytes);
 }
 
-// What a prompt takes, and from whom. Its residual stream goes to host memory only where the
-// budget asks for it. plan.total: without prompts and slots.
+// What a prompt takes, and from whom. Its residual stream goes to host memory only if the budget is
+// too small for it. On entry plan.total has neither prompts nor slots.
 static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& plan,
                         const DeviceNeeds& needs, uint64_t budget) {
   const auto with = [&](uint64_t slots, uint64_t prompt) {
@@ -191,7 +191,7 @@ static void plan_slots(const Config& config, ResolvedOptions& r, riffle_plan& pl
       std::min<uint64_t>(product({sessions, all_heads(config), blocks}), INT64_MAX / 2));
   r.slots = r.options.slots;
   if (r.slots == 0) {
-    // More slots than there are blocks would never be used, but for those that are lent.
+    // Slots beyond the number of blocks would be idle, except the lent ones.
     const int64_t most = std::max(plan.min_slots, all_blocks) + r.lent_slots;
     r.slots = !budget          ? most
               : budget > fixed ? static_cast<int64_t>((budget - fixed) / per_slot)

@@ -76,7 +76,7 @@ TEST_CASE("cuda: a prompt borrows the pool's memory, and its rows may be in host
     o.gpu_mem = roomy.min_gpu_mem - 1;
     plan_of(o, RIFFLE_OUT_OF_MEMORY);
 
-    // With slots that were asked for, and where the host decides residency, nothing is lent.
+    // With `slots` given, nothing is lent.
     o.gpu_mem = 0;
     o.slots = 3000;
     CHECK(plan_of(o).lent == 0);
