@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test. usage: tests/run.sh BUILD_DIR   (make test)
-# RIFFLE_TEST_JOBS programs run side by side (default: one a core; 1 if there is a GPU). The output of
+# RIFFLE_TEST_JOBS programs run side by side (default: one for two cores; 1 if there is a GPU). The output of
 # each is printed whole. The last line is "N passed, N failed", with ", N skipped" if something was skipped. The exit
 # code is 0 if nothing failed.
 # RIFFLE_TEST_ROUNDS=all: every round and combination of the slow tests (CI).
@@ -10,8 +10,9 @@ build=$(cd "${1:?usage: tests/run.sh BUILD_DIR}" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2
 export RIFFLE_MODEL="${RIFFLE_MODEL:-$PWD/models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf}"
 export RIFFLE_BIN="$build/riffle" RIFFLE_HISTORY=""
-# Programs side by side would take each other's memory on a GPU.
-slots=$(nproc)
+# Most programs compute with two threads. On fewer cores they would wait for each other's: on two
+# cores two at a time take longer than one after the other. On a GPU they would take its memory.
+slots=$(($(nproc) / 2)); [ "$slots" -ge 1 ] || slots=1
 if nvidia-smi -L >/dev/null 2>&1; then slots=1; fi
 slots=${RIFFLE_TEST_JOBS:-$slots}
 parts=8  # of riffle_tests, of which slots run at a time

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian and Ubuntu packages that riffle is built with.
-# usage: setup.sh check | install | install-fuzz     (install-fuzz adds clang with libFuzzer and clang-format, for make fuzz and CI)
+# usage: setup.sh check | install | install-fuzz     (install-fuzz adds clang with libFuzzer, clang-format and mandoc, for make fuzz and CI)
 # Asks once before installing if someone is there to answer, and uses sudo only when not already root.
 set -eu
 packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev python3 python3-numpy"
@@ -42,6 +42,7 @@ fi
 if [ "$command" = install-fuzz ]; then
   command -v clang++ >/dev/null || install_packages clang
   command -v clang-format >/dev/null || install_packages clang-format
+  command -v mandoc >/dev/null || install_packages mandoc
   # The package of libFuzzer carries clang's version in its name.
   runtime=libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev
   missing=$(missing_of "$runtime")

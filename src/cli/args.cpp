@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iomanip>
 #include <sstream>
+#include <type_traits>
 
 #include "cli/help.h"
 #include "cli/settings.h"
@@ -31,12 +32,15 @@ void number_flag(Group g, const std::string& flag, T& target, double low, double
       ->type_name("X")
       ->default_str(shown.str())
       ->check([low, high](const std::string& s) -> std::string {
-        double v = 0;
+        constexpr bool whole = std::is_integral_v<T>;
+        std::conditional_t<whole, int64_t, double> v = 0;
         const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
-        if (error != std::errc() || end != s.data() + s.size() || !(v >= low && v <= high)) {
+        const double value = static_cast<double>(v);
+        if (error != std::errc() || end != s.data() + s.size() ||
+            !(value >= low && value <= high)) {
           std::ostringstream e;
-          e << "'" << s << "': expected a number, " << std::setprecision(10) << low << " to "
-            << high;
+          e << "'" << s << "': expected a " << (whole ? "whole " : "") << "number, "
+            << std::setprecision(10) << low << " to " << high;
           return e.str();
         }
         return "";

@@ -67,12 +67,20 @@ std::string shipped_file(const char* name) {
 }  // namespace
 
 namespace {
+// Whether a folder is a Hugging Face model: its configuration with weights.
+bool is_hugging_face(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(fs::path(path) / "config.json", error)) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error))
+    if (entry.path().extension() == ".safetensors") return true;
+  return false;
+}
+
 // The .gguf file of a folder that holds one (the parts of a split file are one); the path itself if
 // it is no folder, holds none, or is a Hugging Face model's.
 std::string file_of_folder(const std::string& path) {
   std::error_code error;
-  if (!fs::is_directory(path, error) || fs::exists(fs::path(path) / "config.json", error))
-    return path;
+  if (!fs::is_directory(path, error) || is_hugging_face(path)) return path;
   std::vector<std::string> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();

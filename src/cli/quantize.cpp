@@ -113,8 +113,8 @@ void add_quantize(CLI::App& app, Command& chosen) {
       R"(All matrices get the type; norms and biases are F32. A type with _m is a mix: these matrices get
 Q6_K: the output matrix (the embedding, if it is the output too), and attention's v and the
 feed-forward's down matrix in layers 0, 2, 4, ... and the last.
-Rows that are no multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and Q8_0 in
-place of Q6_K. Rows that are no multiple of 32 get F16.
+Rows that are no multiple of 256 values get Q5_0 in place of Q4_K, Q5_1 in place of Q5_K, and Q8_0
+in place of Q6_K. Rows that are no multiple of 32 get F16.
 Matrices that have their type already are copied. Converting quantised weights adds to their error
 and needs --allow-requantize.
 The error in the summary is the root of the squared differences over that of the squared weights.)");

@@ -156,14 +156,15 @@ const Foreign* foreign(const std::string& flag) {
     if (option_of(*sub, flag)) others += (others.empty() ? "" : ", ") + sub->get_name();
   if (!others.empty())
     throw Exit(EXIT_USAGE,
-               unknown + ": riffle " + command.get_name() + " has none, but these: " + others);
+               unknown + " of riffle " + command.get_name() + "; these have it: " + others);
   Nearest nearest(flag.substr(flag.find_first_not_of('-')));
   for (const CLI::Option* o : command.get_options()) {
     for (const std::string& name : o->get_lnames()) nearest.add(name, "--" + name);
   }
   for (const Foreign& f : foreign_flags())
     for (const std::string& name : f.flags)
-      if (*f.ours && option_of(command, f.ours)) nearest.add(name.substr(2), f.ours);
+      if (*f.ours && option_of(command, f.ours))
+        nearest.add(name.substr(name.find_first_not_of('-')), f.ours);
   throw Exit(EXIT_USAGE, nearest.meant().empty()
                              ? unknown
                              : unknown + "; did you mean " + nearest.meant() + "?");

@@ -36,7 +36,7 @@ def helps(_):
         check(found == (compared if command in ("bench", "eval") else []),
               f"{command} --help-all: what is only for comparison is in bench and eval", found)
     r = riffle("run", "-p", "x", "--evict", "fifo")
-    check(one_line_error(r, 2, "unknown flag --evict: riffle run has none, but these: bench, eval"), "run --evict", r)
+    check(one_line_error(r, 2, "unknown flag --evict of riffle run; these have it: bench, eval"), "run --evict", r)
     r = riffle("help")
     check(r.code == 0 and r.out == riffle("--help").out and b"Commands:" in r.out, "riffle help", r)
     r = riffle("--help-all")
@@ -50,7 +50,7 @@ def slips(_):
         ("--max-token", "1"): "unknown flag --max-token; did you mean --max-tokens?",
         ("--gpumem=12G",): "unknown flag --gpumem; did you mean --gpu-mem?",
         ("-seed", "1"): "unknown flag -seed; did you mean --seed?",
-        ("--max-seqs", "2"): "unknown flag --max-seqs: riffle run has none, but these: batch, bench",
+        ("--max-seqs", "2"): "unknown flag --max-seqs of riffle run; these have it: batch, bench",
         ("-z",): "unknown flag -z",
         ("--frobnicate",): "unknown flag --frobnicate",
     }

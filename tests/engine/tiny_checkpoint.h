@@ -80,7 +80,6 @@ inline std::string tiny_folder(const TinyCheckpoint& c, const TempDir& temp) {
 }
 
 // ---- GGUF
-// -----------------------------------------------------------------------------------------------------------
 
 // F16 or BF16 as F32: converters keep vectors so.
 inline std::string widened(const RawTensor& raw) {
@@ -205,7 +204,6 @@ inline std::string tiny_gguf(const TinyCheckpoint& c) {
 }
 
 // ---- comparison
-// -----------------------------------------------------------------------------------------------------
 
 struct TinyDifference {
   double relative = 0;  // the largest difference of a logit over the largest logit of its row

@@ -54,7 +54,7 @@ const Choice& choice_of(const Ranked& r) {
 bool has_kernels(const Ranked& r) {
   const Choice& choice = choice_of(r);
   const bool by_codes = &choice == &kByTopP || &choice == &kByCodes;
-  return !by_codes || !r.progressive || r.stop == Stop::Paper || r.stop == Stop::Window;
+  return !by_codes || !r.progressive || r.stop == Stop::Paper || r.stop == Stop::Last;
 }
 
 Status mark(cudaEvent_t event, cudaStream_t stream) {

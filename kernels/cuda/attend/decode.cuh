@@ -11,7 +11,6 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 
 // ---- rows
-// ----------------------------------------------------------------------------------------------------------
 
 // The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it
 // may read.
@@ -65,7 +64,6 @@ __device__ inline int64_t head_index(const DecodeStep& step, int row) {
 }
 
 // ---- ranking keys
-// --------------------------------------------------------------------------------------------------
 
 // Larger score first, then lower index: one ascending key holds both (select/ranking.cpp).
 __device__ inline unsigned long long rank_key(float score, uint32_t index) {
@@ -75,7 +73,6 @@ __device__ inline unsigned long long rank_key(float score, uint32_t index) {
 }
 
 // ---- warps
-// ---------------------------------------------------------------------------------------------------------
 
 // Sums v[0..N) over aligned groups of L lanes, splitting the values among the lanes on the way:
 // each exchange halves what a lane keeps while there is more than one. Then v[i] of lane s (within
@@ -115,7 +112,6 @@ __device__ inline void widen(const uint4& chunk, float (&out)[4]) {
 }
 
 // ---- the pool (struct Pool)
-// ----------------------------------------------------------------------------------------
 
 // The table that names a block of a sequence.
 __device__ inline int table_of(const StepSequence& s, int block) {

@@ -17,7 +17,6 @@ struct RankState {
 };
 
 // ---- scratch
-// -------------------------------------------------------------------------------------------------------
 
 // What the test knows of some blocks for one head: their joint mass as a base-2 online softmax
 // (largest, sum), and the smallest and largest of their masses (log2).
@@ -120,7 +119,6 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
 }
 
 // ---- between files
-// -------------------------------------------------------------------------------------------------
 
 // score.cu: what the ranking and the test need of the digests. Also clears the row counters, so it
 // goes first.

@@ -198,7 +198,7 @@ __device__ inline int decide(const Ranked& ranked, const RowGeometry& r, const W
                        largest = double(__fmul_rn(x.largest, kLn2));
           switch (ranked.stop) {
             case Stop::Paper: pass = smallest + log_left < limit; break;
-            case Stop::Window: pass = largest + log_left < limit; break;
+            case Stop::Last: pass = largest + log_left < limit; break;
             case Stop::Veto: pass = smallest + log_left < limit && log_mass < limit; break;
             case Stop::Bound:
               pass = mass > 0 && log_mass <= limit;

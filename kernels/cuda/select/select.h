@@ -45,7 +45,7 @@ struct Ranked {
   float log2_share = 0;
   int share_blocks = 1 << 30;
   // twilight: > 0: of the blocks that the words above choose (a progressive test looks at masses by
-  // INT4 keys; Paper or Window) the fewest tokens that hold this share of each head's weight, as
+  // INT4 keys; Paper or Last) the fewest tokens that hold this share of each head's weight, as
   // INT4 keys tell; the union of the heads'.
   double top_p = 0;
   VoteRule vote;  // instead of all of the above, if it selects any (sink_blocks and recent_blocks

@@ -20,7 +20,6 @@ constexpr int kMarked =
     3;  // a row's counter (beside those of attend.cuh): CTAs that have marked their tokens
 
 // ---- psa's test on estimated masses
-// --------------------------------------------------------------------------------
 
 struct Mass {
   float m = -INFINITY, s = 0;  // s e^m
@@ -78,8 +77,8 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
       smallest = fminf(smallest, least);
       const double limit = double(all.m + logf(all.s)) + ranked.slack,
                    left = log(double(max(r.n_total - end, 1)));
-      const bool ends = end == r.n_total ||
-                        double(ranked.stop == Stop::Window ? largest : smallest) + left < limit;
+      const bool ends =
+          end == r.n_total || double(ranked.stop == Stop::Last ? largest : smallest) + left < limit;
       pass |= static_cast<uint32_t>(ends) << i;
     }
     if (lane == 0) passed[h] = pass;
@@ -96,7 +95,6 @@ __global__ __launch_bounds__(kStopThreads) void stop_kernel(const __grid_constan
 }
 
 // ---- the smallest sets that hold top_p
-// -----------------------------------------------------------------------------
 
 // The threshold is found digit by digit: sums of the weights by the leading bits of their floats
 // (which order as the weights do), from the largest on until the target is reached; then the same

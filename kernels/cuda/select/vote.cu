@@ -177,7 +177,6 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
 }
 
 // ---- the k best of many
-// ------------------------------------------------------------------------------------------------
 
 // Ascending with the float.
 __device__ inline uint32_t ordered_bits(float x) {

@@ -100,7 +100,6 @@ void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
 }
 
 // ---- products
-// ---------------------------------------------------------------------------------------------------------
 
 // Groups of rows that read the weights once each; a row's bits do not depend on its group.
 void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
@@ -233,7 +232,6 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
 }
 
 // ---- prefill
-// -----------------------------------------------------------------------------------------------------------
 
 void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n,
                                  float* out) {

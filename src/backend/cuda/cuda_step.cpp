@@ -465,7 +465,6 @@ void CudaBackend::report_step() {
 }
 
 // ---- profile
-// -----------------------------------------------------------------------------------------------------------
 
 void CudaBackend::mark(Part part) {
   if (!profiling_) return;

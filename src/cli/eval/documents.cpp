@@ -249,6 +249,60 @@ std::vector<DocumentPlan> plan_documents(const std::vector<Task>& tasks, int n_q
   return plans;
 }
 
+namespace {
+using Statements = std::vector<std::vector<int32_t>>;
+
+// Where statements go in a text of n tokens whose sentences end at `ends`. A question's only
+// statement stands behind the sentence that ends nearest to its depth, several behind random ones,
+// in their order. What belongs to no question stands anywhere.
+std::vector<Insertion> place(std::vector<Question>& questions, std::vector<Statements> statements,
+                             Statements others, const std::vector<size_t>& ends, size_t n,
+                             Random& random) {
+  const auto random_end = [&] { return ends[random.below(ends.size())]; };
+
+  std::vector<Insertion> insertions;
+  for (size_t i = 0; i < statements.size(); ++i) {
+    std::vector<size_t> places;
+    if (statements[i].empty()) {
+      questions[i].depth = 0;  // it asks about all of the document
+    } else if (statements[i].size() == 1) {
+      // The sentence end nearest to the wanted depth in tokens.
+      const double want = questions[i].depth * static_cast<double>(n);
+      const auto it = std::lower_bound(ends.begin(), ends.end(), static_cast<size_t>(want));
+      places.push_back(it == ends.end() ? ends.back() : *it);
+    } else {
+      for (size_t j = 0; j < statements[i].size(); ++j) places.push_back(random_end());
+      std::sort(places.begin(), places.end());
+      questions[i].depth = static_cast<double>(places[0]) / static_cast<double>(n);
+    }
+    for (size_t j = 0; j < places.size(); ++j)
+      insertions.push_back({places[j], std::move(statements[i][j])});
+  }
+  for (auto& ids : others) insertions.push_back({random_end(), std::move(ids)});
+  // Stable: statements of one chain that meet behind one sentence keep their order.
+  std::stable_sort(insertions.begin(), insertions.end(),
+                   [](const Insertion& a, const Insertion& b) { return a.after < b.after; });
+  return insertions;
+}
+
+// The document: n tokens of text with the insertions, which are in the order of their places.
+void weave(Document& doc, const PromptForm& form, const int32_t* text, size_t n,
+           const std::vector<Insertion>& insertions) {
+  doc.tokens = form.open;
+  doc.is_text.assign(doc.tokens.size(), 0);
+  size_t next = 0;
+  for (size_t i = 0; i < n; ++i) {
+    doc.tokens.push_back(text[i]);
+    doc.is_text.push_back(1);
+    for (; next < insertions.size() && insertions[next].after == i; ++next) {
+      append(doc.tokens, insertions[next].tokens);
+      doc.is_text.resize(doc.tokens.size(), 0);
+    }
+  }
+}
+
+}  // namespace
+
 Document build_document(const DocumentPlan& plan, int length, int answer_tokens, int index,
                         int count, const std::vector<int32_t>& text, const Vocabulary& vocabulary,
                         const PromptForm& form, Random& random) {
@@ -304,42 +358,8 @@ Document build_document(const DocumentPlan& plan, int length, int answer_tokens,
     if (form.ends_sentence[text[begin + i]]) ends.push_back(i);
   }
   if (ends.empty()) ends.push_back(n - 1);
-  const auto random_end = [&] { return ends[random.below(ends.size())]; };
-
-  std::vector<Insertion> insertions;
-  for (size_t i = 0; i < facts.size(); ++i) {
-    std::vector<size_t> places;
-    if (statements[i].empty()) {
-      doc.questions[i].depth = 0;  // it asks about all of the document
-    } else if (statements[i].size() == 1) {
-      // The sentence end nearest to the wanted depth in tokens.
-      const double want = doc.questions[i].depth * static_cast<double>(n);
-      const auto it = std::lower_bound(ends.begin(), ends.end(), static_cast<size_t>(want));
-      places.push_back(it == ends.end() ? ends.back() : *it);
-    } else {
-      for (size_t j = 0; j < statements[i].size(); ++j) places.push_back(random_end());
-      std::sort(places.begin(), places.end());
-      doc.questions[i].depth = static_cast<double>(places[0]) / static_cast<double>(n);
-    }
-    for (size_t j = 0; j < places.size(); ++j)
-      insertions.push_back({places[j], std::move(statements[i][j])});
-  }
-  for (auto& ids : others) insertions.push_back({random_end(), std::move(ids)});
-  // Stable: statements of one chain that meet behind one sentence keep their order.
-  std::stable_sort(insertions.begin(), insertions.end(),
-                   [](const Insertion& a, const Insertion& b) { return a.after < b.after; });
-
-  doc.tokens = form.open;
-  doc.is_text.assign(doc.tokens.size(), 0);
-  size_t next = 0;
-  for (size_t i = 0; i < n; ++i) {
-    doc.tokens.push_back(text[begin + i]);
-    doc.is_text.push_back(1);
-    for (; next < insertions.size() && insertions[next].after == i; ++next) {
-      append(doc.tokens, insertions[next].tokens);
-      doc.is_text.resize(doc.tokens.size(), 0);
-    }
-  }
+  weave(doc, form, text.data() + begin, n,
+        place(doc.questions, std::move(statements), std::move(others), ends, n, random));
   return doc;
 }
 

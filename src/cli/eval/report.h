@@ -120,7 +120,6 @@ struct Row {
 std::string rows_text(const std::vector<Row>& rows);
 
 // ---- dense scores
-// -------------------------------------------------------------------------------------------------
 
 // Held-out nll by position in the segment.
 struct PositionBucket {

@@ -118,7 +118,6 @@ void BpeMerges::apply_long(std::vector<int32_t>* ids, Work* work) const {
 }
 
 // ---- spellings
-// ------------------------------------------------------------------------------------------------------
 
 PieceIds::PieceIds(const std::vector<VocabPiece>& pieces, const std::vector<bool>& in_model) {
   reserve(pieces.size());

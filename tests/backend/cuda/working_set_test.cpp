@@ -86,7 +86,7 @@ TEST_CASE("cuda: attention stamps the blocks that it attends to, and no others",
                         {"dense, windowed", true, false, 300, 16, cuda::Stop::Paper},
                         {"one shot", false, false, 0, 16, cuda::Stop::Paper},
                         {"progressive, narrow waves", false, true, 0, 4, cuda::Stop::Paper},
-                        {"progressive, wide waves", false, true, 0, 70, cuda::Stop::Window},
+                        {"progressive, wide waves", false, true, 0, 70, cuda::Stop::Last},
                         {"progressive, bound", false, true, 0, 8, cuda::Stop::Bound}};
   int stopped_early = 0;
   for (const auto& [d, block_size, type] : {std::tuple{64, 16, cuda::KvType::F16},

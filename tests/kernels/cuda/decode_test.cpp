@@ -64,7 +64,7 @@ TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
   for (DigestKind digest : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean})
     for (Gqa gqa : {Gqa::Mean, Gqa::SoftSum, Gqa::Union}) {
       for (int g : {1, 3, 4, 8})
-        for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto}) {
+        for (Stop stop : {Stop::Paper, Stop::Last, Stop::Bound, Stop::Veto}) {
           if (digest == DigestKind::Mean && stop == Stop::Bound)
             continue;  // refused: a mean bounds nothing from above
           SceneShape shape;
@@ -103,7 +103,7 @@ TEST_CASE("decode on the device: what a row is expected to read changes nothing 
   if (skip()) return;
   unsigned seed = 50;
   for (int microbatch : {1, 4, 16, 48, 64, 100})
-    for (Stop stop : {Stop::Paper, Stop::Window, Stop::Veto}) {
+    for (Stop stop : {Stop::Paper, Stop::Last, Stop::Veto}) {
       if (stop == Stop::Veto && microbatch != 16) continue;
       SceneShape shape;
       shape.block_size = 16, shape.d = 64, shape.g = stop == Stop::Paper ? 4 : 3,
@@ -413,7 +413,7 @@ TEST_CASE("ranking on the device is std::sort", "[cuda]") {
 
 TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]") {
   if (skip()) return;
-  for (Stop stop : {Stop::Paper, Stop::Window, Stop::Bound, Stop::Veto})
+  for (Stop stop : {Stop::Paper, Stop::Last, Stop::Bound, Stop::Veto})
     for (int g : {1, 3, 8}) {
       SceneShape shape;
       shape.g = g, shape.d = g == 3 ? 64 : 128, shape.tokens = {32 * 140 + 7, 40, 32 * 60},

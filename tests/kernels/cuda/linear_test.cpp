@@ -38,7 +38,7 @@ static_assert(same(DigestKind::Mean, RIFFLE_DIGEST_MEAN) &&
 static_assert(same(DigestKind::CuboidMean, RIFFLE_DIGEST_CUBOID_MEAN));
 static_assert(same(Gqa::Mean, RIFFLE_GQA_MEAN) && same(Gqa::SoftSum, RIFFLE_GQA_SOFT_SUM));
 static_assert(same(Gqa::Union, RIFFLE_GQA_UNION));
-static_assert(same(Stop::Paper, RIFFLE_STOP_PAPER) && same(Stop::Window, RIFFLE_STOP_LAST));
+static_assert(same(Stop::Paper, RIFFLE_STOP_PAPER) && same(Stop::Last, RIFFLE_STOP_LAST));
 static_assert(same(VoteKind::Soft, RIFFLE_VOTE_SOFT) && same(VoteKind::Logits, RIFFLE_VOTE_LOGITS));
 static_assert(same(VoteKind::Hard, RIFFLE_VOTE_HARD));
 static_assert(same(Stop::Bound, RIFFLE_STOP_BOUND) && same(Stop::Veto, RIFFLE_STOP_VETO));
