@@ -21,6 +21,7 @@ if on decode; then
   run $attention --depth 131072 --selectors psa --microbatch 64
   run $attention --depth 131072 --selectors dense,psa,share
   for budget in 16G 14G 12G; do run $attention --depth 131072 --selectors share --gpu-mem $budget; done
+  run $attention --depth 131072 --selectors share --gpu-mem 8G --weights q4_k
   for budget in 24G 16G 12G; do run $attention --depth 131072 --selectors psa --gpu-mem $budget; done
   for microbatch in 16 32 64; do run $attention --depth 131072 --selectors psa --gpu-mem 12G --microbatch $microbatch; done
   run $attention --depth 1024,32768,131072 --selectors dense,psa --weights bf16
