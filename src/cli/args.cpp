@@ -13,6 +13,9 @@
 #include "cli/settings.h"
 
 namespace riffle::cli {
+
+std::string not_empty(const std::string& value) { return value.empty() ? "the path is empty" : ""; }
+
 namespace {
 
 // Flags under one heading of the help.
@@ -138,7 +141,8 @@ CommonOptions::CommonOptions() {
 void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
   app.add_option("-m,--model", options.model_path,
                  ".gguf file or folder; default: $RIFFLE_MODEL, else the shipped model")
-      ->type_name("PATH");
+      ->type_name("PATH")
+      ->check(not_empty);
   app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
   if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
   if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.weights);

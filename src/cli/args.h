@@ -67,6 +67,9 @@ const char* selector_name(riffle_selector v);
 const char* device_name(riffle_device v);
 const char* kv_name(riffle_kv_type v);
 
+// A check of a flag: a script's variable that is not set is no path.
+std::string not_empty(const std::string& value);
+
 // A word of a flag's value to its enum, e.g. for a list such as --selectors dense,psa. Throws
 // CLI::ValidationError.
 riffle_selector parse_selector(const std::string& word);

@@ -38,6 +38,27 @@ void complain(const char* text) {
   std::fprintf(stderr, "%sriffle:%s %s\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", text);
 }
 
+// What an argument without a flag was meant for, by what the command takes.
+std::string unexpected(const CLI::App& command, const std::vector<std::string>& typed) {
+  const std::vector<std::string> rest = command.remaining();
+  std::string text;
+  for (const std::string& word : typed)  // the first of them, in the order of the command line
+    if (text.empty() && std::find(rest.begin(), rest.end(), word) != rest.end())
+      text = "unexpected argument '" + word + "'";
+  if (text.empty()) text = "unexpected argument";
+  const std::pair<const char*, const char*> takes[] = {{"--input", "-i FILE gives the input"},
+                                                       {"--model", "-m PATH gives the model"},
+                                                       {"--output", "-o FILE the output"},
+                                                       {"--prompt", "-p TEXT the prompt"}};
+  const char* separator = ": ";
+  for (const auto& [flag, meaning] : takes)
+    if (command.get_option_no_throw(flag)) {
+      text += separator + std::string(meaning);
+      separator = ", ";
+    }
+  return text;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("riffle: answers from very long documents on small memory", "riffle");
   app.formatter(std::make_shared<Help>());
@@ -78,6 +99,9 @@ int run(int argc, char** argv) {
       return EXIT_OK;
     }
     const auto subs = app.get_subcommands();
+    if (!subs.empty() && dynamic_cast<const CLI::ExtrasError*>(&e))
+      return usage(unexpected(*subs.front(), {argv + 2, argv + argc}).c_str(),
+                   " " + subs.front()->get_name());
     return usage(e.what(), subs.empty() ? "" : " " + subs.front()->get_name());
   }
   return chosen();

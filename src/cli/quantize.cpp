@@ -121,7 +121,8 @@ The error in the summary is the root of the squared differences over that of the
   sub->add_option("-m,--model", o->in,
                   ".gguf file (of a split one: any part) or Hugging Face folder; default: "
                   "$RIFFLE_MODEL, else the shipped model")
-      ->type_name("PATH");
+      ->type_name("PATH")
+      ->check(not_empty);
   sub->add_option("-o,--output", o->out, "the file to write; it appears when it is complete")
       ->type_name("FILE")
       ->required();

@@ -13,7 +13,7 @@ namespace riffle::cli {
 
 struct BenchOptions {
   CommonOptions common;
-  std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,psa", text;
+  std::string prefill = "512,4096", depth = "0,4096,16384", selectors = "dense,share", text;
   std::string shape;  // "": a model file
   std::string weights() const {
     return common.weights.empty() ? "q8_0" : common.weights;
