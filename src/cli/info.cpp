@@ -129,12 +129,12 @@ void print_plan(const riffle_plan& p) {
                                          : "")});
   t.add({"host KV", text_of("%s for a full session, of %s of memory", bytes(p.host_kv).c_str(),
                             bytes(p.host_memory).c_str())});
-  if (p.device != std::string("cuda"))
-    t.add({"with a full session",
-           bytes(p.total + p.host_kv + p.selector_state) + ", all in host memory"});
   t.add({"selector state", p.selector_state
                                ? bytes(p.selector_state) + " in host memory for a full session"
                                : "none"});
+  if (p.device != std::string("cuda"))
+    t.add({"with a full session",
+           bytes(p.total + p.host_kv + p.selector_state) + ", all in host memory"});
   t.print_left();
 }
 

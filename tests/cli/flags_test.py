@@ -251,6 +251,14 @@ def limits(_):
     check(one_line_error(r, 4, "32768 tokens of context need at least"), "a length that does not fit a budget", r)
     plan = json.loads(riffle("info", "--json", "--plan", *small, "-q").out)["plan"]
     check(plan["fits"] and plan["n_ctx"] < 32768 and plan["n_ctx"] % 1024 == 0, "... and what fits of the default", plan)
+    for args, say in (
+        (["run", "-m", "", "-p", "x"], "--model: the path is empty"),
+        (["run", "llama3", "hello"],
+         "unexpected argument 'llama3': -m PATH gives the model, -p TEXT the prompt"),
+        (["batch", "q.jsonl"], "unexpected argument 'q.jsonl': -i FILE gives the input")):
+        r = riffle(*args)
+        check(r.code == 2 and r.err.decode().startswith("riffle: " + say),
+              f"{args[:2]} is answered", r)
     held = f"the context holds {plan['n_ctx']} tokens, of the 32768"
     check(held in plan["context_note"] and held.encode() in riffle("info", "--plan", *small, "-q").out, "the plan says so", plan)
     r = riffle("run", "--raw", "-p", "x", "-n", "1", *GREEDY, *small, "--json")
@@ -306,6 +314,8 @@ def other_commands(_):
     r = riffle("tokenize", "-p", "Hello w\u00f6rld", "--ids-only", "-q")
     ids = r.out.decode().split()
     check(r.code == 0 and len(ids) > 2, "tokenize --ids-only", r)
+    marked = riffle("tokenize", "--ids-only", "-q", stdin="\ufeffHello w\u00f6rld".encode())
+    check(marked.code == 0 and marked.out == r.out, "a byte order mark is no text", marked)
     j = json.loads(riffle("tokenize", "-p", "Hello w\u00f6rld", "--json", "-q").out)
     check([str(i) for i in j["ids"]] == ids and len(j["pieces"]) == len(ids) == j["n_tokens"], "tokenize --json", j)
     r = riffle("tokenize", "-p", "Hello w\u00f6rld", "-q")
