@@ -302,9 +302,7 @@ std::string read_all(std::FILE* in, const std::string& name) {
   char buffer[1 << 16];
   while (const size_t n = std::fread(buffer, 1, sizeof buffer, in)) text.append(buffer, n);
   if (std::ferror(in)) throw Exit(EXIT_RUN, name + ": cannot read: " + std::strerror(errno));
-  // A byte order mark, as some editors write it, is no part of the text.
-  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
-  return text;
+  return without_mark(std::move(text));
 }
 }  // namespace
 

@@ -49,7 +49,7 @@ std::string read_input(bool quiet, bool optional) {
     const int ready = ::poll(&waiting, 1, 200);
     if (ready > 0) {
       const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-      if (n == 0) return text;
+      if (n == 0) return without_mark(std::move(text));
       if (n < 0 && errno != EINTR && errno != EAGAIN)
         throw Exit(EXIT_RUN, std::string("stdin: cannot read: ") + std::strerror(errno));
       if (n > 0) text.append(buffer, static_cast<size_t>(n));
