@@ -4,7 +4,8 @@
  *     Every layer's keys and values (KV) live in host memory, cut into blocks of B consecutive
  *     tokens. At each decode step every layer weighs its blocks for the current query, by keys kept
  *     in 4 bits, and attends to those that hold at least a share of some head's weight ("share").
- *     "dense" reads everything and is the exact reference.
+ *     "dense" reads everything and is the exact reference. The default, "auto", is "dense" while a
+ *     session is short and "share" from then on.
  *
  * A WHOLE PROGRAM
  *     char err[256];
@@ -274,9 +275,12 @@ typedef enum riffle_selector {
   RIFFLE_SELECTOR_TOKENSELECT = 4,
   /* the best tokens among those that earlier queries make likely (cpu, emu) */
   RIFFLE_SELECTOR_LFPS = 5,
-  /* the default: blocks that hold at least `share` of a head's weight, by INT4 keys; the mean
-     value stands for the blocks that are not read */
-  RIFFLE_SELECTOR_SHARE = 6
+  /* blocks that hold at least `share` of a head's weight, by INT4 keys; the mean value stands for
+     the blocks that are not read */
+  RIFFLE_SELECTOR_SHARE = 6,
+  /* the default: dense for sessions of fewer than riffle_plan.everything_below tokens, share for
+     longer ones. A session that grows beyond it, or is cut, changes over */
+  RIFFLE_SELECTOR_AUTO = 7
 } riffle_selector;
 
 /* A block's summary, from which it is ranked (ArkVale's cuboid-mean, Quest's bounding box, or the
@@ -488,6 +492,15 @@ typedef struct riffle_plan {
   bool no_driver;           /* AUTO chose no GPU because no NVIDIA driver is installed, as on most
                                machines without a GPU. device_note says so */
   char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
+  /* Selector AUTO reads everything in sessions of fewer tokens, since dense is faster there. The
+     number follows from the device and, if there is a pool, from what it holds of each of
+     n_sessions sessions, so another budget may change texts: naming a selector pins it. Filled in
+     for every selector, since riffle_set_selection may choose AUTO later */
+  int32_t everything_below;
+  /* what the plan counts memory for: the selector given; for AUTO, DENSE if n_ctx is at most
+     everything_below, else SHARE */
+  riffle_selector selector;
+  char selector_note[128]; /* with AUTO what riffle_context_notice will say of it, else empty */
 } riffle_plan;
 
 /* Plans n_sessions sessions of n_ctx tokens that step together. Each session adds its digests and
@@ -509,10 +522,11 @@ RIFFLE_API void riffle_context_free(riffle_context* context);
 RIFFLE_API const char* riffle_context_error(const riffle_context* context);
 RIFFLE_API size_t
 riffle_context_length(const riffle_context* context); /* tokens that a session can hold */
-/* What a user should know of the context with the selection in force, such as a length below the
- * trained one because memory is short, positions beyond the trained length, host memory that could
- * not be pinned, or a file that does not say how text is cut into tokens. Parts are joined by "; ".
- * "" if there is nothing to say. Valid until the next call on the context. */
+/* What a user should know of the context with the selection in force, such as what selector AUTO
+ * stands for, a length below the trained one because memory is short, positions beyond the trained
+ * length, host memory that could not be pinned, or a file that does not say how text is cut into
+ * tokens. Parts are joined by "; ". "" if there is nothing to say. Valid until the next call on
+ * the context. */
 RIFFLE_API const char* riffle_context_notice(const riffle_context* context);
 
 /* Change the selection for the steps that follow. KV already held stays valid. If the selection

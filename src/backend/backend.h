@@ -114,8 +114,8 @@ struct Step {
   const SyntheticSpec* synthetic = nullptr;  // attend with synthetic q, k, v instead of the model's
   // [n]: also draw a token from each row of logits. Null: draw none.
   const SampleRequest* samples = nullptr;
-  // Steps with the same number run the same operations on the same buffers. Only tokens and
-  // positions differ.
+  // Steps with the same number run the same operations on the same buffers, but for a selector that
+  // reads everything in place of the usual one. Only tokens and positions differ.
   uint64_t program = 0;
   // Called once for each layer, in end_step at the latest, with the rows [n][n_kv_heads] of the
   // layer. They are valid during the call.
@@ -228,8 +228,9 @@ class Backend {
 
 // The options of a context as backends read them.
 struct BackendOptions {
-  riffle_context_options options{};  // no AUTO or 0 stands for another value, except in `slots`
-  cpu::Isa isa = cpu::Isa::Scalar;   // of what the host computes
+  // No AUTO or 0 stands for another value, except in `slots` and in the selection (settled).
+  riffle_context_options options{};
+  cpu::Isa isa = cpu::Isa::Scalar;  // of what the host computes
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
@@ -237,8 +238,19 @@ struct BackendOptions {
   // cuda: number of slots, the pool's last, whose memory prompts borrow; 0: prompts have memory of
   // their own.
   int64_t lent_slots = 0;
+  // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
+  int64_t everything_below = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
+  // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
+  // session is long enough for share.
+  riffle_selection settled(riffle_selection s) const {
+    if (s.selector == RIFFLE_SELECTOR_AUTO)
+      s.selector =
+          options.n_ctx <= everything_below ? RIFFLE_SELECTOR_DENSE : RIFFLE_SELECTOR_SHARE;
+    return s;
+  }
+  riffle_selection selection() const { return settled(options.selection); }
   EvictPolicy evict() const {
     return options.evict == RIFFLE_EVICT_LRU ? EvictPolicy::Lru : EvictPolicy::Fifo;
   }

@@ -278,6 +278,8 @@ int demo_main(DemoOptions& o) {
 void add_demo(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<DemoOptions>();
   o->common.max_tokens = 64;
+  // Auto would read a short document whole, and both ways would be one.
+  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
   CLI::App* sub =
       app.add_subcommand("demo", "Watch a model read a long document and answer, dense and sparse");
   sub->footer("Exit code 1: an answer that dense attention gets right is wrong with the selector.");

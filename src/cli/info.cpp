@@ -67,6 +67,9 @@ Json plan_json(const riffle_plan& p, riffle_status status, const std::string& er
           {"total", p.total},
           {"host_kv", p.host_kv},
           {"host_memory", p.host_memory},
+          {"selector", selector_name(p.selector)},
+          {"everything_below", p.everything_below},
+          {"selector_note", p.selector_note},
           {"selector_state", p.selector_state},
           {"slots", p.slots},
           {"min_slots", p.min_slots},
@@ -114,6 +117,8 @@ void print_plan(const riffle_plan& p) {
                                   p.n_threads, p.n_ctx, p.block_size)});
   if (*p.device_note) t.add({p.device == std::string("cuda") ? "GPU" : "no GPU", p.device_note});
   if (*p.context_note) t.add({"context", p.context_note});
+  const std::string note = p.selector_note, prefix = "selector ";
+  t.add({"selector", note.empty() ? selector_name(p.selector) : note.substr(prefix.size())});
   t.add({"weights", bytes(p.weights)});
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "model/text/tokenizer.h"
 #include "select/tokenselect.h"
@@ -17,7 +18,7 @@ Engine::Engine(const Model& model, ResolvedOptions planned)
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   backend_ = make_backend(model, options_, threads_.get());
   dense_ = make_dense();
-  selector_ = make_selector(options_.options.selection);
+  selector_ = selector_of(selection());
   check_selector(*selector_, selection());
   act_ = std::make_unique<Activations>();
 }
@@ -60,7 +61,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
 }
 
 void Engine::set_selection(const riffle_selection& selection) {
-  std::unique_ptr<Selector> selector = make_selector(selection);
+  std::unique_ptr<Selector> selector = selector_of(selection);
   check_selector(*selector, selection);
   selector_ = std::move(selector);
   ++program_;
@@ -119,6 +120,7 @@ const char* Engine::notice() {
   };
   if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
+  say(selector_note(options_, s));
   if (n_ctx() > trained && !options_.synthetic) {
     if (!list_positions())
       say(
@@ -180,6 +182,12 @@ void Engine::require_state(Sequence& s) {
   }
   s.kv.unrotated = list_positions();
   backend_->prepare(*selector_, s.kv);
+}
+
+std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) const {
+  const riffle_selection settled = options_.settled(wanted);
+  if (settled.selector == RIFFLE_SELECTOR_DENSE) return make_selector(settled);
+  return make_selector(wanted, options_.everything_below);
 }
 
 void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {

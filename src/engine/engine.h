@@ -169,6 +169,7 @@ class Engine {
   int64_t rope_positions(int64_t n_tokens) const;
   uint64_t index_bytes(const Sequence& sequence) const;
   riffle_stats counted(const Counts& counts) const;
+  std::unique_ptr<Selector> selector_of(const riffle_selection& wanted) const;
   void check_selector(const Selector& selector, const riffle_selection& wanted) const;
   // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }

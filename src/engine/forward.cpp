@@ -94,7 +94,9 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.sequences = a.sequences.data();
   step.tokens = tokens.data();
   step.n = n;
-  step.selector = selector_.get();
+  // Selector auto, and only sessions that it reads whole: the same bits with less work.
+  const bool dense = longest < selector_->rule().everything_below;
+  step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
   step.window = window(c.first_window_layer);

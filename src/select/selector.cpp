@@ -40,7 +40,8 @@ DigestSpec digest_spec(const riffle_selection& s) {
   return spec;
 }
 
-std::unique_ptr<Selector> make_selector(const riffle_selection& settings) {
+std::unique_ptr<Selector> make_selector(const riffle_selection& settings,
+                                        int64_t everything_below) {
   check_selection(settings);
   switch (settings.selector) {
     case RIFFLE_SELECTOR_PSA: return make_psa(settings);
@@ -48,7 +49,8 @@ std::unique_ptr<Selector> make_selector(const riffle_selection& settings) {
     case RIFFLE_SELECTOR_TWILIGHT: return make_twilight(settings);
     case RIFFLE_SELECTOR_TOKENSELECT: return make_tokenselect(settings);
     case RIFFLE_SELECTOR_LFPS: return make_lfps(settings);
-    case RIFFLE_SELECTOR_SHARE: return make_share(settings);
+    case RIFFLE_SELECTOR_SHARE: return make_share(settings, 0);
+    case RIFFLE_SELECTOR_AUTO: return make_share(settings, everything_below);
     case RIFFLE_SELECTOR_DENSE: break;
   }
   return make_dense();

@@ -152,6 +152,8 @@ struct SelectionRule {
   bool by_share = false;
   float log_share = 0;
   int share_blocks = 0;
+  // With by_share: a row of fewer tokens is read as `everything` reads it (selector auto).
+  int64_t everything_below = 0;
   // > 0: of the blocks chosen above, reads only the tokens that hold this share of each head's
   // weight, by INT4 keys, and the forced ones. A progressive test then uses masses by INT4 keys
   // too.
@@ -225,15 +227,17 @@ class Selector {
   }
 };
 
-// The selector that the settings name (validated). Never null.
-std::unique_ptr<Selector> make_selector(const riffle_selection& settings);
+// The selector that the settings name (validated). Never null. everything_below: for selector auto,
+// which is share here, and reads everything in rows of fewer tokens.
+std::unique_ptr<Selector> make_selector(const riffle_selection& settings,
+                                        int64_t everything_below = 0);
 std::unique_ptr<Selector> make_dense();
 std::unique_ptr<Selector> make_topk(const riffle_selection& settings);
 std::unique_ptr<Selector> make_psa(const riffle_selection& settings);
 std::unique_ptr<Selector> make_twilight(const riffle_selection& settings);
 std::unique_ptr<Selector> make_tokenselect(const riffle_selection& settings);
 std::unique_ptr<Selector> make_lfps(const riffle_selection& settings);
-std::unique_ptr<Selector> make_share(const riffle_selection& settings);
+std::unique_ptr<Selector> make_share(const riffle_selection& settings, int64_t everything_below);
 
 // Throws RIFFLE_BAD_ARGUMENT with the field, its value and its range.
 void check_selection(const riffle_selection& settings);

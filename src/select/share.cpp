@@ -34,8 +34,11 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 class Share : public Int4Selector {
  public:
-  explicit Share(const riffle_selection& s)
-      : Int4Selector(true), s_(s), log_share_(std::log(s.share)) {}
+  Share(const riffle_selection& s, int64_t everything_below)
+      : Int4Selector(true),
+        s_(s),
+        log_share_(std::log(s.share)),
+        everything_below_(everything_below) {}
 
   const char* name() const override { return "share"; }
   SelectionRule rule() const override {
@@ -46,10 +49,12 @@ class Share : public Int4Selector {
     r.by_share = true;
     r.log_share = log_share_;
     r.share_blocks = kShareBlocks;
+    r.everything_below = everything_below_;
     return r;
   }
   bool has_parts() const override { return true; }
   int prepare(const Row& row, RowPlan& plan) const override {
+    if (reads_everything(row)) return 0;
     return prepare_masses(row, s_.sink_blocks, s_.recent_blocks, plan);
   }
   void part(const Row& row, RowPlan& plan, int i, Buffer& scratch) const override {
@@ -58,6 +63,7 @@ class Share : public Int4Selector {
   }
 
   void begin(const Row& row, RowPlan& plan) const override {
+    if (reads_everything(row)) return plan.everything(row);
     plan.forced(row, s_.sink_blocks, s_.recent_blocks);
     const int n = plan.n_candidates(), first = plan.first_candidate();
     if (n == 0) return plan.rank(nullptr, 0);
@@ -115,6 +121,7 @@ class Share : public Int4Selector {
   }
 
  private:
+  bool reads_everything(const Row& row) const { return row.n_tokens < everything_below_; }
   double share_of(int n_blocks) const {
     return s_.share * std::min(1.0, double(kShareBlocks) / n_blocks);
   }
@@ -136,12 +143,13 @@ class Share : public Int4Selector {
 
   riffle_selection s_;
   float log_share_;
+  int64_t everything_below_;
 };
 
 }  // namespace
 
-std::unique_ptr<Selector> make_share(const riffle_selection& settings) {
-  return std::make_unique<Share>(settings);
+std::unique_ptr<Selector> make_share(const riffle_selection& settings, int64_t everything_below) {
+  return std::make_unique<Share>(settings, everything_below);
 }
 
 }  // namespace riffle

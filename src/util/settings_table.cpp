@@ -13,7 +13,9 @@ namespace {
 constexpr uint32_t kDense = 1u << RIFFLE_SELECTOR_DENSE, kPsa = 1u << RIFFLE_SELECTOR_PSA,
                    kTopk = 1u << RIFFLE_SELECTOR_TOPK, kTwilight = 1u << RIFFLE_SELECTOR_TWILIGHT,
                    kTokenSelect = 1u << RIFFLE_SELECTOR_TOKENSELECT,
-                   kLfps = 1u << RIFFLE_SELECTOR_LFPS, kShare = 1u << RIFFLE_SELECTOR_SHARE;
+                   kLfps = 1u << RIFFLE_SELECTOR_LFPS,
+                   // auto stands for share in long sessions.
+    kShare = 1u << RIFFLE_SELECTOR_SHARE | 1u << RIFFLE_SELECTOR_AUTO;
 constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
                    kSparse = kBlocks | kTokenSelect | kLfps;
 constexpr uint32_t kOnTopk = 1u << RIFFLE_BASE_TOPK, kOnPsa = 1u << RIFFLE_BASE_PSA,
@@ -43,9 +45,9 @@ constexpr riffle_setting kSelectionRows[] = {
     {.id = "selection.selector",
      .offset = offsetof(S, selector),
      .type = kInt,
-     .words = "dense|psa|topk|twilight|tokenselect|lfps|share",
-     .standard = RIFFLE_SELECTOR_SHARE,
-     .high = RIFFLE_SELECTOR_SHARE,
+     .words = "dense|psa|topk|twilight|tokenselect|lfps|share|auto",
+     .standard = RIFFLE_SELECTOR_AUTO,
+     .high = RIFFLE_SELECTOR_AUTO,
      .flag = "--selector",
      .json = "selector",
      .spec = "selector",

@@ -96,9 +96,9 @@ def refusals(folder):
                                    "known: none, 'psa epsilon=0.5'"),
         "epsilon 7": (["--sweep", "psa:epsilon=7"], "epsilon=7: expected a number, more than 0, at most 1"),
         "a selector in a spec": (["--sweep", "psa:selector=topk"], "unknown field 'selector'"),
-        "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of share"),
+        "another selector's field": (["--sweep", "psa:share=0.1"], "share is no field of psa, but of share, auto"),
         "another selector's field, of several": (["--compare", "lfps:sink_blocks=2"],
-                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, share"),
+                                                 "sink_blocks is no field of lfps, but of psa, topk, twilight, share, auto"),
         "a field that twilight's base leaves out": (["--sweep", "twilight:epsilon=0.5"],
                                                     "epsilon is a field of twilight with base psa alone"),
         "positions nowhere": (["--sweep", "tokenselect:positions=here"], "positions=here: expected one of true, list"),
@@ -106,7 +106,7 @@ def refusals(folder):
         "a flag that the list sets": (["--compare", "--epsilon", "0.5"], "--epsilon: all settings of --compare's own list"),
         "a flag that the specs set": (["--sweep", "topk:budget=0.1", "--budget", "0.2"], "--budget: all settings of --sweep"),
         "a flag of no setting": (["--compare", "topk:budget=0.1", "--share", "0.1"],
-                                 "--share: no setting of --compare looks at it, it is for share"),
+                                 "--share: no setting of --compare looks at it, it is for share, auto"),
         "--selector beside a list": (["--compare", "--selector", "psa"], "--selector: beside --compare's own list"),
         "length beyond the text": (["--length", "30000"], "--length 30000: the text has"),
         "length beyond the text, where one task takes from it":
@@ -729,9 +729,9 @@ def default_comparison(folder):
     check({"psa", "topk"} <= paper and len({o["setting"] for o in found}) == len(found) > 10,
           "--compare alone runs every selector, as its paper does too", r)
     check("tokenselect" in paper, "its papers' runs are marked", paper)
-    # Every selector that a flag accepts is in the list. (share is riffle's own and has no paper.)
+    # Every selector that a flag accepts is in the list. (share is riffle's own and has no paper; auto stands for others.)
     known = riffle("eval", "-q", "--sweep", "none:epsilon=1").err.decode().split("expected one of")[-1]
-    missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found}
+    missing = {s.strip() for s in known.split(",")} - {o["selection"]["selector"] for o in found} - {"auto"}
     check(not missing, "the list of --compare has all selectors", missing)
 
     # Flags change what the list leaves open, for the selectors that look at them; a paper's run it is then no more.

@@ -71,7 +71,7 @@ def selection_ranges(_):
         "--cache-threshold": (["-1.01", "2.01", "nan"], "-1 to 2 (above 1: never)"),
         "--alpha": (["-1", "10.1"], "0 to 10"),
         "--decay": (["-0.1", "1"], "0 to 0.9999"),
-        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, share"),
+        "--selector": (["magic", "0"], "dense, psa, topk, twilight, tokenselect, lfps, share, auto"),
         "--digest": (["cuboid"], "mean, quest, cuboid-mean"),
         "--gqa": (["max"], "mean, soft-sum, union"),
         "--stop-mode": (["never"], "paper, last, bound, veto"),
@@ -130,8 +130,11 @@ def notices(_):
     long_list = ["--selector", "tokenselect", "--positions", "list", "--select-tokens", "33K"]
     j = json.loads(riffle(*args, *long_list, "-q", "--json").out)
     check("lists of positions reach" in (j["notice"] or ""), "a list longer than the trained length", j["notice"])
-    j = json.loads(riffle("run", "--raw", "-p", "The rain", "-n", "2", *SMALL, "-q", "--json").out)
+    small = ["run", "--raw", "-p", "The rain", "-n", "2", *SMALL, "-q", "--json"]
+    j = json.loads(riffle(*small, "--selector", "share").out)
     check(j["notice"] is None, "no notice where there is nothing to say", j["notice"])
+    j = json.loads(riffle(*small, "--device", "cpu").out)
+    check(j["notice"].startswith("selector auto: dense, "), "what selector auto stands for", j["notice"])
 
 
 def devices(_):
@@ -305,6 +308,20 @@ def other_commands(_):
         check(state == 32768 * 16 * per_token + means, f"the plan has {selector}'s state: INT4 keys and mean values", state)
         line = [x for x in text.decode().splitlines() if x.startswith("selector state")]
         check(len(line) == 1 and ("none" if per_token == 0 else "22.0 MiB") in line[0], f"... and prints it: {selector}", line)
+    # What auto stands for: dense in a short context, else share, as it is by name.
+    plans = {}
+    for name, args in (("short", ["-c", "2048"]), ("long", ["-c", "32768"]), ("share", ["-c", "32768", "--selector", "share"])):
+        plan = ["info", "--plan", "--device", "cpu", "-q", *args]
+        plans[name], text = json.loads(riffle(*plan, "--json").out)["plan"], riffle(*plan).out.decode()
+        line = [x for x in text.splitlines() if x.startswith("selector  ")]
+        said = plans[name]["selector_note"].removeprefix("selector ") or plans[name]["selector"]
+        check(len(line) == 1 and line[0].split(None, 1)[1] == said, f"the plan prints the selector: {name}", line)
+    check(plans["short"]["selector"] == "dense" and plans["short"]["selector_state"] == 0
+          and 2048 <= plans["short"]["everything_below"] < 32768, "auto is dense in a short context", plans["short"])
+    check(plans["long"]["selector"] == plans["share"]["selector"] == "share" and plans["share"]["selector_note"] == ""
+          and plans["long"]["selector_state"] == plans["share"]["selector_state"]
+          and f"everything below {plans['long']['everything_below']:,} tokens" in plans["long"]["selector_note"],
+          "... and share in a long one", plans["long"])
     r = riffle("info", "--json", "--plan", "--device", "emu", "--gpu-mem", "1M", "-q")
     j = json.loads(r.out)
     check(r.code == 4 and not j["plan"]["fits"] and j["plan"]["min_gpu_mem"] > 1 << 20, "a plan that does not fit", r)

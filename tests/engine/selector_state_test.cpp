@@ -37,7 +37,7 @@ uint64_t kept(const riffle_context_options& o) {
 TEST_CASE("the plan's selector state is what a full session keeps", "[engine][model]") {
   std::vector<std::pair<riffle_selector, riffle_rank>> all = {
       {RIFFLE_SELECTOR_PSA, RIFFLE_RANK_CODES}, {RIFFLE_SELECTOR_TOPK, RIFFLE_RANK_CODES}};
-  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_SHARE; ++selector)
+  for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_AUTO; ++selector)
     all.push_back({static_cast<riffle_selector>(selector), RIFFLE_RANK_DIGESTS});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
     for (const auto& [selector, rank] : all)
@@ -62,9 +62,10 @@ TEST_CASE("the plan's selector state is what a full session keeps", "[engine][mo
         } else {
           CHECK(said == have);
         }
-        const bool codes = rank == RIFFLE_RANK_CODES || selector == RIFFLE_SELECTOR_TWILIGHT ||
-                           selector == RIFFLE_SELECTOR_SHARE;
-        const bool keeps = codes || selector >= RIFFLE_SELECTOR_TWILIGHT;
+        // What auto stands for depends on the length.
+        const bool codes = rank == RIFFLE_RANK_CODES || plan.selector == RIFFLE_SELECTOR_TWILIGHT ||
+                           plan.selector == RIFFLE_SELECTOR_SHARE;
+        const bool keeps = codes || plan.selector >= RIFFLE_SELECTOR_TWILIGHT;
         CHECK((said > 0) == keeps);
         if (codes) {
           // d/2 + 4 bytes a token; the mean value of a block

@@ -71,10 +71,12 @@ struct Runtime {
   }
 };
 
-// The CPU, also where there is a GPU: tests/backend/cuda is for that.
+// The CPU, also where there is a GPU: tests/backend/cuda is for that. Selector share, which selects
+// in short sessions too; the default, auto, has a test of its own.
 inline riffle_context_options options() {
   riffle_context_options o;
   riffle_context_defaults(&o);
+  o.selection.selector = RIFFLE_SELECTOR_SHARE;
   o.device = RIFFLE_DEVICE_CPU;
   return o;
 }

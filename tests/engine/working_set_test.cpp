@@ -22,7 +22,7 @@ TEST_CASE("working sets are the unions of what the last steps read",
           "[engine][model][working_set]") {
   const auto model = load_model(shipped_model(), {});
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
-    for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_SHARE; ++selector)
+    for (int selector = RIFFLE_SELECTOR_DENSE; selector <= RIFFLE_SELECTOR_AUTO; ++selector)
       for (const riffle_positions positions : {RIFFLE_POSITIONS_TRUE, RIFFLE_POSITIONS_LIST}) {
         if (positions == RIFFLE_POSITIONS_LIST && selector != RIFFLE_SELECTOR_TOKENSELECT) continue;
         INFO("device " << device << " selector " << selector << " positions " << positions);

@@ -165,7 +165,7 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
     }
     const float f = 1 / s;
     sum.x *= f, sum.y *= f, sum.z *= f, sum.w *= f;
-    if (blends_mean(a.step.ranked)) {
+    if (blends_mean(a.step.ranked) && !w.r.everything) {
       const float unread = __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h),
                   read = 1 - unread;
       const float4 mean =
@@ -227,7 +227,8 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
   const Ranked& ranked = a.step.ranked;
   RowReads reads{row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size), {}, 0, 0, 0};
   RowGeometry& r = reads.geometry;
-  if (chooses_order(ranked)) r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
+  if (chooses_order(ranked) && !r.everything)
+    r.n_total = r.n_forced + __ldcg(&a.scratch.ranks[row].ranked);
   reads.known = r.n_total;
   if (a.streamed) return reads;
   if (a.tests) {
@@ -237,8 +238,9 @@ __device__ inline RowReads row_reads(const AttendArgs& a, const StepSequence& se
       reads.expected = *static_cast<volatile int32_t*>(sequence.expected + head_index(a.step, row));
     reads.known = min(r.n_total, r.n_forced + reads.state.ranked);
   }
-  // All blocks, a dense row's, need no such help. A warp's lanes know 32 positions at a time.
-  reads.likely = ranked.everything
+  // All blocks, those of a row that reads everything, need no such help. A warp's lanes know 32
+  // positions at a time.
+  reads.likely = r.everything
                      ? 0
                      : min(min(reads.known, a.tests ? reads.expected : r.n_total), 32 * kRowWarps);
   return reads;

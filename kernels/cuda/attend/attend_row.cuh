@@ -168,7 +168,7 @@ struct RowWarp {
   __device__ void look_up(int known) {
     const int p = own(looked + lane);
     if (block >= 0 || p >= known) return;
-    const int32_t entry = a.step.ranked.everything ? r.first_block + p : __ldcg(order + p);
+    const int32_t entry = r.everything ? r.first_block + p : __ldcg(order + p);
     block = block_in(entry);
     slot = -1;
     source = block == entry ? kNone : kBrought;

@@ -15,6 +15,7 @@ inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 // The device's RowPlan (select/selector.h): which blocks a row holds, which are forced, how many it
 // may read.
 struct RowGeometry {
+  bool everything;  // all that is seen, in token order: the row has no order in the scratch
   int n_tokens, n_blocks, n_full;
   int sinks, recent, n_forced;
   int first_seen;           // token; above 0 where Ranked::window leaves some out
@@ -23,13 +24,18 @@ struct RowGeometry {
   int n_total;              // positions the row may read
 };
 
+__device__ inline bool row_reads_everything(const Ranked& ranked, int n_tokens) {
+  return ranked.everything || n_tokens < ranked.everything_below;
+}
+
 __device__ inline RowGeometry row_geometry(const Ranked& ranked, int n_tokens, int block_size) {
   RowGeometry r;
   r.n_tokens = n_tokens;
   r.n_blocks = (n_tokens + block_size - 1) / block_size;
   r.n_full = r.n_blocks - 1;
   r.first_seen = r.first_block = 0;
-  if (ranked.everything) {
+  r.everything = row_reads_everything(ranked, n_tokens);
+  if (r.everything) {
     if (ranked.window > 0) r.first_seen = max(0, n_tokens - ranked.window);
     r.first_block = r.first_seen / block_size;
     r.sinks = r.n_forced = r.n_total = r.n_blocks - r.first_block;

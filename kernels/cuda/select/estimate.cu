@@ -65,6 +65,16 @@ __device__ inline void join(float& m, float& s, float m2, float s2) {
   m = top;
 }
 
+// For a row that reads everything (Ranked::everything_below): no estimates, only what attention
+// counts with. It waits for the kernel before like all other rows, since the next kernel takes the
+// end of this one for the end of both.
+__device__ inline void skip_estimates(const EstimateArgs& a, int row) {
+  allow_next();
+  wait_for_earlier();
+  if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
+    a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
+}
+
 // A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
 // Afterwards lane i has head i / 4.
 template <int Steps, int kGroups>
@@ -73,6 +83,7 @@ __global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(
   __shared__ alignas(16) Query query;
   const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  if (row_reads_everything(a.step.ranked, sequence.n_tokens)) return skip_estimates(a, row);
   const int block_size = a.step.layout.block_size;
   const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
@@ -222,6 +233,7 @@ __global__ __launch_bounds__(kChooseThreads) void choose_kernel(
   const Ranked& ranked = a.step.ranked;
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
+  if (r.everything) return wait_for_earlier();  // attention reads nothing of what this row chooses
   if (blockIdx.y == 1) return mean_of_values(a, row, r.n_full, memory.values);
   wait_for_earlier();
   const float* masses = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;

@@ -44,6 +44,8 @@ struct Ranked {
   bool by_share = false;
   float log2_share = 0;
   int share_blocks = 1 << 30;
+  // With by_share: rows of fewer tokens are read as `everything` reads them, with the same bits.
+  int64_t everything_below = 0;
   // twilight: > 0: of the blocks that the words above choose (a progressive test looks at masses by
   // INT4 keys; Paper or Last) the fewest tokens that hold this share of each head's weight, as
   // INT4 keys tell; the union of the heads'.

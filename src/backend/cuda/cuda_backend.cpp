@@ -402,7 +402,8 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& l = options.layout;
   const riffle_context_options& o = options.options;
-  const SelectionRule rule = make_selector(o.selection)->rule();
+  const riffle_selection selection = options.selection();
+  const SelectionRule rule = make_selector(selection)->rule();
   DeviceNeeds needs;
   needs.free = device->free;
   needs.weights = cuda::device_bytes(model);
@@ -411,7 +412,7 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.prompt_least = cuda::prompt_bytes(model, options, true);
   needs.lends = !why_host_residency(o) && o.slots == 0;
   const uint64_t session =
-      cuda::session_bytes(c, l, digest_spec(o.selection), rule.codes(), rule.by_vote, o.n_ctx);
+      cuda::session_bytes(c, l, digest_spec(selection), rule.codes(), rule.by_vote, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
   const uint64_t layer = uint64_t(l.blocks(o.n_ctx)) * c.n_kv_heads * l.bytes();
   needs.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);

@@ -147,15 +147,15 @@ class CudaBackend : public Backend {
   std::vector<RowReport> reports_;
   std::vector<float> coverage_;
 
-  // Graphs by what they do: a program, and how many sequences of which capacity. Seen once: run
-  // eagerly; again: captured.
+  // Graphs by what they do: a program, how many sequences of which capacity, whether tokens are
+  // drawn, and whether everything is read. Seen once: run eagerly; again: captured.
   struct Recorded {
     Graph graph;
     int runs = 0;
     bool eager = false;  // it could not be recorded
   };
-  using GraphKey = std::tuple<int64_t, int64_t, bool>;
-  GraphKey graph_key() const { return {step_.n, max_blocks_, samples_here_}; }
+  using GraphKey = std::tuple<int64_t, int64_t, bool, bool>;
+  GraphKey graph_key() const { return {step_.n, max_blocks_, samples_here_, rule_.everything}; }
   std::map<GraphKey, Recorded> graphs_;
   uint64_t program_ = ~uint64_t(0), growths_ = 0, graph_growths_ = 0;
   uint64_t event_waits_ = 0;  // waits of the host, beside those that streams count

@@ -39,6 +39,7 @@ Ranked ranked_of(const SelectionRule& r) {
   out.by_share = r.by_share;
   out.log2_share = r.log_share * 1.44269504f;
   out.share_blocks = r.share_blocks;
+  out.everything_below = r.everything_below;
   out.top_p = r.top_p;
   if (r.by_vote)
     out.vote = {.select = r.select_tokens,
@@ -373,7 +374,7 @@ int64_t index_bytes(const SelectionRule& rule, const Config& config, const Block
                     int n_blocks, int64_t n_tokens) {
   const int d = config.head_dim, full = n_blocks - 1, block_size = layout.block_size;
   const int64_t code_bytes = int4_block_bytes(block_size, d), row_bytes = layout.row_bytes();
-  if (rule.everything) return 0;
+  if (rule.everything || n_tokens < rule.everything_below) return 0;
   if (rule.by_share || rule.rank_codes) {  // the tail has no codes: its keys themselves
     const int64_t stride = (full + Int4Keys::kMeanBlocks - 1) / Int4Keys::kMeanBlocks;
     const int64_t tail = (n_tokens - int64_t(full) * block_size) * row_bytes;

@@ -79,7 +79,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
   // Scores of single tokens (twilight, tokenselect) take the most.
-  step.ranked.top_p = make_selector(o.selection)->rule().tokens() ? 0.5 : 0;
+  step.ranked.top_p = make_selector(options.selection())->rule().tokens() ? 0.5 : 0;
   add(decode_scratch_bytes(step));
   add(4 * step_rows);  // arrivals
   add(n * (sizeof(SampleParams) + sizeof(int32_t)));

@@ -124,7 +124,7 @@ class ArrivalsBench {
     setup_.scheduler = &t_.scheduler;
     setup_.cost = report_.cost ? &*report_.cost : nullptr;
     setup_.run = run_;
-    setup_.selects = c.selection.selector != RIFFLE_SELECTOR_DENSE;
+    setup_.selects = report_.plan.selector != RIFFLE_SELECTOR_DENSE;
     if (t_.all_resident) {
       setup_.resident_blocks = report_.plan.slots;
       if (setup_.resident_blocks < 1)

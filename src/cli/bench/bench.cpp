@@ -336,6 +336,8 @@ static CLI::Option* add_synthetic_flags(CLI::App& sub, BenchOptions& o) {
 
 void add_bench(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<BenchOptions>();
+  // Memory is planned for INT4 keys, which auto may leave out and --selectors may name.
+  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
   riffle_synthetic_attention_defaults(&o->attention);
   CLI::App* sub =
       app.add_subcommand("bench", "Measure prefill speed by length and decode speed by depth");

@@ -109,6 +109,7 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
           {"isa", results.plan.isa ? results.plan.isa : ""},
           {"threads", results.plan.n_threads},
           {"n_ctx", results.plan.n_ctx},
+          {"everything_below", results.plan.everything_below},
           {"batch", o.batch},
           {"steps", o.steps},
           {"text", tokens_from(o)},

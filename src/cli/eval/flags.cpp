@@ -128,6 +128,8 @@ CLI::Option* add_setting_lists(CLI::App& sub, EvalOptions& o, const Flags& flags
 
 void add_eval(CLI::App& app, Command& chosen) {
   auto o = std::make_shared<EvalOptions>();
+  // Auto reads short texts whole. What it does with long ones is share.
+  o->common.context.selection.selector = RIFFLE_SELECTOR_SHARE;
   CLI::App* sub = app.add_subcommand(
       "eval", "Measure a model: facts hidden in long text, answers dense and sparse, KV read, nll");
   add_notes(*sub);

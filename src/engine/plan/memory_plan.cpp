@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
 #include "riffle_measure.h"
@@ -267,10 +268,9 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
              static_cast<unsigned long long>(r.host_memory / blocks_bytes * o.block_size)));
 }
 
-// Fills plan and r.slots for r.options.n_ctx. device_free: bytes that the GPU has free; 0: asks, so
-// that all lengths tried are told the same.
-static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
-                           uint64_t& device_free) {
+// Fills plan and r.slots for r.options.n_ctx, with what r.everything_below makes of selector AUTO.
+static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                            uint64_t& device_free) {
   const riffle_context_options& o = r.options;
   const DeviceNeeds needs = device_needs(model, r);
   plan = plan_sizes(model.config, r, needs);
@@ -301,6 +301,42 @@ static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& 
   return {};
 }
 
+// The smallest budget of a context whose selector AUTO reads everything while the pool holds it:
+// with less, AUTO is share.
+static uint64_t least_for_share(const Model& model, ResolvedOptions r, uint64_t device_free) {
+  riffle_plan plan{};
+  r.everything_below = 0;
+  plan_settled(model, r, plan, device_free);
+  return plan.min_gpu_mem;
+}
+
+// Fills plan, r.slots and r.everything_below for r.options.n_ctx. device_free: bytes that the GPU
+// has free; 0: asks, so that all lengths tried are told the same.
+static Verdict plan_length(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                           uint64_t& device_free) {
+  // Whether the pool holds a context that AUTO would read whole is known when there is a plan for
+  // it. If it does not, share has another, whose INT4 keys leave less to the pool.
+  r.slots = r.options.slots;
+  r.lent_slots = 0;
+  r.everything_below = dense_is_faster_below(r);
+  const bool may_be_dense =
+      r.options.selection.selector == RIFFLE_SELECTOR_AUTO && r.options.n_ctx <= r.everything_below;
+  Verdict verdict = plan_settled(model, r, plan, device_free);
+  r.everything_below = everything_below(model.config, r);
+  if (may_be_dense && r.options.n_ctx > r.everything_below) {
+    r.everything_below = 0;
+    verdict = plan_settled(model, r, plan, device_free);
+    r.everything_below = everything_below(model.config, r);
+  } else if (may_be_dense && r.has_pool) {
+    plan.min_gpu_mem = least_for_share(model, r, device_free);
+  }
+  plan.everything_below = static_cast<int32_t>(r.everything_below);
+  plan.selector = r.selection().selector;
+  std::snprintf(plan.selector_note, sizeof plan.selector_note, "%s",
+                selector_note(r, r.options.selection).c_str());
+  return verdict;
+}
+
 // The longest multiple of kContextStep below n_ctx that fits, found by halving: no length takes
 // less than a shorter one. 0: none does.
 static int longest_below(int n_ctx, const std::function<bool(int)>& fits) {
@@ -328,10 +364,11 @@ static Verdict shorten(const Model& model, ResolvedOptions& r, riffle_plan& plan
   return planned(std::max(longest, kContextStep));
 }
 
-// The selection closest to the one given that ranks by digests. Empty: the one given needs no INT4
-// keys.
-static std::string without_codes(riffle_selection& s) {
-  if (!make_selector(s)->rule().codes()) return "";
+// Changes the selection to the closest one that ranks by digests, and returns its name. Empty: the
+// one given needs no INT4 keys.
+static std::string without_codes(ResolvedOptions& r) {
+  riffle_selection& s = r.options.selection;
+  if (!make_selector(r.selection())->rule().codes()) return "";
   const bool ranks = ranks_by_codes(s);
   if (!ranks) s.selector = RIFFLE_SELECTOR_PSA;
   s.rank = RIFFLE_RANK_DIGESTS;
@@ -341,7 +378,7 @@ static std::string without_codes(riffle_selection& s) {
 std::string ways_out(const ResolvedOptions& r,
                      const std::function<bool(const ResolvedOptions&)>& fits) {
   ResolvedOptions digests = r, shorter = r;
-  const std::string other = without_codes(digests.options.selection);
+  const std::string other = without_codes(digests);
   if (other.empty()) return "";
   std::vector<std::string> ways;
   const int longest = longest_below(r.options.n_ctx, [&](int n_ctx) {
@@ -361,7 +398,7 @@ std::string ways_out(const ResolvedOptions& r,
 static std::string codes_note(const Model& model, const ResolvedOptions& r, const riffle_plan& plan,
                               uint64_t device_free) {
   ResolvedOptions digests = r;
-  const std::string other = without_codes(digests.options.selection);
+  const std::string other = without_codes(digests);
   if (other.empty()) return "";
   riffle_plan without{};
   const auto planned = [&](int n_ctx) {

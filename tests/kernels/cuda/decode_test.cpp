@@ -41,6 +41,41 @@ TEST_CASE("decode on the device: lengths, pools", "[cuda]") {
     }
 }
 
+// Ranked::everything_below. The rows have no INT4 keys here, so none are read.
+TEST_CASE("decode on the device: a selection reads short rows with the bits of dense",
+          "[cuda][auto]") {
+  if (skip()) return;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+    for (int g : {1, 4})
+      for (int64_t slots : {0, 60, 3000}) {
+        SceneShape shape;
+        shape.g = g, shape.type = type, shape.d = type == cuda::KvType::F32 ? 64 : 128;
+        for (int i = 0; i < 40; ++i) shape.tokens.push_back(1 + 61 * i);
+        INFO("type " << int(type) << " g " << g << " slots " << slots);
+        const Scene dense(
+            shape, ranked_for(Mode::Everything, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper));
+        Ranked ranked;
+        ranked.by_share = true;
+        ranked.budget = 1;
+        ranked.everything_below = 61 * 40 + 1;
+        const Scene some(shape, ranked);
+        SceneDevice want(dense, slots), got(some, slots);
+        for (int round = 0; round < 2; ++round) {  // the second one finds blocks in the pool
+          want.run();
+          got.run();
+          CHECK(got.out.download() == want.out.download());
+          CHECK(got.lse.download() == want.lse.download());
+          const auto reads = [](const SceneDevice& d) {
+            std::vector<int> n;
+            for (const cuda::RowResult& r : d.results.download())
+              n.insert(n.end(), {r.n_blocks, r.n_read, r.lookups, r.n_tokens});
+            return n;
+          };
+          CHECK(reads(got) == reads(want));
+        }
+      }
+}
+
 TEST_CASE("decode on the device: token masks", "[cuda]") {
   if (skip()) return;
   for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})

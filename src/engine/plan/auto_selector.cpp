@@ -1,0 +1,51 @@
+#include "engine/plan/auto_selector.h"
+
+#include <algorithm>
+
+#include "util/error.h"
+
+namespace riffle {
+
+// Numbers of a table, and no timing at run time, since the same command must give the same text on
+// the same machine. Measured with riffle bench, dense and share side by side.
+// GPU: tools/bench/results/gpu.md, Decode. Share loses at 1,024 tokens and wins at 32,768.
+static constexpr int64_t kGpu = 16384;
+// CPU: tools/bench/results/shipped-model.md, Dense below, share above. Share loses at 2,048 tokens,
+// is level at 3,072 and wins at 4,096, with one thread and with two.
+static constexpr int64_t kCpu = 3072;
+static constexpr int64_t kStep = 1024;
+
+int64_t dense_is_faster_below(const ResolvedOptions& r) { return r.device_memory ? kGpu : kCpu; }
+
+int64_t everything_below(const Config& config, const ResolvedOptions& r) {
+  const int64_t most = dense_is_faster_below(r);
+  if (!r.has_pool) return most;
+  // While a prompt is read the pool lacks the slots that it lends.
+  const int64_t slots = std::max<int64_t>(0, r.slots - r.lent_slots);
+  const int64_t heads = int64_t(config.n_layers) * config.n_kv_heads;
+  const int64_t blocks = slots / heads / r.options.n_sessions;
+  if (blocks >= r.layout.blocks(std::min<int64_t>(most, r.options.n_ctx))) return most;
+  return blocks * r.layout.block_size / kStep * kStep;
+}
+
+static std::string with_commas(int64_t n) {
+  const std::string digits = std::to_string(n);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string selector_note(const BackendOptions& options, const riffle_selection& s) {
+  if (s.selector != RIFFLE_SELECTOR_AUTO) return "";
+  const std::string tokens = with_commas(options.everything_below);
+  if (options.settled(s).selector == RIFFLE_SELECTOR_DENSE)
+    return format("selector auto: dense, since share is faster only beyond %s tokens",
+                  tokens.c_str());
+  if (options.everything_below == 0) return "selector auto: share";
+  return format("selector auto: share, everything below %s tokens", tokens.c_str());
+}
+
+}  // namespace riffle

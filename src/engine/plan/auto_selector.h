@@ -1,0 +1,22 @@
+// What selector AUTO stands for in a context: dense for short sessions, share for long ones.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "engine/plan/memory_plan.h"
+
+namespace riffle {
+
+// Dense is faster than share in sessions of fewer tokens than this, if all of their KV can be read
+// without a copy from host memory. It depends on the kind of device alone.
+int64_t dense_is_faster_below(const ResolvedOptions& r);
+
+// The same for this context (BackendOptions::everything_below). If the pool does not hold so much of
+// each of n_sessions sessions: what it holds, rounded down to a multiple of 1,024. r has the slots
+// of the plan.
+int64_t everything_below(const Config& config, const ResolvedOptions& r);
+
+// "selector auto: share, everything below 16,384 tokens". Empty: s is not AUTO.
+std::string selector_note(const BackendOptions& options, const riffle_selection& s);
+
+}  // namespace riffle

@@ -1,0 +1,181 @@
+// Selector auto: dense for short sessions, share for long ones, by the plan's numbers.
+#include "engine/plan/auto_selector.h"
+#include "model/load_model.h"
+#include "riffle_measure.h"
+#include "tests/engine/auto_steps.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options auto_options(int n_ctx) {
+  riffle_context_options o = options();
+  o.n_ctx = n_ctx;
+  o.n_threads = 2;
+  o.selection.selector = RIFFLE_SELECTOR_AUTO;
+  o.selection.share = 0.02f;
+  return o;
+}
+
+// The shipped model has 16 heads of all layers, so 64 blocks of 16 tokens of each take 1,024 slots.
+riffle_context_options pooled(int64_t slots) {
+  riffle_context_options o = auto_options(4096);
+  o.device = RIFFLE_DEVICE_EMU;
+  o.slots = slots;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("auto is the default", "[auto]") {
+  riffle_selection s;
+  riffle_selection_defaults(&s);
+  CHECK(s.selector == RIFFLE_SELECTOR_AUTO);
+}
+
+TEST_CASE("auto has dense's bits below a length and share's from it on", "[auto][invariance]") {
+  riffle_context_options o = pooled(1024 + 16);
+  check_auto(o, 1024);
+  o.n_threads = 3;
+  o.kv_type = RIFFLE_KV_F32;
+  o.selection.dense_layers = 1;
+  check_auto(o, 1024);
+  const riffle_context_options cpu = auto_options(6144);
+  const Runtime r(cpu);
+  check_auto(cpu, plan_of(r.model, cpu).everything_below);
+}
+
+TEST_CASE("auto reads and counts what it stands for", "[auto]") {
+  struct Seen {
+    bool everything = true;
+    int64_t index_bytes = 0;
+  } seen;
+  const auto see = [](void* user, const riffle_row_report* row) {
+    Seen& s = *static_cast<Seen*>(user);
+    s.everything &= row->n_read == row->n_blocks && row->n_tokens_read == row->n_tokens;
+    s.index_bytes += row->index_bytes;
+  };
+  Runtime r(pooled(1024 + 16));
+  riffle_session* s[2] = {r.session(), r.session()};
+  const auto prompt = some_tokens(1500, 3);
+  r.check(riffle_prefill(s[0], prompt.data(), 1000, nullptr, nullptr));
+  r.check(riffle_prefill(s[1], prompt.data(), 1500, nullptr, nullptr));
+  const int32_t tokens[2] = {500, 600};
+  r.check(riffle_set_row_report(r.context, see, &seen, true));
+  r.check(riffle_step(r.context, s, tokens, 1));
+  CHECK(seen.everything);
+  CHECK(seen.index_bytes == 0);
+  r.check(riffle_step(r.context, s, tokens, 2));  // the second one selects
+  CHECK_FALSE(seen.everything);
+  CHECK(seen.index_bytes > 0);
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  r.check(riffle_session_get_stats(s[0], &stats));
+  CHECK(stats.kv_tokens_read == stats.kv_tokens_total);
+  CHECK(stats.index_bytes_read == 0);
+}
+
+TEST_CASE("the plan says what auto stands for", "[auto][limits]") {
+  Runtime r(auto_options(1024));
+  const auto planned = [&](const riffle_context_options& o) { return plan_of(r.model, o); };
+  const riffle_plan short_one = planned(auto_options(1024));
+  CHECK(short_one.selector == RIFFLE_SELECTOR_DENSE);
+  CHECK(short_one.selector_state == 0);
+  CHECK(short_one.everything_below >= 1024);
+  CHECK_THAT(short_one.selector_note, Catch::StartsWith("selector auto: dense"));
+  CHECK(riffle_context_notice(r.context) == std::string(short_one.selector_note));
+
+  riffle_context_options o = auto_options(16384);
+  const riffle_plan long_one = planned(o);
+  CHECK(long_one.selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(long_one.everything_below == short_one.everything_below);
+  CHECK_THAT(long_one.selector_note, Catch::StartsWith("selector auto: share, everything below ") &&
+                                         Catch::EndsWith(" tokens"));
+  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  CHECK(planned(o).selector_state == long_one.selector_state);
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(std::string(planned(o).selector_note).empty());
+
+  // A pool that holds less of each session, none of it, and all.
+  CHECK(planned(pooled(1024 + 16)).selector_note ==
+        std::string("selector auto: share, everything below 1,024 tokens"));
+  o = pooled(2 * 1024 + 16);
+  o.n_sessions = 2;
+  CHECK(planned(o).everything_below == 1024);
+  o.n_sessions = 3;
+  CHECK(planned(o).everything_below == 0);
+  CHECK(planned(o).selector_note == std::string("selector auto: share"));
+  o = pooled(1024);
+  o.n_ctx = 1024;
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+  o.slots = 1023;
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  // A pool holds no more than the context, whose length need be no multiple of anything.
+  o = pooled(0);
+  for (const int n_ctx : {500, 1500, 3000, 3072}) {
+    o.n_ctx = n_ctx;
+    CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+    CHECK(planned(o).everything_below == short_one.everything_below);
+  }
+  o.n_ctx = 3073;
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+
+  // The smallest budget that works is one with which auto is share.
+  o = pooled(0);
+  o.n_ctx = 1024;
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_DENSE);
+  o.gpu_mem = planned(o).min_gpu_mem;
+  CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
+  CHECK(planned(o).min_gpu_mem == o.gpu_mem);
+  o.gpu_mem -= 1;
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  CHECK(riffle_plan_memory(r.model, &o, &plan, nullptr, 0) == RIFFLE_OUT_OF_MEMORY);
+}
+
+TEST_CASE("auto can be chosen later, and left again", "[auto]") {
+  riffle_context_options o = pooled(1024 + 16);
+  o.selection.selector = RIFFLE_SELECTOR_DENSE;
+  Runtime r(o);
+  CHECK(std::string(riffle_context_notice(r.context)).empty());
+  o.selection.selector = RIFFLE_SELECTOR_AUTO;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  CHECK(riffle_context_notice(r.context) ==
+        std::string("selector auto: share, everything below 1,024 tokens"));
+  const auto prompt = some_tokens(1020, 9), steps = some_tokens(8, 10);
+  riffle_session* s = r.session();
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  ByHand by_hand(o, 1024, prompt);
+  for (const int32_t token : steps) {
+    r.check(riffle_step(r.context, &s, &token, 1));
+    REQUIRE(same_bits({r.logits(s)}, {by_hand.step(token)}));
+  }
+  o.selection.selector = RIFFLE_SELECTOR_SHARE;
+  r.check(riffle_set_selection(r.context, &o.selection));
+  CHECK(std::string(riffle_context_notice(r.context)).empty());
+}
+
+TEST_CASE("a GPU's pool says how much auto reads whole", "[auto][limits]") {
+  const auto model = riffle::load_model(shipped_model(), {});
+  riffle::ResolvedOptions r = riffle::resolve_options(model->config, auto_options(32768));
+  r.has_pool = r.device_memory = true;
+  r.layout.block_size = 32;
+  const int64_t heads = 16, blocks = 16384 / 32;
+  const auto below = [&](int64_t slots, int64_t lent, int sessions) {
+    r.slots = slots;
+    r.lent_slots = lent;
+    r.options.n_sessions = sessions;
+    return riffle::everything_below(model->config, r);
+  };
+  CHECK(below(heads * blocks, 0, 1) == 16384);
+  CHECK(below(100 * heads * blocks, 0, 1) == 16384);
+  CHECK(below(heads * blocks - 1, 0, 1) == 15360);
+  CHECK(below(heads * blocks, 1, 1) == 15360);
+  CHECK(below(heads * blocks + 1000, 1000, 1) == 16384);
+  CHECK(below(heads * blocks, 0, 4) == 4096);
+  CHECK(below(heads * blocks, 0, 17) == 0);
+  CHECK(below(10, 20, 1) == 0);
+  r.options.n_ctx = 500;  // 16 blocks
+  CHECK(below(heads * 16, 0, 1) == 16384);
+  CHECK(below(heads * 16 - 1, 0, 1) == 0);
+}
