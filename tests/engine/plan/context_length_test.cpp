@@ -142,6 +142,9 @@ TEST_CASE("a context that INT4 keys shorten names them, and what would hold more
   const riffle_plan psa = planned(RIFFLE_SELECTOR_PSA, RIFFLE_RANK_DIGESTS, memory);
   REQUIRE(plan.n_ctx < psa.n_ctx);
   REQUIRE(psa.n_ctx < model->config.n_ctx);
+  const riffle_plan as_auto = planned(RIFFLE_SELECTOR_AUTO, RIFFLE_RANK_DIGESTS, memory);
+  CHECK(as_auto.n_ctx == plan.n_ctx);
+  CHECK(std::string(as_auto.context_note) == plan.context_note);
   const std::string more = "would hold " + std::to_string(psa.n_ctx) + " tokens";
   char taken[64];
   o.n_ctx = plan.n_ctx;
@@ -194,6 +197,8 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);
   CHECK(ways(1024 * 20, 20, 20) == "; what fits: n_ctx up to 1024");
   CHECK(ways(1024 * 20 - 1, 20, 20).empty());
+  o.selection.selector = RIFFLE_SELECTOR_AUTO;  // which is share in so long a context
+  CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
   o.selection.selector = RIFFLE_SELECTOR_TOPK;
   CHECK(ways(32768 * 10, 20, 10).empty());  // it has no INT4 keys, so it is not they
   o.selection.rank = RIFFLE_RANK_CODES;
