@@ -11,9 +11,9 @@ namespace riffle {
 // without a copy from host memory. It depends on the kind of device alone.
 int64_t dense_is_faster_below(const ResolvedOptions& r);
 
-// The same for this context (BackendOptions::everything_below). If the pool does not hold so much of
-// each of n_sessions sessions: what it holds, rounded down to a multiple of 1,024. r has the slots
-// of the plan.
+// The same for this context (BackendOptions::everything_below). If the pool does not hold that much
+// of each of n_sessions sessions: what it holds, rounded down to a multiple of 1,024. r has the
+// slots of the plan.
 int64_t everything_below(const Config& config, const ResolvedOptions& r);
 
 // "selector auto: share, everything below 16,384 tokens". Empty: s is not AUTO.
