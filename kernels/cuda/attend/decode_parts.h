@@ -130,9 +130,9 @@ Status score_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm
 Status rank_orders(const DecodeStep& step, const DecodeScratch& scratch, int32_t* order,
                    int32_t* counts, int want, cudaStream_t stream);
 
-// estimate.cu, in place of the two above for Ranked::by_share: what each full block holds of each
-// head's weight; the rows' orders, and how many of their candidates are to be read
-// (ranks[row].ranked).
+// estimate.cu and choose_share.cu, in place of the two above for Ranked::by_share: what each full
+// block holds of each head's weight; the rows' orders, and how many of their candidates are to be
+// read (ranks[row].ranked).
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
                      cudaStream_t stream);
 Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream);

@@ -1,9 +1,13 @@
-// Selection by INT4 keys (share; psa and topk ranked by codes): estimate_kernel estimates what log
-// mass each full block holds for each query head; choose_kernel keeps the candidates that hold at
-// least a share of some head's. Both in base 2. No KV is read but the tails' keys.
+// What log mass each full block holds for each query head, estimated from INT4 keys: for the
+// selector share (choose_share.cu), and for psa and topk where they rank by codes (rank.cu). In
+// base 2. No KV is read but the tails' keys.
+//
+// The codes of a step are read once, so what counts is how many bytes are on their way at any time
+// and how few instructions a block takes. A warp's ring in shared memory holds the codes of its
+// next blocks.
+#include <algorithm>
+
 #include "kernels/cuda/attend/decode.cuh"
-#include "kernels/cuda/convert.cuh"
-#include "kernels/cuda/f16_exact.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/select/int4_mma.cuh"
@@ -11,14 +15,16 @@
 namespace riffle::cuda {
 namespace {
 
-constexpr int kEstimateThreads = 256, kChooseThreads = 1024;
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kStages = 4;         // of a warp's ring
+constexpr int kAtOnce = 5;         // CTAs that an SM has room for, with head_dim 128 on Hopper
+constexpr float kLowest = -1e30f;  // log mass of nothing
 
 struct EstimateArgs {
   DecodeStep step;
   DecodeScratch scratch;
   int g;
-  int mean_stride;  // of scratch.mean_value
-  float scale;      // log2(e) / sqrt(d)
+  float scale;  // log2(e) / sqrt(d)
 };
 
 struct Query {
@@ -26,30 +32,43 @@ struct Query {
   float step[kMaxGroup], sum[kMaxGroup];
 };
 
+// Steps: of 32 dimensions. Digits beyond head_dim are 0, so codes beyond it may be anything.
+template <int Steps, int kHeads>
 __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& query) {
-  const int d = a.step.layout.head_dim, words = (int4_words(d) + 3) / 4 * 4,
-            warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float* q = a.step.q + int64_t(row) * a.g * d;
-  for (int h = warp; h < kMaxGroup; h += kEstimateThreads / 32) {
-    float largest = 0;
+  const int d = a.step.layout.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int kFours = (8 * Steps + 31) / 32;
+  for (int h = warp; h < kHeads; h += kWarps) {
+    const float* q = a.step.q + (int64_t(row) * a.g + h) * d;
+    float x[Steps], largest = 0;
+    float4 fours[kFours];
+#pragma unroll
+    for (int i = 0; i < Steps; ++i)
+      x[i] = h < a.g && lane + 32 * i < d ? q[lane + 32 * i] * a.scale : 0;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i)
+      fours[i] = h < a.g && 4 * (lane + 32 * i) < d
+                     ? reinterpret_cast<const float4*>(q)[lane + 32 * i]
+                     : make_float4(0, 0, 0, 0);
     double sum = 0;
-    for (int j = lane; j < d && h < a.g; j += 32) {
-      const float x = q[h * d + j] * a.scale;
-      largest = fmaxf(largest, fabsf(x));
-      sum += x;
-    }
+#pragma unroll
+    for (int i = 0; i < Steps; ++i) largest = fmaxf(largest, fabsf(x[i])), sum += x[i];
+#pragma unroll
     for (int o = 16; o > 0; o /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, o));
       sum += __shfl_xor_sync(kAllLanes, sum, o);
     }
     const float inverse = largest > 0 ? kLargestDigits / largest : 0;
     if (lane == 0) query.step[h] = largest / kLargestDigits, query.sum[h] = static_cast<float>(sum);
-    for (int at = lane; at < 2 * words; at += 32) {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int at = lane + 32 * i;
+      if (at >= 8 * Steps) break;
+      const float four[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
       uint32_t high = 0, low = 0;
-      for (int i = 0; i < 4; ++i) {
-        const int j = 4 * at + i;
-        const float x = h < a.g && j < d ? q[h * d + j] * a.scale * inverse : 0;
-        put_digits(__float2int_rn(fminf(fmaxf(x, -kLargestDigits), kLargestDigits)), i, high, low);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float y = four[j] * a.scale * inverse;
+        put_digits(__float2int_rn(fminf(fmaxf(y, -kLargestDigits), kLargestDigits)), j, high, low);
       }
       query.digits[at / 2][at % 2][0][h] = high;
       query.digits[at / 2][at % 2][1][h] = low;
@@ -57,13 +76,115 @@ __device__ inline void prepare_query(const EstimateArgs& a, int row, Query& quer
   }
 }
 
-// A mass s 2^m joins others: base-2 online softmax. Nothing: m = kLowest, s = 0.
-constexpr float kLowest = -1e30f;
-__device__ inline void join(float& m, float& s, float m2, float s2) {
-  const float top = fmaxf(m, m2);
-  s = s * exp2_approx(m - top) + s2 * exp2_approx(m2 - top);
-  m = top;
+// The tail has no codes: its keys themselves, for one head a warp. The last warps have the fewest
+// blocks and come first.
+__device__ inline void score_tail(const EstimateArgs& a, int row, int n_full, int warp, int warps) {
+  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
+  const int d = a.step.layout.head_dim, lane = threadIdx.x % 32;
+  const std::byte* tail = sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
+  const int n_tail = sequence.n_tokens - n_full * a.step.layout.block_size;
+#pragma unroll 1
+  for (int item = warps - 1 - warp; item < n_tail * a.g; item += warps) {
+    const int t = item / a.g, head = item % a.g;
+    const float* q = a.step.q + (int64_t(row) * a.g + head) * d;
+    float sum = 0;
+    for (int j = lane; j < d; j += 32)
+      sum = fmaf(q[j] * a.scale, key_at(a.step.layout.type, tail, t * d + j), sum);
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
+    if (lane == 0) a.scratch.tail_scores[(int64_t(row) * kMaxGroup + head) * kMaxBlock + t] = sum;
+  }
 }
+
+// 16 bytes into shared memory, asynchronously where there are such copies (8.0 and later), in
+// groups.
+__device__ inline void copy_chunk(uint32_t to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  cp_async16(to, from);
+#else
+  const uint4 x = *static_cast<const uint4*>(from);
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+#endif
+}
+__device__ inline void end_group() {
+#if __CUDA_ARCH__ >= 800
+  cp_async_commit();
+#endif
+}
+template <int kLeft>
+__device__ inline void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+  cp_async_wait<kLeft>();
+#endif
+}
+__device__ inline uint32_t load_shared(uint32_t at) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
+  return x;
+}
+// Keeps the compiler from computing a value again wherever it is used, which took a third of the
+// instructions of a block.
+template <class T>
+__device__ inline T in_register(T x) {
+  static_assert(sizeof(T) == 4);
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ inline float2 halves_at(uint32_t shared) {
+  const uint32_t word = load_shared(shared);
+  return __half22float2(reinterpret_cast<const __half2&>(word));
+}
+
+// A warp's codes on their way through shared memory: a stage has one unit, kGroups groups of 16
+// tokens, which lie in one piece in global memory. Chunks are 16 bytes.
+template <int Steps, int kGroups>
+struct Ring {
+  static constexpr int kChunks = kGroups * (Steps * 16 + 4);  // of the largest unit
+  static constexpr uint32_t kBytes = 16 * kChunks;            // of a stage
+  uint32_t to;            // where this lane's first chunk of stage 0 goes
+  const std::byte* from;  // this lane's first chunk of the next unit
+  int64_t unit_bytes, skipped_bytes;
+  int left_of_unit;                // chunks from this lane's first on
+  int units, left_of_block, left;  // units of a block, and those that are to be requested
+
+  // Chunks lie so that the lanes of parts 0 and 1 and those of parts 2 and 3, which read words 8
+  // chunks apart, read from different banks.
+  __device__ static int place(int chunk) { return chunk ^ (chunk >> 2 & 2); }
+
+  // A group of copies, or an empty one if no units are left.
+  __device__ void request(uint32_t stage) {
+    if (left > 0) {
+      const uint32_t at = to + stage * kBytes;
+#pragma unroll
+      for (int i = 0; i < (kChunks + 31) / 32; ++i)  // place(lane + 32 i) = place(lane) + 32 i
+        if (left_of_unit > 32 * i) copy_chunk(at + 512 * i, from + 512 * i);
+      from += unit_bytes;
+      if (--left_of_block == 0) left_of_block = units, from += skipped_bytes;
+      --left;
+    }
+    end_group();
+  }
+};
+
+// Log masses that a warp has estimated: lanes of part i keep that of the i-th block of four, and
+// the logarithms of four are taken at once.
+struct Masses {
+  float* to;  // of the first of the four
+  int64_t stride;
+  float top, sum;
+  int n;
+
+  __device__ void keep(int part, float m, float s) {
+    if (part == n) top = m, sum = s;
+    ++n;
+  }
+  __device__ void store(int part, bool valid) {
+    if (valid && part < n) to[part * stride] = top + log2f(sum);
+    to += 4 * stride;
+    n = 0;
+  }
+};
 
 // For a row that reads everything (Ranked::everything_below): no estimates, only what attention
 // counts with. It waits for the kernel before like all other rows, since the next kernel takes the
@@ -76,283 +197,169 @@ __device__ inline void skip_estimates(const EstimateArgs& a, int row) {
 }
 
 // A warp has a block at a time, kGroups groups of 16 tokens of it at once. Steps: of 32 dimensions.
-// Afterwards lane i has head i / 4.
-template <int Steps, int kGroups>
-__global__ __launch_bounds__(kEstimateThreads) void estimate_kernel(
+// A lane of mma_16832's sums has head h = lane / 4. kShared: there are 4 heads at most, and lanes h
+// and h + 4 have the same one: the former the first half of its tokens, the latter the others. A
+// head's tokens of one part are summed in the same order either way.
+template <int Steps, int kGroups, bool kShared>
+__global__ __launch_bounds__(kThreads) void estimate_kernel(
     const __grid_constant__ EstimateArgs a) {
+  using WarpRing = Ring<Steps, kGroups>;
+  constexpr int kHeads = kShared ? kMaxGroup / 2 : kMaxGroup;
+  constexpr int kTiles = 2 * kGroups, kMine = kShared ? kGroups : kTiles;  // of 8 tokens
+  __shared__ uint4 rings[kWarps][kStages * WarpRing::kChunks];
   __shared__ alignas(16) Query query;
   const int row = blockIdx.y, d = a.step.layout.head_dim, words = int4_words(d);
   const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
   if (row_reads_everything(a.step.ranked, sequence.n_tokens)) return skip_estimates(a, row);
   const int block_size = a.step.layout.block_size;
   const int n_full = (sequence.n_tokens + block_size - 1) / block_size - 1;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
-  const int64_t group_bytes = int4_group_bytes(d), kv_head = head_index(a.step, row);
-  const std::byte* codes =
-      sequence.codes + kv_head * sequence.max_blocks * int4_block_bytes(block_size, d);
-  const int warps = gridDim.x * (kEstimateThreads / 32), groups = block_size / kInt4Tokens;
-  // Tokens of this warp's blocks one after the other, the next ones' codes on their way meanwhile.
-  constexpr int kTiles = 2 * kGroups;  // of 8 tokens
-  int b = blockIdx.x * (kEstimateThreads / 32) + warp, group = 0;
-  uint32_t code[kTiles][Steps];
-  __half2 zeros[kTiles], scales[kTiles];  // of two tokens each
-  const auto load = [&] {
-    load_codes(codes, int64_t(b) * groups + group, group_bytes, words, part, h, code, zeros,
-               scales);
-  };
+  // The same in all lanes, which the compiler sees so.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
+  const bool upper = kShared && token >= kHeads;
+  const int64_t kv_head = head_index(a.step, row), block_bytes = int4_block_bytes(block_size, d);
+  const int warps = gridDim.x * kWarps, first = blockIdx.x * kWarps + warp,
+            group_chunks = 4 * words + 4, units = block_size / (kGroups * kInt4Tokens),
+            n_units = first < n_full ? (n_full - first + warps - 1) / warps * units : 0;
+  const uint32_t stages = shared_address(rings[warp]);
+  WarpRing ring;
+  ring.to = in_register(stages + 16 * WarpRing::place(lane));
+  ring.from = sequence.codes + (kv_head * sequence.max_blocks + first) * block_bytes + 16 * lane;
+  ring.unit_bytes = 16 * kGroups * group_chunks;
+  ring.skipped_bytes = (warps - 1) * block_bytes;
+  ring.left_of_unit = in_register(kGroups * group_chunks - lane);
+  ring.units = ring.left_of_block = units;
+  ring.left = n_units;
   // Codes were written before this step began, so they need not wait for the queries.
-  if (b < n_full) load();
+#pragma unroll 1
+  for (int stage = 0; stage < kStages - 1; ++stage) ring.request(stage);
   allow_next();
   wait_for_earlier();
   if (blockIdx.x == 0 && threadIdx.x < kCounterStride)
     a.scratch.counters[row * kCounterStride + threadIdx.x] = 0;
-  prepare_query(a, row, query);
+  prepare_query<Steps, kHeads>(a, row, query);
+  if (a.scratch.tail_scores != nullptr) score_tail(a, row, n_full, first, warps);
   __syncthreads();
   uint32_t q[Steps][4];
   load_digits(query.digits, part, h, q);
   const float q_step = query.step[h], q_sum = query.sum[h];
 
-  float* out = a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks;
+  // Where this lane reads in stage 0: the code words of its token of each tile, and of its own
+  // tiles' first groups' zeros and scales those of tokens 2 part and 2 part + 1.
+  constexpr int kOwnGroups = (kMine + 1) / 2;
+  uint32_t code_at[kTiles], zero_at[kOwnGroups], scale_at[kOwnGroups];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int chunk = tile / 2 * group_chunks + 4 * part + tile % 2 * 2 + token / 4;
+    code_at[tile] = in_register(stages + 16 * WarpRing::place(chunk) + token % 4 * 4);
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnGroups; ++i) {
+    const int tile = upper ? 2 * i + kMine : 2 * i;
+    const int chunk = tile / 2 * group_chunks + 4 * words + tile % 2;
+    zero_at[i] = in_register(stages + 16 * WarpRing::place(chunk) + 4 * part);
+    scale_at[i] = in_register(stages + 16 * WarpRing::place(chunk + 2) + 4 * part);
+  }
+
+  Masses masses = {a.scratch.head_scores + (int64_t(row) * a.g + h) * a.step.max_blocks + first,
+                   warps, 0, 1, 0};
+  const bool stores = h < a.g && upper == kShared;
   float m = kLowest, s = 0;  // of the block under way
-  while (b < n_full) {
-    float score[2 * kTiles], top = m;
+  uint32_t stage = 0;
+  int unit = 0;  // of the block
+#pragma unroll 1
+  for (int i = 0; i < n_units; ++i) {
+    wait_for_groups<kStages - 2>();
+    __syncwarp();  // this stage is here, and all lanes are through with the one before
+    ring.request(stage == 0 ? kStages - 1 : stage - 1);
+    const uint32_t at = stage * WarpRing::kBytes;
+    if (++stage == kStages) stage = 0;
+    int32_t c[kTiles][4];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      int32_t c[4] = {};
-      mma_codes(c, q, code[tile]);
-      const float2 zero = __half22float2(zeros[tile]), scale = __half22float2(scales[tile]);
-      score[2 * tile] = scale.x * (q_step * static_cast<float>(256 * c[0] + c[2])) + zero.x * q_sum;
-      score[2 * tile + 1] =
-          scale.y * (q_step * static_cast<float>(256 * c[1] + c[3])) + zero.y * q_sum;
-      top = fmaxf(top, fmaxf(score[2 * tile], score[2 * tile + 1]));
-    }
-    const int block = b;
-    group += kGroups;
-    const bool ends = group == groups;
-    if (ends) group = 0, b += warps;
-    if (b < n_full) load();
-    s *= exp2_approx(m - top);
+      uint32_t code[Steps];
+      const uint32_t from = code_at[tile] + at;
 #pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) s += exp2_approx(score[i] - top);
+      for (int step = 0; step < Steps; ++step)
+        code[step] = load_shared(from + step * 16 * kInt4Tokens);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) c[tile][j] = kMagic;
+      mma_codes(c[tile], q, code);
+    }
+    float score[2 * kMine], top = m;
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) {
+      int32_t sums[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[k] = upper ? c[j + kTiles - kMine][k] : c[j][k];
+      const float2 zero = halves_at(zero_at[j / 2] + at + j % 2 * 16),
+                   scale = halves_at(scale_at[j / 2] + at + j % 2 * 16);
+      score[2 * j] = scale.x * (q_step * joined_digits(sums[0], sums[2])) + zero.x * q_sum;
+      score[2 * j + 1] = scale.y * (q_step * joined_digits(sums[1], sums[3])) + zero.y * q_sum;
+      top = fmaxf(top, fmaxf(score[2 * j], score[2 * j + 1]));
+    }
+    if (kShared) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 16));
+#pragma unroll
+    for (int j = 0; j < 2 * kMine; ++j) score[j] = exp2_approx(score[j] - top);
+    if (unit > 0) {
+      if (kShared) s = __shfl_sync(kAllLanes, s, lane | 16);
+      s = fmaf(s, exp2_approx(m - top), score[0]);
+    } else {
+      s = score[0];
+    }
+#pragma unroll
+    for (int j = 1; j < 2 * kMine; ++j) s += score[j];
+    if (kShared) {  // the upper lanes go on where the others end
+      s = __shfl_sync(kAllLanes, s, lane & 15);
+#pragma unroll
+      for (int j = 0; j < 2 * kMine; ++j) s += score[j];
+    }
     m = top;
-    if (!ends) continue;
+    if (++unit < units) continue;
     top = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
     s *= exp2_approx(m - top);
     s += __shfl_xor_sync(kAllLanes, s, 1);
     s += __shfl_xor_sync(kAllLanes, s, 2);
-    if (part == 0 && h < a.g) out[block] = top + log2f(s);
+    masses.keep(part, top, s);
+    if (masses.n == 4) masses.store(part, stores);
     m = kLowest;
-    s = 0;
+    unit = 0;
   }
-  if (a.scratch.tail_scores == nullptr) return;
-  // The tail has no codes: its keys themselves, a token a CTA, a head a warp.
-  const std::byte* tail = sequence.tail + kv_head * a.step.layout.block_bytes;
-  const int n_tail = sequence.n_tokens - n_full * block_size;
-  for (int t = blockIdx.x; t < n_tail && warp < a.g; t += gridDim.x) {
-    float sum = 0;
-    for (int j = lane; j < d; j += 32) {
-      const float key = key_at(a.step.layout.type, tail, t * d + j);
-      sum = fmaf(a.step.q[(int64_t(row) * a.g + warp) * d + j] * a.scale, key, sum);
-    }
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
-    if (lane == 0) a.scratch.tail_scores[(int64_t(row) * kMaxGroup + warp) * kMaxBlock + t] = sum;
-  }
-}
-
-struct ChooseMemory {
-  float whole[kMaxGroup];  // log mass of all blocks
-  float least[kMaxGroup];  // ... from which a block is kept
-  float m[kChooseThreads / 32][kMaxGroup], s[kChooseThreads / 32][kMaxGroup];
-  uint32_t kept[kChooseThreads / 32];
-  float unread[kChooseThreads / 32][kMaxGroup];
-  float values[kChooseThreads];
-};
-
-// Each head's whole mass: of its blocks and of the tail's tokens. The order of the sum depends on
-// the row alone, not on how many CTAs estimated it, since what is unread is told from it and enters
-// the result.
-__device__ inline void whole_masses(const EstimateArgs& a, int row, const RowGeometry& r,
-                                    const float* masses, ChooseMemory& memory) {
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32,
-            block_size = a.step.layout.block_size;
-  const int n_tail = a.step.sequences[row / a.step.n_kv_heads].n_tokens - r.n_full * block_size;
-  const float* tail = a.scratch.tail_scores + int64_t(row) * kMaxGroup * kMaxBlock;
-#pragma unroll
-  for (int h = 0; h < kMaxGroup; ++h) {
-    if (h >= a.g) break;
-    float m = kLowest, s = 0;
-    for (int b = thread; b < r.n_full; b += kChooseThreads)
-      join(m, s, __ldcg(masses + int64_t(h) * a.step.max_blocks + b), 1);
-    if (thread < n_tail) join(m, s, __ldcg(tail + h * kMaxBlock + thread), 1);
-    for (int o = 16; o > 0; o /= 2)
-      join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-    if (lane == 0) memory.m[warp][h] = m, memory.s[warp][h] = s;
-  }
-  __syncthreads();
-  if (warp >= a.g) return;
-  float m = memory.m[lane][warp], s = memory.s[lane][warp];
-  for (int o = 16; o > 0; o /= 2)
-    join(m, s, __shfl_xor_sync(kAllLanes, m, o), __shfl_xor_sync(kAllLanes, s, o));
-  if (lane != 0) return;
-  const float share_blocks = static_cast<float>(a.step.ranked.share_blocks);
-  const float factor = fminf(share_blocks / static_cast<float>(r.n_full + 1), 1.0f);
-  memory.whole[warp] = m + log2f(s);
-  memory.least[warp] = memory.whole[warp] + a.step.ranked.log2_share + log2f(factor);
-}
-
-// The mean value of a row's full blocks, from at most kMeanBlocks of them that lie evenly, as
-// select/int4_keys.cpp takes them; the order of the sum is this kernel's own. They were written
-// before this step began; what the last layer left is read until its attention ends.
-constexpr int kMeanBlocks = 256;
-__device__ inline void mean_of_values(const EstimateArgs& a, int row, int n_full, float* memory) {
-  const int d = a.step.layout.head_dim, thread = threadIdx.x;
-  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const uint16_t* means = sequence.value_means + head_index(a.step, row) * sequence.max_blocks * d;
-  const int stride = (n_full + kMeanBlocks - 1) / kMeanBlocks, parts = kChooseThreads / d,
-            part = thread / d, j = thread % d;
-  const int n = stride > 0 ? n_full / stride : 0;
-  float sum = 0;
-#pragma unroll 8
-  for (int i = part; i < n && part < parts; i += parts)
-    sum += from_f16(means[int64_t(i * stride + stride - 1) * d + j]);
-  memory[thread] = sum;
-  __syncthreads();
-  wait_for_earlier();
-  if (thread >= d) return;
-  for (int p = 1; p < parts; ++p) sum += memory[p * d + thread];
-  a.scratch.mean_value[int64_t(row) * a.mean_stride + thread] =
-      n > 0 ? sum / static_cast<float>(n) : 0;
-}
-
-// CTA (row, 0) chooses the row's blocks; CTA (row, 1) takes the mean of its values meanwhile.
-__global__ __launch_bounds__(kChooseThreads) void choose_kernel(
-    const __grid_constant__ EstimateArgs a) {
-  __shared__ ChooseMemory memory;
-  const int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const Ranked& ranked = a.step.ranked;
-  const StepSequence& sequence = a.step.sequences[row / a.step.n_kv_heads];
-  const RowGeometry r = row_geometry(ranked, sequence.n_tokens, a.step.layout.block_size);
-  if (r.everything) return wait_for_earlier();  // attention reads nothing of what this row chooses
-  if (blockIdx.y == 1) return mean_of_values(a, row, r.n_full, memory.values);
-  wait_for_earlier();
-  const float* masses = a.scratch.head_scores + int64_t(row) * a.g * a.step.max_blocks;
-  int32_t* order = a.scratch.order + int64_t(row) * a.step.max_blocks;
-  for (int p = thread; p < r.n_forced; p += kChooseThreads) order[p] = forced_block(r, p);
-
-  whole_masses(a, row, r, masses, memory);
-  __syncthreads();
-
-  // A warp looks at kEach times 32 neighbours.
-  constexpr int kEach = 4;
-  int kept = 0;
-  float unread[kMaxGroup] = {};
-  for (int first = 0; first < r.n_candidates; first += kEach * kChooseThreads) {
-    const int begin = first + kEach * 32 * warp + lane;
-    bool keep[kEach] = {};
-#pragma unroll
-    for (int h = 0; h < kMaxGroup; ++h) {
-      if (h >= a.g) break;
-      const float* of_head = masses + int64_t(h) * a.step.max_blocks + r.first;
-      float mass[kEach];
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int c = begin + 32 * i;
-        mass[i] = c < r.n_candidates ? __ldcg(of_head + c) : kLowest;
-      }
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        // A share of 0 keeps all candidates, and nothing beyond them.
-        keep[i] |= begin + 32 * i < r.n_candidates && mass[i] >= memory.least[h];
-        unread[h] += exp2_approx(mass[i] - memory.whole[h]);
-      }
-    }
-    // Few are kept: their weight is taken back.
-    uint32_t kept_lanes[kEach], count = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      count += __popc(kept_lanes[i] = __ballot_sync(kAllLanes, keep[i]));
-      if (!keep[i]) continue;
-#pragma unroll
-      for (int h = 0; h < kMaxGroup; ++h)
-        if (h < a.g)
-          unread[h] -= exp2_approx(
-              __ldcg(masses + int64_t(h) * a.step.max_blocks + r.first + begin + 32 * i) -
-              memory.whole[h]);
-    }
-    if (lane == 0) memory.kept[warp] = count;
-    __syncthreads();
-    uint32_t sum = memory.kept[lane];  // of the warps up to this lane's
-    for (int o = 1; o < 32; o *= 2) {
-      const uint32_t below = __shfl_up_sync(kAllLanes, sum, o);
-      if (lane >= o) sum += below;
-    }
-    int at = r.n_forced + kept + static_cast<int>(__shfl_sync(kAllLanes, sum, warp) - count);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (keep[i])
-        order[at + __popc(kept_lanes[i] & ((1u << lane) - 1))] = r.first + begin + 32 * i;
-      at += __popc(kept_lanes[i]);
-    }
-    kept += static_cast<int>(__shfl_sync(kAllLanes, sum, 31));
-    __syncthreads();
-  }
-  if (thread == 0) a.scratch.ranks[row] = {kept, 0};
-#pragma unroll
-  for (int h = 0; h < kMaxGroup; ++h) {
-    for (int o = 16; o > 0; o /= 2) unread[h] += __shfl_xor_sync(kAllLanes, unread[h], o);
-    if (lane == 0) memory.unread[warp][h] = unread[h];
-  }
-  __syncthreads();
-  if (thread < a.g) {
-    float sum = 0;
-    for (int w = 0; w < kChooseThreads / 32; ++w) sum += memory.unread[w][thread];
-    a.scratch.unread[row * kMaxGroup + thread] = fminf(fmaxf(sum, 0.0f), 1.0f);
-  }
-}
-
-int n_parts(const DecodeStep& step, int n_sm) {
-  const int64_t rows = int64_t(step.n) * step.n_kv_heads, warps = kEstimateThreads / 32;
-  // As many as run at once (80 registers a thread): a few more would take another round.
-  const int64_t wanted = (step.max_blocks + warps - 1) / warps, share = 3 * int64_t(n_sm) / rows;
-  return static_cast<int>(share < 1 ? 1 : wanted < share ? wanted : share);
-}
-
-EstimateArgs arguments(const DecodeStep& step, const DecodeScratch& scratch) {
-  EstimateArgs a{};
-  a.step = step;
-  a.scratch = scratch;
-  a.g = step.n_heads / step.n_kv_heads;
-  a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
-  return a;
+  masses.store(part, stores);
+  wait_for_groups<0>();  // nothing may be under way when the CTA ends
 }
 
 }  // namespace
 
 Status estimate_rows(const DecodeStep& step, const DecodeScratch& scratch, int n_sm,
                      cudaStream_t stream) {
-  const EstimateArgs a = arguments(step, scratch);
-  const dim3 grid(static_cast<unsigned>(n_parts(step, n_sm)),
-                  static_cast<unsigned>(step.n * step.n_kv_heads));
+  EstimateArgs a{};
+  a.step = step;
+  a.scratch = scratch;
+  a.g = step.n_heads / step.n_kv_heads;
+  a.scale = kLog2e / sqrtf(float(step.layout.head_dim));
+  // As many CTAs as run at once: a few more would take another round.
+  const int64_t rows = int64_t(step.n) * step.n_kv_heads,
+                wanted = (step.max_blocks + kWarps - 1) / kWarps,
+                share = std::max<int64_t>(kAtOnce * int64_t(n_sm) / rows, 1);
+  const dim3 grid(static_cast<unsigned>(std::min(wanted, share)), static_cast<unsigned>(rows));
+  const auto run = [&](auto kernel) {
+    return launch(kernel, a, grid, kThreads, step.overlap, stream);
+  };
+  const auto sized = [&]<int Steps, int kGroups>() {
+    return a.g <= kMaxGroup / 2 ? run(estimate_kernel<Steps, kGroups, true>)
+                                : run(estimate_kernel<Steps, kGroups, false>);
+  };
   // Two groups at once where a block has them; not for the largest heads, whose registers would not
   // do.
   const bool two = step.layout.block_size > kInt4Tokens;
-  const auto run = [&](auto kernel) {
-    return launch(kernel, a, grid, kEstimateThreads, step.overlap, stream);
-  };
   switch (padded_dim(step.layout.head_dim)) {
-    case 32: return two ? run(estimate_kernel<1, 2>) : run(estimate_kernel<1, 1>);
-    case 64: return two ? run(estimate_kernel<2, 2>) : run(estimate_kernel<2, 1>);
-    case 128: return two ? run(estimate_kernel<4, 2>) : run(estimate_kernel<4, 1>);
-    default: return run(estimate_kernel<8, 1>);
+    case 32: return two ? sized.operator()<1, 2>() : sized.operator()<1, 1>();
+    case 64: return two ? sized.operator()<2, 2>() : sized.operator()<2, 1>();
+    case 128: return two ? sized.operator()<4, 2>() : sized.operator()<4, 1>();
+    default: return sized.operator()<8, 1>();
   }
-}
-
-Status choose_orders(const DecodeStep& step, const DecodeScratch& scratch, cudaStream_t stream) {
-  EstimateArgs a = arguments(step, scratch);
-  a.mean_stride = padded_dim(step.layout.head_dim);
-  return launch(choose_kernel, a, dim3(step.n * step.n_kv_heads, 2), kChooseThreads, step.overlap,
-                stream);
 }
 
 }  // namespace riffle::cuda

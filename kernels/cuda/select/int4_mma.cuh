@@ -99,4 +99,13 @@ __device__ inline void mma_codes(int32_t (&c)[4], const uint32_t (&q)[Steps][4],
     mma_16832(c, q[step], code[step] & 0x0f0f0f0f, code[step] >> 4 & 0x0f0f0f0f);
 }
 
+// The two sums of mma_codes of one number, if they begin at kMagic: 1.5 * 2^23 + s has s in its low
+// bits as a float. Rounded once, as the conversion of 256 * high + low is, which takes longer.
+inline constexpr int32_t kMagic = 0x4b400000;
+__device__ inline float joined_digits(int32_t high, int32_t low) {
+  constexpr float kZero = 12582912;
+  return __fadd_rn(__fmaf_rn(__int_as_float(high), 256, -256 * kZero),
+                   __fadd_rn(__int_as_float(low), -kZero));
+}
+
 }  // namespace riffle::cuda
