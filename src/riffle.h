@@ -399,7 +399,14 @@ typedef enum riffle_residency {
   RIFFLE_RESIDENCY_DEVICE = 1,
   RIFFLE_RESIDENCY_HOST = 2
 } riffle_residency;
-typedef enum riffle_kv_type { RIFFLE_KV_F16 = 0, RIFFLE_KV_F32 = 1 } riffle_kv_type;
+/* Q8: int8 codes, and for each 32 of them a scale of 8 bits: 132 bytes for 128 numbers, where F16
+ * takes 256. What is computed with them is exact, so Q8 rounds once, when a key or value is stored.
+ */
+typedef enum riffle_kv_type {
+  RIFFLE_KV_F16 = 0,
+  RIFFLE_KV_F32 = 1,
+  RIFFLE_KV_Q8 = 2
+} riffle_kv_type;
 typedef enum riffle_isa {
   RIFFLE_ISA_AUTO = 0,
   RIFFLE_ISA_SCALAR = 1,

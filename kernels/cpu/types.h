@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/common/dtype.h"
+#include "kernels/common/kv_q8.h"
 
 namespace riffle::cpu {
 
@@ -22,7 +23,11 @@ enum class Isa : uint8_t { Scalar = 0, Avx2 = 1, Avx512 = 2, Amx = 3 };
 
 using WType = DType;
 // Mirrors riffle_kv_type without its header (a test pins the equality).
-enum class KvType : uint8_t { F16 = 0, F32 = 1 };
+enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
+// Bytes of a row, one token's key or value of d numbers. Q8: kernels/common/kv_q8.h.
+constexpr int64_t kv_row_bytes(KvType type, int64_t d) {
+  return type == KvType::Q8 ? q8_row_bytes(d) : type == KvType::F16 ? 2 * d : 4 * d;
+}
 
 // A block's digest, see src/select/README.md: centre and radius vectors, score = q.centre + sum_j
 // |q_j| radius_j.

@@ -24,9 +24,5 @@ __device__ inline uint16_t f16_ceil(double x) {
   if (static_cast<double>(from_f16(h)) < x) h++;
   return h;
 }
-__device__ inline float key_at(const void* keys, KvType type, int64_t i) {
-  return type == KvType::F16 ? from_f16(static_cast<const uint16_t*>(keys)[i])
-                             : static_cast<const float*>(keys)[i];
-}
 
 }  // namespace riffle::cuda

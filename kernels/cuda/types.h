@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/common/dtype.h"
+#include "kernels/common/kv_q8.h"
 
 namespace riffle::cuda {
 
@@ -22,7 +23,7 @@ using Status = cudaError_t;  // of the launch
 
 using WType = DType;
 // Mirror riffle_kv_type, riffle_digest, riffle_gqa, riffle_stop (a test pins the equality).
-enum class KvType : uint8_t { F16 = 0, F32 = 1 };
+enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Last = 1, Bound = 2, Veto = 3 };
@@ -35,6 +36,11 @@ struct DeviceLimits {
   int smem_per_sm = 0;
   int compute = 0;  // 10 * major + minor
 };
+
+// Bytes of a token's key or value. Q8: kernels/common/kv_q8.h.
+RIFFLE_HOST_DEVICE constexpr int64_t kv_row_bytes(KvType type, int64_t d) {
+  return type == KvType::Q8 ? q8_row_bytes(d) : type == KvType::F16 ? 2 * d : 4 * d;
+}
 
 // A KV block: K[B][d] then V[B][d]; see kv/block_layout.h.
 struct KvLayout {

@@ -27,7 +27,7 @@ const std::vector<Foreign>& foreign_flags() {
       {{"-fa", "--flash-attn"}, "", "riffle's attention needs no switch: leave the flag out"},
       {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
        "",
-       "--kv f16 or --kv f32 sets the type of keys and values"},
+       "--kv f16, q8 or f32 sets the type of keys and values"},
       {{"-ub", "--ubatch-size", "--batch-size"},
        "",
        "--prefill-chunk N sets the tokens of one chunk of prefill"},

@@ -14,8 +14,7 @@ struct BlockLayout {
   int head_dim = 0;     // d
   KvType type = KvType::F16;
 
-  size_t element_bytes() const { return type == KvType::F16 ? 2 : 4; }
-  size_t row_bytes() const { return element_bytes() * head_dim; }   // one token's K (or V)
+  size_t row_bytes() const { return cpu::kv_row_bytes(type, head_dim); }  // one token's K (or V)
   size_t value_offset() const { return row_bytes() * block_size; }  // where V begins
   // Rounded up so that every block begins on a cache line.
   size_t bytes() const { return (2 * value_offset() + 63) / 64 * 64; }

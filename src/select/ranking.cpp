@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention/gather.h"
 #include "select/block_masses.h"
 #include "select/selector.h"
 
@@ -128,6 +129,13 @@ int32_t RowPlan::at(int position) {
 }
 
 void key_scores(const Row& row, const std::byte* block, int n, float* out, int64_t ldo) {
+  if (row.type == KvType::Q8) {
+    const void* keys[64];
+    for (int t = 0; t < n; ++t) keys[t] = block + t * row.row_bytes();
+    cpu::gather_kernels(row.kernels->isa)
+        ->dot(row.q, row.g, row.d, keys, n, row.type, 0, out, ldo);
+    return;
+  }
   for (int h = 0; h < row.g; ++h) {
     const float* q = row.q + h * row.d;
     if (row.type == KvType::F16) {  // an f16 key is a digest without a radius

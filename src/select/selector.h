@@ -55,7 +55,7 @@ struct Row {
   }
   int64_t first_seen() const { return window > 0 ? std::max<int64_t>(0, n_tokens - window) : 0; }
   // Bytes of a token's key, or of its value.
-  int64_t row_bytes() const { return int64_t(type == KvType::F16 ? 2 : 4) * d; }
+  int64_t row_bytes() const { return cpu::kv_row_bytes(type, d); }
   const std::byte* key(int64_t token) const {
     return block(static_cast<int>(token / block_size)) + token % block_size * row_bytes();
   }

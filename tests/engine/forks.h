@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "kernels/cpu/types.h"
 #include "tests/engine/host_kv.h"
 
 namespace riffle::test {
@@ -44,9 +45,9 @@ class Forks {
     riffle_model_info info{};
     info.struct_size = sizeof info;
     riffle_model_get_info(shared_.model, &info);
-    const size_t element = options.kv_type == RIFFLE_KV_F16 ? 2 : 4;
-    block_bytes_ = 2 * block_size_ * info.head_dim * element * info.n_layers *
-                   info.n_kv_heads;  // of all layers and heads
+    const auto type = static_cast<riffle::cpu::KvType>(options.kv_type);
+    block_bytes_ = 2 * block_size_ * riffle::cpu::kv_row_bytes(type, info.head_dim) *
+                   info.n_layers * info.n_kv_heads;  // of all layers and heads
   }
   ~Forks() {
     for (auto& m : members_) end(*m);

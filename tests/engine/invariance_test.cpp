@@ -85,7 +85,7 @@ TEST_CASE("selections by codes do not depend on threads that share a row", "[inv
 TEST_CASE("the pool gives the same bits for every block size and KV type", "[invariance]") {
   const auto prompt = some_tokens(700, 17), steps = some_tokens(70, 18);
   for (int block : {16, 32, 64})
-    for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32}) {
+    for (riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8}) {
       INFO("block " << block << " kv type " << type);
       riffle_context_options o = base(RIFFLE_SELECTOR_PSA);
       o.block_size = block;

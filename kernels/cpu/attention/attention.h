@@ -42,7 +42,7 @@ struct AttentionKernels {
                          int64_t window, const void* const* blocks, int block_size, KvType type,
                          float* out, int64_t ldo, void* scratch);
 
-  // f32 rows to KvType and back.
+  // count numbers to KvType and back. Q8: they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);
   void (*kv_load)(const void* src, int64_t count, KvType type, float* dst);
 

@@ -10,6 +10,7 @@
 // rescaling an output is a product of whole vectors. Each row's arithmetic is the same in every
 // lane, tile and call; keys come in tiles of kKeyTile by absolute position.
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/kv_rows.h"
 #include "kernels/cpu/simd/amx.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -131,12 +132,18 @@ void pack_queries(const float* q, int64_t ldq, int n_q, int g, int d, const Scra
   }
 }
 
-// n values as f32, n <= 16 (none if n <= 0).
-inline Vec load_part(const char* p, KvType type, int64_t index, int n) {
+// Numbers j.. of a row of d as f32, 16 at most and none beyond d; j is a multiple of 16.
+inline Vec load_part(const char* row, KvType type, int d, int j) {
+  const __mmask16 lanes = lanes_below(d - j);
   if (type == KvType::F16)
     return _mm512_cvtph_ps(
-        _mm256_maskz_loadu_epi16(lanes_below(n), reinterpret_cast<const uint16_t*>(p) + index));
-  return _mm512_maskz_loadu_ps(lanes_below(n), reinterpret_cast<const float*>(p) + index);
+        _mm256_maskz_loadu_epi16(lanes, reinterpret_cast<const uint16_t*>(row) + j));
+  if (type == KvType::F32)
+    return _mm512_maskz_loadu_ps(lanes, reinterpret_cast<const float*>(row) + j);
+  if (j >= d) return _mm512_setzero_ps();
+  const auto scale = static_cast<uint8_t>(row[d + j / kQ8Values]);
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes, row + j))) *
+         _mm512_set1_ps(q8_scale(scale));
 }
 
 // key[n], value[n]: rows of this tile; n <= kKeyTile. Tokens at and after n become zeros: their
@@ -147,8 +154,7 @@ void pack_keys(const char* const* key, int n, KvType type, int d, const Scratch&
       __m512i hi = _mm512_setzero_si512(), lo = hi;
       const int j = step * 32;
       if (t < n)
-        split_row(load_part(key[t], type, j, d - j), load_part(key[t], type, j + 16, d - j - 16),
-                  &hi, &lo);
+        split_row(load_part(key[t], type, d, j), load_part(key[t], type, d, j + 16), &hi, &lo);
       const int64_t at =
           static_cast<int64_t>(t / kTile * a.d_steps + step) * kTileValues + t % kTile * 32;
       _mm512_store_si512(a.k_hi + at, hi);
@@ -163,8 +169,8 @@ void pack_values(const char* const* value, int n, KvType type, int d, const Scra
     for (int step = 0; step < kKeySteps; step++) {
       for (int pair = 0; pair < 16; pair++) {
         const int t = step * 32 + pair * 2;
-        const Vec even = t < n ? load_part(value[t], type, j, d - j) : _mm512_setzero_ps();
-        const Vec odd = t + 1 < n ? load_part(value[t + 1], type, j, d - j) : _mm512_setzero_ps();
+        const Vec even = t < n ? load_part(value[t], type, d, j) : _mm512_setzero_ps();
+        const Vec odd = t + 1 < n ? load_part(value[t + 1], type, d, j) : _mm512_setzero_ps();
         split_pairs(even, odd, &hi[pair], &lo[pair]);
       }
       transpose(hi);
@@ -425,7 +431,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   }
   __builtin_memset(a.o, 0, sizeof(float) * static_cast<size_t>(a.rows) * a.d_padded);
 
-  const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
+  const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
@@ -433,8 +439,8 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
     for (int t = 0; t < n; t++) {
       const int64_t token = (t0 + t) % block_size;
-      key[t] = static_cast<const char*>(blocks[(t0 + t) / block_size]) + token * d * element;
-      value[t] = key[t] + static_cast<int64_t>(block_size) * d * element;
+      key[t] = static_cast<const char*>(blocks[(t0 + t) / block_size]) + token * row_bytes;
+      value[t] = key[t] + block_size * row_bytes;
     }
     pack_keys(key, n, type, d, a);
     pack_values(value, n, type, d, a);

@@ -24,14 +24,16 @@ void merge_head(float* o1, float* m1, float* s1, const float* o2, float m2, floa
 
 void attend_block(const float* q, int g, int d, const void* block, KvType type, int block_size,
                   uint64_t mask, AttendState* state, float* l_block, const void* /*next*/) {
-  const int64_t values = static_cast<int64_t>(block_size) * d;  // V begins after K[block_size][d]
+  const int64_t row_bytes = kv_row_bytes(type, d);
+  const auto* keys = static_cast<const char*>(block);
+  const char* values = keys + block_size * row_bytes;
   for (int h = 0; h < g; h++) {
     float score[64], largest = -INFINITY, sum = 0;
     for (int t = 0; t < block_size; t++) {
       if (!(mask >> t & 1)) continue;  // not even read: memory of unfilled tokens holds anything
       score[t] = 0;
       for (int j = 0; j < d; j++)
-        score[t] += q[h * d + j] * kv_at(block, type, static_cast<int64_t>(t) * d + j);
+        score[t] += q[h * d + j] * kv_at(keys + t * row_bytes, d, type, j);
       largest = std::fmax(largest, score[t]);
     }
     if (mask == 0) {
@@ -48,7 +50,7 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
       float o = 0;
       for (int t = 0; t < block_size; t++)
         if (mask >> t & 1)
-          o += score[t] * kv_at(block, type, values + static_cast<int64_t>(t) * d + j);
+          o += score[t] * kv_at(values + t * row_bytes, d, type, j);
       state->o[h * d + j] = state->o[h * d + j] * w1 + o * w2;
     }
     state->s[h] = state->s[h] * w1 + sum * w2;
@@ -72,7 +74,7 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const void* const* blocks, int block_size, KvType type,
                     float* out, int64_t ldo, void* scratch) {
-  const int64_t n_keys = pos0 + n_q;
+  const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
   float *v = k + static_cast<int64_t>(block_size) * d,
@@ -84,9 +86,10 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / block_size * block_size; t0 < n_keys; t0 += block_size) {
-    for (int64_t j = 0; j < static_cast<int64_t>(block_size) * d; j++) {
-      k[j] = kv_at(blocks[t0 / block_size], type, j);
-      v[j] = kv_at(blocks[t0 / block_size], type, static_cast<int64_t>(block_size) * d + j);
+    const auto* block = static_cast<const char*>(blocks[t0 / block_size]);
+    for (int64_t t = 0; t < block_size; t++) {
+      kv_load(block + t * row_bytes, d, type, k + t * d);
+      kv_load(block + (block_size + t) * row_bytes, d, type, v + t * d);
     }
     for (int row = 0; row < n_q * g; row++) {
       const int i = row / g, h = row % g;
@@ -120,6 +123,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
 }
 
 void kv_store(const float* src, int64_t count, KvType type, void* dst) {
+  if (type == KvType::Q8) return q8_store_row(src, count, dst);
   for (int64_t i = 0; i < count; i++) {
     if (type == KvType::F16) static_cast<uint16_t*>(dst)[i] = f32_to_f16(src[i]);
     else static_cast<float*>(dst)[i] = src[i];
@@ -128,7 +132,7 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
 
 float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind,
                    bool with_mean, uint16_t* out) {
-  return digest_build_impl(kv_load, k, type, block_size, d, kind, with_mean, out);
+  return digest_build_impl(kv_load_part, k, type, block_size, d, kind, with_mean, out);
 }
 
 void digest_score(const uint16_t* digests, int64_t stride, int64_t n, int d, const float* q,

@@ -2,6 +2,7 @@
 // (kernels/cpu/simd/simd.h says what a set gives).
 #pragma once
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/kv_rows.h"
 #include "kernels/cpu/select/digest_build.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -10,23 +11,45 @@ namespace {
 
 constexpr int kMaxTokens = 64;  // per block: a mask is 64 bits
 
-// Keys and values as f32: f16 (uint16_t) or f32 in memory.
-template <class S>
-inline typename S::Vec load_kv(const uint16_t* p) {
-  return S::load_f16(p);
-}
-template <class S>
-inline typename S::Vec load_kv(const float* p) {
-  return S::load(p);
-}
-template <class S>
-inline typename S::Vec load_kv_n(const uint16_t* p, int n) {
-  return S::load_f16_n(p, n);
-}
-template <class S>
-inline typename S::Vec load_kv_n(const float* p, int n) {
-  return S::load_n(p, n);
-}
+// Rows of keys or values in memory, and their numbers j.. as f32: a vector of them, or n.
+struct F16Rows {
+  static constexpr KvType kType = KvType::F16;
+  template <class S>
+  static typename S::Vec load(const void* row, int64_t, int64_t j) {
+    return S::load_f16(static_cast<const uint16_t*>(row) + j);
+  }
+  template <class S>
+  static typename S::Vec load_n(const void* row, int64_t, int64_t j, int n) {
+    return S::load_f16_n(static_cast<const uint16_t*>(row) + j, n);
+  }
+};
+struct F32Rows {
+  static constexpr KvType kType = KvType::F32;
+  template <class S>
+  static typename S::Vec load(const void* row, int64_t, int64_t j) {
+    return S::load(static_cast<const float*>(row) + j);
+  }
+  template <class S>
+  static typename S::Vec load_n(const void* row, int64_t, int64_t j, int n) {
+    return S::load_n(static_cast<const float*>(row) + j, n);
+  }
+};
+// A vector's numbers share a scale, since kLanes divides 32 and vectors begin at its multiples.
+struct Q8Rows {
+  static constexpr KvType kType = KvType::Q8;
+  template <class S>
+  static typename S::Vec load(const void* row, int64_t d, int64_t j) {
+    const auto* codes = static_cast<const uint8_t*>(row);
+    return S::load_i8(codes + j) * S::set1(q8_scale(codes[d + j / kQ8Values]));
+  }
+  template <class S>
+  static typename S::Vec load_n(const void* row, int64_t d, int64_t j, int n) {
+    const auto* codes = static_cast<const uint8_t*>(row);
+    int8_t some[S::kLanes] = {};
+    for (int i = 0; i < n; i++) some[i] = static_cast<int8_t>(codes[j + i]);
+    return S::load_i8(some) * S::set1(q8_scale(codes[d + j / kQ8Values]));
+  }
+};
 
 // How many vectors of a dimension range to sum values into, for each of H heads: half of the
 // registers hold sums.
@@ -38,23 +61,24 @@ constexpr int dim_vectors(int heads) {
 
 // o[h][j] = o[h][j] * w_old[h] + w_new[h] * sum_t p[t][h] * v_t[j] for H heads and the N vectors at
 // j (the last of n_tail values if that is not 0).
-template <class S, class KvT, int H, int N, bool kTail>
-inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* tokens, int n, int j,
-                       int n_tail, const float* w_old, const float* w_new, float* o,
-                       const KvT* next) {
+template <class S, class Rows, int H, int N, bool kTail>
+inline void add_values(const float* p, const char* v, int64_t d, const uint8_t* tokens, int n,
+                       int j, int n_tail, const float* w_old, const float* w_new, float* o,
+                       const char* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes;
   Vec sum[H][N];
   for (int h = 0; h < H; h++)
     for (int i = 0; i < N; i++) sum[h][i] = S::set1(0);
+  const int64_t row_bytes = kv_row_bytes(Rows::kType, d);
   for (int t = 0; t < n; t++) {
-    const KvT* row = v + tokens[t] * d + j;
+    const char* row = v + tokens[t] * row_bytes;
     if (next)
-      for (int64_t i = 0; i < d; i += 64 / static_cast<int>(sizeof(KvT)))
-        __builtin_prefetch(next + t * d + i);
+      for (int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(next + t * row_bytes + i);
     Vec value[N];
     for (int i = 0; i < N; i++)
-      value[i] = kTail ? load_kv_n<S>(row, n_tail) : load_kv<S>(row + i * L);
+      value[i] = kTail ? Rows::template load_n<S>(row, d, j, n_tail)
+                       : Rows::template load<S>(row, d, j + i * L);
     for (int h = 0; h < H; h++) {
       const Vec weight = S::set1(p[t * H + h]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(weight, value[i], sum[h][i]);
@@ -72,28 +96,27 @@ inline void add_values(const float* p, const KvT* v, int64_t d, const uint8_t* t
 
 // H heads of one block. tokens[n]: those to attend to, n >= 1. Scores lie as [token][head], so that
 // kLanes/H tokens fill one vector and the softmax runs over all heads at once.
-template <class S, class KvT, int H>
-void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const uint8_t* tokens,
-                  int n, float* o, float* m, float* s, float* l_block, const KvT* next) {
+template <class S, class Rows, int H>
+void attend_heads(const float* q, int64_t d, const char* k, const char* v, const uint8_t* tokens,
+                  int n, float* o, float* m, float* s, float* l_block, const char* next) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   alignas(64) float p[kMaxTokens * H + L];
   const int n_vec = (n * H + L - 1) / L, tail = static_cast<int>(d % L);
-  const int64_t d_full = d - tail;
+  const int64_t d_full = d - tail, row_bytes = kv_row_bytes(Rows::kType, d);
 
   for (int t0 = 0; t0 < n; t0 += T) {
     Vec sum[L];
-    const KvT* row[T];
+    const char* row[T];
     for (int i = 0; i < L; i++) sum[i] = S::set1(0);
     for (int i = 0; i < T; i++) {
       const int token = tokens[t0 + i < n ? t0 + i : n - 1];
-      row[i] = k + token * d;
-      for (int64_t j = 0; j < d; j += 64 / static_cast<int>(sizeof(KvT)))
-        __builtin_prefetch(v + token * d + j);
+      row[i] = k + token * row_bytes;
+      for (int64_t j = 0; j < row_bytes; j += 64) __builtin_prefetch(v + token * row_bytes + j);
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
-      for (int i = 0; i < T; i++) key[i] = load_kv<S>(row[i] + j);
+      for (int i = 0; i < T; i++) key[i] = Rows::template load<S>(row[i], d, j);
       for (int h = 0; h < H; h++) {
         const Vec query = S::load(q + h * d + j);
         for (int i = 0; i < T; i++) sum[i * H + h] = S::fma(key[i], query, sum[i * H + h]);
@@ -101,7 +124,7 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
     }
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
-        const Vec key = load_kv_n<S>(row[i] + d_full, tail);
+        const Vec key = Rows::template load_n<S>(row[i], d, d_full, tail);
         for (int h = 0; h < H; h++)
           sum[i * H + h] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[i * H + h]);
       }
@@ -133,32 +156,32 @@ void attend_heads(const float* q, int64_t d, const KvT* k, const KvT* v, const u
   constexpr int N = dim_vectors<S>(H);
   int j = 0;
   for (; j + N * L <= d; j += N * L) {
-    add_values<S, KvT, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
+    add_values<S, Rows, H, N, false>(p, v, d, tokens, n, j, 0, w1, w2, o, next);
     next = nullptr;  // once is enough
   }
   for (; j + L <= d; j += L)
-    add_values<S, KvT, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
-  if (j < d) add_values<S, KvT, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
+    add_values<S, Rows, H, 1, false>(p, v, d, tokens, n, j, 0, w1, w2, o, nullptr);
+  if (j < d) add_values<S, Rows, H, 1, true>(p, v, d, tokens, n, j, tail, w1, w2, o, nullptr);
 }
 
-template <class S, class KvT>
-void attend_tokens(const float* q, int g, int d, const KvT* block, int block_size,
+template <class S, class Rows>
+void attend_tokens(const float* q, int g, int d, const void* block, int block_size,
                    const uint8_t* tokens, int n, AttendState* state, float* l_block,
-                   const KvT* next) {
-  const KvT* v = block + static_cast<int64_t>(block_size) * d;
+                   const void* next_block) {
+  const char *k = static_cast<const char*>(block), *next = static_cast<const char*>(next_block);
+  const char* v = k + block_size * kv_row_bytes(Rows::kType, d);
   for (int h = 0; h < g;) {
     const float* q_h = q + h * d;
     float *o = state->o + h * d, *m = state->m + h, *s = state->s + h, *l = l_block + h;
     if (S::kLanes >= 16 && g - h >= 16)
-      attend_heads<S, KvT, S::kLanes>(q_h, d, block, v, tokens, n, o, m, s, l, next),
-          h += S::kLanes;
+      attend_heads<S, Rows, S::kLanes>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += S::kLanes;
     else if (g - h >= 8)
-      attend_heads<S, KvT, 8>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 8;
+      attend_heads<S, Rows, 8>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 8;
     else if (g - h >= 4)
-      attend_heads<S, KvT, 4>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 4;
+      attend_heads<S, Rows, 4>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 4;
     else if (g - h >= 2)
-      attend_heads<S, KvT, 2>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 2;
-    else attend_heads<S, KvT, 1>(q_h, d, block, v, tokens, n, o, m, s, l, next), h += 1;
+      attend_heads<S, Rows, 2>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 2;
+    else attend_heads<S, Rows, 1>(q_h, d, k, v, tokens, n, o, m, s, l, next), h += 1;
   }
 }
 
@@ -171,17 +194,17 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
     tokens[n++] = static_cast<uint8_t>(__builtin_ctzll(rest));
   if (n == 0) {
     for (int h = 0; h < g; h++) l_block[h] = kNegInf;
-  } else if (type == KvType::F16) {
-    attend_tokens<S>(q, g, d, static_cast<const uint16_t*>(block), block_size, tokens, n, state,
-                     l_block, static_cast<const uint16_t*>(next));
-  } else {
-    attend_tokens<S>(q, g, d, static_cast<const float*>(block), block_size, tokens, n, state,
-                     l_block, static_cast<const float*>(next));
+    return;
   }
+  const auto attend = type == KvType::F16   ? attend_tokens<S, F16Rows>
+                      : type == KvType::F32 ? attend_tokens<S, F32Rows>
+                                            : attend_tokens<S, Q8Rows>;
+  attend(q, g, d, block, block_size, tokens, n, state, l_block, next);
 }
 
 template <class S>
 void kv_store(const float* src, int64_t count, KvType type, void* dst) {
+  if (type == KvType::Q8) return q8_store_row(src, count, dst);
   if (type == KvType::F32) {
     if (count > 0)
       __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
@@ -194,24 +217,32 @@ void kv_store(const float* src, int64_t count, KvType type, void* dst) {
   if (n > 0) S::store_f16_n(half + i, S::load_n(src + i, n), n);
 }
 
+template <class S, class Rows>
+void load_rows(const void* row, int64_t d, int64_t j0, int64_t n, float* dst) {
+  int64_t i = 0;
+  for (; i + S::kLanes <= n; i += S::kLanes)
+    S::store(dst + i, Rows::template load<S>(row, d, j0 + i));
+  const int rest = static_cast<int>(n - i);
+  if (rest > 0) S::store_n(dst + i, Rows::template load_n<S>(row, d, j0 + i, rest), rest);
+}
+
+// Numbers [j0, j0 + n) of a row of d; j0 is a multiple of 32.
+template <class S>
+void kv_load_part(const void* row, int64_t d, int64_t j0, int64_t n, KvType type, float* dst) {
+  if (type == KvType::F16) return load_rows<S, F16Rows>(row, d, j0, n, dst);
+  if (type == KvType::F32) return load_rows<S, F32Rows>(row, d, j0, n, dst);
+  load_rows<S, Q8Rows>(row, d, j0, n, dst);
+}
+
 template <class S>
 void kv_load(const void* src, int64_t count, KvType type, float* dst) {
-  if (type == KvType::F32) {
-    if (count > 0)
-      __builtin_memcpy(dst, src, sizeof(float) * count);  // memcpy takes no NULL, even for nothing
-    return;
-  }
-  const auto* half = static_cast<const uint16_t*>(src);
-  int64_t i = 0;
-  for (; i + S::kLanes <= count; i += S::kLanes) S::store(dst + i, load_kv<S>(half + i));
-  const int n = static_cast<int>(count - i);
-  if (n > 0) S::store_n(dst + i, load_kv_n<S>(half + i, n), n);
+  kv_load_part<S>(src, count, 0, count, type, dst);
 }
 
 template <class S>
 float digest_build(const void* k, KvType type, int block_size, int d, DigestKind kind,
                    bool with_mean, uint16_t* out) {
-  return digest_build_impl(kv_load<S>, k, type, block_size, d, kind, with_mean, out);
+  return digest_build_impl(kv_load_part<S>, k, type, block_size, d, kind, with_mean, out);
 }
 
 template <class S>
@@ -243,11 +274,11 @@ inline void score_vectors(const uint16_t* const* digest, int d, const float* q,
   int j = 0;
   for (; j + L <= d; j += L) {
     const Vec query = S::load(q + j);
-    for (int i = 0; i < L; i++) sum[i] = S::fma(load_kv<S>(digest[i] + j), query, sum[i]);
+    for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_f16(digest[i] + j), query, sum[i]);
   }
   if (j == d) return;
   const Vec query = S::load_n(q + j, d - j);
-  for (int i = 0; i < L; i++) sum[i] = S::fma(load_kv_n<S>(digest[i] + j, d - j), query, sum[i]);
+  for (int i = 0; i < L; i++) sum[i] = S::fma(S::load_f16_n(digest[i] + j, d - j), query, sum[i]);
 }
 
 template <class S>

@@ -12,7 +12,7 @@ void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n
   for (int h = 0; h < g; h++)
     for (int64_t i = 0; i < n; i++) {
       float sum = 0;
-      for (int j = 0; j < d; j++) sum += q[h * d + j] * kv_at(keys[i], type, j);
+      for (int j = 0; j < d; j++) sum += q[h * d + j] * kv_at(keys[i], d, type, j);
       scores[h * stride + i] = sum;
     }
 }
@@ -38,7 +38,7 @@ void gather_values(const float* weight, int64_t stride, int g, int d, const void
   for (int h = 0; h < g; h++)
     for (int j = 0; j < d; j++) {
       float sum = 0;
-      for (int64_t i = 0; i < n; i++) sum += weight[h * stride + i] * kv_at(values[i], type, j);
+      for (int64_t i = 0; i < n; i++) sum += weight[h * stride + i] * kv_at(values[i], d, type, j);
       out[h * d + j] = sum;
     }
 }

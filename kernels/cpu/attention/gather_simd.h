@@ -12,19 +12,19 @@ namespace {
 constexpr int kAhead = 8;
 
 // H heads of the group, kLanes / H keys at a time, so that one transposition ends kLanes sums.
-template <class S, class KvT, int H>
+template <class S, class Rows, int H>
 void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, int64_t also,
                float* scores, int64_t stride) {
   using Vec = typename S::Vec;
   constexpr int L = S::kLanes, T = L / H;
   const int tail = static_cast<int>(d % L);
-  const int64_t d_full = d - tail, bytes = d * static_cast<int64_t>(sizeof(KvT));
+  const int64_t d_full = d - tail, bytes = kv_row_bytes(Rows::kType, d);
   for (int64_t i0 = 0; i0 < n; i0 += T) {
-    const KvT* row[T];
+    const void* row[T];
     Vec sum[L];
     for (int i = 0; i < L; i++) sum[i] = S::set1(0);
     for (int i = 0; i < T; i++) {
-      row[i] = static_cast<const KvT*>(keys[i0 + i < n ? i0 + i : n - 1]);
+      row[i] = keys[i0 + i < n ? i0 + i : n - 1];
       const int64_t ahead = i0 + i + kAhead * T;
       const char* next = static_cast<const char*>(keys[ahead < n ? ahead : n - 1]);
       for (int64_t j = 0; j < bytes; j += 64) __builtin_prefetch(next + j);
@@ -33,7 +33,7 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
     }
     for (int64_t j = 0; j < d_full; j += L) {
       Vec key[T];
-      for (int i = 0; i < T; i++) key[i] = load_kv<S>(row[i] + j);
+      for (int i = 0; i < T; i++) key[i] = Rows::template load<S>(row[i], d, j);
       for (int h = 0; h < H; h++) {
         const Vec query = S::load(q + h * d + j);
         for (int i = 0; i < T; i++) sum[h * T + i] = S::fma(key[i], query, sum[h * T + i]);
@@ -41,7 +41,7 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
     }
     if (tail != 0) {
       for (int i = 0; i < T; i++) {
-        const Vec key = load_kv_n<S>(row[i] + d_full, tail);
+        const Vec key = Rows::template load_n<S>(row[i], d, d_full, tail);
         for (int h = 0; h < H; h++)
           sum[h * T + i] = S::fma(key, S::load_n(q + h * d + d_full, tail), sum[h * T + i]);
       }
@@ -54,18 +54,18 @@ void dot_heads(const float* q, int64_t d, const void* const* keys, int64_t n, in
   }
 }
 
-template <class S, class KvT>
+template <class S, class Rows>
 void dot_typed(const float* q, int g, int d, const void* const* keys, int64_t n, int64_t also,
                float* scores, int64_t stride) {
   for (int h = 0; h < g;) {
     const float* q_h = q + static_cast<int64_t>(h) * d;
     float* out = scores + h * stride;
     if (S::kLanes >= 16 && g - h >= 16)
-      dot_heads<S, KvT, S::kLanes>(q_h, d, keys, n, also, out, stride), h += S::kLanes;
-    else if (g - h >= 8) dot_heads<S, KvT, 8>(q_h, d, keys, n, also, out, stride), h += 8;
-    else if (g - h >= 4) dot_heads<S, KvT, 4>(q_h, d, keys, n, also, out, stride), h += 4;
-    else if (g - h >= 2) dot_heads<S, KvT, 2>(q_h, d, keys, n, also, out, stride), h += 2;
-    else dot_heads<S, KvT, 1>(q_h, d, keys, n, also, out, stride), h += 1;
+      dot_heads<S, Rows, S::kLanes>(q_h, d, keys, n, also, out, stride), h += S::kLanes;
+    else if (g - h >= 8) dot_heads<S, Rows, 8>(q_h, d, keys, n, also, out, stride), h += 8;
+    else if (g - h >= 4) dot_heads<S, Rows, 4>(q_h, d, keys, n, also, out, stride), h += 4;
+    else if (g - h >= 2) dot_heads<S, Rows, 2>(q_h, d, keys, n, also, out, stride), h += 2;
+    else dot_heads<S, Rows, 1>(q_h, d, keys, n, also, out, stride), h += 1;
     also = 0;
   }
 }
@@ -73,8 +73,10 @@ void dot_typed(const float* q, int g, int d, const void* const* keys, int64_t n,
 template <class S>
 void gather_dot(const float* q, int g, int d, const void* const* keys, int64_t n, KvType type,
                 int64_t also, float* scores, int64_t stride) {
-  if (type == KvType::F16) dot_typed<S, uint16_t>(q, g, d, keys, n, also, scores, stride);
-  else dot_typed<S, float>(q, g, d, keys, n, also, scores, stride);
+  const auto dot = type == KvType::F16   ? dot_typed<S, F16Rows>
+                   : type == KvType::F32 ? dot_typed<S, F32Rows>
+                                         : dot_typed<S, Q8Rows>;
+  dot(q, g, d, keys, n, also, scores, stride);
 }
 
 template <class S>
@@ -126,7 +128,7 @@ void combine(const float* x, int64_t stride, const float* weight, int g, int64_t
 // Tokens [t0, t1) for H heads and the N vectors of dimensions at j (the last of n_tail values if
 // that is not 0), added to out. ahead: while at it, the tokens that come so many later are fetched
 // whole; 0: nothing is.
-template <class S, class KvT, int H, int N, bool kTail>
+template <class S, class Rows, int H, int N, bool kTail>
 void sum_values(const float* weight, int64_t stride, int64_t d, const void* const* values,
                 int64_t n, int64_t t0, int64_t t1, int64_t j, int n_tail, int64_t ahead,
                 float* out) {
@@ -139,15 +141,16 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
       sum[h][i] = kTail ? S::load_n(from, n_tail) : S::load(from);
     }
   for (int64_t t = t0; t < t1; t++) {
-    const KvT* row = static_cast<const KvT*>(values[t]) + j;
+    const void* row = values[t];
     if (ahead > 0) {
       const char* next = static_cast<const char*>(values[t + ahead < n ? t + ahead : n - 1]);
-      for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64)
+      for (int64_t i = 0; i < kv_row_bytes(Rows::kType, d); i += 64)
         __builtin_prefetch(next + i);
     }
     Vec value[N];
     for (int i = 0; i < N; i++)
-      value[i] = kTail ? load_kv_n<S>(row, n_tail) : load_kv<S>(row + i * L);
+      value[i] = kTail ? Rows::template load_n<S>(row, d, j, n_tail)
+                       : Rows::template load<S>(row, d, j + i * L);
     for (int h = 0; h < H; h++) {
       const Vec w = S::set1(weight[h * stride + t]);
       for (int i = 0; i < N; i++) sum[h][i] = S::fma(w, value[i], sum[h][i]);
@@ -161,45 +164,47 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
 }
 
 // Some tokens at a time, so that all dimensions find a token's values in the L1 cache.
-template <class S, class KvT, int H>
+template <class S, class Rows, int H>
 void values_heads(const float* weight, int64_t stride, int64_t d, const void* const* values,
                   int64_t n, float* out) {
   constexpr int L = S::kLanes, N = dim_vectors<S>(H), kRun = 32;
   for (int64_t i = 0; i < H * d; i++) out[i] = 0;
   for (int64_t t = 0; t < n && t < kRun; t++)
-    for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(KvT)); i += 64)
+    for (int64_t i = 0; i < kv_row_bytes(Rows::kType, d); i += 64)
       __builtin_prefetch(static_cast<const char*>(values[t]) + i);
   for (int64_t t0 = 0; t0 < n; t0 += kRun) {
     const int64_t t1 = t0 + kRun < n ? t0 + kRun : n;
     int64_t j = 0, ahead = kRun;
     for (; j + N * L <= d; j += N * L, ahead = 0)
-      sum_values<S, KvT, H, N, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
+      sum_values<S, Rows, H, N, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
     for (; j + L <= d; j += L, ahead = 0)
-      sum_values<S, KvT, H, 1, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
+      sum_values<S, Rows, H, 1, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
     if (j < d)
-      sum_values<S, KvT, H, 1, true>(weight, stride, d, values, n, t0, t1, j,
+      sum_values<S, Rows, H, 1, true>(weight, stride, d, values, n, t0, t1, j,
                                      static_cast<int>(d - j), ahead, out);
   }
 }
 
-template <class S, class KvT>
+template <class S, class Rows>
 void values_typed(const float* weight, int64_t stride, int g, int64_t d, const void* const* values,
                   int64_t n, float* out) {
   for (int h = 0; h < g;) {
     const float* w = weight + h * stride;
     float* to = out + h * d;
-    if (g - h >= 8) values_heads<S, KvT, 8>(w, stride, d, values, n, to), h += 8;
-    else if (g - h >= 4) values_heads<S, KvT, 4>(w, stride, d, values, n, to), h += 4;
-    else if (g - h >= 2) values_heads<S, KvT, 2>(w, stride, d, values, n, to), h += 2;
-    else values_heads<S, KvT, 1>(w, stride, d, values, n, to), h += 1;
+    if (g - h >= 8) values_heads<S, Rows, 8>(w, stride, d, values, n, to), h += 8;
+    else if (g - h >= 4) values_heads<S, Rows, 4>(w, stride, d, values, n, to), h += 4;
+    else if (g - h >= 2) values_heads<S, Rows, 2>(w, stride, d, values, n, to), h += 2;
+    else values_heads<S, Rows, 1>(w, stride, d, values, n, to), h += 1;
   }
 }
 
 template <class S>
 void gather_values(const float* weight, int64_t stride, int g, int d, const void* const* values,
                    int64_t n, KvType type, float* out) {
-  if (type == KvType::F16) values_typed<S, uint16_t>(weight, stride, g, d, values, n, out);
-  else values_typed<S, float>(weight, stride, g, d, values, n, out);
+  const auto sum = type == KvType::F16   ? values_typed<S, F16Rows>
+                   : type == KvType::F32 ? values_typed<S, F32Rows>
+                                         : values_typed<S, Q8Rows>;
+  sum(weight, stride, g, d, values, n, out);
 }
 
 }  // namespace

@@ -136,19 +136,17 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
   }
   for (int64_t j = 0; j < static_cast<int64_t>(a.rows) * d; j++) a.o[j] = 0;
 
-  const int64_t n_keys = pos0 + n_q, element = type == KvType::F16 ? 2 : 4;
+  const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const int64_t seen_from =
       window > 0 && pos0 >= window ? pos0 - window + 1 : 0;  // by the first query
   for (int64_t t0 = seen_from / kKeyTile * kKeyTile; t0 < n_keys; t0 += kKeyTile) {
     const int n = static_cast<int>(n_keys - t0 < kKeyTile ? n_keys - t0 : kKeyTile);
-    for (int64_t t = 0; t < n;) {  // a piece: the part of one block that lies in this tile
+    for (int64_t t = 0; t < n; t++) {
       const int64_t in_block = (t0 + t) % block_size;
-      const int64_t piece = block_size - in_block < n - t ? block_size - in_block : n - t;
       const char* key =
-          static_cast<const char*>(blocks[(t0 + t) / block_size]) + in_block * d * element;
-      kv_load<S>(key, piece * d, type, a.k + t * d);
-      kv_load<S>(key + block_size * d * element, piece * d, type, a.v + t * d);
-      t += piece;
+          static_cast<const char*>(blocks[(t0 + t) / block_size]) + in_block * row_bytes;
+      kv_load<S>(key, d, type, a.k + t * d);
+      kv_load<S>(key + block_size * row_bytes, d, type, a.v + t * d);
     }
     for (int row = 0; row < a.rows; row += kGroup) {
       if (t0 - pos0 > static_cast<int64_t>(a.last[row + kGroup - 1]))

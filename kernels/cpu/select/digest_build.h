@@ -7,12 +7,13 @@
 
 namespace riffle::cpu {
 
-// load(src, count, type, dst): this instruction set's kv_load.
-static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType, float*),
+// load(row, d, j0, n, type, dst): this instruction set's kv_load_part.
+static inline float digest_build_impl(void (*load)(const void*, int64_t, int64_t, int64_t, KvType,
+                                                   float*),
                                       const void* k, KvType type, int block_size, int d,
                                       DigestKind kind, bool with_mean, uint16_t* out) {
   constexpr int kWidth = 32;  // dimensions at a time
-  const int64_t element = type == KvType::F16 ? 2 : 4;
+  const int64_t row_bytes = kv_row_bytes(type, d);
   const auto* base = static_cast<const char*>(k);
   double largest_ratio = 0;
   for (int j0 = 0; j0 < d; j0 += kWidth) {
@@ -21,7 +22,7 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType,
     double sum[kWidth] = {}, spread[kWidth] = {}, centre[kWidth], half_width[kWidth];
     for (int j = 0; j < kWidth; j++) high[j] = -__builtin_inff(), low[j] = __builtin_inff();
     for (int t = 0; t < block_size; t++) {
-      load(base + (static_cast<int64_t>(t) * d + j0) * element, width, type, key);
+      load(base + t * row_bytes, d, j0, width, type, key);
       for (int j = 0; j < kWidth; j++) {
         high[j] = key[j] > high[j] ? key[j] : high[j];
         low[j] = key[j] < low[j] ? key[j] : low[j];
@@ -43,7 +44,7 @@ static inline float digest_build_impl(void (*load)(const void*, int64_t, KvType,
     if (kind != DigestKind::CuboidMean) continue;
     for (int j = width; j < kWidth; j++) centre[j] = 0;
     for (int t = 0; t < block_size; t++) {
-      load(base + (static_cast<int64_t>(t) * d + j0) * element, width, type, key);
+      load(base + t * row_bytes, d, j0, width, type, key);
       for (int j = 0; j < kWidth; j++)
         spread[j] += __builtin_fabs(static_cast<double>(key[j]) - centre[j]);
     }

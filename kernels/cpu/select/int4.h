@@ -20,16 +20,17 @@ static inline uint16_t f16_floor_finite(float x) {
 // The scale and zero are rounded before coding, so that both sides of the code agree; the range is
 // measured from the rounded zero, so that rounding it down does not cut the largest key off (our
 // choices).
-static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, float*),
+// load: as in digest_build.h.
+static inline void int4_encode_token(void (*load)(const void*, int64_t, int64_t, int64_t, KvType,
+                                                  float*),
                                      const char* row, KvType type, int d, int lane,
                                      uint8_t* group) {
   constexpr int kWidth = 64;  // dimensions at a time
-  const int64_t element = type == KvType::F16 ? 2 : 4;
   float key[kWidth], low[16], high[16];
   for (int i = 0; i < 16; i++) low[i] = __builtin_inff(), high[i] = -__builtin_inff();
   for (int j0 = 0; j0 < d; j0 += kWidth) {
     const int width = d - j0 < kWidth ? d - j0 : kWidth;
-    load(row + j0 * element, width, type, key);
+    load(row, d, j0, width, type, key);
     for (int j = width; j < kWidth; j++) key[j] = key[0];
     for (int j = 0; j < kWidth; j += 16)
       for (int i = 0; i < 16; i++) {
@@ -51,7 +52,7 @@ static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, 
   const int words = (d + 7) / 8;
   for (int j0 = 0; j0 < d; j0 += kWidth) {
     const int width = d - j0 < kWidth ? d - j0 : kWidth;
-    load(row + j0 * element, width, type, key);
+    load(row, d, j0, width, type, key);
     for (int j = width; j < kWidth; j++) key[j] = zero;
     int32_t code[kWidth];
     for (int j = 0; j < kWidth; j++) {
@@ -70,9 +71,10 @@ static inline void int4_encode_token(void (*load)(const void*, int64_t, KvType, 
   numbers[kInt4Group + lane] = scale_f16;
 }
 
-static inline void int4_encode_impl(void (*load)(const void*, int64_t, KvType, float*),
+static inline void int4_encode_impl(void (*load)(const void*, int64_t, int64_t, int64_t, KvType,
+                                                 float*),
                                     const void* k, KvType type, int64_t n, int d, void* groups) {
-  const int64_t row_bytes = static_cast<int64_t>(d) * (type == KvType::F16 ? 2 : 4);
+  const int64_t row_bytes = kv_row_bytes(type, d);
   for (int64_t t = 0; t < n; t++)
     int4_encode_token(load, static_cast<const char*>(k) + t * row_bytes, type, d,
                       static_cast<int>(t % kInt4Group),

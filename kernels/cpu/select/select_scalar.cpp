@@ -9,7 +9,7 @@ namespace riffle::cpu {
 namespace {
 
 void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
-  int4_encode_impl(kv_load, k, type, n, d, groups);
+  int4_encode_impl(kv_load_part, k, type, n, d, groups);
 }
 
 void int4_query(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }

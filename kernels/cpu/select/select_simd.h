@@ -16,7 +16,7 @@ namespace {
 
 template <class S>
 void int4_encode(const void* k, KvType type, int64_t n, int d, void* groups) {
-  int4_encode_impl(kv_load<S>, k, type, n, d, groups);
+  int4_encode_impl(kv_load_part<S>, k, type, n, d, groups);
 }
 
 void int4_query_simd(const float* q, int g, int d, void* query) { int4_query_impl(q, g, d, query); }

@@ -462,6 +462,11 @@ struct RingSize {
   bool halves = false;
   size_t bytes = 0;
 };
+// Of the rings of a CTA's warps together.
+template <class Warp>
+int64_t ring_bytes(const KvLayout& layout, int n_stages, bool halves) {
+  return int64_t{16} * kCtaWarps * Warp::ring_chunks(layout.block_size, n_stages, halves);
+}
 // The largest ring that fits. cudaErrorNotSupported: not even half a block does.
 template <class T, int D, int G>
 Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& ring) {
@@ -472,16 +477,14 @@ Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& rin
       status != cudaSuccess)
     return status;
   const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
-  const auto bytes = [&] {
-    return int64_t{16} * kCtaWarps *
-           Warp::ring_chunks(layout.block_size, ring.n_stages, ring.halves);
-  };
   ring = {};
-  while (ring.n_stages < 3 && bytes() / ring.n_stages * (ring.n_stages + 1) <= room)
+  while (ring.n_stages < 3 &&
+         ring_bytes<Warp>(layout, ring.n_stages + 1, false) <= room)
     ++ring.n_stages;
-  if (bytes() > room) ring.halves = Warp::kMayHalve;
-  ring.bytes = static_cast<size_t>(bytes());
-  return bytes() > room ? cudaErrorNotSupported : cudaSuccess;
+  ring.halves = Warp::kMayHalve && ring_bytes<Warp>(layout, ring.n_stages, false) > room;
+  const int64_t bytes = ring_bytes<Warp>(layout, ring.n_stages, ring.halves);
+  ring.bytes = static_cast<size_t>(bytes);
+  return bytes > room ? cudaErrorNotSupported : cudaSuccess;
 }
 
 // CTAs that can run together with this ring.
@@ -520,8 +523,9 @@ Status launch_attend(AttendArgs a, const DeviceLimits& limits, cudaStream_t stre
   if (Status status = ctas_together(function, ring, limits, together); status != cudaSuccess)
     return status;
   for (RingSize less = ring; less.n_stages > 1 && together < rows * kRowCtas && selects;) {
-    less.bytes = less.bytes / less.n_stages * (less.n_stages - 1);
     --less.n_stages;
+    less.bytes = static_cast<size_t>(
+        ring_bytes<RowWarp<T, D, G>>(a.step.layout, less.n_stages, less.halves));
     int more = 0;
     if (Status status = ctas_together(function, less, limits, more); status != cudaSuccess)
       return status;

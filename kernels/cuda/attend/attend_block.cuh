@@ -6,6 +6,7 @@
 #pragma once
 #include "kernels/cuda/attend/attend_io.cuh"
 #include "kernels/cuda/attend/stop.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 
 namespace riffle::cuda {
 
@@ -17,6 +18,25 @@ struct BlockShape {
                        kChunks = D / kChunk;  // values a chunk, chunks a token
   static constexpr int kLanes = kChunks < 32 ? kChunks : 32, kPerLane = kChunks / kLanes;
   static constexpr int kTokens = 32 / kLanes, kValues = kChunk * kPerLane;
+};
+
+// Blocks in 8 bits are computed with in f16.
+template <int D>
+struct BlockShape<Q8Kv, D> : BlockShape<__half, D> {};
+
+// Chunk c of token t's row in a stage. d: dimensions; counts: whether the token does.
+template <class T, int D>
+struct StagedRows {
+  __device__ static uint4 chunk(const uint4* rows, int t, int c, int, bool) {
+    return rows[stage_chunk<BlockShape<T, D>::kChunks>(t, c)];
+  }
+};
+template <int D>
+struct StagedRows<Q8Kv, D> {
+  __device__ static uint4 chunk(const uint4* rows, int t, int c, int d, bool counts) {
+    if (8 * c >= d || !counts) return make_uint4(0, 0, 0, 0);
+    return q8_unpack_chunk(reinterpret_cast<const std::byte*>(rows) + t * q8_row_bytes(d), d, c);
+  }
 };
 
 // G: heads padded. A lane holds its chunk's values of all heads, for the tokens of its token group
@@ -38,7 +58,8 @@ struct CoreBlock {
   float q[G][kValues];                // times log2(e) / sqrt(d)
   float o[G][kValues], m, s;          // merged so far
   float local[G][kValues], m_b, s_b;  // the last block's own
-  int lane;
+  int lane, dims;
+  uint64_t counting;  // tokens of the last block that count
 
   __device__ int head() const { return lane % G; }
   __device__ bool leads() const { return lane < G; }
@@ -49,6 +70,7 @@ struct CoreBlock {
 
   __device__ void load_q(const float* from, int g, int d) {
     lane = threadIdx.x % 32;
+    dims = d;
     const int sub = lane % kLanes;
 #pragma unroll
     for (int h = 0; h < G; ++h)
@@ -73,11 +95,11 @@ struct CoreBlock {
       for (int j = 0; j < kValues; ++j) o[h][j] = 0;
   }
 
-  __device__ static void load_values(const uint4* rows, int t, int sub, float (&out)[kValues]) {
+  __device__ void load_values(const uint4* rows, int t, int sub, float (&out)[kValues]) const {
 #pragma unroll
     for (int c = 0; c < Shape::kPerLane; ++c) {
       float part[Shape::kChunk];
-      widen(rows[stage_chunk<Shape::kChunks>(t, sub + c * kLanes)], part);
+      widen(StagedRows<T, D>::chunk(rows, t, sub + c * kLanes, dims, counting >> t & 1), part);
 #pragma unroll
       for (int j = 0; j < Shape::kChunk; ++j) out[c * Shape::kChunk + j] = part[j];
     }
@@ -87,6 +109,7 @@ struct CoreBlock {
   __device__ void scores(const uint4* k, int block_size, uint64_t mask, Shared& shared) {
     const int sub = lane % kLanes, token0 = lane / kLanes;
     float* p = shared.p[threadIdx.x / 32];
+    counting = mask;
 #pragma unroll 2
     for (int t0 = 0; t0 < block_size; t0 += kPasses * kTokens) {
       float sums[kSums];

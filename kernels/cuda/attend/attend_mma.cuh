@@ -52,6 +52,11 @@ struct MmaBlock {
       raw[j] = h < g && sub + 16 * j < d ? from[h * d + sub + 16 * j] : 0.0f;
   }
   __device__ void split_q(Shared& shared, float score_scale) {
+    split_q_to(shared, score_scale, [](int x) { return x; });
+  }
+  // place: where dimension x of a head lies in shared memory.
+  template <class Place>
+  __device__ void split_q_to(Shared& shared, float score_scale, Place place) {
     const int h = threadIdx.x / 16, sub = threadIdx.x % 16;
     float largest = 0;
 #pragma unroll
@@ -68,8 +73,9 @@ struct MmaBlock {
     for (int j = 0; j < D / 16; ++j) {
       const float x = raw[j] * up;
       const __half high = __float2half_rn(x);
-      shared.q[h][sub + 16 * j] = high;
-      shared.q[h + kHeads][sub + 16 * j] = __float2half_rn(x - __half2float(high));
+      const int at = place(sub + 16 * j);
+      shared.q[h][at] = high;
+      shared.q[h + kHeads][at] = __float2half_rn(x - __half2float(high));
     }
     if (sub == 0) shared.scale[h] = score_scale * down;
   }
@@ -117,7 +123,7 @@ struct MmaBlock {
         mma_16816(c[2 * i + 1][step % kChains], q[kKeepQ ? step : 0], b[2], b[3]);
       }
     }
-    float x[2 * kK][2], top = -INFINITY;
+    float x[2 * kK][2];
 #pragma unroll
     for (int i = 0; i < 2 * kK; ++i)
 #pragma unroll
@@ -126,8 +132,15 @@ struct MmaBlock {
         if constexpr (kChains == 2)
           high = __fadd_rn(high, c[i][1][j]), low = __fadd_rn(low, c[i][1][j + 2]);
         x[i][j] = counts >> (8 * i + j) & 1 ? __fmul_rn(__fadd_rn(high, low), scale) : -INFINITY;
-        top = fmaxf(top, x[i][j]);
       }
+    weigh<kK>(x);
+  }
+  // Scores of this lane's head, -inf where a token does not count, to probabilities, m_b and s_b.
+  template <int kK>
+  __device__ void weigh(const float (&x)[2 * kK][2]) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2 * kK; ++i) top = fmaxf(top, fmaxf(x[i][0], x[i][1]));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
     m_b = __fsub_rn(top, kHeadroom);

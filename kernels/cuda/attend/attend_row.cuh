@@ -4,8 +4,8 @@
 // slot, the tail, or pinned host memory), consumed. Blocks that are known to be needed may be
 // fetched from the host into slots beforehand, together.
 #pragma once
-#include "kernels/cuda/attend/attend_block.cuh"
-#include "kernels/cuda/attend/attend_mma.cuh"
+#include "kernels/cuda/attend/attend_mma_q8.cuh"
+#include "kernels/cuda/attend/attend_stage.cuh"
 #include "kernels/cuda/select/rank.cuh"
 
 namespace riffle::cuda {
@@ -63,6 +63,10 @@ template <int D, int G>
 struct BlockOf<__half, D, G> {
   using type = MmaBlock<D>;
 };
+template <int D, int G>
+struct BlockOf<Q8Kv, D, G> {
+  using type = MmaBlockQ8<D>;
+};
 #endif
 
 // Shared memory beside the ring.
@@ -90,6 +94,7 @@ template <class T, int D, int G>
 struct RowWarp {
   using Shape = BlockShape<T, D>;
   using Block = typename BlockOf<T, D, G>::type;
+  using StageOf = Stage<T, D>;
 
   const AttendArgs& a;
   const StepSequence& sequence;
@@ -147,15 +152,15 @@ struct RowWarp {
   __device__ const std::byte* tail() const {
     return sequence.tail + head_index(a.step, row) * a.step.layout.block_bytes;
   }
-  // Where whole blocks may not fit (kernels with none of this lose nothing).
-  static constexpr bool kMayHalve = D * sizeof(T) > 256;
+  static constexpr bool kMayHalve = StageOf::kMayHalve;
   __device__ bool halves() const { return kMayHalve && a.halves; }
-  __device__ int stage_chunks() const { return 2 * a.step.layout.block_size * Shape::kChunks; }
-  // Of a warp's ring. At the end it holds the warp's result, too, which is a little more than half
-  // a small block.
+  __device__ int stage_chunks() const { return StageOf::chunks(a.step.layout.block_size); }
+  // Of a warp's ring. At the end it holds the warp's result, too, which may be a little more than a
+  // small block.
   __host__ __device__ static int64_t ring_chunks(int block_size, int n_stages, bool halved) {
-    const int64_t half = int64_t(block_size) * Shape::kChunks, result = kMaxGroup * (D + 8) / 4;
-    return !kMayHalve || !halved ? 2 * half * n_stages : half > result ? half : result;
+    const int64_t whole = StageOf::chunks(block_size), result = kMaxGroup * (D + 8) / 4;
+    const int64_t chunks = kMayHalve && halved ? whole / 2 : whole * n_stages;
+    return chunks > result ? chunks : result;
   }
   __device__ static int ring_chunks(const AttendArgs& args) {
     return static_cast<int>(ring_chunks(args.step.layout.block_size, args.n_stages, args.halves));
@@ -214,32 +219,6 @@ struct RowWarp {
     __syncwarp();
   }
 
-  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D
-  // is no padding.
-  template <bool kFull>
-  __device__ void request(uint4* to, const std::byte* base, int n_valid) {
-    const int block_size = a.step.layout.block_size, sub = lane % Shape::kLanes,
-              token0 = lane / Shape::kLanes;
-    const int64_t row_bytes = kFull ? D * sizeof(T) : a.step.layout.head_dim * sizeof(T);
-    constexpr int kPasses = 8 / Shape::kTokens;  // of 8 tokens: the swizzle repeats
-#pragma unroll 2
-    for (int t0 = 0; t0 < block_size; t0 += 8) {
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass)
-#pragma unroll
-        for (int c = 0; c < Shape::kPerLane; ++c) {
-          const int t8 = pass * Shape::kTokens + token0, t = t0 + t8,
-                    chunk = sub + c * Shape::kLanes;
-          uint4* at = to + t0 * Shape::kChunks + stage_chunk<Shape::kChunks>(t8, chunk);
-          if (kFull) {
-            copy_async(at, base + t * row_bytes + chunk * 16);
-          } else {
-            const bool valid = chunk * Shape::kChunk < a.step.layout.head_dim && t < n_valid;
-            copy_async_or_zero(at, base + (valid ? t * row_bytes + chunk * 16 : 0), valid);
-          }
-        }
-    }
-  }
   // Requests own position number `issued` into its stage.
   __device__ void issue() {
     const int holder = issued - looked, stage = issued % a.n_stages;
@@ -248,17 +227,8 @@ struct RowWarp {
     const auto base = reinterpret_cast<const std::byte*>(
         __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from), holder));
     if (lane == 0) memory.stages[warp][stage] = make_int2(b, kind);
-    const int n_valid = valid_tokens(b), block_size = a.step.layout.block_size;
-    uint4* k = ring + stage * stage_chunks();
-    uint4* v = k + block_size * Shape::kChunks;
-    const std::byte* base_v = base + a.step.layout.value_offset;
-    if (n_valid == block_size && a.step.layout.head_dim == D) {
-      request<true>(k, base, n_valid);
-      if (!halves()) request<true>(v, base_v, n_valid);
-    } else {
-      request<false>(k, base, n_valid);
-      if (!halves()) request<false>(v, base_v, n_valid);
-    }
+    StageOf::request_block(ring + stage * stage_chunks(), base, valid_tokens(b), halves(),
+                           a.step.layout, lane);
     commit_async();
     ++issued;
   }
@@ -298,13 +268,13 @@ struct RowWarp {
   __device__ void values() {
     const int stage = used % a.n_stages;
     const int2 what = memory.stages[warp][stage];
-    uint4* k = ring + stage * stage_chunks();
-    if (halves()) return values_in_place_of_keys(what);
-    block_.values(k + a.step.layout.block_size * Shape::kChunks, a.step.layout.block_size,
-                  memory.block);
+    const uint4* block_at = ring + stage * stage_chunks();
+    if constexpr (kMayHalve)
+      if (halves()) return values_in_place_of_keys(what);
+    block_.values(block_at + stage_chunks() / 2, a.step.layout.block_size, memory.block);
     if (what.y == kMiss) {
       ++misses;
-      if (page_table != nullptr) keep(what.x, k);
+      if (page_table != nullptr) keep(what.x, block_at);
     }
     last = what;
     __syncwarp();  // before the stage is written again
@@ -318,17 +288,18 @@ struct RowWarp {
     if (what.y == kMiss) {
       ++misses;
       if (page_table != nullptr) to = slot_for(what.x);
-      if (to >= 0) keep_rows(to, 0, ring);
+      if (to >= 0) StageOf::keep_rows(slot_at(to), ring, a.step.layout, lane);
     }
     __syncwarp();
-    request<false>(ring, base + a.step.layout.value_offset,
-                   valid_tokens(what.x));  // one copy of the code is enough
+    // One copy of the code is enough.
+    StageOf::template request<false>(ring, base + a.step.layout.value_offset,
+                                     valid_tokens(what.x), a.step.layout, lane);
     commit_async();
     wait_async(0);
     __syncwarp();
     block_.values(ring, a.step.layout.block_size, memory.block);
     if (to >= 0) {
-      keep_rows(to, a.step.layout.value_offset, ring);
+      StageOf::keep_rows(slot_at(to) + a.step.layout.value_offset, ring, a.step.layout, lane);
       enter(what.x, to);
     }
     last = what;
@@ -357,32 +328,14 @@ struct RowWarp {
     if (lane == 0) to = take_victim(a.step.pool, key(b), now);
     return __shfl_sync(kAllLanes, to, 0);
   }
-  // Keys, or values, in the ring: into a slot, offset bytes from its beginning.
-  __device__ void keep_rows(int to, int64_t offset, const uint4* rows) {
-    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes + offset;
-    const int block_size = a.step.layout.block_size,
-              chunks = a.step.layout.head_dim / Shape::kChunk;
-    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
-    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
-      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens)
-        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) =
-            rows[stage_chunk<Shape::kChunks>(t, c)];
+  __device__ std::byte* slot_at(int to) const {
+    return a.step.pool.slots + to * a.step.layout.block_bytes;
   }
   // A miss, from its stage into a victim's slot, if there is one.
   __device__ void keep(int b, const uint4* stage) {
     const int to = slot_for(b);
     if (to < 0) return;
-    std::byte* base = a.step.pool.slots + to * a.step.layout.block_bytes;
-    const int block_size = a.step.layout.block_size,
-              chunks = a.step.layout.head_dim / Shape::kChunk;
-    const int64_t row_bytes = int64_t(a.step.layout.head_dim) * sizeof(T);
-    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
-      for (int t = lane / Shape::kLanes; t < block_size; t += Shape::kTokens) {
-        const int at = stage_chunk<Shape::kChunks>(t, c);
-        *reinterpret_cast<uint4*>(base + t * row_bytes + c * 16) = stage[at];
-        *reinterpret_cast<uint4*>(base + a.step.layout.value_offset + t * row_bytes + c * 16) =
-            stage[block_size * Shape::kChunks + at];
-      }
+    StageOf::keep(slot_at(to), stage, a.step.layout, lane);
     // Nobody takes a slot stamped now, so only later steps read this entry, and later kernels see
     // all of the above; but for blocks that forks share.
     enter(b, to);

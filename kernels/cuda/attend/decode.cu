@@ -80,8 +80,9 @@ Status decode_supported(const KvLayout& layout, int group, const DeviceLimits& l
   const bool dim = d == 16 || d == 32 || d == 64 || d == 80 || d == 96 || d == 128 || d == 256;
   if (!dim || (b != 16 && b != 32 && b != 64) || group < 1 || group > kMaxGroup)
     return cudaErrorNotSupported;
-  return layout.type == KvType::F16 ? attend_fits_f16(layout, limits)
-                                    : attend_fits_f32(layout, group, limits);
+  return layout.type == KvType::F16   ? attend_fits_f16(layout, limits)
+         : layout.type == KvType::F32 ? attend_fits_f32(layout, group, limits)
+                                      : attend_fits_q8(layout, limits);
 }
 
 size_t decode_scratch_bytes(const DecodeStep& step) {
@@ -114,8 +115,7 @@ Status attend_decode(const DecodeStep& step, const DeviceLimits& limits, cudaStr
   args.scale = kLog2e / sqrtf(float(step.layout.head_dim));
   args.tests = step.ranked.progressive && !step.ranked.everything && !chooses_order(step.ranked);
   if (chooses_tokens(step.ranked)) args.step.masks = scratch.masks;
-  return step.layout.type == KvType::F16 ? attend_f16(args, limits, stream)
-                                         : attend_f32(args, limits, stream);
+  return attend(args, limits, stream);
 }
 
 }  // namespace riffle::cuda

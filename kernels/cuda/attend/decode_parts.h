@@ -84,7 +84,7 @@ inline DecodeScratch decode_scratch(const DecodeStep& step, bool with_lanes) {
   s.cta_floats = g * dim + (2 * g + 3) / 4 * 4;  // whole 16-byte chunks
   // The most values a lane holds: 8 heads of MmaBlock, or of CoreBlock (attend_mma.cuh,
   // attend_block.cuh).
-  s.lane_floats = (dim > 128 || step.layout.type == KvType::F16 ? 64 : 32) + 4;
+  s.lane_floats = (dim > 128 || step.layout.type != KvType::F32 ? 64 : 32) + 4;
   auto* base = static_cast<std::byte*>(step.scratch);
   int64_t at = 0;
   auto take = [&](auto*& pointer, int64_t count) {
@@ -177,8 +177,19 @@ struct AttendArgs {
 };
 Status attend_f16(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
 Status attend_f32(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
+Status attend_q8(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream);
+// The one for the blocks' type.
+inline Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
+  switch (args.step.layout.type) {
+    case KvType::F16: return attend_f16(args, limits, stream);
+    case KvType::F32: return attend_f32(args, limits, stream);
+    case KvType::Q8: return attend_q8(args, limits, stream);
+  }
+  return cudaErrorInvalidValue;
+}
 // Whether such blocks fit a device of these limits: cudaSuccess or cudaErrorNotSupported.
 Status attend_fits_f16(const KvLayout& layout, const DeviceLimits& limits);
 Status attend_fits_f32(const KvLayout& layout, int group, const DeviceLimits& limits);
+Status attend_fits_q8(const KvLayout& layout, const DeviceLimits& limits);
 
 }  // namespace riffle::cuda

@@ -25,11 +25,6 @@ AttendArgs host_args(const StreamedStep& host, int begin, int end) {
   return args;
 }
 
-Status attend(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
-  return args.step.layout.type == KvType::F16 ? attend_f16(args, limits, stream)
-                                              : attend_f32(args, limits, stream);
-}
-
 // A fresh step: no row is done, no lane has seen anything.
 __global__ void begin_rows_kernel(const __grid_constant__ StreamedStep host,
                                   const __grid_constant__ DecodeScratch scratch, int n_values) {

@@ -1,9 +1,8 @@
 // Synthetic attention on the device: the twin of backend/synthetic_attention.cpp, from the same
 // attention_pattern.h.
-#include <cuda_fp16.h>
-
 #include "kernels/common/attention_pattern.h"
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/kv_q8.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -15,9 +14,9 @@ using attention_pattern::Stream;
 
 constexpr int kThreads = 128;
 
-// Coordinates 4 * quad.. of a key or value (axis -1: none), stored as KvType.
-__device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, int quad, int axis,
-                           float largest, KvType type, std::byte* row) {
+// Coordinates 4 * quad.. of a key or value (axis -1: none).
+__device__ float4 quad_of(const Pattern& p, uint64_t stream, int64_t position, int quad, int axis,
+                          float largest) {
   const uint64_t bits = pattern::noise_bits(p, stream, position, quad);
   float x[4];
 #pragma unroll
@@ -25,14 +24,34 @@ __device__ void store_quad(const Pattern& p, uint64_t stream, int64_t position, 
     x[j] = pattern::noise(bits, j, largest);
     if (4 * quad + j == axis) x[j] += pattern::kKeyNorm;
   }
-  if (type == KvType::F32) {
-    reinterpret_cast<float4*>(row)[quad] = make_float4(x[0], x[1], x[2], x[3]);
+  return make_float4(x[0], x[1], x[2], x[3]);
+}
+
+// The row of a key or value, by a warp.
+__device__ void store_row(const Pattern& p, uint64_t stream, int64_t position, int axis,
+                          float largest, KvType type, std::byte* row) {
+  const int lane = threadIdx.x % 32;
+  if (type == KvType::Q8) {
+    for (int group = 0; group * kQ8Values < p.head_dim; ++group) {
+      const int j = group * kQ8Values + lane;
+      const float4 quad = quad_of(p, stream, position, j / 4, axis, largest);
+      std::byte* const rows[1] = {row};
+      const int at[1] = {group};
+      float x[1] = {j % 4 == 0 ? quad.x : j % 4 == 1 ? quad.y : j % 4 == 2 ? quad.z : quad.w};
+      q8_store_groups(rows, p.head_dim, at, x);
+    }
     return;
   }
-  const ushort4 h = make_ushort4(
-      __half_as_ushort(__float2half_rn(x[0])), __half_as_ushort(__float2half_rn(x[1])),
-      __half_as_ushort(__float2half_rn(x[2])), __half_as_ushort(__float2half_rn(x[3])));
-  reinterpret_cast<ushort4*>(row)[quad] = h;
+  for (int quad = lane; quad < p.head_dim / 4; quad += 32) {
+    const float4 x = quad_of(p, stream, position, quad, axis, largest);
+    if (type == KvType::F32) {
+      reinterpret_cast<float4*>(row)[quad] = x;
+      continue;
+    }
+    reinterpret_cast<ushort4*>(row)[quad] = make_ushort4(
+        __half_as_ushort(__float2half_rn(x.x)), __half_as_ushort(__float2half_rn(x.y)),
+        __half_as_ushort(__float2half_rn(x.z)), __half_as_ushort(__float2half_rn(x.w)));
+  }
 }
 
 __device__ int axis_of_block(const Pattern& p, int layer, int kv_head, int64_t block) {
@@ -43,7 +62,7 @@ __device__ int axis_of_block(const Pattern& p, int layer, int kv_head, int64_t b
 // One CTA a block: x is the block, counted from the first that is touched, y the KV head.
 __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::byte* blocks,
                             int64_t n_blocks, KvLayout layout) {
-  const int head = blockIdx.y, quads = p.head_dim / 4;
+  const int head = blockIdx.y;
   const int64_t block = pos0 / p.block_size + blockIdx.x, first = block * p.block_size;
   const int begin = static_cast<int>(first < pos0 ? pos0 - first : 0);
   const int end =
@@ -53,11 +72,10 @@ __global__ void keys_kernel(Pattern p, int layer, int64_t pos0, int64_t n, std::
   const uint64_t keys = pattern::stream_of(p, Stream::Keys, layer, head);
   const uint64_t values = pattern::stream_of(p, Stream::Values, layer, head);
   const int axis = axis_of_block(p, layer, head, block);
-  for (int i = threadIdx.x; i < (end - begin) * quads; i += kThreads) {
-    const int token = begin + i / quads, quad = i % quads;
+  for (int token = begin + threadIdx.x / 32; token < end; token += kThreads / 32) {
     std::byte* const row = base + token * row_bytes;
-    store_quad(p, keys, first + token, quad, axis, pattern::kKeyNoise, layout.type, row);
-    store_quad(p, values, first + token, quad, -1, 1, layout.type, row + layout.value_offset);
+    store_row(p, keys, first + token, axis, pattern::kKeyNoise, layout.type, row);
+    store_row(p, values, first + token, -1, 1, layout.type, row + layout.value_offset);
   }
 }
 
@@ -77,10 +95,10 @@ __global__ void step_kernel(Pattern p, int layer, const StepSequence* sequences,
     const uint64_t keys = pattern::stream_of(p, Stream::Keys, layer, head);
     const uint64_t values = pattern::stream_of(p, Stream::Values, layer, head);
     const int axis = axis_of_block(p, layer, head, position / p.block_size);
-    for (int quad = threadIdx.x; quad < quads; quad += kThreads) {
-      store_quad(p, keys, position, quad, axis, pattern::kKeyNoise, layout.type, row);
-      store_quad(p, values, position, quad, -1, 1, layout.type, row + layout.value_offset);
-    }
+    if (threadIdx.x / 32 == 0)
+      store_row(p, keys, position, axis, pattern::kKeyNoise, layout.type, row);
+    if (threadIdx.x / 32 == 1)
+      store_row(p, values, position, -1, 1, layout.type, row + layout.value_offset);
     return;
   }
   const int head = blockIdx.y, kv_head = head / (n_heads / n_kv_heads);

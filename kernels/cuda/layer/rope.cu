@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks.
 // One block of threads rotates one head; a thread takes one pair. Products and sums are rounded one
 // by one, as on the CPU.
-#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layer/layer.h"
 
@@ -37,12 +37,45 @@ __device__ void rotate_in_place(float* head, int half, const float* cs, bool int
   if (j < half) head[j] = pair.first, head[j + half] = pair.second;
 }
 
-// Row `slot` of a block: the rotated key and the value.
+// The rotated key `pair` and the value in 8 bits: numbers that share a scale meet in a warp.
+__device__ void append_q8(const Pair& pair, const float* v, int half, std::byte* key,
+                          std::byte* value) {
+  __shared__ float numbers[2][2 * kMaxHalf];  // key, value
+  const int j = threadIdx.x, d = 2 * half, groups = (d + kQ8Values - 1) / kQ8Values;
+  if (j < half) {
+    numbers[0][j] = pair.first, numbers[0][j + half] = pair.second;
+    numbers[1][j] = v[j], numbers[1][j + half] = v[j + half];
+  }
+  __syncthreads();
+  constexpr int kAtOnce = 4;  // all that a warp has, for most head dimensions
+  const auto warps = static_cast<int>(blockDim.x / 32);
+  for (int first = j / 32; first < 2 * groups; first += kAtOnce * warps) {
+    std::byte* rows[kAtOnce];
+    int at[kAtOnce];
+    float x[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int number = first + i * warps, of = number / groups;
+      rows[i] = of == 0 ? key : of == 1 ? value : nullptr;
+      at[i] = number % groups;
+      const int from = kQ8Values * at[i] + j % 32;
+      x[i] = of < 2 && from < d ? numbers[of][from] : 0;
+    }
+    q8_store_groups(rows, d, at, x);
+  }
+}
+
+// Row `slot` of a block: the rotated key and the value. All threads of the block call this.
 __device__ void append(const float* k, const float* v, int half, const float* cs, bool interleaved,
                        std::byte* block, int64_t slot, const KvLayout& layout) {
   const int j = threadIdx.x;
+  Pair pair = {};
+  if (j < half) pair = rotate(k, j, half, cs, interleaved);
+  if (layout.type == KvType::Q8) {
+    std::byte* key = block + slot * q8_row_bytes(layout.head_dim);
+    return append_q8(pair, v, half, key, key + layout.value_offset);
+  }
   if (j >= half) return;
-  const Pair pair = rotate(k, j, half, cs, interleaved);
   const int64_t row = slot * layout.head_dim;
   store_kv(block, layout.type, row + j, pair.first);
   store_kv(block, layout.type, row + j + half, pair.second);

@@ -556,12 +556,11 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   const int size = a.layout.block_size, d = a.layout.head_dim;
   if (size != 16 && size != 32 && size != 64) return cudaErrorNotSupported;
   if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256) return cudaErrorNotSupported;
-  const int64_t bytes =
-      static_cast<int64_t>(size) * d * (a.layout.type == KvType::F16 ? 2 : 4);  // of keys
+  const int64_t bytes = size * kv_row_bytes(a.layout.type, d);  // of keys
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
       a.n_heads <= 0 || a.window < 0 || a.n_heads % a.n_kv_heads != 0 ||
-      a.out_type == WType::Q8_0 || a.n_blocks * size < a.pos0 + a.n ||
+      a.out_type == WType::Q8_0 || a.layout.type == KvType::Q8 || a.n_blocks * size < a.pos0 + a.n ||
       a.layout.value_offset != bytes || a.layout.block_bytes != 2 * bytes) {
     return cudaErrorInvalidValue;
   }

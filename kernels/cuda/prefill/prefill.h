@@ -8,7 +8,7 @@ namespace riffle::cuda {
 // (0: over all), in blocks [n_kv_heads][n_blocks] (contiguous, block_bytes apart) that hold the
 // keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
-// F32: f32 throughout.
+// F32: f32 throughout. Q8: not taken; unpack_q8 makes F16 of it.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
@@ -21,5 +21,16 @@ struct FlashPrefill {
   WType out_type = WType::F32;
 };
 Status flash_prefill(const FlashPrefill& args, const DeviceLimits& limits, cudaStream_t stream);
+
+// Blocks [first, last) of each head, from blocks [n_kv_heads][n_blocks] of `layout`, which is Q8,
+// to f16 blocks in the same places of out.
+struct UnpackQ8 {
+  const std::byte* blocks = nullptr;
+  int64_t n_blocks = 0, first = 0, last = 0;
+  int n_kv_heads = 0;
+  KvLayout layout;
+  std::byte* out = nullptr;
+};
+Status unpack_q8(const UnpackQ8& args, cudaStream_t stream);
 
 }  // namespace riffle::cuda

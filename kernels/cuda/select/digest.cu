@@ -1,7 +1,7 @@
 // Digests of full blocks (src/select/README.md; Quest, arXiv 2406.10774, and ArkVale's
 // cuboid-mean), bit for bit those of kernels/cpu/select/digest_build.h: a thread owns a dimension
 // and does what the CPU does for it, in the same order.
-#include "kernels/cuda/f16_exact.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/select/select.h"
 
 namespace riffle::cuda {
@@ -25,14 +25,14 @@ struct Digest {
 __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_constant__ Digest a) {
   extern __shared__ uint4 staged[];
   __shared__ double ratios[kMaxThreads / 32];
-  const int d = a.layout.head_dim, block_size = a.layout.block_size,
-            element = a.layout.type == KvType::F16 ? 2 : 4;
+  const int d = a.layout.head_dim, block_size = a.layout.block_size;
   const int64_t block = a.first + blockIdx.x, head = blockIdx.y,
                 index = head * a.max_blocks + block;
   const void* keys = a.base + (head * a.n_blocks + block) * a.layout.block_bytes;
   if (a.staged) {  // wide reads, once: the block may be in host memory
     const auto* from = static_cast<const uint4*>(keys);
-    for (int i = threadIdx.x; i < block_size * d * element / 16; i += blockDim.x)
+    const auto chunks = static_cast<int>(block_size * kv_row_bytes(a.layout.type, d) / 16);
+    for (int i = threadIdx.x; i < chunks; i += blockDim.x)
       staged[i] = from[i];
     __syncthreads();
     keys = staged;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
     float high = -__int_as_float(0x7f800000), low = __int_as_float(0x7f800000);
     double sum = 0;
     for (int t = 0; t < block_size; t++) {
-      const float key = key_at(keys, a.layout.type, static_cast<int64_t>(t) * d + j);
+      const float key = kv_at(a.layout.type, keys, d, t, j);
       high = key > high ? key : high;
       low = key < low ? key : low;
       sum += static_cast<double>(key);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
     double spread = 0;
     for (int t = 0; t < block_size; t++)
       spread +=
-          fabs(static_cast<double>(key_at(keys, a.layout.type, static_cast<int64_t>(t) * d + j)) -
+          fabs(static_cast<double>(kv_at(a.layout.type, keys, d, t, j)) -
                centre);
     const uint16_t r = f16_ceil(spread / block_size);
     out[d + j] = r;
@@ -96,8 +96,7 @@ Status build_digests(const std::byte* base, int64_t n_blocks, int64_t first, int
   if (first < 0 || last > n_blocks || last > max_blocks) return cudaErrorInvalidValue;
   if (first >= last) return cudaSuccess;
   const int d = layout.head_dim, threads = d >= kMaxThreads ? kMaxThreads : (d + 31) / 32 * 32;
-  const size_t bytes =
-      static_cast<size_t>(layout.block_size) * d * (layout.type == KvType::F16 ? 2 : 4);
+  const auto bytes = static_cast<size_t>(layout.block_size * kv_row_bytes(layout.type, d));
   // Static shared memory counts too, so a little less than the limit; and whole 16-byte pieces
   // only.
   const bool staged = bytes + 256 <= kMaxStaged && bytes % 16 == 0;

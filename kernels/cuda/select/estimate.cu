@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attend/decode.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/select/int4_mma.cuh"
@@ -89,7 +90,7 @@ __device__ inline void score_tail(const EstimateArgs& a, int row, int n_full, in
     const float* q = a.step.q + (int64_t(row) * a.g + head) * d;
     float sum = 0;
     for (int j = lane; j < d; j += 32)
-      sum = fmaf(q[j] * a.scale, key_at(a.step.layout.type, tail, t * d + j), sum);
+      sum = fmaf(q[j] * a.scale, kv_at(a.step.layout.type, tail, d, t, j), sum);
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);
     if (lane == 0) a.scratch.tail_scores[(int64_t(row) * kMaxGroup + head) * kMaxBlock + t] = sum;
   }

@@ -1,7 +1,7 @@
 // INT4 codes of keys (Twilight, arXiv 2502.02770, 4.2), bit for bit those of
 // kernels/cpu/select/int4.h: groups of 16 tokens in the form that
 // kernels/cpu/select/select.h defines.
-#include "kernels/cuda/f16_exact.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/select/int4.cuh"
 
 namespace riffle::cuda {
@@ -31,7 +31,7 @@ __global__ __launch_bounds__(kEncodeThreads) void encode_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int j = 8 * lane + i;
-      key[i] = j < d ? key_at(keys, a.layout.type, int64_t(token) * d + j) : 0;
+      key[i] = j < d ? kv_at(a.layout.type, keys, d, token, j) : 0;
       if (j < d) {
         low = key[i] < low ? key[i] : low;
         high = key[i] > high ? key[i] : high;

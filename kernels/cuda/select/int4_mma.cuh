@@ -84,12 +84,6 @@ __device__ inline void load_codes(const std::byte* codes, int64_t group, int64_t
   }
 }
 
-// A number of keys that have no codes.
-__device__ inline float key_at(KvType type, const std::byte* keys, int i) {
-  return type == KvType::F16 ? __half2float(reinterpret_cast<const __half*>(keys)[i])
-                             : reinterpret_cast<const float*>(keys)[i];
-}
-
 // Codes with a query's digits.
 template <int Steps>
 __device__ inline void mma_codes(int32_t (&c)[4], const uint32_t (&q)[Steps][4],

@@ -1,6 +1,7 @@
 // Twilight's estimate on the device (arXiv 2502.02770; select/twilight.cpp is the twin): the scores
 // of the base's tokens by their INT4 keys. No KV is read but the tails' keys. Scores have the bits
 // of the CPU's vector kernels (the tail's but for the order of a sum).
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/int4_mma.cuh"
 #include "kernels/cuda/select/top_p.cuh"
@@ -164,7 +165,7 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
     const int t = item / a.g, one = item % a.g;
     float sum = 0;
     for (int j = lane; j < d && t < n_tail; j += 32) {
-      const float key = key_at(a.step.layout.type, keys, t * d + j);
+      const float key = kv_at(a.step.layout.type, keys, d, t, j);
       sum = fmaf(query.q[one][j], key, sum);
     }
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(kAllLanes, sum, o);

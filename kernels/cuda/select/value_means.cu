@@ -1,6 +1,6 @@
 // Mean values of blocks, d f16 numbers each, bit for bit those of select/int4_keys.cpp: they stand
 // for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
-#include "kernels/cuda/f16_exact.cuh"
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/select/select.h"
 
 namespace riffle::cuda {
@@ -22,7 +22,7 @@ __global__ void mean_kernel(const __grid_constant__ ValueMeans a) {
       a.base + (head * a.n_blocks + block) * a.layout.block_bytes + a.layout.value_offset;
   float sum = 0;
   for (int t = 0; t < a.layout.block_size; ++t)
-    sum = __fadd_rn(sum, key_at(values, a.layout.type, int64_t(t) * d + j));
+    sum = __fadd_rn(sum, kv_at(a.layout.type, values, d, t, j));
   sum *= 1.0f / static_cast<float>(a.layout.block_size);
   a.means[(head * a.max_blocks + block) * d + j] = __half_as_ushort(__float2half_rn(sum));
 }

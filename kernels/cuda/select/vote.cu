@@ -9,6 +9,7 @@
 // heads up, and select_kernel marks the tokens with the most votes. It then writes the masks and
 // orders of the sequence's rows, also where an earlier selection is used. Sums go in a fixed order,
 // so votes depend on the sequence alone.
+#include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/select/rank.cuh"
 
@@ -101,11 +102,26 @@ __global__ __launch_bounds__(kDecideThreads) void decide_kernel(
     for (int j = thread; j < n_q; j += kDecideThreads) before[j] = q[j];
 }
 
+// How kernels read keys: kValues numbers at a time, in 16 bytes.
+template <class T>
+struct ChunkOf {
+  static constexpr int kValues = 16 / sizeof(T);
+  __device__ static uint4 load(const std::byte* keys, int d, int64_t token, int chunk) {
+    return __ldcg(reinterpret_cast<const uint4*>(keys) + token * (d / kValues) + chunk);
+  }
+};
+template <>
+struct ChunkOf<Q8Kv> {
+  static constexpr int kValues = 8;  // as f16
+  __device__ static uint4 load(const std::byte* keys, int d, int64_t token, int chunk) {
+    return q8_unpack_chunk(keys + token * q8_row_bytes(d), d, chunk);
+  }
+};
+
 // A warp a block at a time; 8 lanes a token, two tokens at once. H: heads of the group, padded.
 template <int H, class T>
 __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant__ VoteArgs a) {
-  constexpr int kLanes = 8, kTokens = 2 * 32 / kLanes,
-                kChunk = 16 / sizeof(T);  // values of 16 bytes
+  constexpr int kLanes = 8, kTokens = 2 * 32 / kLanes, kChunk = ChunkOf<T>::kValues;
   __shared__ alignas(16) float q[H][256];
   const int i = blockIdx.z, head = blockIdx.y, d = a.step.layout.head_dim,
             block_size = a.step.layout.block_size;
@@ -140,7 +156,6 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
         block = pool.slots + slot * a.step.layout.block_bytes;
     }
     if (block == nullptr) block = s.host[entry0 + b];
-    const auto* keys = reinterpret_cast<const uint4*>(block);
     for (int t0 = 0; t0 < block_size; t0 += kTokens) {
       const int first = b * block_size + t0;
       if (first + kTokens <= begin || first >= end) continue;
@@ -150,7 +165,7 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
         uint4 chunk[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k)
-          chunk[k] = __ldcg(keys + int64_t(t0 + 2 * group + k) * n_chunks + c);
+          chunk[k] = ChunkOf<T>::load(block, d, t0 + 2 * group + k, c);
         float x[2][kChunk];
 #pragma unroll
         for (int k = 0; k < 2; ++k) widen(chunk[k], x[k]);
@@ -435,8 +450,9 @@ Status vote_tokens(const DecodeStep& step, const DecodeScratch& scratch, int n_s
   if (Status status = launch(decide_kernel, a, dim3(n), kDecideThreads, step.overlap, stream);
       status != cudaSuccess)
     return status;
-  const Status dots = step.layout.type == KvType::F16 ? launch_dots<__half>(a, n_sm, stream)
-                                                      : launch_dots<float>(a, n_sm, stream);
+  const Status dots = step.layout.type == KvType::F16   ? launch_dots<__half>(a, n_sm, stream)
+                      : step.layout.type == KvType::F32 ? launch_dots<float>(a, n_sm, stream)
+                                                        : launch_dots<Q8Kv>(a, n_sm, stream);
   if (dots != cudaSuccess || step.ranked.vote.kind == VoteKind::Logits) return dots;
   return launch(heads_kernel, a, dim3(heads, n), kSelectThreads, step.overlap, stream);
 }

@@ -8,7 +8,8 @@
 
 namespace riffle {
 
-static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32);
+static_assert(int(cpu::KvType::F16) == RIFFLE_KV_F16 && int(cpu::KvType::F32) == RIFFLE_KV_F32 &&
+              int(cpu::KvType::Q8) == RIFFLE_KV_Q8);
 static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
               int(cpu::DigestKind::Quest) == RIFFLE_DIGEST_QUEST &&
               int(cpu::DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN);

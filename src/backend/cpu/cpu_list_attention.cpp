@@ -283,7 +283,9 @@ void CpuBackend::change_positions(SequenceKv& s, bool unrotated) {
     for (int64_t first = 0; first < s.n_tokens; first += block_size) {
       const int n = static_cast<int>(std::min<int64_t>(block_size, s.n_tokens - first));
       std::byte* block = s.heads[i].blocks[first / block_size];
-      kernels_->attention.kv_load(block, int64_t(n) * d, layout.type, k);
+      const auto stride = static_cast<int64_t>(layout.row_bytes());
+      for (int t = 0; t < n; ++t)
+        kernels_->attention.kv_load(block + t * stride, d, layout.type, k + int64_t(t) * d);
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
       if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_.data(), at, false);
       for (int t = 0; t < n && unrotated; ++t) {  // by the negative angle
@@ -295,7 +297,8 @@ void CpuBackend::change_positions(SequenceKv& s, bool unrotated) {
           x[j + half] = b * c - a * sine;
         }
       }
-      kernels_->attention.kv_store(k, int64_t(n) * d, layout.type, block);
+      for (int t = 0; t < n; ++t)
+        kernels_->attention.kv_store(k + int64_t(t) * d, d, layout.type, block + t * stride);
     }
   });
   s.unrotated = unrotated;

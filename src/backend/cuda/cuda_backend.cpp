@@ -18,7 +18,8 @@ namespace riffle::cuda {
 
 static constexpr int64_t kEmbedRows = 1024;
 
-static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32);
+static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32 &&
+              int(KvType::Q8) == RIFFLE_KV_Q8);
 static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN &&
               int(Gqa::Union) == RIFFLE_GQA_UNION && int(Stop::Veto) == RIFFLE_STOP_VETO &&
               int(Stop::Bound) == RIFFLE_STOP_BOUND);
@@ -263,6 +264,9 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
     gate_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
     up_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
     unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
+    if (const uint64_t bytes = unpacked_kv_bytes(config_, options_.layout, n_total))
+      unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
+    unpacked_layer_ = -1;
   } catch (...) {
     end_prompt();
     throw;
@@ -272,7 +276,7 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
 void CudaBackend::end_prompt() {
   try {
     const DeviceScope on = enter();
-    for (Buffer* b : {&operand_, &gate_, &up_, &unpacked_}) *b = Buffer();
+    for (Buffer* b : {&operand_, &gate_, &up_, &unpacked_, &unpacked_kv_}) *b = Buffer();
     prompt_rows_.end();
     residency_.end_prompt();
   } catch (const Error&) {  // the device is lost: the next operation says so
@@ -317,6 +321,28 @@ void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, cons
       "appending KV");
 }
 
+// Prompts attend to f16: the layer's blocks in 8 bits are unpacked as far as they have not been for
+// the chunks before.
+void CudaBackend::unpack_prefill(const PrefillAttention& a, FlashPrefill& f) {
+  const int64_t size = f.layout.block_size;
+  const bool goes_on = unpacked_layer_ == a.layer && unpacked_tokens_ == a.pos0;
+  UnpackQ8 args;
+  args.blocks = a.kv.base;
+  args.n_blocks = a.kv.n_blocks;
+  args.first = goes_on ? a.pos0 / size : 0;
+  args.last = (a.pos0 + a.n + size - 1) / size;
+  args.n_kv_heads = config_.n_kv_heads;
+  args.layout = f.layout;
+  args.out = unpacked_kv_.as<std::byte>();
+  check(unpack_q8(args, compute_), "unpacking KV");
+  unpacked_layer_ = a.layer;
+  unpacked_tokens_ = a.pos0 + a.n;
+  f.blocks = args.out;
+  f.layout.type = KvType::F16;
+  f.layout.value_offset = size * kv_row_bytes(KvType::F16, f.layout.head_dim);
+  f.layout.block_bytes = 2 * f.layout.value_offset;
+}
+
 void CudaBackend::attend_prefill(const PrefillAttention& a) {
   const DeviceScope on = enter();
   FlashPrefill f;
@@ -330,6 +356,7 @@ void CudaBackend::attend_prefill(const PrefillAttention& a) {
   f.blocks = a.kv.base;
   f.n_blocks = a.kv.n_blocks;
   f.layout = residency_.layout();
+  if (f.layout.type == KvType::Q8) unpack_prefill(a, f);
   f.out = a.out;
   f.ldo = a.ldo;
   check(flash_prefill(f, device_.limits, compute_), "attention of a prompt");
@@ -374,7 +401,9 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
     layout.block_size = size;
     if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) fits = size;
   }
-  const char* type = l.type == cpu::KvType::F16 ? "f16" : "f32";
+  const char* type = l.type == cpu::KvType::F16   ? "f16"
+                     : l.type == cpu::KvType::F32 ? "f32"
+                                                  : "q8";
   text = fits ? format(
                     "blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: "
                     "at most %d do",

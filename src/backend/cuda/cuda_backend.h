@@ -16,6 +16,7 @@
 #include "backend/cuda/weights.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/gemv/gemv.h"
+#include "kernels/cuda/prefill/prefill.h"
 
 namespace riffle::cuda {
 
@@ -92,6 +93,7 @@ class CudaBackend : public Backend {
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void add_bias(const LinearOut& out, int64_t n);
+  void unpack_prefill(const PrefillAttention& args, FlashPrefill& flash);
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);
@@ -125,6 +127,10 @@ class CudaBackend : public Backend {
   Buffer cos_sin_;
   int64_t rope_positions_ = 0;
   Buffer operand_, gate_, up_, unpacked_;  // prefill: 16-bit operands, FFN, dequantised weights
+  // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
+  Buffer unpacked_kv_;
+  int unpacked_layer_ = -1;
+  int64_t unpacked_tokens_ = 0;
   Buffer hidden_;                          // decode: [rows][hidden_dim]
   Buffer embedding_[2];                    // pinned staging
   Event embedded_[2];

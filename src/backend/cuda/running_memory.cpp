@@ -24,6 +24,13 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   return most;
 }
 
+uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n_tokens) {
+  if (layout.type != cpu::KvType::Q8) return 0;
+  BlockLayout half = layout;
+  half.type = cpu::KvType::F16;
+  return layout.blocks(n_tokens) * c.n_kv_heads * half.bytes();
+}
+
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host) {
   const Config& c = model.config;
   const riffle_context_options& o = options.options;
@@ -41,6 +48,7 @@ uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool ro
   add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
   add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
   add(unpacked_bytes(model, options.layout.type));
+  add(unpacked_kv_bytes(c, options.layout, o.n_ctx));
   return bytes;
 }
 

@@ -36,5 +36,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options);
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
 // The largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
+// A layer's KV in f16, for prompts whose KV is kept in 8 bits; else 0.
+uint64_t unpacked_kv_bytes(const Config& config, const BlockLayout& layout, int64_t n_tokens);
 
 }  // namespace riffle::cuda

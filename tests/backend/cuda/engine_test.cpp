@@ -62,11 +62,19 @@ TEST_CASE("cuda: greedy text matches the golden one", "[cuda][golden]") {
 TEST_CASE("cuda: the same bits for every pool, block order and batch", "[cuda][invariance]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 7), steps = some_tokens(40, 8);
-  for (riffle_selector selector :
-       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_SHARE}) {
-    INFO("selector " << selector);
+  using Case = std::pair<riffle_selector, riffle_kv_type>;
+  for (const auto& [selector, kv] : {Case{RIFFLE_SELECTOR_DENSE, RIFFLE_KV_F16},
+                                     {RIFFLE_SELECTOR_PSA, RIFFLE_KV_F16},
+                                     {RIFFLE_SELECTOR_TOPK, RIFFLE_KV_F16},
+                                     {RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16},
+                                     {RIFFLE_SELECTOR_PSA, RIFFLE_KV_Q8},
+                                     {RIFFLE_SELECTOR_SHARE, RIFFLE_KV_Q8}}) {
+    INFO("selector " << selector << ", kv " << kv);
+    const riffle_selector chosen = selector;
+    const riffle_kv_type type = kv;
     const auto base = [&] {
-      riffle_context_options o = cuda_options(selector);
+      riffle_context_options o = cuda_options(chosen);
+      o.kv_type = type;
       o.block_size = 32;
       o.selection.microbatch = 4;
       o.selection.budget = 0.2f;
@@ -143,6 +151,40 @@ TEST_CASE("cuda: truncating and going on is the same as never having gone furthe
       if (!(std::fabs(got[i][j] - straight[i][j]) <= 5e-2f)) {
         FAIL("step " << i << " logit " << j << ": " << got[i][j] << " and " << straight[i][j]);
       }
+}
+
+// Codes and scales are those of the CPU where the numbers are; keys and values of a prompt differ by
+// what the GPU rounds to 16 bits before its products.
+TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cuda][q8]") {
+  if (skip()) return;
+  const auto prompt = some_tokens(1500, 19), steps = some_tokens(40, 20);
+  for (riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
+    riffle_context_options o = cuda_options(selector);
+    o.kv_type = RIFFLE_KV_Q8;
+    o.selection.share = 0.0001f;
+    Runtime gpu(o);
+    const auto whole = run(gpu, gpu.session(), prompt, steps);
+    // In two prompts, the second of which is read in chunks: what is held is unpacked once.
+    o.prefill_chunk = 200;
+    Runtime pieces(o);
+    riffle_session* s = pieces.session();
+    pieces.check(riffle_prefill(s, prompt.data(), 333, nullptr, nullptr));
+    const std::vector<int32_t> rest(prompt.begin() + 333, prompt.end());
+    const auto in_pieces = run(pieces, s, rest, steps);
+    o.device = RIFFLE_DEVICE_CPU, o.prefill_chunk = 0;
+    Runtime cpu(o);
+    const auto want = run(cpu, cpu.session(), prompt, steps);
+    REQUIRE(whole.size() == want.size());
+    float most = 0;
+    for (size_t i = 0; i < want.size(); ++i)
+      for (size_t j = 0; j < want[i].size(); ++j) {
+        REQUIRE(std::isfinite(whole[i][j]));
+        most = std::max({most, std::fabs(whole[i][j] - want[i][j]),
+                         std::fabs(in_pieces[i][j] - want[i][j])});
+      }
+    WARN("selector " << selector << ": largest difference of a logit " << most);
+    CHECK(most <= 0.2f);
+  }
 }
 
 TEST_CASE("cuda: the answers are the CPU's, selection by selection", "[cuda]") {

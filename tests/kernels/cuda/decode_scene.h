@@ -116,20 +116,20 @@ struct Scene {
   double value(const std::byte* from, int64_t i) const {
     if (layout.type == cuda::KvType::F16)
       return cpu::f16_to_f32(reinterpret_cast<const uint16_t*>(from)[i]);
-    return reinterpret_cast<const float*>(from)[i];
+    if (layout.type == cuda::KvType::F32) return reinterpret_cast<const float*>(from)[i];
+    const int64_t j = i % shape.d;
+    const auto* row = reinterpret_cast<const int8_t*>(from) + i / shape.d * row_bytes();
+    const auto scale = static_cast<uint8_t>(row[shape.d + j / kQ8Values]);
+    return double(row[j]) * cpu::f16_to_f32(static_cast<uint16_t>(scale << 7));
   }
-  void put(std::byte* to, int64_t i, float x) const {
-    if (layout.type == cuda::KvType::F16) reinterpret_cast<uint16_t*>(to)[i] = cpu::f32_to_f16(x);
-    else reinterpret_cast<float*>(to)[i] = x;
-  }
+  int64_t row_bytes() const { return cuda::kv_row_bytes(layout.type, shape.d); }
 
   Scene(const SceneShape& shape_, const cuda::Ranked& ranked_) : shape(shape_), ranked(ranked_) {
-    const int d = shape.d, B = shape.block_size;
-    const int64_t element = shape.type == cuda::KvType::F16 ? 2 : 4;
+    const int B = shape.block_size;
     layout.type = shape.type;
     layout.block_size = B;
-    layout.head_dim = d;
-    layout.value_offset = element * B * d;
+    layout.head_dim = shape.d;
+    layout.value_offset = B * row_bytes();
     layout.block_bytes = (2 * layout.value_offset + 63) / 64 * 64;
     unsigned salt = 0;
     for (int n_tokens : shape.tokens) {
@@ -178,13 +178,18 @@ struct Scene {
         const float pull = random() % 8 == 0 ? 0.3f + 0.5f * float(random() % 1000) / 1000 * 8 /
                                                           std::sqrt(float(d))
                                              : 0;
-        for (int t = 0; t < B; ++t)
+        std::vector<float> key(d), value(d);
+        for (int t = 0; t < B; ++t) {
           for (int j = 0; j < d; ++j) {
             const bool held = b * B + t < n_tokens;
             const float x = held ? normal(random) + pull * direction[j] : NAN;
-            put(to, int64_t(t) * d + j, held && shape.key ? shape.key(b * B + t, j, x) : x);
-            put(to, (int64_t(B) + t) * d + j, held ? normal(random) : NAN);
+            key[j] = held && shape.key ? shape.key(b * B + t, j, x) : x;
+            value[j] = held ? normal(random) : NAN;
           }
+          const auto type = static_cast<cpu::KvType>(shape.type);
+          kernels.kv_store(key.data(), d, type, to + t * row_bytes());
+          kernels.kv_store(value.data(), d, type, to + (B + t) * row_bytes());
+        }
         const int64_t e = entry(s, h, b);
         if (b < s.n_blocks - 1) {
           table[e] = to;

@@ -6,7 +6,7 @@ using namespace riffle::test;
 
 TEST_CASE("decode on the device: everything, every shape", "[cuda]") {
   if (skip()) return;
-  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int d : {16, 32, 64, 80, 96, 128, 256})
       for (int B : {16, 32, 64})
         for (int g : {1, 2, 3, 4, 8}) {
@@ -78,7 +78,7 @@ TEST_CASE("decode on the device: a selection reads short rows with the bits of d
 
 TEST_CASE("decode on the device: token masks", "[cuda]") {
   if (skip()) return;
-  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
       for (int B : {16, 32, 64})
         for (int g : {1, 4, 8}) {
@@ -104,7 +104,9 @@ TEST_CASE("decode on the device: digests, groups and stops", "[cuda]") {
             continue;  // refused: a mean bounds nothing from above
           SceneShape shape;
           shape.d = seed % 2 ? 64 : 128, shape.block_size = seed % 3 ? 32 : 16, shape.g = g;
-          shape.type = seed % 5 ? cuda::KvType::F16 : cuda::KvType::F32;
+          shape.type = seed % 5 == 0   ? cuda::KvType::F32
+                       : seed % 5 == 1 ? cuda::KvType::Q8
+                                       : cuda::KvType::F16;
           shape.tokens = {shape.block_size * 150 + 3, shape.block_size * 33,
                           shape.block_size * 81 - 1};
           shape.seed = seed++;
@@ -157,7 +159,10 @@ TEST_CASE("decode on the device: more rows than run together", "[cuda]") {
   shape.n_kv_heads = 8;
   for (int i = 0; i < 9; ++i) shape.tokens.push_back(700 + 311 * i);
   for (const auto& [d, type] :
-       {std::pair{64, cuda::KvType::F32}, {128, cuda::KvType::F16}, {256, cuda::KvType::F16}}) {
+       {std::pair{64, cuda::KvType::F32},
+        {128, cuda::KvType::F16},
+        {256, cuda::KvType::F16},
+        {128, cuda::KvType::Q8}}) {
     shape.d = d, shape.type = type, shape.seed++;
     INFO("d " << d);
     const Stop stop = d == 256 ? Stop::Bound : Stop::Paper;
@@ -216,7 +221,7 @@ TEST_CASE("decode on the device: digests with and without the mean key in one st
 
 TEST_CASE("decode on the device: a row that waits in vain gives up and says so", "[cuda]") {
   if (skip()) return;
-  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32}) {
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8}) {
     SceneShape shape;
     shape.tokens = {5000, 3000};
     shape.type = type;
@@ -242,8 +247,7 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
     args.tests = true;
     args.arrived = scratch.counters + 1;
     args.arrived_stride = cuda::kCounterStride;
-    check_cuda(type == cuda::KvType::F16 ? cuda::attend_f16(args, device.limits, nullptr)
-                                         : cuda::attend_f32(args, device.limits, nullptr));
+    check_cuda(cuda::attend(args, device.limits, nullptr));
     check_cuda(cudaDeviceSynchronize(), "a step that gives up");
     CHECK(device.fault.download()[0] == 1);
     // What it has left behind disturbs nobody.
@@ -262,7 +266,7 @@ TEST_CASE("decode on the device: a row that waits in vain gives up and says so",
 TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
   if (skip()) return;
   unsigned seed = 400;
-  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32})
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
     for (int d : {64, 80, 96, 128, 256})
       for (int block_size : {16, 32, 64})
         for (int window : {1, 15, 64, 65, 1000, 1 << 28}) {
@@ -340,6 +344,11 @@ TEST_CASE("decode is refused on devices that its blocks do not fit", "[cuda]") {
   CHECK(supported(cuda::KvType::F16, 32, 128, 99));
   CHECK_FALSE(supported(cuda::KvType::F16, 64, 128, 99));
   CHECK(supported(cuda::KvType::F32, 32, 128, 99));
+  CHECK(supported(cuda::KvType::Q8, 32, 128, 99));
+  CHECK(supported(cuda::KvType::Q8, 16, 256, 99));
+  CHECK(supported(cuda::KvType::Q8, 32, 256, 99));
+  CHECK_FALSE(supported(cuda::KvType::Q8, 64, 256, 99));
+  CHECK(supported(cuda::KvType::Q8, 64, 128, 227));
   CHECK_FALSE(supported(cuda::KvType::F32, 64, 128, 99));
   CHECK(supported(cuda::KvType::F16, 32, 256, 99));
   CHECK_FALSE(supported(cuda::KvType::F16, 64, 256, 99));
@@ -454,6 +463,7 @@ TEST_CASE("decode driven by the host has the bits of the device's own", "[cuda]"
       shape.g = g, shape.d = g == 3 ? 64 : 128, shape.tokens = {32 * 140 + 7, 40, 32 * 60},
       shape.seed = 5 + unsigned(g);
       if (g == 8) shape.type = cuda::KvType::F32;
+      if (g == 1) shape.type = cuda::KvType::Q8;
       const int microbatch = 12;
       const Scene scene(shape,
                         ranked_for(Mode::Psa, DigestKind::CuboidMean, Gqa::Mean, stop, microbatch));

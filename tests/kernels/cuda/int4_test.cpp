@@ -10,12 +10,14 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/attend/decode_parts.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/kernels/kv_rows.h"
 
 using namespace riffle;
 using namespace riffle::cuda;
 using test::check_cuda;
 using test::DeviceArray;
 using test::skip;
+using test::store_rows;
 
 namespace {
 
@@ -24,12 +26,12 @@ KvLayout layout_of(cuda::KvType type, int block_size, int d) {
   l.type = type;
   l.block_size = block_size;
   l.head_dim = d;
-  l.value_offset = int64_t(block_size) * d * (type == cuda::KvType::F16 ? 2 : 4);
+  l.value_offset = block_size * cuda::kv_row_bytes(type, d);
   l.block_bytes = (2 * l.value_offset + 63) / 64 * 64;
   return l;
 }
 cpu::KvType twin(cuda::KvType type) {
-  return type == cuda::KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32;
+  return static_cast<cpu::KvType>(type);
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {16, 32, 64, 80, 96, 128, 256})
     for (int block_size : {16, 32, 64})
-      for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32}) {
+      for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8}) {
         const KvLayout layout = layout_of(type, block_size, d);
         const int n_heads = 2, n_blocks = 7, first = 1, last = 6, max_blocks = 9;
         const int64_t bytes = int4_block_bytes(block_size, d);
@@ -56,10 +58,9 @@ TEST_CASE("INT4 keys are those of the CPU, bit for bit", "[cuda][int4]") {
             if (b == 4) keys.assign(keys.size(), 0.0f);
             if (b == 5 && h == 0) keys[3] = NAN, keys[d] = INFINITY, keys[2 * d] = -INFINITY;
             uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
-            k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type), block);
+            store_rows(k, keys, d, twin(type), block);
             for (float& x : keys) x = normal(g);
-            k->attention.kv_store(keys.data(), int64_t(keys.size()), twin(type),
-                                  block + layout.value_offset);
+            store_rows(k, keys, d, twin(type), block + layout.value_offset);
             if (b < first || b >= last) continue;
             // A group lies on cache lines where the CPU writes it.
             std::vector<uint8_t> room(bytes + 64);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/select/select.h"
 #include "tests/kernels/cuda/device.h"
+#include "tests/kernels/kv_rows.h"
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
@@ -19,6 +20,7 @@ using riffle::test::check_cuda;
 using riffle::test::DeviceArray;
 using riffle::test::same_bits;
 using riffle::test::skip;
+using riffle::test::store_rows;
 
 namespace {
 
@@ -41,10 +43,10 @@ std::vector<float> cos_sin_table(int64_t positions, int head_dim) {
   return table;
 }
 KvLayout layout_of(KvType type, int block_size, int d) {
-  const int64_t row = d * (type == KvType::F16 ? 2 : 4);
+  const int64_t row = kv_row_bytes(type, d);
   return {type, block_size, d, (2 * row * block_size + 63) / 64 * 64, row * block_size};
 }
-cpu::KvType twin(KvType type) { return type == KvType::F16 ? cpu::KvType::F16 : cpu::KvType::F32; }
+cpu::KvType twin(KvType type) { return static_cast<cpu::KvType>(type); }
 
 // Writes what the kernel should into blocks here: rotated key and value of one (row, head).
 void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table,
@@ -66,7 +68,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {2, 16, 64, 80, 96, 128, 256}) {
     for (bool interleaved : {false, true}) {
-      for (KvType type : {KvType::F16, KvType::F32}) {
+      for (KvType type : {KvType::F16, KvType::F32, KvType::Q8}) {
         const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
         const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
         const KvLayout layout = layout_of(type, block_size, d);
@@ -137,7 +139,7 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {8, 64, 80, 96, 128, 256, 512}) {
     for (int block_size : {1, 16, 32, 64}) {
-      for (KvType type : {KvType::F16, KvType::F32}) {
+      for (KvType type : {KvType::F16, KvType::F32, KvType::Q8}) {
         for (DigestKind kind : {DigestKind::Mean, DigestKind::Quest, DigestKind::CuboidMean}) {
           for (bool with_mean : {false, true}) {
             const KvLayout layout = layout_of(type, block_size, d);
@@ -163,8 +165,7 @@ TEST_CASE("digests are those of the CPU, bit for bit", "[cuda]") {
                 if (h == 0 && sort == 5) keys[0] = INFINITY;
                 if (h == 1 && sort == 5) keys[keys.size() / 2] = NAN;
                 uint8_t* block = &blocks[(h * n_blocks + b) * layout.block_bytes];
-                k->attention.kv_store(keys.data(), static_cast<int64_t>(keys.size()), twin(type),
-                                      block);
+                store_rows(k, keys, d, twin(type), block);
                 if (b < first || b >= last) continue;
                 const int64_t at = h * max_blocks + b;
                 factors[at] = k->attention.digest_build(block, twin(type), block_size, d,

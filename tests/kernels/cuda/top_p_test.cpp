@@ -317,6 +317,7 @@ TEST_CASE("top-p on the device: the CPU's tokens, whatever the shape", "[cuda][t
                                   : 96,
         shape.block_size = B, shape.g = g, shape.seed = seed++;
         if (seed % 4 == 0 && B < 64) shape.type = cuda::KvType::F32, shape.d = 64;
+        if (seed % 4 == 1) shape.type = cuda::KvType::Q8;
         shape.tokens = {1, B - 1, B, B + 1, 3 * B, 4 * B + 3, 40 * B - 1, 200 * B + 5, 1111};
         INFO("top_p " << top_p << " B " << B << " g " << g << " d " << shape.d);
         const riffle_selection s = twilight(RIFFLE_BASE_ALL, top_p);

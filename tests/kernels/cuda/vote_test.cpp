@@ -254,6 +254,7 @@ TEST_CASE("vote on the device: the CPU's tokens up to near ties, every shape", "
           SceneShape shape;
           shape.d = d, shape.block_size = B, shape.g = g, shape.seed = seed++;
           if (seed % 3 == 0 && d <= 64) shape.type = cuda::KvType::F32;
+          if (seed % 3 == 1) shape.type = cuda::KvType::Q8;
           if (d == 256 && B == 64) continue;
           shape.tokens = {1, B, 70, 40 * B - 1, 900, 60 * B + 5};
           INFO("vote " << vote << " d " << d << " B " << B << " g " << g << " type "

@@ -1,0 +1,25 @@
+// The attention kernel for KV in 8 bits; a file of its own only to be compiled beside attend.cu.
+#include "kernels/cuda/attend/attend.cuh"
+
+namespace riffle::cuda {
+
+Status attend_q8(const AttendArgs& args, const DeviceLimits& limits, cudaStream_t stream) {
+  switch (padded_dim(args.step.layout.head_dim)) {
+    case 32: return launch_attend<Q8Kv, 32, kMaxGroup>(args, limits, stream);
+    case 64: return launch_attend<Q8Kv, 64, kMaxGroup>(args, limits, stream);
+    case 128: return launch_attend<Q8Kv, 128, kMaxGroup>(args, limits, stream);
+    default: return launch_attend<Q8Kv, 256, kMaxGroup>(args, limits, stream);
+  }
+}
+
+Status attend_fits_q8(const KvLayout& layout, const DeviceLimits& limits) {
+  RingSize ring;
+  switch (padded_dim(layout.head_dim)) {
+    case 32: return ring_of<Q8Kv, 32, kMaxGroup>(layout, limits, ring);
+    case 64: return ring_of<Q8Kv, 64, kMaxGroup>(layout, limits, ring);
+    case 128: return ring_of<Q8Kv, 128, kMaxGroup>(layout, limits, ring);
+    default: return ring_of<Q8Kv, 256, kMaxGroup>(layout, limits, ring);
+  }
+}
+
+}  // namespace riffle::cuda

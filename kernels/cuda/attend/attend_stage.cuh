@@ -1,0 +1,105 @@
+// A stage of a warp's ring: one block on its way from a slot, the tail or host memory to the scores.
+// Keys in the first half, values in the second. Blocks of f16 and f32 lie there swizzled, as the
+// arithmetic reads them; blocks in 8 bits lie there as they are in memory.
+#pragma once
+#include "kernels/cuda/attend/attend_block.cuh"
+
+namespace riffle::cuda {
+
+// One warp's. T: element of K and V, or Q8Kv.
+template <class T, int D>
+struct Stage {
+  using Shape = BlockShape<T, D>;
+  // Where whole blocks may not fit shared memory (kernels with none of this lose nothing).
+  static constexpr bool kMayHalve = D * sizeof(T) > 256;
+  // Of 16 bytes, in a stage.
+  __host__ __device__ static int chunks(int block_size) { return 2 * block_size * Shape::kChunks; }
+
+  // Requests rows [0, block_size) of K or V at `from` into a stage. kFull: all tokens count and D
+  // is no padding.
+  template <bool kFull>
+  __device__ static void request(uint4* to, const std::byte* base, int n_valid,
+                                 const KvLayout& layout, int lane) {
+    const int block_size = layout.block_size, sub = lane % Shape::kLanes,
+              token0 = lane / Shape::kLanes;
+    const int64_t row_bytes = kFull ? D * sizeof(T) : layout.head_dim * sizeof(T);
+    constexpr int kPasses = 8 / Shape::kTokens;  // of 8 tokens: the swizzle repeats
+#pragma unroll 2
+    for (int t0 = 0; t0 < block_size; t0 += 8) {
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass)
+#pragma unroll
+        for (int c = 0; c < Shape::kPerLane; ++c) {
+          const int t8 = pass * Shape::kTokens + token0, t = t0 + t8,
+                    chunk = sub + c * Shape::kLanes;
+          uint4* at = to + t0 * Shape::kChunks + stage_chunk<Shape::kChunks>(t8, chunk);
+          if (kFull) {
+            copy_async(at, base + t * row_bytes + chunk * 16);
+          } else {
+            const bool valid = chunk * Shape::kChunk < layout.head_dim && t < n_valid;
+            copy_async_or_zero(at, base + (valid ? t * row_bytes + chunk * 16 : 0), valid);
+          }
+        }
+    }
+  }
+  // Requests a block; halves: its keys alone.
+  __device__ static void request_block(uint4* stage, const std::byte* base, int n_valid,
+                                       bool halves, const KvLayout& layout, int lane) {
+    uint4* v = stage + layout.block_size * Shape::kChunks;
+    const std::byte* base_v = base + layout.value_offset;
+    if (n_valid == layout.block_size && layout.head_dim == D) {
+      request<true>(stage, base, n_valid, layout, lane);
+      if (!halves) request<true>(v, base_v, n_valid, layout, lane);
+    } else {
+      request<false>(stage, base, n_valid, layout, lane);
+      if (!halves) request<false>(v, base_v, n_valid, layout, lane);
+    }
+  }
+
+  // Keys, or values, in a stage: to a block's place for them.
+  __device__ static void keep_rows(std::byte* to, const uint4* rows, const KvLayout& layout,
+                                   int lane) {
+    const int chunks = layout.head_dim / Shape::kChunk;
+    const int64_t row_bytes = int64_t(layout.head_dim) * sizeof(T);
+    for (int c = lane % Shape::kLanes; c < chunks; c += Shape::kLanes)
+      for (int t = lane / Shape::kLanes; t < layout.block_size; t += Shape::kTokens)
+        *reinterpret_cast<uint4*>(to + t * row_bytes + c * 16) =
+            rows[stage_chunk<Shape::kChunks>(t, c)];
+  }
+  __device__ static void keep(std::byte* to, const uint4* stage, const KvLayout& layout, int lane) {
+    keep_rows(to, stage, layout, lane);
+    keep_rows(to + layout.value_offset, stage + layout.block_size * Shape::kChunks, layout, lane);
+  }
+};
+
+template <int D>
+struct Stage<Q8Kv, D> {
+  using Shape = BlockShape<Q8Kv, D>;
+  static constexpr bool kMayHalve = false;
+  __host__ __device__ static int chunks(int block_size) {
+    return static_cast<int>(2 * block_size * q8_row_bytes(D) / 16);
+  }
+
+  __device__ static void request_block(uint4* stage, const std::byte* base, int, bool,
+                                       const KvLayout& layout, int lane) {
+    // Where dimensions are padded, the values begin behind the padding.
+    const auto half = static_cast<int>(layout.value_offset / 16);
+    uint4* values = stage + chunks(layout.block_size) / 2;
+#pragma unroll 4
+    for (int i = lane; i < half; i += 32) copy_async(stage + i, base + int64_t(i) * 16);
+    base += layout.value_offset;
+#pragma unroll 4
+    for (int i = lane; i < half; i += 32) copy_async(values + i, base + int64_t(i) * 16);
+  }
+
+  __device__ static void keep(std::byte* to, const uint4* stage, const KvLayout& layout, int lane) {
+    const auto half = static_cast<int>(layout.value_offset / 16);
+    const uint4* values = stage + chunks(layout.block_size) / 2;
+    for (int i = lane; i < half; i += 32) {
+      reinterpret_cast<uint4*>(to)[i] = stage[i];
+      reinterpret_cast<uint4*>(to)[half + i] = values[i];
+    }
+  }
+};
+
+}  // namespace riffle::cuda
