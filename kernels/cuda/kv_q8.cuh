@@ -1,5 +1,5 @@
-// Keys and values in 8 bits on the device (kernels/common/kv_q8.h), to the bit what the CPU makes of
-// them, and single numbers of keys or values of any type.
+// Keys and values in 8 bits on the device (kernels/common/kv_q8.h), to the bit what the CPU makes
+// of them, and single numbers of keys or values of any type.
 #pragma once
 #include "kernels/common/kv_q8.h"
 #include "kernels/cuda/f16_exact.cuh"
@@ -13,8 +13,8 @@ __device__ inline __half q8_scale(uint8_t byte) {
   return __ushort_as_half(static_cast<unsigned short>(byte << 7));
 }
 
-// N groups of 32 numbers, x[i] in each lane, at once: group at[i] of a row of d at rows[i], null for
-// none. All lanes of a warp call it.
+// N groups of 32 numbers, x[i] in each lane, at once: group at[i] of a row of d at rows[i], null
+// for none. All lanes of a warp call it.
 template <int N>
 __device__ inline void q8_store_groups(std::byte* const (&rows)[N], int d, const int (&at)[N],
                                        float (&x)[N]) {
@@ -54,9 +54,9 @@ __device__ inline void q8_store_groups(std::byte* const (&rows)[N], int d, const
 __device__ __forceinline__ uint32_t q8_pair(uint32_t above, int which, __half2 scales) {
   // 0x64xx is 1024 + xx, 0x6480 is 1152.
   const uint32_t bits = __byte_perm(above, 0x64646464u, which == 0 ? 0x4140 : 0x4342);
-  const __half2 x = __hmul2(__hsub2(reinterpret_cast<const __half2&>(bits),
-                                    __half2half2(__ushort_as_half(0x6480))),
-                            scales);
+  const __half2 x = __hmul2(
+      __hsub2(reinterpret_cast<const __half2&>(bits), __half2half2(__ushort_as_half(0x6480))),
+      scales);
   return reinterpret_cast<const uint32_t&>(x);
 }
 // Four codes that share a scale.

@@ -15,7 +15,7 @@ struct BlockLayout {
   KvType type = KvType::F16;
 
   size_t row_bytes() const { return cpu::kv_row_bytes(type, head_dim); }  // one token's K (or V)
-  size_t value_offset() const { return row_bytes() * block_size; }  // where V begins
+  size_t value_offset() const { return row_bytes() * block_size; }        // where V begins
   // Rounded up so that every block begins on a cache line.
   size_t bytes() const { return (2 * value_offset() + 63) / 64 * 64; }
   int64_t blocks(int64_t tokens) const { return (tokens + block_size - 1) / block_size; }

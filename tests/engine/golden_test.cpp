@@ -46,9 +46,9 @@ TEST_CASE("logits match the golden ones", "[golden]") {
       for (const auto& g : cases) {
         const Difference d = compare(r, g);
         const double bound = kv == RIFFLE_KV_F32 ? 1e-3 : kv == RIFFLE_KV_F16 ? 2e-2 : 0.3;
-        WARN("isa " << isa << " kv " << kv_name(kv) << ' '
-                    << g["name"].get<std::string>() << ": largest difference of a logit " << d.logit
-                    << ", of a logsumexp " << d.logsumexp);
+        WARN("isa " << isa << " kv " << kv_name(kv) << ' ' << g["name"].get<std::string>()
+                    << ": largest difference of a logit " << d.logit << ", of a logsumexp "
+                    << d.logsumexp);
         CHECK(d.logit <= bound);
         CHECK(d.logsumexp <= bound);
       }

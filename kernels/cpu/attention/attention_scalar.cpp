@@ -49,8 +49,7 @@ void attend_block(const float* q, int g, int d, const void* block, KvType type, 
     for (int j = 0; j < d; j++) {
       float o = 0;
       for (int t = 0; t < block_size; t++)
-        if (mask >> t & 1)
-          o += score[t] * kv_at(values + t * row_bytes, d, type, j);
+        if (mask >> t & 1) o += score[t] * kv_at(values + t * row_bytes, d, type, j);
       state->o[h * d + j] = state->o[h * d + j] * w1 + o * w2;
     }
     state->s[h] = state->s[h] * w1 + sum * w2;

@@ -144,8 +144,7 @@ void sum_values(const float* weight, int64_t stride, int64_t d, const void* cons
     const void* row = values[t];
     if (ahead > 0) {
       const char* next = static_cast<const char*>(values[t + ahead < n ? t + ahead : n - 1]);
-      for (int64_t i = 0; i < kv_row_bytes(Rows::kType, d); i += 64)
-        __builtin_prefetch(next + i);
+      for (int64_t i = 0; i < kv_row_bytes(Rows::kType, d); i += 64) __builtin_prefetch(next + i);
     }
     Vec value[N];
     for (int i = 0; i < N; i++)
@@ -181,7 +180,7 @@ void values_heads(const float* weight, int64_t stride, int64_t d, const void* co
       sum_values<S, Rows, H, 1, false>(weight, stride, d, values, n, t0, t1, j, 0, ahead, out);
     if (j < d)
       sum_values<S, Rows, H, 1, true>(weight, stride, d, values, n, t0, t1, j,
-                                     static_cast<int>(d - j), ahead, out);
+                                      static_cast<int>(d - j), ahead, out);
   }
 }
 

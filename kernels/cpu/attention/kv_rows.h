@@ -12,7 +12,8 @@ struct Q8Scales {
 };
 static constexpr Q8Scales q8_scales() {
   Q8Scales table{};
-  for (int byte = 0; byte < 256; byte++) table.of[byte] = f16_to_f32(static_cast<uint16_t>(byte << 7));
+  for (int byte = 0; byte < 256; byte++)
+    table.of[byte] = f16_to_f32(static_cast<uint16_t>(byte << 7));
   return table;
 }
 static constexpr Q8Scales kQ8Scales = q8_scales();
@@ -31,10 +32,9 @@ static inline void q8_store_row(const float* src, int64_t d, void* dst) {
       number &= magnitude == magnitude;
       largest = magnitude > largest ? magnitude : largest;
     }
-    const uint8_t byte = !number ? kQ8NotANumber
-                                 : q8_scale_of(largest, largest / 127, [](float x) {
-                                     return __builtin_bit_cast(uint32_t, x);
-                                   });
+    const uint8_t byte = !number ? kQ8NotANumber : q8_scale_of(largest, largest / 127, [](float x) {
+      return __builtin_bit_cast(uint32_t, x);
+    });
     const float scale = q8_scale(byte), most = q8_largest_code(byte);
     const bool zero = byte == 0 || byte == kQ8NotANumber;
     for (int64_t j = j0; j < j0 + n; j++) {

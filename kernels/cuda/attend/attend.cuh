@@ -478,8 +478,7 @@ Status ring_of(const KvLayout& layout, const DeviceLimits& limits, RingSize& rin
     return status;
   const int64_t room = limits.smem_per_block - static_cast<int64_t>(attributes.sharedSizeBytes);
   ring = {};
-  while (ring.n_stages < 3 &&
-         ring_bytes<Warp>(layout, ring.n_stages + 1, false) <= room)
+  while (ring.n_stages < 3 && ring_bytes<Warp>(layout, ring.n_stages + 1, false) <= room)
     ++ring.n_stages;
   ring.halves = Warp::kMayHalve && ring_bytes<Warp>(layout, ring.n_stages, false) > room;
   const int64_t bytes = ring_bytes<Warp>(layout, ring.n_stages, ring.halves);

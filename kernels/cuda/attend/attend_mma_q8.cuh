@@ -1,5 +1,5 @@
-// MmaBlock for keys and values in 8 bits: a block lies in shared memory as it does in global memory,
-// and codes become f16 in registers, on their way into the tensor cores.
+// MmaBlock for keys and values in 8 bits: a block lies in shared memory as it does in global
+// memory, and codes become f16 in registers, on their way into the tensor cores.
 //
 // A product's order of dimensions and of tokens is free as long as both operands have the same, so
 // it is chosen by what a lane can read in words of four codes, and by banks. With lane % 4 = c:
@@ -66,8 +66,8 @@ struct MmaBlockQ8 : MmaBlock<D> {
       const int word = 2 * c + step % 2 + 8 * (step / 2), group = step / 2;
 #pragma unroll
       for (int t = 0; t < 2 * kK; ++t) {
-        const uint32_t bytes = kScaleWords == 1 || group < 4 ? scales[t][0]
-                                                             : scales[t][kScaleWords - 1];
+        const uint32_t bytes =
+            kScaleWords == 1 || group < 4 ? scales[t][0] : scales[t][kScaleWords - 1];
         const bool has = 4 * word < d;
         const uint2 k = q8_unpack(has ? rows[2 * t * words + word] : 0,
                                   scales_of(has ? bytes : 0, has ? bytes : 0, group));

@@ -292,8 +292,8 @@ struct RowWarp {
     }
     __syncwarp();
     // One copy of the code is enough.
-    StageOf::template request<false>(ring, base + a.step.layout.value_offset,
-                                     valid_tokens(what.x), a.step.layout, lane);
+    StageOf::template request<false>(ring, base + a.step.layout.value_offset, valid_tokens(what.x),
+                                     a.step.layout, lane);
     commit_async();
     wait_async(0);
     __syncwarp();

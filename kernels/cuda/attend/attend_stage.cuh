@@ -1,6 +1,6 @@
-// A stage of a warp's ring: one block on its way from a slot, the tail or host memory to the scores.
-// Keys in the first half, values in the second. Blocks of f16 and f32 lie there swizzled, as the
-// arithmetic reads them; blocks in 8 bits lie there as they are in memory.
+// A stage of a warp's ring: one block on its way from a slot, the tail or host memory to the
+// scores. Keys in the first half, values in the second. Blocks of f16 and f32 lie there swizzled,
+// as the arithmetic reads them; blocks in 8 bits lie there as they are in memory.
 #pragma once
 #include "kernels/cuda/attend/attend_block.cuh"
 

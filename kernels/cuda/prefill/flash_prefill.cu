@@ -560,8 +560,9 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
   // Positions are 32-bit, and a grid has at most 65535 query tiles of at least 16 rows.
   if (a.n <= 0 || a.n > 1 << 20 || a.pos0 < 0 || a.pos0 > 1 << 30 || a.n_kv_heads <= 0 ||
       a.n_heads <= 0 || a.window < 0 || a.n_heads % a.n_kv_heads != 0 ||
-      a.out_type == WType::Q8_0 || a.layout.type == KvType::Q8 || a.n_blocks * size < a.pos0 + a.n ||
-      a.layout.value_offset != bytes || a.layout.block_bytes != 2 * bytes) {
+      a.out_type == WType::Q8_0 || a.layout.type == KvType::Q8 ||
+      a.n_blocks * size < a.pos0 + a.n || a.layout.value_offset != bytes ||
+      a.layout.block_bytes != 2 * bytes) {
     return cudaErrorInvalidValue;
   }
   Params p;

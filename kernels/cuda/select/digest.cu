@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
   if (a.staged) {  // wide reads, once: the block may be in host memory
     const auto* from = static_cast<const uint4*>(keys);
     const auto chunks = static_cast<int>(block_size * kv_row_bytes(a.layout.type, d) / 16);
-    for (int i = threadIdx.x; i < chunks; i += blockDim.x)
-      staged[i] = from[i];
+    for (int i = threadIdx.x; i < chunks; i += blockDim.x) staged[i] = from[i];
     __syncthreads();
     keys = staged;
   }
@@ -60,9 +59,7 @@ __global__ void __launch_bounds__(kMaxThreads) digest_kernel(const __grid_consta
     if (a.kind != DigestKind::CuboidMean) continue;
     double spread = 0;
     for (int t = 0; t < block_size; t++)
-      spread +=
-          fabs(static_cast<double>(kv_at(a.layout.type, keys, d, t, j)) -
-               centre);
+      spread += fabs(static_cast<double>(kv_at(a.layout.type, keys, d, t, j)) - centre);
     const uint16_t r = f16_ceil(spread / block_size);
     out[d + j] = r;
     const double ratio = half_width > 0 ? half_width / static_cast<double>(from_f16(r)) : 1;

@@ -164,8 +164,7 @@ __global__ __launch_bounds__(kDotThreads) void dots_kernel(const __grid_constant
       for (int c = sub; c < n_chunks; c += kLanes) {
         uint4 chunk[2];
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
-          chunk[k] = ChunkOf<T>::load(block, d, t0 + 2 * group + k, c);
+        for (int k = 0; k < 2; ++k) chunk[k] = ChunkOf<T>::load(block, d, t0 + 2 * group + k, c);
         float x[2][kChunk];
 #pragma unroll
         for (int k = 0; k < 2; ++k) widen(chunk[k], x[k]);

@@ -401,9 +401,7 @@ static bool shape_supported(const Config& c, const BlockLayout& l, const cuda::D
     layout.block_size = size;
     if (prefill && cuda::decode_supported(layout, group, device.limits) == cudaSuccess) fits = size;
   }
-  const char* type = l.type == cpu::KvType::F16   ? "f16"
-                     : l.type == cpu::KvType::F32 ? "f32"
-                                                  : "q8";
+  const char* type = l.type == cpu::KvType::F16 ? "f16" : l.type == cpu::KvType::F32 ? "f32" : "q8";
   text = fits ? format(
                     "blocks of %d %s tokens with head_dim %d do not fit the shared memory of %s: "
                     "at most %d do",

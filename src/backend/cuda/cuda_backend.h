@@ -131,8 +131,8 @@ class CudaBackend : public Backend {
   Buffer unpacked_kv_;
   int unpacked_layer_ = -1;
   int64_t unpacked_tokens_ = 0;
-  Buffer hidden_;                          // decode: [rows][hidden_dim]
-  Buffer embedding_[2];                    // pinned staging
+  Buffer hidden_;        // decode: [rows][hidden_dim]
+  Buffer embedding_[2];  // pinned staging
   Event embedded_[2];
   int embedding_turn_ = 0;
 

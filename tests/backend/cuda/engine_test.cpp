@@ -153,8 +153,8 @@ TEST_CASE("cuda: truncating and going on is the same as never having gone furthe
       }
 }
 
-// Codes and scales are those of the CPU where the numbers are; keys and values of a prompt differ by
-// what the GPU rounds to 16 bits before its products.
+// Codes and scales are those of the CPU where the numbers are; keys and values of a prompt differ
+// by what the GPU rounds to 16 bits before its products.
 TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cuda][q8]") {
   if (skip()) return;
   const auto prompt = some_tokens(1500, 19), steps = some_tokens(40, 20);
@@ -179,8 +179,8 @@ TEST_CASE("cuda: KV in 8 bits gives the CPU's logits, whatever the chunks", "[cu
     for (size_t i = 0; i < want.size(); ++i)
       for (size_t j = 0; j < want[i].size(); ++j) {
         REQUIRE(std::isfinite(whole[i][j]));
-        most = std::max({most, std::fabs(whole[i][j] - want[i][j]),
-                         std::fabs(in_pieces[i][j] - want[i][j])});
+        most = std::max(
+            {most, std::fabs(whole[i][j] - want[i][j]), std::fabs(in_pieces[i][j] - want[i][j])});
       }
     WARN("selector " << selector << ": largest difference of a logit " << most);
     CHECK(most <= 0.2f);

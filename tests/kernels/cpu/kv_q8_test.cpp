@@ -93,8 +93,7 @@ TEST_CASE("q8: every code times every scale is exact in f16", "[kernels][q8]") {
   }
 }
 
-TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it",
-          "[kernels][q8]") {
+TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it", "[kernels][q8]") {
   for_each_isa([](const Kernels& k) {
     std::mt19937 random(5);
     std::uniform_real_distribution<float> exponent(-26, 15.9f), uniform(-1, 1);

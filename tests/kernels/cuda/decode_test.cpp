@@ -158,11 +158,10 @@ TEST_CASE("decode on the device: more rows than run together", "[cuda]") {
   SceneShape shape;
   shape.n_kv_heads = 8;
   for (int i = 0; i < 9; ++i) shape.tokens.push_back(700 + 311 * i);
-  for (const auto& [d, type] :
-       {std::pair{64, cuda::KvType::F32},
-        {128, cuda::KvType::F16},
-        {256, cuda::KvType::F16},
-        {128, cuda::KvType::Q8}}) {
+  for (const auto& [d, type] : {std::pair{64, cuda::KvType::F32},
+                                {128, cuda::KvType::F16},
+                                {256, cuda::KvType::F16},
+                                {128, cuda::KvType::Q8}}) {
     shape.d = d, shape.type = type, shape.seed++;
     INFO("d " << d);
     const Stop stop = d == 256 ? Stop::Bound : Stop::Paper;

@@ -30,9 +30,7 @@ KvLayout layout_of(cuda::KvType type, int block_size, int d) {
   l.block_bytes = (2 * l.value_offset + 63) / 64 * 64;
   return l;
 }
-cpu::KvType twin(cuda::KvType type) {
-  return static_cast<cpu::KvType>(type);
-}
+cpu::KvType twin(cuda::KvType type) { return static_cast<cpu::KvType>(type); }
 
 }  // namespace
 
