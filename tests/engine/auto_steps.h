@@ -83,8 +83,9 @@ inline void check_auto(const riffle_context_options& o, int below) {
   r.check(riffle_session_fork(sessions[2], below - 2, &fork));
   r.sessions.push_back(fork);
   sessions.push_back(fork);
-  by_hand.emplace_back(o, below,
-                       std::vector<int32_t>(prompts[2].begin(), prompts[2].begin() + below - 2));
+  // A GPU's products of a prompt may depend on its length, so the same prompt is cut by hand.
+  by_hand.emplace_back(o, below, prompts[2]);
+  by_hand.back().truncate(below - 2);
   for (const int32_t token : steps) step_together({0, 1, 2, 4}, token);
 }
 
