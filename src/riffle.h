@@ -438,6 +438,8 @@ typedef struct riffle_context_options {
   riffle_residency residency; /* cuda */
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
+  int32_t lookup;     /* tokens that a step of riffle_generate or of a scheduler computes ahead, at
+                         most, 0 to 15; 0: none. See below */
   /* NULL: none. Copied when the context is created */
   const riffle_synthetic_attention* synthetic_attention;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
@@ -448,7 +450,15 @@ typedef struct riffle_context_options {
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
 
-/* host_mem limits the KV blocks that all sessions hold together. A block that forks share counts
+/* With lookup, answers that quote the prompt or themselves take fewer steps. Where the last 2 to 4
+ * tokens stood before, what followed them there is computed ahead in the same step. The tokens that
+ * are then drawn as computed need no step of their own. Texts are the same as without, for every
+ * seed. Beside one sequence's next token, the step reads the weights once for all tokens, but each
+ * token has its own selection. The sessions of a step share the number. RIFFLE_UNSUPPORTED with
+ * selectors whose steps choose by earlier steps (tokenselect, lfps), RIFFLE_BAD_ARGUMENT with
+ * synthetic_attention.
+ *
+ * host_mem limits the KV blocks that all sessions hold together. A block that forks share counts
  * once. A call that would take more is RIFFLE_OUT_OF_MEMORY and leaves sessions as they were; a
  * step of several sessions may have taken a block for each head of some. Memory is taken in slabs
  * (16 MiB; cuda: 64 MiB, pinned), which the context keeps. What a selector keeps is not counted
@@ -657,7 +667,11 @@ RIFFLE_API riffle_status riffle_generate_many(riffle_context* context,
 
 typedef struct riffle_stats {
   size_t struct_size;
+  /* decode_steps: more tokens than steps where several sessions step together, or with lookup */
   uint64_t prefill_tokens, decode_tokens, decode_steps;
+  /* tokens computed ahead, beside decode_tokens; of them, tokens that became a part of the answer,
+     which decode_tokens counts as well */
+  uint64_t lookup_proposed, lookup_accepted;
   double prefill_seconds, decode_seconds;
   /* summed over decode steps, layers and KV heads. total: what the query sees (all, or a layer's
      sliding window). read: what it attends to */
@@ -739,8 +753,9 @@ typedef struct riffle_scheduler_options {
   int32_t max_seqs; /* sequences that hold KV at once; 0: n_sessions of the context. On cpu and emu
                        with a host_mem, finished sequences whose beginning a waiting prompt shares
                        are kept beside them */
-  int32_t max_tokens;        /* of one iteration: one for each decoding sequence, and prefill's
-                                token-layers over the number of layers; 0: no limit */
+  int32_t max_tokens;        /* of one iteration: one for each decoding sequence, those computed
+                                ahead (lookup), and prefill's token-layers over the number of
+                                layers; 0: no limit */
   int32_t working_set_steps; /* decode steps that a working set looks back, 1 to 64; 12 */
   bool no_ws_control;        /* all sequences that hold KV step together (for comparison) */
   int32_t max_skips; /* iterations that a sequence is skipped before it goes first, >= 1; 64 */

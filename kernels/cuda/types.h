@@ -49,9 +49,9 @@ struct KvLayout {
   int64_t block_bytes = 0, value_offset = 0;  // bytes; value_offset: where V begins
 };
 
-// What the device knows of one sequence of a step. An array of these lies in device memory. Tables
-// are [n_layers][n_kv_heads][max_blocks]; entry e = (layer * n_kv_heads + head) * max_blocks +
-// block.
+// What the device knows of one sequence of a step, or of a token computed ahead of one. An array of
+// these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
+// n_kv_heads + head) * max_blocks + block.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -63,6 +63,9 @@ struct StepSequence {
   const uint16_t* digests = nullptr;  // f16 [..][max_blocks][vectors][d], of full blocks
   int32_t vectors =
       2;  // of a digest: 2, or 3 where the mean key is kept as well (Stop::Veto needs it)
+  // Other sequences of the step stand for later tokens of the same one: their rows have the same
+  // blocks in the same tables.
+  bool many_rows = false;
   const float* bound_factor = nullptr;  // [..][max_blocks]: R of kernels/cpu/kernels.h digest_build
   const std::byte* codes =
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept

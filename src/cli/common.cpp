@@ -380,6 +380,8 @@ Json stats_json(const riffle_stats& s) {
           {"prefill_tokens_per_second", number(prefill_rate(s))},
           {"decode_tokens", s.decode_tokens},
           {"decode_steps", s.decode_steps},
+          {"lookup_proposed", s.lookup_proposed},
+          {"lookup_accepted", s.lookup_accepted},
           {"decode_seconds", number(s.decode_seconds)},
           {"decode_tokens_per_second", number(decode_rate(s))},
           {"kv_blocks_total", s.kv_blocks_total},

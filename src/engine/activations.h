@@ -17,7 +17,9 @@ struct Engine::Activations {
   // Of the prompt that is being read, while steps may run between its pieces; empty without one.
   // Backend::prompt_rows has its residual stream.
   Rows prompt;
-  std::vector<SequenceKv*> sequences;
+  std::vector<SequenceKv*> sequences;  // of each row of a step
+  std::vector<int32_t> ahead;          // of each row: Step::ahead
+  std::vector<SequenceKv*> stepping;   // the same sequences, each once
   std::vector<float*> host_logits;
   std::vector<float> scored;  // logits of the rows that are being scored
   uint64_t growths = 0;       // of steps' buffers

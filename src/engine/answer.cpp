@@ -32,7 +32,15 @@ Answer::Answer(const Model& model, const riffle_generate_options& o)
       trimming_(o.trim_start) {
   for (size_t i = 0; i < o.n_stop; ++i) stops_.emplace_back(o.stop[i]);
   if (model.tokenizer) decoder_.emplace(*model.tokenizer, false);
-  request_next();
+}
+
+const SampleRequest& Answer::request(size_t i) {
+  while (requests_.size() <= i) requests_.push_back(sampler_.request());
+  return requests_[i];
+}
+
+int64_t Answer::room_ahead() const {
+  return max_tokens_ < 0 ? INT64_MAX : std::max(0, max_tokens_ - result_.n_tokens - 1);
 }
 
 std::string Answer::release(std::string fresh, bool all) {
@@ -78,7 +86,7 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   const int32_t token =
       sampled != Backend::kNotSampled
           ? sampled
-          : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request_);
+          : sampler_.sample(logits.data(), std::min<int>(logits.size(), n_ids_), request());
   ++result_.n_tokens;
   if (!ignore_eos_ && config_->ends_answer(token)) return over(RIFFLE_FINISH_STOP);
   const bool go_on = show(token, decoder_ ? release(decoder_->put(token), false) : std::string());
@@ -86,7 +94,8 @@ std::optional<int32_t> Answer::advance(int32_t sampled, std::span<const float> l
   if (!go_on) return over(RIFFLE_FINISH_ABORTED);
   if (result_.n_tokens == max_tokens_) return over(RIFFLE_FINISH_LENGTH);
   if (room < 1) return over(RIFFLE_FINISH_CONTEXT);
-  request_next();
+  (void)request();  // also where the device drew
+  requests_.erase(requests_.begin());
   return token;
 }
 

@@ -25,9 +25,11 @@ class Answer {
   Answer(const Model& model, const riffle_generate_options& options);
   Answer(Answer&&) = default;
 
-  // Prepares the draw of the next token, for a device that samples. Takes the next random number.
-  void request_next() { request_ = sampler_.request(); }
-  const SampleRequest& request() const { return request_; }
+  // The draw of the next token (0), or of the i-th token behind it, for a device that samples. Each
+  // draw has its random number by its place in the answer.
+  const SampleRequest& request(size_t i = 0);
+  // Number of tokens behind the one that is next in the sequence whose logits the answer may use.
+  int64_t room_ahead() const;
 
   // Takes the next token: `sampled`, or a draw from logits [vocab_size] if sampled is
   // Backend::kNotSampled. room: how many more tokens the sequence can hold. Returns the token to
@@ -49,7 +51,7 @@ class Answer {
   bool ignore_eos_;
   std::optional<StreamDecoder> decoder_;
   Sampler sampler_;
-  SampleRequest request_;
+  std::vector<SampleRequest> requests_;  // of the next draws, as far as anyone asked
   std::string pending_;
   bool trimming_, stopped_ = false;
   riffle_result result_{RIFFLE_FINISH_NONE, 0};

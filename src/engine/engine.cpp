@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/activations.h"
+#include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "model/text/tokenizer.h"
@@ -52,6 +53,7 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
 void Engine::destroy(Sequence& s) { backend_->residency().destroy(s.kv); }
 
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
+  forget_ahead(s);
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
   backend_->residency().clear_working_set(s.kv);
@@ -204,6 +206,7 @@ void Engine::check_selector(const Selector& selector, const riffle_selection& wa
          "`selection.positions` list does not go with the attention factor of this model's RoPE "
          "scaling (%s)",
          rope_scaling_text(model_.config.rope).c_str());
+  check_lookup(options_.options.lookup, selector);
   backend_->check_selector(selector, wanted);
 }
 
@@ -221,6 +224,8 @@ riffle_stats Engine::counted(const Counts& c) const {
   out.prefill_tokens = c.prefill_tokens;
   out.decode_tokens = c.decode_tokens;
   out.decode_steps = c.decode_steps;
+  out.lookup_proposed = c.lookup_proposed;
+  out.lookup_accepted = c.lookup_accepted;
   out.prefill_seconds = c.prefill_seconds;
   out.decode_seconds = c.decode_seconds;
   out.kv_blocks_total = c.kv_blocks_total;

@@ -20,6 +20,7 @@ namespace riffle {
 // The counts of riffle_stats that add up. The context has them, and each sequence.
 struct Counts {
   uint64_t prefill_tokens = 0, decode_tokens = 0, decode_steps = 0;
+  uint64_t lookup_proposed = 0, lookup_accepted = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t kv_blocks_total = 0, kv_blocks_read = 0, kv_tokens_total = 0, kv_tokens_read = 0,
            index_bytes_read = 0;
@@ -28,12 +29,23 @@ struct Counts {
   uint64_t pool_lookups = 0, pool_hits = 0, loaded_bytes = 0;
 };
 
+// A token that a step has computed before it was chosen (Engine::step).
+struct AheadToken {
+  int32_t token = 0;
+  int32_t sampled = Backend::kNotSampled;  // what the device drew from the logits
+  std::vector<float> logits;               // after the token
+};
+
 struct Sequence {
   SequenceKv kv;
   std::vector<int32_t> tokens;              // the tokens whose KV is held
   const riffle_session* session = nullptr;  // whose sequence this is, for row reports
   std::vector<float> logits;                // [vocab_size], after the last token; or empty
   std::vector<float> next_logits;           // logits of a step under way
+  // Tokens that the last step computed ahead and that wait for accept: [first_ahead, end_ahead).
+  // The others are memory for later steps.
+  std::vector<AheadToken> ahead;
+  size_t first_ahead = 0, end_ahead = 0;
   Counts counts;
   // Size of the working set after the last step, in blocks of all rows (set_working_set). -1: no
   // step since the sequence was cut or prefilled, or not counted.
@@ -101,8 +113,22 @@ class Engine {
   // and memory runs out, sequences of the first groups may have advanced; their lengths show it.
   // samples (may be null): also draw each sequence's next token into sampled[i], or
   // Backend::kNotSampled if the device does not draw.
+  // A sequence may come several times in a row. Only the first of its tokens is appended; the
+  // others, at most room_ahead, are computed as if those before them were appended, and wait for
+  // accept.
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
             const SampleRequest* samples = nullptr, int32_t* sampled = nullptr);
+  // Appends a token that the last step computed ahead, if it is the next of these: logits are then
+  // those after it, and sampled is what the device drew from them. False: it is another token, and
+  // the sequence is as before but for what was computed ahead, which is forgotten.
+  bool accept(Sequence& sequence, int32_t token, int32_t& sampled);
+  // What was computed ahead is no longer wanted.
+  static void forget_ahead(Sequence& s) { s.first_ahead = s.end_ahead = 0; }
+  // Number of tokens that a step may compute ahead of the sequence's next token. They end with the
+  // block, so that a step finds the same full blocks as one that computes nothing ahead.
+  int64_t room_ahead(const Sequence& sequence) const;
+  // The most tokens that all sequences of a step together may compute ahead.
+  int lookup() const { return options_.options.lookup; }
   // One step, timed part by part. RIFFLE_UNSUPPORTED if the backend has no timers.
   void profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                     riffle_timing& timing);
@@ -188,9 +214,14 @@ class Engine {
   void run_step(int64_t n);
   void score_rows(const float* x, int64_t n, const int32_t* next, int64_t n_next,
                   riffle_score* out);
+  void check_step(std::span<Sequence* const> sequences) const;
+  void prepare_step(std::span<Sequence* const> sequences);
+  int64_t place_rows(std::span<Sequence* const> sequences);
   void step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                   const SampleRequest* samples, int32_t* sampled);
-  void count_step(Sequence& sequence, int layer, const RowReport* reports);
+  void append_token(Sequence& sequence, int32_t token);
+  void count_step(Sequence& sequence, int64_t position, bool last, int layer,
+                  const RowReport* reports);
 
   const Model& model_;
   ResolvedOptions options_;

@@ -39,33 +39,104 @@ void Engine::finish_layer(const LayerWeights& w, const float* attended, float* x
   backend_->ffn(w, x, n, phase);
 }
 
+// Rows of a sequence follow one another.
+static bool first_row(std::span<Sequence* const> sequences, size_t i) {
+  return i == 0 || sequences[i] != sequences[i - 1];
+}
+static bool last_row(std::span<Sequence* const> sequences, size_t i) {
+  return i + 1 == sequences.size() || sequences[i] != sequences[i + 1];
+}
+
+int64_t Engine::room_ahead(const Sequence& s) const {
+  const int64_t n = s.kv.n_tokens, block_size = options_.layout.block_size;
+  const int64_t in_block = block_size - 1 - n % block_size;
+  return std::max<int64_t>(0, std::min({int64_t(lookup()), in_block, n_ctx() - n - 1}));
+}
+
+void Engine::check_step(std::span<Sequence* const> sequences) const {
+  int64_t ahead = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& s = *sequences[i];
+    ahead = first_row(sequences, i) ? 0 : ahead + 1;
+    if (s.kv.n_tokens + 1 > n_ctx())
+      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step holds %lld tokens, as many as the context",
+           i, static_cast<long long>(n_ctx()));
+    if (s.kv.n_tokens == 0)
+      fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step is empty: prefill it first", i);
+    if (ahead > room_ahead(s))
+      fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step: %lld tokens ahead, expected at most %lld",
+           i, static_cast<long long>(ahead), static_cast<long long>(room_ahead(s)));
+  }
+}
+
+// Memory for the new tokens, so that what can fail fails before anything is changed.
+void Engine::prepare_step(std::span<Sequence* const> sequences) {
+  size_t ahead = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& s = *sequences[i];
+    ahead = first_row(sequences, i) ? 0 : ahead + 1;
+    if (ahead > 0) {
+      if (s.ahead.size() < ahead) s.ahead.resize(ahead);
+      s.ahead[ahead - 1].logits.resize(model_.config.vocab_size);
+      continue;
+    }
+    forget_ahead(s);
+    require_digests(s);
+    require_state(s);
+    s.next_logits.resize(model_.config.vocab_size);
+    backend_->residency().reserve(s.kv, s.kv.n_tokens + 1);
+  }
+}
+
 void Engine::step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
                   const SampleRequest* samples, int32_t* sampled) {
   check_tokens(tokens);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i]->kv.n_tokens + 1 > n_ctx())
-      fail(RIFFLE_CONTEXT_FULL, "session %zu of the step holds %lld tokens, as many as the context",
-           i, static_cast<long long>(n_ctx()));
-    if (sequences[i]->kv.n_tokens == 0)
-      fail(RIFFLE_BAD_ARGUMENT, "session %zu of the step is empty: prefill it first", i);
-  }
+  check_step(sequences);
   const int64_t fit = backend_->residency().sequences_per_step(row_slots(selection()));
   if (fit < 1)
     fail(RIFFLE_NO_SLOT, "a pool of %lld slots is too small for one iteration of this selection",
          static_cast<long long>(backend_->residency().slots()));
-  const size_t group = std::min<size_t>(sequences.size(), fit);
-  // Memory for the new tokens first, so that what can fail fails before anything is changed.
-  for (Sequence* s : sequences) {
-    require_digests(*s);
-    require_state(*s);
-    s->next_logits.resize(model_.config.vocab_size);
-    backend_->residency().reserve(s->kv, s->kv.n_tokens + 1);
-  }
-  for (size_t first = 0; first < sequences.size(); first += group) {
-    const size_t count = std::min(group, sequences.size() - first);
-    step_group(sequences.subspan(first, count), tokens.subspan(first, count),
+  prepare_step(sequences);
+  for (size_t first = 0, end; first < sequences.size(); first = end) {
+    int64_t n = 0;  // sequences of the group
+    for (end = first; end < sequences.size(); ++end)
+      if (first_row(sequences, end) && n++ == fit) break;
+    step_group(sequences.subspan(first, end - first), tokens.subspan(first, end - first),
                samples ? samples + first : nullptr, sampled ? sampled + first : nullptr);
   }
+}
+
+// The rows of a step, as its backend sees them. Returns the most tokens that a row sees.
+int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
+  Activations& a = *act_;
+  const size_t n = sequences.size();
+  a.sequences.resize(n);
+  a.ahead.resize(n);
+  a.host_logits.resize(n);
+  a.stepping.clear();
+  int64_t longest = 0;
+  for (size_t i = 0; i < n; ++i) {
+    Sequence& s = *sequences[i];
+    a.sequences[i] = &s.kv;
+    a.ahead[i] = first_row(sequences, i) ? 0 : a.ahead[i - 1] + 1;
+    if (a.ahead[i] == 0) {
+      a.stepping.push_back(&s.kv);
+      a.host_logits[i] = s.next_logits.data();
+      s.next_working_set = working_set_ > 0 ? 0 : -1;
+    } else {
+      a.host_logits[i] = s.ahead[a.ahead[i] - 1].logits.data();
+    }
+    longest = std::max(longest, s.kv.n_tokens + a.ahead[i] + 1);
+  }
+  return longest;
+}
+
+void Engine::append_token(Sequence& s, int32_t token) {
+  s.tokens.push_back(token);
+  ++s.kv.n_tokens;
+  backend_->residency().commit(s.kv);
+  ++s.counts.decode_tokens;
+  ++counts_.decode_tokens;
 }
 
 void Engine::step_group(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
@@ -75,23 +146,16 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const int64_t n = static_cast<int64_t>(sequences.size());
   Activations& a = *act_;
   a.reserve_step(*backend_, c, n);
-  a.sequences.resize(n);
-  a.host_logits.resize(n);
-  int64_t longest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    a.sequences[i] = &sequences[i]->kv;
-    a.host_logits[i] = sequences[i]->next_logits.data();
-    sequences[i]->next_working_set = working_set_ > 0 ? 0 : -1;
-    longest = std::max(longest, sequences[i]->kv.n_tokens + 1);
-  }
+  const int64_t longest = place_rows(sequences);
   // The table grows by 4,096 positions, so that it does not grow at every step.
   const int64_t positions = rope_positions(longest);
   backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)),
                        rope_);
-  backend_->residency().activate(a.sequences.data(), n, row_slots(selection()));
+  backend_->residency().activate(a.stepping.data(), a.stepping.size(), row_slots(selection()));
 
   Step step;
   step.sequences = a.sequences.data();
+  step.ahead = a.ahead.data();
   step.tokens = tokens.data();
   step.n = n;
   // Selector auto, and only sessions that it reads whole: the same bits with less work.
@@ -110,7 +174,9 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.synthetic = options_.synthetic ? &*options_.synthetic : nullptr;
   step.program = program_ + a.growths;  // both only grow
   step.report = [&](int layer, const RowReport* reports) {
-    for (int64_t i = 0; i < n; ++i) count_step(*sequences[i], layer, reports + i * c.n_kv_heads);
+    for (int64_t i = 0; i < n; ++i)
+      count_step(*sequences[i], step.position(i), last_row(sequences, i), layer,
+                 reports + i * c.n_kv_heads);
   };
   try {
     backend_->begin_step(step);
@@ -126,18 +192,37 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   const double seconds = seconds_since(start);
   for (int64_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
+    if (a.ahead[i] > 0) {
+      AheadToken& ahead = s.ahead[a.ahead[i] - 1];
+      ahead.token = tokens[i];
+      ahead.sampled = sampled ? sampled[i] : Backend::kNotSampled;
+      s.end_ahead = a.ahead[i];
+      ++s.counts.lookup_proposed;
+      ++counts_.lookup_proposed;
+      continue;
+    }
     s.logits.swap(s.next_logits);
     s.working_set = s.next_working_set;
-    s.tokens.push_back(tokens[i]);
-    ++s.kv.n_tokens;
-    backend_->residency().commit(s.kv);
-    ++s.counts.decode_tokens;
+    append_token(s, tokens[i]);
     ++s.counts.decode_steps;
     s.counts.decode_seconds += seconds;
   }
-  counts_.decode_tokens += n;
   ++counts_.decode_steps;
   counts_.decode_seconds += seconds;
+}
+
+bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
+  if (s.first_ahead == s.end_ahead || s.ahead[s.first_ahead].token != token) {
+    forget_ahead(s);
+    return false;
+  }
+  AheadToken& ahead = s.ahead[s.first_ahead++];
+  sampled = ahead.sampled;
+  s.logits.swap(ahead.logits);
+  append_token(s, token);
+  ++s.counts.lookup_accepted;
+  ++counts_.lookup_accepted;
+  return true;
 }
 
 void Engine::profile_step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
@@ -182,13 +267,15 @@ void Engine::run_step(int64_t n) {
   output(x, n, Phase::Decode, a.logits.as<float>());
 }
 
-void Engine::count_step(Sequence& s, int layer, const RowReport* reports) {
+// last: of the sequence's rows in the step. By then the working set has what all of them selected.
+void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
+                        const RowReport* reports) {
   // What the query sees: a window's blocks and tokens, where the layer has one.
-  const int64_t held = s.kv.n_tokens + 1, block_size = options_.layout.block_size;
+  const int64_t held = position + 1, block_size = options_.layout.block_size;
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
   for (int h = 0; h < model_.config.n_kv_heads; ++h) {
     RowReport r = reports[h];
-    if (working_set_ > 0) s.next_working_set += r.working_set;
+    if (working_set_ > 0 && last) s.next_working_set += r.working_set;
     r.n_tokens = held - before;
     if (r.tokens_read <
         0) {  // whole blocks, but for what is not seen; the first and the last one are among them

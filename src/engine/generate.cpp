@@ -1,5 +1,6 @@
 #include "engine/generate.h"
 
+#include "engine/lookup.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -10,52 +11,63 @@ void generate(Engine& engine, std::span<Sequence* const> sequences,
   std::vector<Answer> answers;
   answers.reserve(sequences.size());
   std::vector<Answer::Show> shows;
+  std::vector<Lookup> lookups(sequences.size());
   std::vector<size_t> active;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->logits.empty())
       fail(RIFFLE_BAD_ARGUMENT, "session %zu has no logits: prefill it before generating", i);
     answers.emplace_back(engine.model(), options[i]);
+    Engine::forget_ahead(*sequences[i]);
     shows.push_back([=](int32_t token, const std::string& text) {
       return !callback || callback(user, i, token, text.data(), text.size());
     });
     active.push_back(i);
   }
 
-  std::vector<Sequence*> stepping;
-  std::vector<int32_t> tokens;
-  // The draw that comes next for each of the active, and its token where the device made it.
-  std::vector<SampleRequest> requests;
-  std::vector<int32_t> sampled(active.size(), Backend::kNotSampled);
-  while (!active.empty()) {
-    if (engine.take_abort()) {
-      for (const size_t i : active) answers[i].end(RIFFLE_FINISH_ABORTED, shows[i]);
-      break;
-    }
-    stepping.clear();
-    tokens.clear();
-    requests.clear();
-    std::vector<size_t> next;
-    for (size_t at = 0; at < active.size(); ++at) {
-      const size_t i = active[at];
-      Sequence& s = *sequences[i];
+  // Draws tokens of an answer up to one that is not computed yet; nothing if the answer has ended.
+  // An abort between two draws acts as one between two steps.
+  bool aborted = false;
+  const auto next_token = [&](size_t i, int32_t& sampled) {
+    Sequence& s = *sequences[i];
+    for (;;) {
       const auto token =
-          answers[i].advance(sampled[at], s.logits, engine.n_ctx() - s.kv.n_tokens, shows[i]);
-      if (!token) {
-        // The callback may have asked for it as well.
-        if (answers[i].result().finish == RIFFLE_FINISH_ABORTED && sequences.size() == 1)
-          engine.take_abort();
-        continue;
-      }
-      next.push_back(i);
-      stepping.push_back(&s);
-      tokens.push_back(*token);
-      requests.push_back(answers[i].request());
+          answers[i].advance(sampled, s.logits, engine.n_ctx() - s.kv.n_tokens, shows[i]);
+      if (!token || !engine.accept(s, *token, sampled)) return token;
+      if ((aborted = engine.take_abort())) return std::optional<int32_t>();
     }
+  };
+
+  // The token that the device drew for each of the active.
+  std::vector<int32_t> sampled(active.size(), Backend::kNotSampled), tokens;
+  StepRows rows;
+  while (!active.empty() && !aborted && !(aborted = engine.take_abort())) {
+    tokens.clear();
+    std::vector<size_t> next;
+    for (size_t at = 0; at < active.size() && !aborted; ++at) {
+      const size_t i = active[at];
+      const auto token = next_token(i, sampled[at]);
+      if (token) {
+        next.push_back(i);
+        tokens.push_back(*token);
+      } else if (answers[i].result().finish == RIFFLE_FINISH_ABORTED && sequences.size() == 1) {
+        engine.take_abort();  // the callback may have asked for it as well
+      }
+    }
+    if (aborted) break;
     active.swap(next);
-    if (stepping.empty()) continue;
-    sampled.assign(active.size(), Backend::kNotSampled);
-    engine.step(stepping, tokens, requests.data(), sampled.data());
+    if (active.empty()) continue;
+    rows.begin(active.size(), engine.lookup());
+    for (size_t at = 0; at < active.size(); ++at)
+      rows.add(engine, *sequences[active[at]], answers[active[at]], lookups[active[at]],
+               tokens[at]);
+    rows.run(engine);
+    sampled.resize(active.size());
+    for (size_t at = 0; at < active.size(); ++at) sampled[at] = rows.sampled(at);
   }
+  for (const size_t i : active)
+    if (aborted && answers[i].result().finish == RIFFLE_FINISH_NONE)
+      answers[i].end(RIFFLE_FINISH_ABORTED, shows[i]);
+  for (Sequence* s : sequences) Engine::forget_ahead(*s);
   for (size_t i = 0; i < answers.size(); ++i) results[i] = answers[i].result();
 }
 

@@ -44,6 +44,7 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
          static_cast<long long>(n),
          n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "",
          static_cast<long long>(n_ctx()));
+  forget_ahead(s);
   run->old_logits.swap(s.logits);
   run_ = run.get();
   const auto start = Clock::now();

@@ -74,7 +74,9 @@ uint64_t Int4Keys::bytes_for(const StateShape& shape, int64_t n_tokens) {
 
 const float* Int4Keys::mean_value(int layer, int head, int n_full) {
   Head& h = heads_[layer * n_kv_heads_ + head];
-  if (h.mean_of == n_full) return h.mean.data();
+  if (h.mean_of.load(std::memory_order_acquire) == n_full) return h.mean.data();
+  const std::lock_guard<std::mutex> lock(h.mean_lock);
+  if (h.mean_of.load(std::memory_order_relaxed) == n_full) return h.mean.data();
   const int d = layout_.head_dim, stride = (n_full + kMeanBlocks - 1) / kMeanBlocks;
   std::vector<float> value(d);
   h.mean.assign(d, 0.0f);
@@ -84,7 +86,7 @@ const float* Int4Keys::mean_value(int layer, int head, int n_full) {
     for (int j = 0; j < d; ++j) h.mean[j] += value[j];
   }
   for (float& v : h.mean) v /= static_cast<float>(std::max(n, 1));
-  h.mean_of = n_full;
+  h.mean_of.store(n_full, std::memory_order_release);
   return h.mean.data();
 }
 

@@ -3,6 +3,8 @@
 // kernels/cpu/select/select.h has the form. Beside them lies the mean value of each block, d f16
 // numbers, which stands for blocks that are not read (SparQ, arXiv 2312.04985, section 3).
 #pragma once
+#include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "kv/selector_state.h"
@@ -31,7 +33,8 @@ class Int4Keys : public SelectorState {
 
   // The mean value [d] of the first n_full blocks, which must be all of the head's. It is taken
   // over at most kMeanBlocks evenly spaced blocks. It is kept until blocks come or go: the blocks'
-  // means lie far apart and would miss the cache in every step.
+  // means lie far apart and would miss the cache in every step. Rows of one head, which a step has
+  // several of where it computes tokens ahead, may call this at once.
   static constexpr int kMeanBlocks = 256;
   const float* mean_value(int layer, int head, int n_full);
 
@@ -53,7 +56,8 @@ class Int4Keys : public SelectorState {
     std::vector<Buffer> segments;
     int n = 0;                // blocks
     std::vector<float> mean;  // [d] mean_value of the first mean_of blocks; has room from the first
-    int mean_of = 0;
+    std::atomic<int> mean_of = 0;
+    std::mutex mean_lock;  // of whoever takes the mean
   };
 
   BlockLayout layout_;

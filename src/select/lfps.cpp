@@ -288,6 +288,7 @@ class Lfps : public Selector {
   explicit Lfps(const riffle_selection& s) : s_(s) {}
 
   const char* name() const override { return "lfps"; }
+  bool keeps_steps() const override { return true; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.host_only = true;

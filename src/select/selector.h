@@ -194,6 +194,10 @@ class Selector {
   // prompt's last chunk has as many.
   virtual int prompt_queries() const { return 0; }
 
+  // Whether a step's selection follows from earlier steps' as well as from the KV. Such a selector
+  // cannot compute tokens ahead, since a step must not know of tokens that are not accepted.
+  virtual bool keeps_steps() const { return false; }
+
   // A joint selector decides for all heads of a layer at once. begin_layer gets all rows of one
   // sequence and layer before begin is called for each. There is one call at a time, and it may use
   // the threads.

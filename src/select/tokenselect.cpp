@@ -160,6 +160,7 @@ class TokenSelect : public Selector {
   explicit TokenSelect(const riffle_selection& s) : s_(s) {}
 
   const char* name() const override { return "tokenselect"; }
+  bool keeps_steps() const override { return true; }
   SelectionRule rule() const override {
     SelectionRule r;
     r.host_only = s_.positions == RIFFLE_POSITIONS_LIST;

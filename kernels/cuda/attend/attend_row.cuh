@@ -145,7 +145,7 @@ struct RowWarp {
   }
   // After the warp has written the block to the slot.
   __device__ void enter(int b, int slot_) const {
-    if (is_shared(b)) __threadfence();
+    if (sequence.many_rows || is_shared(b)) __threadfence();
     __syncwarp();
     if (lane == 0) *place(b) = slot_;
   }

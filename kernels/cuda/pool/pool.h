@@ -16,7 +16,7 @@ namespace riffle::cuda {
 // -1), copies the block in, and enters itself into its own page table. A slot that a step uses
 // stays for that step. If no slot is left, the step reads the block from host memory and does not
 // keep it. So the pool never blocks a step and never changes an answer. A key belongs to one row,
-// or (prefix_blocks) to a row of each of several sequences. So an entry is written only after the
+// or to several: of forks (prefix_blocks), or of tokens computed ahead (many_rows). So an entry is written only after the
 // bytes are there (__threadfence between). A reader that finds a slot stamped now executes a fence
 // before it reads. If rows miss the same block in one step, each takes a slot. Later readers find
 // the row that wrote the entry last. The other slots become victims like any unused slot.

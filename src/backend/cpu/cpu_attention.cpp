@@ -37,7 +37,7 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
   }
   int64_t longest = 0;
   for (int64_t i = 0; i < step_.n; ++i)
-    longest = std::max(longest, layout.blocks(step_.sequences[i]->n_tokens + 1));
+    longest = std::max(longest, layout.blocks(step_.position(i) + 1));
   const int64_t spans = (longest + kSpanBlocks - 1) / kSpanBlocks;
   const int64_t state_stride = (int64_t(g) * d + 2 * g + 15) / 16 * 16;
   states_.reserve(n_rows * spans * state_stride * sizeof(float));
@@ -62,7 +62,7 @@ void CpuBackend::prepare_rows(int layer, const float* q, const Selector& selecto
     r.row.g = g;
     r.row.d = d;
     r.row.block_size = layout.block_size;
-    r.row.n_tokens = r.sequence->n_tokens + 1;
+    r.row.n_tokens = step_.position(i / heads) + 1;
     r.row.window = step_.window_of(layer);
     r.row.n_blocks = static_cast<int>(layout.blocks(r.row.n_tokens));
     r.row.n_full = r.row.n_blocks - 1;

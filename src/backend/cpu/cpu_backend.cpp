@@ -260,8 +260,7 @@ void CpuBackend::begin_step(const Step& step) {
   step_ = step;
   positions_.resize(std::max<size_t>(positions_.size(), step.n));
   for (int64_t i = 0; i < step.n; ++i)
-    positions_[i] =
-        step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.sequences[i]->n_tokens);
+    positions_[i] = step.sequences[i]->unrotated ? 0 : static_cast<int32_t>(step.position(i));
   for (int64_t i = 0; i < step.n; ++i)
     store_.begin_working_set(*step.sequences[i], step.working_set);
 }
@@ -288,7 +287,7 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
     v = synthetic_v_.as<float>();
     for (int64_t i = 0; i < step_.n; ++i) {
       const int64_t at = i * heads * d;
-      const auto position = static_cast<int32_t>(step_.sequences[i]->n_tokens);
+      const auto position = static_cast<int32_t>(step_.position(i));
       synthetic_keys(*step_.synthetic, layer, position, 1, heads, d, layout.block_size, k + at,
                      synthetic_v_.as<float>() + at);
       synthetic_query(*step_.synthetic, layer, position, config_.n_heads, heads, d,
@@ -298,7 +297,7 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   for (int64_t i = 0; i < step_.n; ++i)
     for (int h = 0; h < heads; ++h) {
       std::byte* row = residency_->tail(*step_.sequences[i], layer, h) +
-                       step_.sequences[i]->n_tokens % layout.block_size * layout.row_bytes();
+                       step_.position(i) % layout.block_size * layout.row_bytes();
       kernels_->attention.kv_store(k + (i * heads + h) * d, d, layout.type, row);
       kernels_->attention.kv_store(v + (i * heads + h) * d, d, layout.type,
                                    row + layout.value_offset());

@@ -43,7 +43,7 @@ void CpuBackend::prepare_list_rows(const float* q, float scale) {
     float* list_q = list_q_.as<float>() + i * width;
     for (int j = 0; j < width; ++j) list_q[j] = q[i * width + j] * scale;
     rotate_heads(q_scaled_.as<float>() + i * width, config_.n_heads,
-                 std::min(step_.vote_position, step_.sequences[i]->n_tokens));
+                 std::min(step_.vote_position, step_.position(i)));
     for (int h = 0; h < heads; ++h) rows_[i * heads + h].list_q = list_q + h * g * d;
   }
 }

@@ -189,7 +189,11 @@ void CudaBackend::settle_rules(const Step& step) {
 // pinned memory until embed_step.
 void CudaBackend::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
-  for (int64_t i = 0; i < step_.n; ++i) sequences[i] = residency_.describe(*step_.sequences[i]);
+  for (int64_t i = 0; i < step_.n; ++i) {
+    sequences[i] = residency_.describe(*step_.sequences[i], step_.ahead[i]);
+    const bool more = i + 1 < step_.n && step_.ahead[i + 1] > 0;
+    sequences[i].many_rows = more || step_.ahead[i] > 0;
+  }
   check(cudaMemcpyAsync(sequences_.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
         "a step's inputs");
@@ -276,7 +280,8 @@ void CudaBackend::attend_streamed(int layer, const float* q, float* out) {
     s.results += i * heads;
     if (s.lse) s.lse += i * config_.n_heads;
     streamed_attention_.attend(
-        s, *step_.sequences[i], step_.lookahead, streamed_counts_.data() + layer * rows + i * heads,
+        s, *step_.sequences[i], step_.position(i), step_.lookahead,
+        streamed_counts_.data() + layer * rows + i * heads,
         orders ? host_orders_.data() + (layer * rows + i * heads) * max_blocks_ : nullptr,
         &event_waits_);
   }

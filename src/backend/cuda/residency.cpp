@@ -7,7 +7,7 @@
 namespace riffle::cuda {
 
 uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec,
-                       bool codes, bool votes, int64_t n_ctx) {
+                       bool codes, bool votes, int lookup, int64_t n_ctx) {
   const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
   const uint64_t coded =
       codes ? n * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) + 256
@@ -19,7 +19,8 @@ uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestS
   // forked from.
   return n * (spec.bytes(layout.head_dim) + 2 * sizeof(int32_t) + sizeof(void*) +
               sizeof(uint32_t)) +
-         coded + voted + uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + sizeof(int32_t)) +
+         coded + voted +
+         uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + (1 + lookup) * sizeof(int32_t)) +
          9 * 256;
 }
 
@@ -35,7 +36,8 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
       evict_(options.evict()),
       host_mem_(options.options.host_mem),
       per_layer_(options.options.pool_per_layer),
-      must_pin_(options.options.residency == RIFFLE_RESIDENCY_DEVICE) {
+      must_pin_(options.options.residency == RIFFLE_RESIDENCY_DEVICE),
+      lookup_(options.options.lookup) {
   const int64_t n_slots = options.slots;
   const BlockLayout& l = store->layout();
   layout_.type = static_cast<KvType>(l.type);
@@ -131,10 +133,10 @@ void CudaResidency::age_pool() {
         "choosing the slots that may be reused");
 }
 
-StepSequence CudaResidency::describe(const SequenceKv& s) const {
+StepSequence CudaResidency::describe(const SequenceKv& s, int ahead) const {
   const CudaSequence& d = on_device(s);
   StepSequence out;
-  out.n_tokens = static_cast<int32_t>(s.n_tokens + 1);
+  out.n_tokens = static_cast<int32_t>(s.n_tokens + ahead + 1);
   out.table = d.own->index;
   out.prefix_table = d.prefix ? d.prefix->index : 0;
   out.prefix_blocks = static_cast<int32_t>(d.prefix_blocks);
@@ -147,7 +149,7 @@ StepSequence CudaResidency::describe(const SequenceKv& s) const {
   out.value_means = d.value_means.as<uint16_t>();
   out.votes = d.votes.as<std::byte>();
   out.tail = d.tails.as<std::byte>();
-  out.expected = d.expected.as<int32_t>();
+  out.expected = d.expected.as<int32_t>() + ahead * head_index(config_.n_layers, 0);
   out.last_use = d.last_use.as<uint32_t>();
   return out;
 }
@@ -249,7 +251,7 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   if (s.spec.kept) d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
                          "a session's newest blocks");
-  d->expected = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * sizeof(int32_t),
+  d->expected = heap_->take((1 + lookup_) * head_index(config_.n_layers, 0) * sizeof(int32_t),
                             "a session's history");
   d->addresses =
       riffle::cuda::pinned(s.heads.size() * sizeof(std::byte*), "a session's new blocks");

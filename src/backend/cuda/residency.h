@@ -31,7 +31,8 @@ struct CudaSequence : DeviceKv {
   std::shared_ptr<PageTable> prefix;  // of its first prefix_blocks; null: none
   int64_t prefix_blocks = 0;
   int64_t max_blocks = 0;
-  Buffer host_table, digests, bound_factor, tails, expected;
+  Buffer host_table, digests, bound_factor, tails;
+  Buffer expected;     // of a sequence's next token, and of each that may be computed ahead
   Buffer votes;        // last selections by vote; empty until a selector wants them
   Buffer codes;        // INT4 keys; empty until a selector wants them
   Buffer value_means;  // of blocks; beside the INT4 keys
@@ -48,7 +49,7 @@ struct CudaSequence : DeviceKv {
 
 // Device bytes of one session of n_ctx tokens.
 uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec,
-                       bool codes, bool votes, int64_t n_ctx);
+                       bool codes, bool votes, int lookup, int64_t n_ctx);
 
 class CudaResidency : public Residency {
  public:
@@ -96,7 +97,8 @@ class CudaResidency : public Residency {
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
-  StepSequence describe(const SequenceKv& sequence) const;
+  // ahead: as Step::ahead.
+  StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
   // Whether the host decides what is in the slots and streams it in (streamed_attention.h): an
   // option says so, or memory could not be pinned.
   bool streamed() const { return slot_pool_ != nullptr; }
@@ -205,6 +207,7 @@ class CudaResidency : public Residency {
   EvictPolicy evict_;
   uint64_t host_mem_;
   bool per_layer_, must_pin_;
+  int lookup_;  // the most tokens ahead
   uint64_t event_waits_ = 0;
   std::unique_ptr<SlotPool> slot_pool_;
   std::string notice_;

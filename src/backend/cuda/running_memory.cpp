@@ -56,7 +56,8 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   const Config& c = model.config;
   const BlockLayout& layout = options.layout;
   const riffle_context_options& o = options.options;
-  const int64_t n = o.n_sessions, n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
+  const int64_t n = int64_t(o.n_sessions) + o.lookup;  // tokens of a step
+  const int64_t n_ctx = o.n_ctx, blocks = layout.blocks(n_ctx);
   const int64_t q = int64_t(c.n_heads) * c.head_dim, kv = int64_t(c.n_kv_heads) * c.head_dim;
   const int64_t step_rows = n * c.n_kv_heads, layer_heads = int64_t(c.n_layers) * c.n_kv_heads;
   uint64_t bytes = Cublas::kWorkspaceBytes + kSlack;

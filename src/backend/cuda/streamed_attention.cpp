@@ -234,15 +234,15 @@ int32_t StreamedAttention::block_at(const DecodeStep& step, int head, int positi
                                 : host_order_.as<int32_t>()[head * step.max_blocks + position];
 }
 
-void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int lookahead, Counts* counts,
-                               int32_t* order, uint64_t* syncs) {
+void StreamedAttention::attend(DecodeStep step, const SequenceKv& s, int64_t position,
+                               int lookahead, Counts* counts, int32_t* order, uint64_t* syncs) {
   // The host gives the slots and reports what was read.
   step.pool = {};
   step.order = nullptr;
   step.stamp = false;
   const Batching batching = plan_batches(step, s, lookahead);
   const int64_t unseen =
-      step.ranked.window > 0 ? std::max<int64_t>(0, s.n_tokens + 1 - step.ranked.window) : 0;
+      step.ranked.window > 0 ? std::max<int64_t>(0, position + 1 - step.ranked.window) : 0;
   first_block_ =
       step.ranked.everything ? static_cast<int>(unseen / residency_->layout().block_size) : 0;
   prepare(step, batching);

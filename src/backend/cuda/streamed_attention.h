@@ -20,11 +20,11 @@ class StreamedAttention {
   struct Counts {
     int lookups = 0, misses = 0;
   };
-  // One sequence and layer. step: for n = 1; its pool, scratch, order and counts are not used.
-  // counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory. Adds the
-  // events that the host waited for to syncs.
-  void attend(DecodeStep step, const SequenceKv& sequence, int lookahead, Counts* counts,
-              int32_t* order, uint64_t* syncs);
+  // One token of a sequence, and one layer. step: for n = 1; its pool, scratch, order and counts
+  // are not used. counts: [n_kv_heads]. order (may be null): [n_kv_heads][max_blocks], host memory.
+  // Adds the events that the host waited for to syncs.
+  void attend(DecodeStep step, const SequenceKv& sequence, int64_t position, int lookahead,
+              Counts* counts, int32_t* order, uint64_t* syncs);
 
  private:
   // Positions [begin, end) of every row on their way: their slots are pinned until the kernels have

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/saturating.h"
@@ -53,6 +54,11 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
          config.n_kv_heads, static_cast<long long>(kMaxLayers),
          static_cast<long long>(kMaxKvHeads));
   check_selection(o.selection);
+  check_lookup(o.lookup, *make_selector(o.selection));
+  if (o.lookup > 0 && o.synthetic_attention)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "`lookup` is %d, expected 0 with synthetic attention, whose answers mean nothing",
+         o.lookup);
   if (o.synthetic_attention) {
     r.synthetic = make_synthetic_spec(*o.synthetic_attention, config.head_dim);
     r.synthetic_runs_prompts = o.synthetic_attention->run_prompts;

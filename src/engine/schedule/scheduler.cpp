@@ -29,6 +29,7 @@ struct Scheduler::Request {
   std::vector<const char*> stop_pointers;
   riffle_generate_options options{};
   std::optional<Answer> answer;
+  Lookup lookup;
   std::unique_ptr<Sequence> sequence;
   size_t read = 0,
          reused = 0;  // tokens of the prompt that the sequence holds; of them, from another's
@@ -156,20 +157,28 @@ void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
 }
 
 void Scheduler::decode(riffle_iteration& it) {
+  computed_ = 0;
   if (decoding_.empty()) return;
   std::vector<Request*> chosen;
   choose(chosen, it);
   const riffle_stats before = engine_.stats();
-  std::vector<Request*> left = step_together(chosen);
+  // What a limit of the iteration's tokens leaves for tokens ahead.
+  const int64_t room =
+      o_.max_tokens > 0 ? o_.max_tokens - static_cast<int64_t>(chosen.size()) : engine_.lookup();
+  std::vector<Request*> left = step_together(chosen, std::min<int64_t>(room, engine_.lookup()));
   // What is too much for a group may do one by one.
   if (left.size() > 1)
     for (Request* r : left) {
       const bool here = std::any_of(decoding_.begin(), decoding_.end(),
                                     [&](const auto& d) { return d.get() == r; });
-      if (here) step_together({&r, 1});  // else one before it needed the memory
+      if (here) step_together({&r, 1}, 0);  // else one before it needed the memory
     }
   const riffle_stats after = engine_.stats();
-  it.decode_rows = static_cast<int32_t>(after.decode_tokens - before.decode_tokens);
+  const auto more = [&](uint64_t riffle_stats::*count) {
+    return static_cast<int32_t>(after.*count - before.*count);
+  };
+  it.decode_rows = more(&riffle_stats::decode_tokens) - more(&riffle_stats::lookup_accepted);
+  computed_ = it.decode_rows + more(&riffle_stats::lookup_proposed);
   it.blocks_read = after.kv_blocks_read - before.kv_blocks_read;
   it.blocks_loaded = (after.loaded_bytes - before.loaded_bytes) / engine_.block_bytes();
   double used = 0, all = 0;
@@ -183,20 +192,17 @@ void Scheduler::decode(riffle_iteration& it) {
 
 // One step of them all. Those that have not stepped, if there was an error that a smaller group may
 // not have; what fails alone ends, or waits for memory.
-std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group) {
-  std::vector<Sequence*> sequences;
-  std::vector<int32_t> tokens, sampled(group.size(), Backend::kNotSampled);
-  std::vector<SampleRequest> samples;
+std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* const> group,
+                                                          int64_t max_ahead) {
   std::vector<int64_t> lengths;
+  rows_.begin(group.size(), max_ahead);
   for (Request* r : group) {
-    sequences.push_back(r->sequence.get());
     lengths.push_back(r->sequence->kv.n_tokens);
-    tokens.push_back(r->next);
-    samples.push_back(r->answer->request());
+    rows_.add(engine_, *r->sequence, *r->answer, r->lookup, r->next);
   }
   std::optional<Error> error;
   try {
-    engine_.step(sequences, tokens, samples.data(), sampled.data());
+    rows_.run(engine_);
   } catch (const Error& e) {
     if (e.status() == RIFFLE_DEVICE_LOST) throw;
     error = e;
@@ -212,7 +218,7 @@ std::vector<Scheduler::Request*> Scheduler::step_together(std::span<Request* con
     }
     ++r.steps;
     r.failures = 0;
-    if (!take_token(r, sampled[i])) end(take(decoding_, &r), RIFFLE_OK, "");
+    if (!take_tokens(r, rows_.sampled(i))) end(take(decoding_, &r), RIFFLE_OK, "");
   }
   if (!error || left.size() != 1) return left;
   Request& r = *left[0];
@@ -250,6 +256,7 @@ void Scheduler::start_again(std::unique_ptr<Request> r) {
   engine_.destroy(*r->sequence);
   r->sequence.reset();
   r->answer.emplace(engine_.model(), r->options);
+  r->lookup = {};
   r->read = r->reused = r->calls = 0;
   r->steps = r->skips = r->failures = 0;
   waiting_.push_front(std::move(r));
@@ -263,16 +270,18 @@ Answer::Show Scheduler::show(Request& r) {
   };
 }
 
-// False: the answer is over.
-bool Scheduler::take_token(Request& r, int32_t sampled) {
+// Draws tokens up to one that is not computed yet. False: the answer is over.
+bool Scheduler::take_tokens(Request& r, int32_t sampled) {
   try {
-    const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
-    if (at < r.drawn.size()) sampled = r.drawn[at];
-    const auto next = r.answer->advance(sampled, r.sequence->logits,
-                                        engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
-    if (!next) return false;
-    r.next = *next;
-    if (at == r.drawn.size()) r.drawn.push_back(*next);
+    do {
+      const size_t at = static_cast<size_t>(r.answer->result().n_tokens);
+      if (at < r.drawn.size()) sampled = r.drawn[at];
+      const auto next = r.answer->advance(sampled, r.sequence->logits,
+                                          engine_.n_ctx() - r.sequence->kv.n_tokens, show(r));
+      if (!next) return false;
+      r.next = *next;
+      if (at == r.drawn.size()) r.drawn.push_back(*next);
+    } while (engine_.accept(*r.sequence, r.next, sampled));
     return true;
   } catch (const Error& e) {
     r.error = e;
@@ -321,8 +330,8 @@ void Scheduler::read_prompt(riffle_iteration& it) {
   const double layers = engine_.model().config.n_layers;
   double budget = static_cast<double>(o_.max_inject_tokens);
   if (o_.max_tokens > 0) {
-    if (it.decode_rows >= o_.max_tokens) return;
-    budget = std::min(budget, (o_.max_tokens - it.decode_rows) * layers);
+    if (computed_ >= o_.max_tokens) return;
+    budget = std::min(budget, (o_.max_tokens - computed_) * layers);
   }
   if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
   // Who was skipped came first: another sequence would only take more of the pool from them.
@@ -346,7 +355,7 @@ void Scheduler::read_prompt(riffle_iteration& it) {
     r.read += run_->tokens.size();
     run_.reset();
     if (r.read < r.prompt.size()) return;
-    if (take_token(r, Backend::kNotSampled)) decoding_.push_back(std::move(reading_));
+    if (take_tokens(r, Backend::kNotSampled)) decoding_.push_back(std::move(reading_));
     else end(std::move(reading_), RIFFLE_OK, "");
   } catch (const Error& e) {
     if (e.status() == RIFFLE_ABORTED) throw;  // the run goes on

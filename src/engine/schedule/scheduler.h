@@ -15,6 +15,7 @@
 
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "engine/lookup.h"
 #include "riffle.h"
 
 namespace riffle {
@@ -39,10 +40,10 @@ class Scheduler {
   int64_t estimate(const Request& r) const;  // blocks of its working set
   void choose(std::vector<Request*>& chosen, riffle_iteration& it);
   void decode(riffle_iteration& it);
-  std::vector<Request*> step_together(std::span<Request* const> group);
+  std::vector<Request*> step_together(std::span<Request* const> group, int64_t max_ahead);
   bool make_memory(const Request& r);
   void start_again(std::unique_ptr<Request> r);
-  bool take_token(Request& r, int32_t sampled);
+  bool take_tokens(Request& r, int32_t sampled);
   Answer::Show show(Request& r);
   std::unique_ptr<Request> take(Requests& from, const Request* r);
   void end(std::unique_ptr<Request> r, riffle_status status, const std::string& error);
@@ -72,6 +73,8 @@ class Scheduler {
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
   Requests kept_;              // finished, but a waiting prompt shares their beginning
+  StepRows rows_;              // of the step under way
+  int64_t computed_ = 0;       // tokens that this iteration's decode steps computed
   double share_ = 1;           // working set over all blocks, of sequences that have stepped
   bool control_ = false;       // batches are limited by working sets
   bool memory_short_ = false;  // no request begins until one ends

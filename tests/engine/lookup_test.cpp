@@ -1,0 +1,240 @@
+// Tokens computed ahead (lookup) change no bit of what an answer is made of.
+#include "engine/lookup.h"
+
+#include "tests/engine/lookups.h"
+#include "tests/rounds.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options with(riffle_selector selector, int lookup, int64_t slots = 0) {
+  riffle_context_options o = options();
+  o.n_ctx = 1024;
+  o.n_threads = 2;
+  o.selection.selector = selector;
+  o.selection.microbatch = 4;
+  o.selection.budget = 0.3f;
+  o.selection.share = 0.02f;
+  o.lookup = lookup;
+  if (slots) o.device = RIFFLE_DEVICE_EMU, o.slots = slots;
+  return o;
+}
+
+std::vector<int32_t> proposed(const std::vector<int32_t>& held, int32_t next, int64_t most) {
+  riffle::Lookup lookup;
+  std::vector<int32_t> out;
+  lookup.propose(held, next, most, out);
+  return out;
+}
+
+using Tokens = std::vector<int32_t>;
+
+}  // namespace
+
+TEST_CASE("a lookup proposes what followed the last tokens before", "[lookup]") {
+  // As many as the tokens before that are the same.
+  CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 2}, 3, 8) == Tokens{4, 5});
+  CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 1, 2}, 3, 8) == Tokens{4, 5, 6});
+  CHECK(proposed({1, 2, 3, 4, 5, 6, 9, 1, 2}, 3, 2) == Tokens{4, 5});
+  // The longest run wins over a later, shorter one; of equal ones the latest.
+  CHECK(proposed({1, 2, 3, 7, 8, 2, 3, 5, 1, 2}, 3, 1) == Tokens{7});
+  CHECK(proposed({2, 3, 7, 8, 2, 3, 5, 9, 2}, 3, 1) == Tokens{5});
+  // A repetition goes on beyond what is held.
+  CHECK(proposed({7, 8, 7, 8, 7}, 8, 5) == Tokens{7, 8, 7, 8});
+  CHECK(proposed({5, 5, 5, 5, 5, 5}, 5, 4) == Tokens{5, 5, 5, 5});
+  CHECK(proposed({1, 2, 3, 4}, 5, 8).empty());
+  CHECK(proposed({1, 2, 3, 4}, 2, 8).empty());  // one token alone says nothing
+  CHECK(proposed({1}, 1, 8).empty());
+  CHECK(proposed({}, 1, 8).empty());
+  CHECK(proposed({1, 2, 3, 1}, 2, 0).empty());
+}
+
+TEST_CASE("a lookup that grows with its text finds what a new one finds", "[lookup]") {
+  uint64_t state = 3;
+  riffle::Lookup grown;
+  Tokens held, got;
+  size_t found = 0;
+  for (int i = 0; i < 3000; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    const auto next = static_cast<int32_t>(state >> 61);
+    got.clear();
+    grown.propose(held, next, 5, got);
+    if (i % 50 == 0 && i < 500) CHECK(got == proposed(held, next, 5));  // the same size of table
+    found += !got.empty();
+    held.push_back(next);
+  }
+  CHECK(found > 1000);
+}
+
+TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup]") {
+  const auto selectors = {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK,
+                          RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_SHARE};
+  int variant = 0;
+  for (const riffle_selector selector : selectors)
+    for (const int64_t slots : {0, 16 + 9, 400}) {
+      const int block = 16 << variant++ % 3;
+      INFO("selector " << selector << ", " << slots << " slots, blocks of " << block);
+      riffle_context_options off = with(selector, 0, slots), on = with(selector, 7, slots);
+      off.block_size = on.block_size = block;
+      on.n_threads = 3;
+      Runtime a(off), b(on);
+      for (const float temperature : {0.f, 0.8f})
+        for (const bool quotes : {true, false}) {
+          const auto prompt = quotes ? quoting_prompt(31) : some_tokens(150, 32);
+          const auto g = answer_of(60, temperature, 5);
+          CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
+        }
+      const riffle_stats sa = a.stats(), sb = b.stats();
+      CHECK(sa.decode_tokens == sb.decode_tokens);
+      CHECK(sa.lookup_proposed == 0);
+      CHECK(sb.lookup_accepted > 20);  // else nothing was tested
+      CHECK(sb.lookup_accepted < sb.lookup_proposed);
+      CHECK(sb.decode_steps == sb.decode_tokens - sb.lookup_accepted);
+    }
+}
+
+TEST_CASE("ranking by codes and the tests of psa see each token's own blocks", "[lookup]") {
+  for (const riffle_stop stop : {RIFFLE_STOP_PAPER, RIFFLE_STOP_BOUND, RIFFLE_STOP_VETO})
+    for (const riffle_rank rank : {RIFFLE_RANK_DIGESTS, RIFFLE_RANK_CODES}) {
+      riffle_context_options off = with(RIFFLE_SELECTOR_PSA, 0);
+      off.selection.stop = stop;
+      off.selection.rank = rank;
+      riffle_context_options on = off;
+      on.lookup = 15;
+      Runtime a(off), b(on);
+      const auto prompt = quoting_prompt(31);
+      CHECK(same_answer(answer(b, prompt, answer_of(60)), answer(a, prompt, answer_of(60))));
+      CHECK(b.stats().lookup_accepted > 10);
+    }
+}
+
+TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup]") {
+  Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
+  const auto prompt = quoting_prompt(51);
+  const Answered whole = answer(a, prompt, answer_of(40));
+  for (int n = 0; n <= 40; n += all_rounds() ? 1 : 3) {
+    INFO("after " << n);
+    CHECK(same_answer(answer(b, prompt, answer_of(n)), answer(a, prompt, answer_of(n))));
+    for (const bool abort : {false, true})
+      CHECK(same_answer(answer(b, prompt, answer_of(40), n, abort),
+                        answer(a, prompt, answer_of(40), n, abort)));
+  }
+  for (const size_t at : {size_t(3), whole.text.size() / 2, whole.text.size() - 9}) {
+    const std::string stop = whole.text.substr(at, 6);
+    const char* stops[] = {stop.c_str()};
+    INFO("stop at " << at);
+    riffle_generate_options g = answer_of(40);
+    g.stop = stops;
+    g.n_stop = 1;
+    const Answered got = answer(b, prompt, g);
+    CHECK(got.result.finish == RIFFLE_FINISH_STOP);
+    CHECK(same_answer(got, answer(a, prompt, g)));
+  }
+  CHECK(b.stats().lookup_accepted > 20);
+}
+
+TEST_CASE("an end token among tokens computed ahead ends the answer", "[lookup]") {
+  Runtime a(with(RIFFLE_SELECTOR_DENSE, 0)), b(with(RIFFLE_SELECTOR_DENSE, 15));
+  // The second answer repeats the first one, which stands in the prompt with its end token.
+  const char* question =
+      "The pass key is 48213. Remember it. The grass is green. What is the pass key?";
+  const riffle_message messages[] = {
+      {"user", question}, {"assistant", "The pass key is 48213."}, {"user", question}};
+  std::vector<int32_t> prompt(512);
+  size_t n = 0;
+  REQUIRE(riffle_chat_tokens(a.model, messages, 3, prompt.data(), prompt.size(), &n) == RIFFLE_OK);
+  prompt.resize(n);
+  riffle_generate_options g = answer_of(40);
+  g.ignore_eos = false;
+  const Answered want = answer(a, prompt, g);
+  CHECK(want.result.finish == RIFFLE_FINISH_STOP);
+  CHECK(want.result.n_tokens > 1);
+  CHECK(same_answer(answer(b, prompt, g), want));
+  CHECK(b.stats().lookup_accepted > 0);
+  // The draw of the end token came from a token computed ahead.
+  CHECK(b.stats().decode_steps < want.tokens.size());
+}
+
+TEST_CASE("tokens computed ahead do not go beyond the context", "[lookup]") {
+  const auto prompt = quoting_prompt(71);
+  for (int room = 0; room < 40; room += all_rounds() ? 1 : 7) {
+    riffle_context_options off = with(RIFFLE_SELECTOR_PSA, 0), on = with(RIFFLE_SELECTOR_PSA, 15);
+    off.n_ctx = on.n_ctx = static_cast<int32_t>(prompt.size()) + room;
+    Runtime a(off), b(on);
+    const Answered want = answer(a, prompt, answer_of(-1));
+    CHECK(want.result.finish == RIFFLE_FINISH_CONTEXT);
+    CHECK(same_answer(answer(b, prompt, answer_of(-1)), want));
+  }
+}
+
+TEST_CASE("sessions that compute ahead together give what each gives alone", "[lookup]") {
+  const std::vector<std::vector<int32_t>> prompts = {quoting_prompt(81), some_tokens(200, 82),
+                                                     quoting_prompt(83, 30), quoting_prompt(84)};
+  const std::vector<riffle_generate_options> asked = {answer_of(50), answer_of(30, 0.8f, 3),
+                                                      answer_of(45, 1.1f, 4), answer_of(40)};
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_SHARE}) {
+    Runtime a(with(selector, 0));
+    std::vector<Answered> want;
+    for (size_t i = 0; i < prompts.size(); ++i) want.push_back(answer(a, prompts[i], asked[i]));
+    for (const int64_t slots : {0, 16 * 2 + 9, 16 * 12})
+      for (const int lookup : {3, 15}) {
+        INFO("selector " << selector << ", " << slots << " slots, lookup " << lookup);
+        Runtime b(with(selector, lookup, slots));
+        std::vector<riffle_session*> sessions;
+        for (const auto& prompt : prompts) {
+          sessions.push_back(b.session());
+          b.check(riffle_prefill(sessions.back(), prompt.data(), prompt.size(), nullptr, nullptr));
+        }
+        const auto got = answers(b, sessions, asked);
+        for (size_t i = 0; i < prompts.size(); ++i) CHECK(same_answer(got[i], want[i]));
+        CHECK(b.stats().lookup_accepted > 10);
+      }
+  }
+}
+
+TEST_CASE("a conversation goes on after tokens were computed ahead", "[lookup]") {
+  Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
+  Answered got[2][3];
+  Runtime* runtimes[] = {&a, &b};
+  for (int i = 0; i < 2; ++i) {
+    Runtime& r = *runtimes[i];
+    riffle_session* s = r.session();
+    auto text = quoting_prompt(91);
+    for (int turn = 0; turn < 3; ++turn) {
+      r.check(riffle_prefill_to(s, text.data(), text.size(), nullptr, nullptr));
+      got[i][turn] = answers(r, {s}, {answer_of(17 + turn, turn == 1 ? 0.7f : 0, 7)})[0];
+      const auto& tokens = got[i][turn].tokens;
+      text.insert(text.end(), tokens.begin(), tokens.end());
+      // The answer is cut back, or goes on: both from logits of a session that computed ahead.
+      if (turn == 1) text.resize(text.size() - 9);
+      else text.insert(text.end(), {700, 701, 702});
+    }
+  }
+  for (int turn = 0; turn < 3; ++turn) CHECK(same_answer(got[1][turn], got[0][turn]));
+  CHECK(b.stats().lookup_accepted > 5);
+}
+
+TEST_CASE("lookup is refused where it cannot work", "[lookup]") {
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(shipped_model(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  const auto refused = [&](const riffle_context_options& o, riffle_status status,
+                           const std::string& said) {
+    riffle_context* context = nullptr;
+    char err[512] = "";
+    CHECK(riffle_context_create(model, &o, &context, err, sizeof err) == status);
+    INFO(err);
+    CHECK(std::string(err).find(said) != std::string::npos);
+    riffle_context_free(context);
+  };
+  refused(with(RIFFLE_SELECTOR_TOKENSELECT, 4), RIFFLE_UNSUPPORTED, "lookup is 4");
+  refused(with(RIFFLE_SELECTOR_LFPS, 4), RIFFLE_UNSUPPORTED, "lfps");
+  refused(with(RIFFLE_SELECTOR_SHARE, 16), RIFFLE_BAD_ARGUMENT, "lookup is 16, expected 0 to 15");
+  refused(with(RIFFLE_SELECTOR_SHARE, -1), RIFFLE_BAD_ARGUMENT, "lookup is -1");
+  riffle_model_free(model);
+  Runtime r(with(RIFFLE_SELECTOR_SHARE, 4));
+  riffle_selection s = with(RIFFLE_SELECTOR_LFPS, 0).selection;
+  CHECK(riffle_set_selection(r.context, &s) == RIFFLE_UNSUPPORTED);
+  s.selector = RIFFLE_SELECTOR_PSA;
+  CHECK(riffle_set_selection(r.context, &s) == RIFFLE_OK);
+}

@@ -1,0 +1,86 @@
+// Answers with and without tokens computed ahead, and what must be the same.
+#pragma once
+#include <string>
+
+#include "tests/engine/steps.h"
+
+namespace riffle::test {
+
+// An answer: all that a caller sees of it.
+struct Answered {
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<float>> logits;  // from which each token was chosen
+  riffle_result result{};
+  size_t length = 0;  // of the session afterwards
+};
+
+inline bool same_answer(const Answered& a, const Answered& b) {
+  return a.text == b.text && a.tokens == b.tokens && same_bits(a.logits, b.logits) &&
+         a.result.finish == b.result.finish && a.result.n_tokens == b.result.n_tokens &&
+         a.length == b.length;
+}
+
+// A prompt in which a phrase comes several times, the last time cut off.
+inline std::vector<int32_t> quoting_prompt(uint32_t seed, int phrase = 60, int times = 4) {
+  const auto words = some_tokens(phrase, seed), other = some_tokens(phrase, seed + 1000);
+  std::vector<int32_t> out = {1};
+  for (int i = 0; i < times; ++i) {
+    out.insert(out.end(), words.begin() + 1, words.end());
+    if (i + 1 < times) out.insert(out.end(), other.begin() + 1, other.begin() + 4 + 3 * i);
+  }
+  out.resize(out.size() - phrase / 2);
+  return out;
+}
+
+inline riffle_generate_options answer_of(int max_tokens, float temperature = 0, uint64_t seed = 0) {
+  riffle_generate_options g;
+  riffle_generate_defaults(&g);
+  g.max_tokens = max_tokens;
+  g.sampling.temperature = temperature;
+  g.sampling.seed = seed;
+  g.ignore_eos = true;
+  return g;
+}
+
+// The answers of several sessions at once. stop_after: this many tokens end the first answer; < 0:
+// none do. abort: by riffle_abort in place of the callback's result.
+inline std::vector<Answered> answers(Runtime& r, const std::vector<riffle_session*>& sessions,
+                                     const std::vector<riffle_generate_options>& options,
+                                     int stop_after = -1, bool abort = false) {
+  struct Taker {
+    Runtime& r;
+    const std::vector<riffle_session*>& sessions;
+    std::vector<Answered> out;
+    int stop_after;
+    bool abort;
+  } taker{r, sessions, std::vector<Answered>(sessions.size()), stop_after, abort};
+  const auto on_token = [](void* user, size_t i, int32_t token, const char* text, size_t n) {
+    auto* t = static_cast<Taker*>(user);
+    Answered& a = t->out[i];
+    a.text.append(text, n);
+    if (token < 0) return true;
+    a.tokens.push_back(token);
+    a.logits.push_back(t->r.logits(t->sessions[i]));
+    if (i > 0 || static_cast<int>(a.tokens.size()) != t->stop_after) return true;
+    if (t->abort) riffle_abort(t->r.context, true);
+    return t->abort;
+  };
+  std::vector<riffle_result> results(sessions.size());
+  r.check(riffle_generate_many(r.context, sessions.data(), options.data(), sessions.size(),
+                               on_token, &taker, results.data()));
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    taker.out[i].result = results[i];
+    taker.out[i].length = riffle_session_length(sessions[i]);
+  }
+  return taker.out;
+}
+
+inline Answered answer(Runtime& r, const std::vector<int32_t>& prompt,
+                       const riffle_generate_options& g, int stop_after = -1, bool abort = false) {
+  riffle_session* s = r.session();
+  r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  return answers(r, {s}, {g}, stop_after, abort)[0];
+}
+
+}  // namespace riffle::test
