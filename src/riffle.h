@@ -438,8 +438,8 @@ typedef struct riffle_context_options {
   riffle_residency residency; /* cuda */
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
-  int32_t lookup;     /* tokens that a step of riffle_generate or of a scheduler computes ahead, at
-                         most, 0 to 15; 0: none. See below */
+  int32_t lookup; /* tokens that a step of riffle_generate or of a scheduler may compute ahead, 0
+                     to 15. See below */
   /* NULL: none. Copied when the context is created */
   const riffle_synthetic_attention* synthetic_attention;
   riffle_progress_fn progress; /* while the context is created (RIFFLE_PHASE_UPLOAD); may be NULL */
@@ -450,12 +450,12 @@ typedef struct riffle_context_options {
 
 RIFFLE_API void riffle_context_defaults(riffle_context_options* options);
 
-/* With lookup, answers that quote the prompt or themselves take fewer steps. Where the last 2 to 4
- * tokens stood before, what followed them there is computed ahead in the same step. The tokens that
- * are then drawn as computed need no step of their own. Texts are the same as without, for every
- * seed. Beside one sequence's next token, the step reads the weights once for all tokens, but each
- * token has its own selection. The sessions of a step share the number. RIFFLE_UNSUPPORTED with
- * selectors whose steps choose by earlier steps (tokenselect, lfps), RIFFLE_BAD_ARGUMENT with
+/* With lookup, answers that quote the prompt or repeat themselves take fewer steps. Where the last
+ * 2 to 4 tokens stood before, the tokens that followed them there are computed ahead in the same
+ * step. A token that is then drawn as it was computed needs no step of its own. Texts are the same
+ * as without, for every seed. The number is for all sessions of a step together. Each token that is
+ * computed has a selection of its own, which the statistics count. RIFFLE_UNSUPPORTED with
+ * selectors that choose by what earlier steps chose (tokenselect, lfps). RIFFLE_BAD_ARGUMENT with
  * synthetic_attention.
  *
  * host_mem limits the KV blocks that all sessions hold together. A block that forks share counts
@@ -669,8 +669,8 @@ typedef struct riffle_stats {
   size_t struct_size;
   /* decode_steps: more tokens than steps where several sessions step together, or with lookup */
   uint64_t prefill_tokens, decode_tokens, decode_steps;
-  /* tokens computed ahead, beside decode_tokens; of them, tokens that became a part of the answer,
-     which decode_tokens counts as well */
+  /* with lookup: tokens computed ahead; of them, those that the answers took, which decode_tokens
+     counts as well */
   uint64_t lookup_proposed, lookup_accepted;
   double prefill_seconds, decode_seconds;
   /* summed over decode steps, layers and KV heads. total: what the query sees (all, or a layer's

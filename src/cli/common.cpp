@@ -363,7 +363,11 @@ std::string percent(double value) { return std::isfinite(value) ? text_of("%.1f%
 std::string stats_line(const riffle_stats& s) {
   std::string line = text_of("%llu tokens read", static_cast<unsigned long long>(s.prefill_tokens));
   if (const double r = prefill_rate(s); std::isfinite(r)) line += text_of(" at %.0f/s", r);
-  line += text_of(", %llu decode steps", static_cast<unsigned long long>(s.decode_tokens));
+  const auto tokens = static_cast<unsigned long long>(s.decode_tokens);
+  if (s.lookup_proposed)
+    line += text_of(", %llu tokens in %llu decode steps", tokens,
+                    static_cast<unsigned long long>(s.decode_steps));
+  else line += text_of(", %llu decode steps", tokens);
   if (const double r = decode_rate(s); std::isfinite(r)) line += text_of(" at %.1f/s", r);
   if (const double p = kv_read_pct(s); std::isfinite(p)) line += text_of(", %.1f%% of KV read", p);
   if (const double p = pool_hit_pct(s); std::isfinite(p)) line += text_of(", %.1f%% pool hits", p);

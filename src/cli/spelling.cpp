@@ -37,6 +37,11 @@ const std::vector<Foreign>& foreign_flags() {
       {{"-i", "-cnv", "--interactive", "--interactive-first", "--conversation"},
        "",
        "riffle chat is a conversation"},
+      {{"--draft", "--draft-max", "--draft-n", "--draft-min", "-md", "--model-draft", "--spec-type",
+        "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"},
+       "",
+       "--lookup N computes up to N tokens ahead, as the prompt and the answer have them; riffle "
+       "has no draft models and no lookup files"},
       {{"-r", "--reverse-prompt"}, "", "--stop TEXT ends an answer before TEXT"},
       {{"--repeat-penalty", "--repeat-last-n", "--mirostat", "--typical", "--presence-penalty",
         "--frequency-penalty"},

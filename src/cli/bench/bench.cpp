@@ -174,6 +174,38 @@ class Bench {
     });
   }
 
+  // As steps, but with the model's own greedy answers: tokens that are computed ahead are taken
+  // only where an answer draws them. Returns the seconds that the answers took.
+  double answer(size_t depth, int n) {
+    // Logits, from which an answer begins, come from running a token.
+    truncate_all(depth - 1);
+    std::vector<riffle_session*> sessions;
+    for (const Session& s : sessions_) sessions.push_back(s.get());
+    for (riffle_session* s : sessions) go_to(s, depth);
+    riffle_generate_options options;
+    riffle_generate_defaults(&options);
+    options.max_tokens = n + 1;  // the last one is drawn, but takes no step
+    options.sampling.temperature = 0;
+    options.ignore_eos = true;
+    const std::vector<riffle_generate_options> all(sessions.size(), options);
+    const Clock::time_point start = Clock::now();
+    check(riffle_generate_many(context_.get(), sessions.data(), all.data(), sessions.size(),
+                               nullptr, nullptr, nullptr),
+          context_.get());
+    const double seconds = seconds_since(start);
+    if (interrupted()) throw Exit(EXIT_INTERRUPTED, "");
+    return seconds;
+  }
+
+  // Seconds of so many steps, or of answers of so many tokens.
+  double timed_steps(size_t depth, int n) {
+    if (o_.common.context.lookup > 0) return answer(depth, n);
+    if (!o_.synthetic) truncate_all(depth);
+    const Clock::time_point start = Clock::now();
+    steps(n);
+    return seconds_since(start);
+  }
+
   void measure_decode(size_t depth, riffle_selector selector) {
     riffle_selection selection = o_.common.context.selection;
     selection.selector = selector;
@@ -185,10 +217,7 @@ class Bench {
     riffle_reset_stats(context_.get());
     double spent = 0;
     for (int i = 0; i < o_.reps && (i == 0 || spent < kEnoughSeconds); ++i) {
-      if (!o_.synthetic) truncate_all(depth);
-      const Clock::time_point start = Clock::now();
-      steps(o_.steps);
-      const double s = seconds_since(start);
+      const double s = timed_steps(depth, o_.steps);
       row.seconds.push_back(s / o_.steps);
       spent += s;
     }
@@ -270,6 +299,8 @@ how near decoding comes to that. loaded: copied from host memory to the pool. sy
 waited for the GPU. spread: slowest less fastest repeat, as a share of the median.
 --shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, llama-3-70b-layer or tiny. The weights
 are synthetic, of type --weights (default: q8_0). The speed is real, the answers mean nothing.
+With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
+answer over its tokens. tokens/step: tokens that a step gave each sequence.
 With --arrivals: first token, time between tokens and delay (arrival to the begin of prefill) are
 those that a client sees. Sequences in a step, blocks and working set are means over iterations with
 decode steps; with --cost, they are those of the model that it stands for.)");

@@ -26,8 +26,16 @@ double loaded_per_token(const DecodeRow& r) {
 double syncs_per_token(const DecodeRow& r) {
   return per_token(r.stats.host_syncs, r, r.stats.peak_device_bytes > 0);
 }
-double bandwidth_used_pct(const DecodeRow& r) {
-  return r.bandwidth > 0 ? 100 * r.bytes / median(r.seconds) / r.bandwidth
+// Tokens that a step gave each of its sequences: more than one where tokens were computed ahead.
+double tokens_per_step(const BenchOptions& o, const DecodeRow& r) {
+  return static_cast<double>(r.stats.decode_tokens) /
+         (static_cast<double>(r.stats.decode_steps) * o.batch);
+}
+double seconds_per_step(const BenchOptions& o, const DecodeRow& r) {
+  return median(r.seconds) * tokens_per_step(o, r);
+}
+double bandwidth_used_pct(const BenchOptions& o, const DecodeRow& r) {
+  return r.bandwidth > 0 ? 100 * r.bytes / seconds_per_step(o, r) / r.bandwidth
                          : std::numeric_limits<double>::quiet_NaN();
 }
 double known(double bandwidth) {
@@ -81,22 +89,25 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
                        {"samples", r.seconds}});
   }
   for (const DecodeRow& r : results.decode) {
-    const double s = median(r.seconds);
+    const double s = median(r.seconds), step = seconds_per_step(o, r);
     decode.push_back({{"depth", r.depth},
                       {"selector", selector_name(r.selector)},
                       {"tokens_per_second", o.batch / s},
                       {"seconds_per_token", s / o.batch},
-                      {"seconds_per_step", s},
+                      {"seconds_per_step", number(step)},
                       {"spread_pct", spread_pct(r.seconds)},
+                      {"tokens_per_step", number(tokens_per_step(o, r))},
+                      {"lookup_proposed", r.stats.lookup_proposed},
+                      {"lookup_accepted", r.stats.lookup_accepted},
                       {"kv_read_pct", number(kv_read_pct(r.stats))},
                       {"pool_hit_pct", number(pool_hit_pct(r.stats))},
                       {"loaded_bytes_per_token", number(loaded_per_token(r))},
                       {"host_syncs_per_token", number(syncs_per_token(r))},
                       {"bytes_per_step", r.bytes},
-                      {"bytes_per_token", r.bytes / o.batch},
-                      {"gb_per_second", r.bytes / s / 1e9},
+                      {"bytes_per_token", number(r.bytes / o.batch / tokens_per_step(o, r))},
+                      {"gb_per_second", number(r.bytes / step / 1e9)},
                       {"memory_gb_per_second", number(known(r.bandwidth))},
-                      {"bandwidth_used_pct", number(bandwidth_used_pct(r))},
+                      {"bandwidth_used_pct", number(bandwidth_used_pct(o, r))},
                       {"parts", r.timing ? timing_json(*r.timing) : Json(nullptr)},
                       {"samples", r.seconds}});
   }
@@ -125,6 +136,58 @@ Json bench_json(const BenchOptions& o, const BenchResults& results) {
           {"version", riffle_version()}};
 }
 
+static void print_decode(const BenchOptions& o, const std::vector<DecodeRow>& rows) {
+  const bool lookup = o.common.context.lookup > 0;
+  std::vector<std::string> head = {"depth",         "selector",
+                                   "tokens/s",      o.batch > 1 && !lookup ? "ms/step" : "ms/token",
+                                   "spread",        "KV read",
+                                   "pool hits",     "loaded MB/token",
+                                   "syncs/token",   o.batch > 1 || lookup ? "MB/step" : "MB/token",
+                                   "GB/s",          "memory GB/s",
+                                   "bandwidth used"};
+  if (lookup) head.push_back("tokens/step");
+  Table t(head);
+  for (const DecodeRow& r : rows) {
+    const double s = median(r.seconds);
+    std::vector<std::string> row = {std::to_string(r.depth),
+                                    selector_name(r.selector),
+                                    fixed(o.batch / s, 1),
+                                    fixed(1e3 * s, 2),
+                                    r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
+                                    percent(kv_read_pct(r.stats)),
+                                    percent(pool_hit_pct(r.stats)),
+                                    fixed(loaded_per_token(r) / 1e6, 2),
+                                    fixed(syncs_per_token(r), 1),
+                                    fixed(r.bytes / 1e6, 1),
+                                    fixed(r.bytes / seconds_per_step(o, r) / 1e9, 1),
+                                    fixed(known(r.bandwidth), 1),
+                                    percent(bandwidth_used_pct(o, r))};
+    if (lookup) row.push_back(fixed(tokens_per_step(o, r), 2));
+    t.add(row);
+  }
+  t.print();
+}
+
+static void print_parts(const std::vector<DecodeRow>& rows) {
+  Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
+  const riffle_timing* first = nullptr;
+  for (const DecodeRow& r : rows) {
+    if (!r.timing) continue;
+    const riffle_timing& p = *r.timing;
+    if (!first) first = &p;
+    parts.add({std::to_string(r.depth), selector_name(r.selector), fixed(1e6 * p.linear, 0),
+               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0),
+               fixed(1e6 * p.attention_attend, 0), fixed(1e6 * p.other, 0),
+               fixed(1e6 * p.total, 0)});
+  }
+  if (!first) return;
+  write_out("\nmicroseconds of a step, part by part\n");
+  parts.print();
+  write_out(text_of("\ndevice memory copy %s GB/s (read + write), host to device %s GB/s\n",
+                    fixed(known(first->copy_bandwidth), 0).c_str(),
+                    fixed(known(first->link_bandwidth), 1).c_str()));
+}
+
 void print_bench(const BenchOptions& o, const BenchResults& results) {
   const riffle_plan& plan = results.plan;
   write_out(text_of("%s: %s, %s, %d threads, %s\n", subject(o).c_str(),
@@ -138,6 +201,9 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
         100 * static_cast<double>(o.attention.sparsity),
         100 * static_cast<double>(o.attention.overlap)));
   if (o.batch > 1) write_out(text_of("%d sequences step together\n", o.batch));
+  if (o.common.context.lookup > 0)
+    write_out(text_of("greedy answers; a step computes up to %d tokens ahead\n",
+                      o.common.context.lookup));
   write_out("\n");
   if (!results.prefill.empty()) {
     Table t({"prefill", "tokens/s", "seconds", "spread"});
@@ -149,36 +215,8 @@ void print_bench(const BenchOptions& o, const BenchResults& results) {
     t.print();
     write_out("\n");
   }
-  Table t({"depth", "selector", "tokens/s", o.batch > 1 ? "ms/step" : "ms/token", "spread",
-           "KV read", "pool hits", "loaded MB/token", "syncs/token",
-           o.batch > 1 ? "MB/step" : "MB/token", "GB/s", "memory GB/s", "bandwidth used"});
-  Table parts({"depth", "selector", "linear", "score", "rank", "attend", "other", "total"});
-  bool any_parts = false;
-  for (const DecodeRow& r : results.decode) {
-    const double s = median(r.seconds);
-    t.add({std::to_string(r.depth), selector_name(r.selector), fixed(o.batch / s, 1),
-           fixed(1e3 * s, 2), r.seconds.size() > 1 ? percent(spread_pct(r.seconds)) : "-",
-           percent(kv_read_pct(r.stats)), percent(pool_hit_pct(r.stats)),
-           fixed(loaded_per_token(r) / 1e6, 2), fixed(syncs_per_token(r), 1),
-           fixed(r.bytes / 1e6, 1), fixed(r.bytes / s / 1e9, 1), fixed(known(r.bandwidth), 1),
-           percent(bandwidth_used_pct(r))});
-    if (!r.timing) continue;
-    any_parts = true;
-    const riffle_timing& p = *r.timing;
-    parts.add({std::to_string(r.depth), selector_name(r.selector), fixed(1e6 * p.linear, 0),
-               fixed(1e6 * p.attention_score, 0), fixed(1e6 * p.attention_rank, 0),
-               fixed(1e6 * p.attention_attend, 0), fixed(1e6 * p.other, 0),
-               fixed(1e6 * p.total, 0)});
-  }
-  if (!results.decode.empty()) t.print();
-  if (any_parts) {
-    write_out("\nmicroseconds of a step, part by part\n");
-    parts.print();
-    const riffle_timing& p = *results.decode.front().timing;
-    write_out(text_of("\ndevice memory copy %s GB/s (read + write), host to device %s GB/s\n",
-                      fixed(known(p.copy_bandwidth), 0).c_str(),
-                      fixed(known(p.link_bandwidth), 1).c_str()));
-  }
+  if (!results.decode.empty()) print_decode(o, results.decode);
+  print_parts(results.decode);
   const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
   std::string memory = "\npeak memory " + bytes(results.stats.peak_rss_bytes);
   if (results.stats.peak_device_bytes)

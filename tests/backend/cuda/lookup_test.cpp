@@ -1,0 +1,112 @@
+// Tokens computed ahead on a GPU: rows that share blocks, a tail and page tables change no bit.
+#include "tests/engine/lookups.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_context_options on_gpu(riffle_selector selector, int lookup) {
+  riffle_context_options o = options();
+  o.device = RIFFLE_DEVICE_CUDA;
+  o.n_ctx = 4096;
+  o.selection.selector = selector;
+  o.selection.microbatch = 4;
+  o.selection.budget = 0.3f;
+  o.lookup = lookup;
+  return o;
+}
+
+// The same questions to a context with tokens computed ahead and to one without.
+void compare(const riffle_context_options& off, int lookup) {
+  riffle_context_options on = off;
+  on.lookup = lookup;
+  Runtime a(off), b(on);
+  for (const float temperature : {0.f, 0.8f})
+    for (const auto& prompt :
+         {quoting_prompt(31), quoting_prompt(33, 400, 5), some_tokens(900, 32)}) {
+      const auto g = answer_of(70, temperature, 5);
+      CHECK(same_answer(answer(b, prompt, g), answer(a, prompt, g)));
+    }
+  const riffle_stats sa = a.stats(), sb = b.stats();
+  CHECK(sa.decode_tokens == sb.decode_tokens);
+  CHECK(sb.lookup_accepted > 20);
+  CHECK(sb.lookup_accepted < sb.lookup_proposed);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: answers are the same bits with tokens computed ahead", "[cuda][lookup]") {
+  if (!cuda_ready()) return;
+  int variant = 0;
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_SHARE})
+    for (const int64_t slots : {0, 64, 700}) {
+      riffle_context_options o = on_gpu(selector, 0);
+      o.slots = slots;  // few slots: rows of one sequence miss the same blocks at once
+      o.block_size = 16 << variant++ % 3;
+      INFO("selector " << selector << ", " << slots << " slots, blocks of " << o.block_size);
+      compare(o, slots == 64 ? 15 : 7);
+    }
+}
+
+TEST_CASE("cuda: tokens computed ahead where the host decides residency", "[cuda][lookup]") {
+  if (!cuda_ready()) return;
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_PSA}) {
+    riffle_context_options o = on_gpu(selector, 0);
+    o.residency = RIFFLE_RESIDENCY_HOST;
+    o.slots = 400;
+    compare(o, 5);
+  }
+}
+
+TEST_CASE("cuda: ranking by codes and twilight over psa compute ahead", "[cuda][lookup]") {
+  if (!cuda_ready()) return;
+  riffle_context_options o = on_gpu(RIFFLE_SELECTOR_PSA, 0);
+  o.selection.rank = RIFFLE_RANK_CODES;
+  compare(o, 6);
+  o = on_gpu(RIFFLE_SELECTOR_TWILIGHT, 0);
+  o.selection.base = RIFFLE_BASE_PSA;
+  compare(o, 6);
+}
+
+TEST_CASE("cuda: sessions and forks that compute ahead together give what each gives alone",
+          "[cuda][lookup]") {
+  if (!cuda_ready()) return;
+  const auto prompt = quoting_prompt(81, 200, 5);
+  const std::vector<riffle_generate_options> asked = {answer_of(50), answer_of(30, 0.8f, 3),
+                                                      answer_of(45, 1.1f, 4)};
+  for (const riffle_selector selector : {RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_SHARE}) {
+    Answered want[3];
+    const auto held = std::vector<int32_t>(prompt.begin(), prompt.end() - 33);
+    const std::vector<int32_t> rest(prompt.end() - 33, prompt.end());
+    const auto read = [&](Runtime& r) {
+      std::vector<riffle_session*> sessions = {r.session()};
+      r.check(riffle_prefill(sessions[0], held.data(), held.size(), nullptr, nullptr));
+      for (int i = 1; i < 3; ++i) {
+        r.sessions.push_back(nullptr);
+        r.check(riffle_session_fork(sessions[0], held.size(), &r.sessions.back()));
+        sessions.push_back(r.sessions.back());
+      }
+      for (riffle_session* s : sessions)
+        r.check(riffle_prefill(s, rest.data(), rest.size(), nullptr, nullptr));
+      return sessions;
+    };
+    {
+      Runtime a(on_gpu(selector, 0));
+      const auto sessions = read(a);
+      for (int i = 0; i < 3; ++i) want[i] = answers(a, {sessions[i]}, {asked[i]})[0];
+    }
+    for (const int64_t slots : {0, 80}) {
+      INFO("selector " << selector << ", " << slots << " slots");
+      riffle_context_options o = on_gpu(selector, 9);
+      o.n_sessions = 3;
+      o.slots = slots;
+      Runtime b(o);
+      const auto got = answers(b, read(b), asked);
+      for (int i = 0; i < 3; ++i) CHECK(same_answer(got[i], want[i]));
+      CHECK(b.stats().lookup_accepted > 10);
+    }
+  }
+}
