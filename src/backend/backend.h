@@ -95,13 +95,14 @@ struct RowReport {
 // One decode step: n tokens, each the next of a sequence or computed ahead of it.
 struct Step {
   SequenceKv* const* sequences = nullptr;  // [n]; the tokens of one sequence are neighbours
-  // [n]: 0 for a sequence's next token, 1 for the token after it, and so on. All of them belong to
-  // the sequence's newest block. Their k and v are written before any of them attends; each sees
-  // the tokens up to its own.
+  // [n]: 0 for a sequence's next token, 1 for the token after it, and so on; null: 0 for all. All
+  // tokens of a sequence belong to its newest block. Their k and v are written before any of them
+  // attends; each sees the tokens up to its own.
   const int32_t* ahead = nullptr;
   const int32_t* tokens = nullptr;  // [n]
   int64_t n = 0;
-  int64_t position(int64_t i) const { return sequences[i]->n_tokens + ahead[i]; }
+  int ahead_of(int64_t i) const { return ahead ? ahead[i] : 0; }
+  int64_t position(int64_t i) const { return sequences[i]->n_tokens + ahead_of(i); }
   const Selector* selector = nullptr;
   const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
   int dense_layers = 0;

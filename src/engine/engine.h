@@ -42,10 +42,10 @@ struct Sequence {
   const riffle_session* session = nullptr;  // whose sequence this is, for row reports
   std::vector<float> logits;                // [vocab_size], after the last token; or empty
   std::vector<float> next_logits;           // logits of a step under way
-  // Tokens that the last step computed ahead and that wait for accept: [first_ahead, end_ahead).
-  // The others are memory for later steps.
-  std::vector<AheadToken> ahead;
+  // Tokens that a step computed ahead and that wait for accept: [first_ahead, end_ahead) of those
+  // that the engine keeps of its last step. They are gone after another step.
   size_t first_ahead = 0, end_ahead = 0;
+  uint64_t ahead_of_step = 0;
   Counts counts;
   // Size of the working set after the last step, in blocks of all rows (set_working_set). -1: no
   // step since the sequence was cut or prefilled, or not counted.
@@ -115,7 +115,7 @@ class Engine {
   // Backend::kNotSampled if the device does not draw.
   // A sequence may come several times in a row. Only the first of its tokens is appended; the
   // others, at most room_ahead, are computed as if those before them were appended, and wait for
-  // accept.
+  // accept until the next step of any sequence.
   void step(std::span<Sequence* const> sequences, std::span<const int32_t> tokens,
             const SampleRequest* samples = nullptr, int32_t* sampled = nullptr);
   // Appends a token that the last step computed ahead, if it is the next of these: logits are then
@@ -123,7 +123,7 @@ class Engine {
   // the sequence is as before but for what was computed ahead, which is forgotten.
   bool accept(Sequence& sequence, int32_t token, int32_t& sampled);
   // What was computed ahead is no longer wanted.
-  static void forget_ahead(Sequence& s) { s.first_ahead = s.end_ahead = 0; }
+  static void forget_ahead(Sequence& s) { s.ahead_of_step = 0; }
   // Number of tokens that a step may compute ahead of the sequence's next token. They end with the
   // block, so that a step finds the same full blocks as one that computes nothing ahead.
   int64_t room_ahead(const Sequence& sequence) const;
@@ -236,6 +236,10 @@ class Engine {
   bool coverage_ = false;
   int working_set_ = 0;
   uint64_t program_ = 0;  // counts changes of what a step does
+  // What the last call of step computed ahead, and how many calls there were.
+  std::vector<AheadToken> ahead_;
+  size_t n_ahead_ = 0;
+  uint64_t steps_ = 0;
   std::string notice_;
   Counts counts_;
   uint64_t counted_syncs_ = 0;

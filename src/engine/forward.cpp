@@ -72,15 +72,18 @@ void Engine::check_step(std::span<Sequence* const> sequences) const {
 // Memory for the new tokens, so that what can fail fails before anything is changed.
 void Engine::prepare_step(std::span<Sequence* const> sequences) {
   size_t ahead = 0;
+  ++steps_;
+  n_ahead_ = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& s = *sequences[i];
     ahead = first_row(sequences, i) ? 0 : ahead + 1;
     if (ahead > 0) {
-      if (s.ahead.size() < ahead) s.ahead.resize(ahead);
-      s.ahead[ahead - 1].logits.resize(model_.config.vocab_size);
+      if (ahead_.size() == n_ahead_) ahead_.emplace_back();
+      ahead_[n_ahead_++].logits.resize(model_.config.vocab_size);
       continue;
     }
     forget_ahead(s);
+    s.first_ahead = n_ahead_;
     require_digests(s);
     require_state(s);
     s.next_logits.resize(model_.config.vocab_size);
@@ -124,7 +127,7 @@ int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
       a.host_logits[i] = s.next_logits.data();
       s.next_working_set = working_set_ > 0 ? 0 : -1;
     } else {
-      a.host_logits[i] = s.ahead[a.ahead[i] - 1].logits.data();
+      a.host_logits[i] = ahead_[s.first_ahead + a.ahead[i] - 1].logits.data();
     }
     longest = std::max(longest, s.kv.n_tokens + a.ahead[i] + 1);
   }
@@ -193,10 +196,9 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   for (int64_t i = 0; i < n; ++i) {
     Sequence& s = *sequences[i];
     if (a.ahead[i] > 0) {
-      AheadToken& ahead = s.ahead[a.ahead[i] - 1];
+      AheadToken& ahead = ahead_[s.end_ahead++];
       ahead.token = tokens[i];
       ahead.sampled = sampled ? sampled[i] : Backend::kNotSampled;
-      s.end_ahead = a.ahead[i];
       ++s.counts.lookup_proposed;
       ++counts_.lookup_proposed;
       continue;
@@ -204,6 +206,8 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
     s.logits.swap(s.next_logits);
     s.working_set = s.next_working_set;
     append_token(s, tokens[i]);
+    s.end_ahead = s.first_ahead;
+    s.ahead_of_step = steps_;
     ++s.counts.decode_steps;
     s.counts.decode_seconds += seconds;
   }
@@ -212,11 +216,12 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
 }
 
 bool Engine::accept(Sequence& s, int32_t token, int32_t& sampled) {
-  if (s.first_ahead == s.end_ahead || s.ahead[s.first_ahead].token != token) {
+  const bool waits = s.ahead_of_step == steps_ && s.first_ahead < s.end_ahead;
+  if (!waits || ahead_[s.first_ahead].token != token) {
     forget_ahead(s);
     return false;
   }
-  AheadToken& ahead = s.ahead[s.first_ahead++];
+  AheadToken& ahead = ahead_[s.first_ahead++];
   sampled = ahead.sampled;
   s.logits.swap(ahead.logits);
   append_token(s, token);

@@ -190,9 +190,9 @@ void CudaBackend::settle_rules(const Step& step) {
 void CudaBackend::upload_step() {
   auto* sequences = host_sequences_.as<StepSequence>();
   for (int64_t i = 0; i < step_.n; ++i) {
-    sequences[i] = residency_.describe(*step_.sequences[i], step_.ahead[i]);
-    const bool more = i + 1 < step_.n && step_.ahead[i + 1] > 0;
-    sequences[i].many_rows = more || step_.ahead[i] > 0;
+    sequences[i] = residency_.describe(*step_.sequences[i], step_.ahead_of(i));
+    const bool more = i + 1 < step_.n && step_.ahead_of(i + 1) > 0;
+    sequences[i].many_rows = more || step_.ahead_of(i) > 0;
   }
   check(cudaMemcpyAsync(sequences_.data(), sequences, step_.n * sizeof(StepSequence),
                         cudaMemcpyHostToDevice, compute_),
