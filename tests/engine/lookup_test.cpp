@@ -73,6 +73,7 @@ TEST_CASE("answers are the same bits with tokens computed ahead", "[lookup]") {
   int variant = 0;
   for (const riffle_selector selector : selectors)
     for (const int64_t slots : {0, 16 + 9, 400}) {
+      if (!all_rounds() && slots == 400 && selector != RIFFLE_SELECTOR_SHARE) continue;
       const int block = 16 << variant++ % 3;
       INFO("selector " << selector << ", " << slots << " slots, blocks of " << block);
       riffle_context_options off = with(selector, 0, slots), on = with(selector, 7, slots);
@@ -113,7 +114,7 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
   Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
   const auto prompt = quoting_prompt(51);
   const Answered whole = answer(a, prompt, answer_of(40));
-  for (int n = 0; n <= 40; n += all_rounds() ? 1 : 3) {
+  for (int n = 0; n <= 40; n += all_rounds() ? 1 : 8) {
     INFO("after " << n);
     CHECK(same_answer(answer(b, prompt, answer_of(n)), answer(a, prompt, answer_of(n))));
     for (const bool abort : {false, true})
