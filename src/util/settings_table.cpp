@@ -30,7 +30,8 @@ constexpr const char *kContext = "Context", *kSelection = "Selection of KV block
                      *kRanking = "Ranking of blocks (selectors psa, topk, twilight)",
                      *kOfTwilight = "Selector twilight", *kOfTokenSelect = "Selector tokenselect",
                      *kOfLfps = "Selector lfps", *kLayout = "Memory layout and kernels",
-                     *kCompare = "For comparison", *kScheduling = "Many requests at once";
+                     *kSteps = "Decode steps", *kCompare = "For comparison",
+                     *kScheduling = "Many requests at once";
 
 constexpr riffle_member_type kBool = RIFFLE_MEMBER_BOOL, kInt = RIFFLE_MEMBER_INT32,
                              kLong = RIFFLE_MEMBER_INT64, kSize = RIFFLE_MEMBER_UINT64,
@@ -420,7 +421,7 @@ constexpr riffle_setting kContextRows[] = {
      .high = 15,
      .flag = "--lookup",
      .json = "lookup",
-     .group = kContext,
+     .group = kSteps,
      .help = "tokens that a step may compute ahead where the answer quotes the prompt or itself; "
              "the text is the same"},
     {.id = "block_size",
