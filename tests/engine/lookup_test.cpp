@@ -114,7 +114,7 @@ TEST_CASE("an answer ends where it ends without tokens computed ahead", "[lookup
   Runtime a(with(RIFFLE_SELECTOR_SHARE, 0)), b(with(RIFFLE_SELECTOR_SHARE, 9));
   const auto prompt = quoting_prompt(51);
   const Answered whole = answer(a, prompt, answer_of(40));
-  for (int n = 0; n <= 40; n += all_rounds() ? 1 : 8) {
+  for (int n = 0; n < 40; n += all_rounds() ? 1 : 8) {
     INFO("after " << n);
     CHECK(same_answer(answer(b, prompt, answer_of(n)), answer(a, prompt, answer_of(n))));
     for (const bool abort : {false, true})
