@@ -3,11 +3,10 @@
 // 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and what is left
 // is f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
 // memory, filled by asynchronous copies that begin before x is there and run on from unit to unit,
-// so that registers do not limit what is in flight and the next kernel's blocks find room beside
-// this one's. The row of a matrix belongs to one warp whatever the grid, and a lane adds its groups
-// in the order of the columns: the bits of y depend on W's row and x alone, not on n, on the other
-// outputs or on the device. From tensor_rows() rows on gemv_quant_tensor.cu makes the same bits
-// faster.
+// so that registers do not limit what is in flight. The row of a matrix belongs to one warp
+// whatever the grid, and a lane adds its groups in the order of the columns: the bits of y depend
+// on W's row and x alone, not on n, on the other outputs or on the device. From tensor_rows() rows
+// on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_ring.cuh"
@@ -16,11 +15,17 @@
 namespace riffle::cuda::gemv_quant {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * 32;  // kThreads orders the sum of squares of x
-constexpr int kMostRows = 8;                       // of x in one launch
+constexpr int kSquares = 8, kTeam = kSquares * 32;  // warps and threads that sum squares of x
+constexpr int kMostRows = 8;                        // of x in one launch
 // From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
 constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
-constexpr int rows_of_unit(int n) { return n <= 8 ? 4 : 2; }
+
+// Rows of W a unit, and warps of a block: a multiprocessor has one block. Neither changes the bits.
+template <int R_, int kWarps_>
+struct Tuning {
+  static constexpr int R = R_, kWarps = kWarps_, kThreads = kWarps * 32;
+  static_assert(kThreads % kTeam == 0);
+};
 
 // The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
 struct Unit {
@@ -84,7 +89,7 @@ struct Part<0, R> {
 };
 
 // Fills the warp's ring, units one after the other.
-template <WType T, int R>
+template <WType T, int R, int kWarps>
 struct Producer {
   using F = Format<T>;
   using S = Slot<T, R>;
@@ -123,67 +128,82 @@ struct Producer {
 constexpr int kBytesOfX = 32 * (6 * 16 + 8);
 
 // Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past
-// the end. A thread takes 8 values, so four make a group. With `sums`: each warp's sums of squares
-// of the whole rows.
-template <int N>
+// the end. A thread takes 8 values of each round of 2048 columns, so four make a group; several
+// teams of threads take rounds in turn. With `sums`: each warp's sums of squares of the whole rows,
+// by the first team alone, because a sum has one order.
+template <int N, int kTeams>
 __device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
+  // Rounds whose loads are under way. Written out: no load is moved before a store.
+  constexpr int kAtOnce = N == 1 ? 2 : 1, kRound = kTeam * 8;
   const Gemv& a = plan.args;
+  const int thread = threadIdx.x % kTeam, team = threadIdx.x / kTeam;
   const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep,
             end = begin + plan.chunk * kStep;
-  const int last = sums != nullptr && cols > end ? cols : end;
+  const bool normed = a.norm != nullptr, all = sums != nullptr && team == 0;
+  const int last = all && cols > end ? cols : end, stride = all ? 1 : kTeams;
   float squares[N] = {};
 #pragma unroll 1
-  for (int base = begin; base < last; base += kThreads * 8) {
-    const int c = base + static_cast<int>(threadIdx.x) * 8;
-    float4 weight[2] = {make_float4(1, 1, 1, 1), make_float4(1, 1, 1, 1)}, v[N][2];
-    if (a.norm != nullptr && c < cols) {
-      weight[0] = *reinterpret_cast<const float4*>(a.norm + c);
-      weight[1] = *reinterpret_cast<const float4*>(a.norm + c + 4);
-    }
+  for (int round = all ? 0 : team; begin + round * kRound < last; round += kAtOnce * stride) {
+    float4 weight[kAtOnce][2], v[kAtOnce][N][2];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-      v[i][0] = v[i][1] = make_float4(0, 0, 0, 0);
-      if (i < a.n && c < cols) {
-        v[i][0] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c);
-        v[i][1] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c + 4);
+    for (int m = 0; m < kAtOnce; m++) {
+      const int c = begin + (round + m * stride) * kRound + thread * 8;
+      const bool valid = c < last && c < cols;
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        weight[m][k] = make_float4(1, 1, 1, 1);
+        if (normed && valid) weight[m][k] = *reinterpret_cast<const float4*>(a.norm + c + 4 * k);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          v[m][i][k] = make_float4(0, 0, 0, 0);
+          if (i < a.n && valid)
+            v[m][i][k] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c + 4 * k);
+        }
       }
     }
-    const int in_step = (c - begin) % kStep, lane = in_step / kGroup, half = in_step % kGroup / 16,
-              in_half = in_step % 16;
-    char* to = xs + (c - begin) / kStep * (N * kBytesOfX);
 #pragma unroll
-    for (int i = 0; i < N; i++, to += kBytesOfX) {
-      squares[i] = add_squares(add_squares(squares[i], v[i][0]), v[i][1]);
-      float x[8] = {v[i][0].x, v[i][0].y, v[i][0].z, v[i][0].w,
-                    v[i][1].x, v[i][1].y, v[i][1].z, v[i][1].w};
-      if (a.norm != nullptr) {
-        x[0] *= weight[0].x, x[1] *= weight[0].y, x[2] *= weight[0].z, x[3] *= weight[0].w;
-        x[4] *= weight[1].x, x[5] *= weight[1].y, x[6] *= weight[1].z, x[7] *= weight[1].w;
+    for (int m = 0; m < kAtOnce; m++) {
+      const int c = begin + (round + m * stride) * kRound + thread * 8;
+      const int in_step = (c - begin) % kStep, lane = in_step / kGroup,
+                half = in_step % kGroup / 16, in_half = in_step % 16;
+      const bool mine = c < end && (round + m * stride) % kTeams == team;
+      char* to = xs + (c - begin) / kStep * (N * kBytesOfX);
+#pragma unroll
+      for (int i = 0; i < N; i++, to += kBytesOfX) {
+        const float4 &p = v[m][i][0], &k = v[m][i][1];
+        squares[i] = add_squares(add_squares(squares[i], p), k);
+        float x[8] = {p.x, p.y, p.z, p.w, k.x, k.y, k.z, k.w};
+        if (normed) {
+          const float4 &s = weight[m][0], &t = weight[m][1];
+          x[0] *= s.x, x[1] *= s.y, x[2] *= s.z, x[3] *= s.w;
+          x[4] *= t.x, x[5] *= t.y, x[6] *= t.z, x[7] *= t.w;
+        }
+        const Eight eight = in_bytes(x);
+        if (!mine) continue;
+#pragma unroll
+        for (int b = 0; b < 3; b++)
+          *reinterpret_cast<uint2*>(to + ((2 * b + half) * 32 + lane) * 16 + in_half) =
+              eight.part[b];
+        if (thread % 4 == 0)
+          *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) =
+              make_float2(eight.unit, eight.sum);
       }
-      const Eight eight = in_bytes(x);
-      if (c >= end) continue;
-#pragma unroll
-      for (int p = 0; p < 3; p++)
-        *reinterpret_cast<uint2*>(to + ((2 * p + half) * 32 + lane) * 16 + in_half) = eight.part[p];
-      if (threadIdx.x % 4 == 0)
-        *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) =
-            make_float2(eight.unit, eight.sum);
     }
   }
-  if (sums == nullptr) return;
+  if (!all) return;
 #pragma unroll
   for (int i = 0; i < N; i++) {
     const float sum = warp_sum(squares[i]);
-    if (threadIdx.x % 32 == 0) sums[i * kWarps + threadIdx.x / 32] = sum;
+    if (thread % 32 == 0) sums[i * kSquares + thread / 32] = sum;
   }
 }
 
-template <WType T, int N, int R>
-__global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
-    kernel(const __grid_constant__ Plan plan) {
+template <WType T, int N, class Tune>
+__global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constant__ Plan plan) {
+  constexpr int R = Tune::R, kWarps = Tune::kWarps, kTeams = Tune::kThreads / kTeam;
   using S = Slot<T, R>;
   extern __shared__ uint4 shared[];
-  __shared__ float sums[N * kWarps];
+  __shared__ float sums[N * kSquares];
   const Gemv& a = plan.args;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   char* const ring = reinterpret_cast<char*>(shared) + warp * plan.stages * S::kBytes;
@@ -192,14 +212,14 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
 
   // Weights first: they wait for nobody.
   allow_next();
-  Producer<T, R> producer;
+  Producer<T, R, kWarps> producer;
   const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   producer.seek(plan, lane, first);
 #pragma unroll 1
   for (int s = 0; s + 1 < plan.stages; s++) producer.copy(plan, lane, ring_at + s * S::kBytes);
 
   wait_for_earlier();
-  stage<N>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
+  stage<N, kTeams>(plan, 0, xs, a.norm != nullptr ? sums : nullptr);
   __syncthreads();
   // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
   // there.
@@ -207,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
   float norm_of_mine = 1;
   if (a.norm != nullptr) {
     float squares = 0;
-    for (int w = 0; w < kWarps; w++) squares += sums[i * kWarps + w];
+    for (int w = 0; w < kSquares; w++) squares += sums[i * kSquares + w];
     norm_of_mine = 1.0f / sqrtf(__fadd_rn(squares / static_cast<float>(a.w[0].cols), a.eps));
   }
   const bool pairs = a.then == Then::SwiGlu;
@@ -230,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
       if (plan.chunk < plan.n_steps &&
           (round > 0 || begin > 0)) {  // x does not fit: all warps go through it together
         __syncthreads();
-        stage<N>(plan, begin, xs, nullptr);
+        stage<N, kTeams>(plan, begin, xs, nullptr);
         __syncthreads();
       }
       if (!active) continue;
@@ -282,31 +302,36 @@ __global__ void __launch_bounds__(kThreads, N <= 2 ? 2 : 1)
 #endif
 }
 
-template <WType T, int N>
+template <WType T, int N, class Tune>
 Status launch_rows(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  constexpr int R = rows_of_unit(N), kStage = kWarps * Slot<T, R>::kBytes;
-  Plan plan = plan_rows(T, args, R);
-  // Half of the shared memory if that is enough, so that the next kernel's block has room; else all
-  // of it.
-  constexpr int kFew = 3, kFixed = 1024 + N * kWarps * 4;
-  int room = device.smem / 2 - kFixed;
-  if (plan.n_steps * N * kBytesOfX + kFew * kStage > room) room = device.smem - kFixed;
-  const int x_room = room - kFew * kStage;
+  constexpr int kWarps = Tune::kWarps, kStage = kWarps * Slot<T, Tune::R>::kBytes;
+  Plan plan = plan_rows(T, args, Tune::R);
+  constexpr int kFew = 3, kFixed = 1024 + N * kSquares * 4;
+  const int room = device.smem - kFixed, x_room = room - kFew * kStage;
   plan.chunk = plan.n_steps;
   if (plan.n_steps * N * kBytesOfX > x_room) plan.chunk = x_room / (N * kBytesOfX);
   if (plan.chunk <= 0) return cudaErrorNotSupported;
   const size_t smem = set_stages(plan, room, kStage, N * kBytesOfX);
   const int grid = plan.n_units < device.n_sm ? plan.n_units : device.n_sm;
   set_rounds(plan, static_cast<int64_t>(grid) * kWarps);
-  return launch_gemv(kernel<T, N, R>, plan, dim3(grid), kThreads, smem, args.overlap, stream);
+  return launch_gemv(kernel<T, N, Tune>, plan, dim3(grid), Tune::kThreads, smem, args.overlap,
+                     stream);
+}
+
+// Where shared memory is too small for 16 warps' rings, 8 warps.
+template <WType T, int N, int R>
+Status launch_tuned(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
+  const Status s = launch_rows<T, N, Tuning<R, 16>>(args, device, stream);
+  if (s != cudaErrorNotSupported) return s;
+  return launch_rows<T, N, Tuning<4, 8>>(args, device, stream);
 }
 
 template <WType T>
 Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
-  const Status s = args.n == 1   ? launch_rows<T, 1>(args, device, stream)
-                   : args.n == 2 ? launch_rows<T, 2>(args, device, stream)
-                   : args.n <= 4 ? launch_rows<T, 4>(args, device, stream)
-                                 : launch_rows<T, 8>(args, device, stream);
+  const Status s = args.n == 1   ? launch_tuned<T, 1, 4>(args, device, stream)
+                   : args.n == 2 ? launch_tuned<T, 2, 4>(args, device, stream)
+                   : args.n <= 4 ? launch_tuned<T, 4, 2>(args, device, stream)
+                                 : launch_rows<T, 8, Tuning<4, 8>>(args, device, stream);
   if (s != cudaErrorNotSupported || args.n == 1) return s;
   // A device with less shared memory.
   return launch_in_parts(args, (args.n + 1) / 2,
