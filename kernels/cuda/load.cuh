@@ -14,4 +14,25 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
   return x;
 }
 
+// 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays
+// as it is.
+__device__ __forceinline__ void load_weights(uint4& v, const char* p, int wanted) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.s32 p, %5, 0;\n"
+      " @p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(p), "r"(wanted));
+#else
+  if (wanted) v = __ldg(reinterpret_cast<const uint4*>(p));
+#endif
+}
+__device__ __forceinline__ void load_scale(uint32_t& v, const char* p, int wanted) {
+  asm volatile(
+      "{\n .reg .pred p;\n .reg .u16 h;\n setp.ne.s32 p, %2, 0;\n cvt.u16.u32 h, %0;\n"
+      " @p ld.global.nc.u16 h, [%1];\n cvt.u32.u16 %0, h;\n}"
+      : "+r"(v)
+      : "l"(p), "r"(wanted));
+}
+
 }  // namespace riffle::cuda

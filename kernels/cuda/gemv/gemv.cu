@@ -1,15 +1,15 @@
 // y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow
-// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh; for Q8_0 they are slower for one row of x and
-// faster from four on: the bits must not depend on n, and one row is what matters most), types of 4
-// to 6 bits go to gemv_quant.cu; the kernel here does the rest without them. The time is that of
-// reading W once, so everything serves that: a warp takes a unit of kRows rows of W at a time and
-// keeps kDepth 16-byte loads a lane in flight, also across units and before x is even there. The
-// row of a matrix belongs to one warp whatever the grid, and a lane adds its products in the order
-// of the columns: the bits of y depend on W's row and x alone, not on n, on the other outputs or on
-// the device.
+// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh), types of 4 to 6 bits and most of Q8_0
+// (gemv_quant::fits_q8) go to gemv_quant.cu; the kernel here does the rest without tensor cores.
+// The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows
+// of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is
+// even there. The row of a matrix belongs to one warp whatever the grid, and a lane adds its
+// products in the order of the columns: the bits of y depend on W's row and x alone, not on n, on
+// the other outputs or on the device.
 #include "kernels/cuda/gemv/gemv_mma_pair.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/layer/rmsnorm.cuh"
+#include "kernels/cuda/load.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -24,27 +24,6 @@ struct Plan {
   int n_units, rounds;      // rounds: units a warp goes through
   int chunk;                // columns of x in shared memory at a time
 };
-
-// 16 bytes that are read once: no place in L1, and whole lines into L2. Where `wanted` is 0 v stays
-// as it is.
-__device__ __forceinline__ void load_weights(uint4& v, const char* p, int wanted) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.s32 p, %5, 0;\n"
-      " @p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(p), "r"(wanted));
-#else
-  if (wanted) v = __ldg(reinterpret_cast<const uint4*>(p));
-#endif
-}
-__device__ __forceinline__ void load_scale(uint32_t& v, const char* p, int wanted) {
-  asm volatile(
-      "{\n .reg .pred p;\n .reg .u16 h;\n setp.ne.s32 p, %2, 0;\n cvt.u16.u32 h, %0;\n"
-      " @p ld.global.nc.u16 h, [%1];\n cvt.u32.u16 %0, h;\n}"
-      : "+r"(v)
-      : "l"(p), "r"(wanted));
-}
 
 // How a type is read: a lane takes kVector values (16 bytes) of a step, a warp kStep.
 template <WType T>
@@ -377,14 +356,15 @@ Status launch_any(const Gemv& args, const GemvDevice& device, cudaStream_t strea
 // Outputs [first, first + n) of args, all of one type.
 Status launch_one_type(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   const Matrix& w = args.w[0];
-  const bool few_bits = is_quantised(w.type) && w.type != WType::Q8_0;
   bool fast =
       vector_aligned(args.x, args.ldx, 4) && vector_aligned(args.norm, 0, 4) && w.cols < (1 << 30);
   for (int o = 0; o < args.n_outs; o++)
     fast = fast && args.w[o].type == w.type && args.w[o].rows < (1 << 30) &&
            vector_aligned(args.w[o].data, row_parts(w.type, w.cols).data, 1);
   if (!fast) return launch_any(args, device, stream);
-  if (few_bits) {
+  const bool integers =
+      w.type == WType::Q8_0 ? gemv_quant::fits_q8(args, device) : is_quantised(w.type);
+  if (integers) {
     const Status s = gemv_quant::launch(args, device, stream);
     return s == cudaErrorNotSupported ? launch_any(args, device, stream) : s;
   }

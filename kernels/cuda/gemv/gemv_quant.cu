@@ -9,16 +9,16 @@
 // on gemv_quant_tensor.cu makes the same bits faster.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
-#include "kernels/cuda/gemv/gemv_ring.cuh"
-#include "kernels/cuda/layer/rmsnorm.cuh"
+#include "kernels/cuda/gemv/gemv_quant_x.cuh"
 
 namespace riffle::cuda::gemv_quant {
 namespace {
 
-constexpr int kSquares = 8, kTeam = kSquares * 32;  // warps and threads that sum squares of x
-constexpr int kMostRows = 8;                        // of x in one launch
+constexpr int kMostRows = 8;  // of x in one launch
 // From so many rows on tensor cores are faster (measured: tools/bench/results/gpu.md).
-constexpr int tensor_rows(WType type) { return type == WType::Q6_K || is_five(type) ? 5 : 3; }
+constexpr int tensor_rows(WType type) {
+  return type == WType::Q8_0 || type == WType::Q6_K || is_five(type) ? 5 : 3;
+}
 
 // Rows of W a unit, and warps of a block: a multiprocessor has one block. Neither changes the bits.
 template <int R_, int kWarps_>
@@ -26,18 +26,6 @@ struct Tuning {
   static constexpr int R = R_, kWarps = kWarps_, kThreads = kWarps * 32;
   static_assert(kThreads % kTeam == 0);
 };
-
-// The rows of a unit. SwiGlu: the first half are w[0]'s, the others the same rows of w[1].
-struct Unit {
-  int out;
-  int row;
-};
-__device__ __forceinline__ Unit unit_at(const Plan& plan, int u, int rows) {
-  int out = 0;
-  if (out + 1 < plan.args.n_outs && u >= plan.units[0]) u -= plan.units[0], out = 1;
-  if (out == 1 && plan.args.n_outs > 2 && u >= plan.units[1]) u -= plan.units[1], out = 2;
-  return {out, u * rows};
-}
 
 // Copies one part of a matrix, kRow bytes of each of R rows a step. A lane's copies are always at
 // the same places.
@@ -124,80 +112,6 @@ struct Producer {
   }
 };
 
-// x of a step and one row in shared memory: [part * 2 + half][lane] uint4, then [lane] {unit, sum}.
-constexpr int kBytesOfX = 32 * (6 * 16 + 8);
-
-// Puts `chunk` steps of x (times norm) from `first` on into shared memory as [step][N]; zeros past
-// the end. A thread takes 8 values of each round of 2048 columns, so four make a group; several
-// teams of threads take rounds in turn. With `sums`: each warp's sums of squares of the whole rows,
-// by the first team alone, because a sum has one order.
-template <int N, int kTeams>
-__device__ void stage(const Plan& plan, int first, char* xs, float* sums) {
-  // Rounds whose loads are under way. Written out: no load is moved before a store.
-  constexpr int kAtOnce = N == 1 ? 2 : 1, kRound = kTeam * 8;
-  const Gemv& a = plan.args;
-  const int thread = threadIdx.x % kTeam, team = threadIdx.x / kTeam;
-  const int cols = static_cast<int>(a.w[0].cols), begin = first * kStep,
-            end = begin + plan.chunk * kStep;
-  const bool normed = a.norm != nullptr, all = sums != nullptr && team == 0;
-  const int last = all && cols > end ? cols : end, stride = all ? 1 : kTeams;
-  float squares[N] = {};
-#pragma unroll 1
-  for (int round = all ? 0 : team; begin + round * kRound < last; round += kAtOnce * stride) {
-    float4 weight[kAtOnce][2], v[kAtOnce][N][2];
-#pragma unroll
-    for (int m = 0; m < kAtOnce; m++) {
-      const int c = begin + (round + m * stride) * kRound + thread * 8;
-      const bool valid = c < last && c < cols;
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        weight[m][k] = make_float4(1, 1, 1, 1);
-        if (normed && valid) weight[m][k] = *reinterpret_cast<const float4*>(a.norm + c + 4 * k);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-          v[m][i][k] = make_float4(0, 0, 0, 0);
-          if (i < a.n && valid)
-            v[m][i][k] = *reinterpret_cast<const float4*>(a.x + i * a.ldx + c + 4 * k);
-        }
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kAtOnce; m++) {
-      const int c = begin + (round + m * stride) * kRound + thread * 8;
-      const int in_step = (c - begin) % kStep, lane = in_step / kGroup,
-                half = in_step % kGroup / 16, in_half = in_step % 16;
-      const bool mine = c < end && (round + m * stride) % kTeams == team;
-      char* to = xs + (c - begin) / kStep * (N * kBytesOfX);
-#pragma unroll
-      for (int i = 0; i < N; i++, to += kBytesOfX) {
-        const float4 &p = v[m][i][0], &k = v[m][i][1];
-        squares[i] = add_squares(add_squares(squares[i], p), k);
-        float x[8] = {p.x, p.y, p.z, p.w, k.x, k.y, k.z, k.w};
-        if (normed) {
-          const float4 &s = weight[m][0], &t = weight[m][1];
-          x[0] *= s.x, x[1] *= s.y, x[2] *= s.z, x[3] *= s.w;
-          x[4] *= t.x, x[5] *= t.y, x[6] *= t.z, x[7] *= t.w;
-        }
-        const Eight eight = in_bytes(x);
-        if (!mine) continue;
-#pragma unroll
-        for (int b = 0; b < 3; b++)
-          *reinterpret_cast<uint2*>(to + ((2 * b + half) * 32 + lane) * 16 + in_half) =
-              eight.part[b];
-        if (thread % 4 == 0)
-          *reinterpret_cast<float2*>(to + 6 * 32 * 16 + lane * 8) =
-              make_float2(eight.unit, eight.sum);
-      }
-    }
-  }
-  if (!all) return;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    const float sum = warp_sum(squares[i]);
-    if (thread % 32 == 0) sums[i * kSquares + thread / 32] = sum;
-  }
-}
-
 template <WType T, int N, class Tune>
 __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constant__ Plan plan) {
   constexpr int R = Tune::R, kWarps = Tune::kWarps, kTeams = Tune::kThreads / kTeam;
@@ -224,12 +138,8 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
   // Lane r * N + i ends up with row r of x_i. 1 / rms is common to the whole sum, so it is applied
   // there.
   const int i = lane % N, r_mine = lane / N;
-  float norm_of_mine = 1;
-  if (a.norm != nullptr) {
-    float squares = 0;
-    for (int w = 0; w < kSquares; w++) squares += sums[i * kSquares + w];
-    norm_of_mine = 1.0f / sqrtf(__fadd_rn(squares / static_cast<float>(a.w[0].cols), a.eps));
-  }
+  const float norm_of_mine =
+      a.norm != nullptr ? norm_of(sums + i * kSquares, a.w[0].cols, a.eps) : 1.0f;
   const bool pairs = a.then == Then::SwiGlu;
   uint32_t slot = 0, slot_before = ring_bytes - S::kBytes;
 
@@ -359,6 +269,7 @@ Status launch(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
     const Status s = launch_tensor(args, device, stream);
     if (s != cudaErrorNotSupported) return s;
   }
+  if (args.w[0].type == WType::Q8_0) return launch_q8(args, device, stream);
   return launch_in_parts(args, kMostRows,
                          [&](const Gemv& part) { return launch_ordinary(part, device, stream); });
 }

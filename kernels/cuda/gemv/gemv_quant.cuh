@@ -14,7 +14,9 @@ constexpr bool is_five(WType t) { return t == WType::Q5_0 || t == WType::Q5_1 ||
 // Bytes of a row's step in each part of a matrix.
 template <WType T>
 struct Format {
-  static constexpr int kData = 512, kHigh = T == WType::Q6_K ? 256 : is_five(T) ? 128 : 0;
+  static constexpr int kData = T == WType::Q8_0 ? 1024 : 512, kHigh = T == WType::Q6_K ? 256
+                                                                      : is_five(T)     ? 128
+                                                                                       : 0;
   static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 128 : 64;
   static constexpr int kBlocks = T == WType::Q6_K ? 8 : 0;
   // Value = scale * quant - min * m, else scale * quant.

@@ -257,6 +257,13 @@ template <WType T>
 __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int t, uint32_t* first,
                                             uint32_t* second) {
   using L = Tile<T>;
+  if constexpr (T == WType::Q8_0) {
+    const auto word = [&](int piece) {
+      return *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, piece) + t * 4);
+    };
+    *first = word(2 * m), *second = word(2 * m + 1);
+    return;
+  }
   const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, m) + t * 4);
   if constexpr (T == WType::Q6_K) {
     uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) +
@@ -323,6 +330,8 @@ struct RowScales {
         return static_cast<float>(static_cast<int8_t>(words[k / 4] >> 8 * (k % 4)));
       };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
+    } else if constexpr (T == WType::Q8_0) {
+      return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff), 0};
     } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
       return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) *
                   (T == WType::Q4_0 ? 1.0f / 16 : 1.0f / 8),
@@ -553,6 +562,7 @@ Status launch_type(const Gemv& args, const GemvDevice& device, cudaStream_t stre
 Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t stream) {
   if (code_for(device) < 900) return cudaErrorNotSupported;
   switch (args.w[0].type) {
+    case WType::Q8_0: return launch_type<WType::Q8_0>(args, device, stream);
     case WType::Q4_0: return launch_type<WType::Q4_0>(args, device, stream);
     case WType::Q4_1: return launch_type<WType::Q4_1>(args, device, stream);
     case WType::Q5_0: return launch_type<WType::Q5_0>(args, device, stream);
