@@ -18,12 +18,12 @@ enum class Cores : uint8_t { Best, Tensor, Ordinary };
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
 
 // Decode: few rows x, bound by reading the weights once (once for 8 rows; for 16 those that
-// products of integers take and, where two blocks of a cluster of compute capability 9.0 have the shared memory for it,
-// BF16). The bits of a row of y do not depend on n or on the other rows. Arithmetic in f32; weights
-// are widened. With BF16 weights x goes through tensor cores in two bf16 parts, which leaves out at
-// most 2^-18 of a value. With weights of 4 to 6 bits, and with Q8_0 in rows of whole 256 columns,
-// products are of integers: x (times norm) is rounded to 2^-22 of the largest of its group of 32
-// columns, and a group that is not all finite makes NaN.
+// products of integers take and, where two blocks of a cluster of compute capability 9.0 have the
+// shared memory for it, BF16). The bits of a row of y do not depend on n or on the other rows.
+// Arithmetic in f32; weights are widened. With BF16 weights x goes through tensor cores in two bf16
+// parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits, and with Q8_0 in
+// rows of whole 256 columns, products are of integers: x (times norm) is rounded to 2^-22 of the
+// largest of its group of 32 columns, and a group that is not all finite makes NaN.
 struct Gemv {
   const float* x = nullptr;  // [n][ldx]
   int64_t ldx = 0;

@@ -1,12 +1,12 @@
-// y = W x for several rows x, of weights of 4 to 6 bits, on the tensor cores' integer product
-// (mma.m16n8k32): the same integers as gemv_quant.cu's, added as f32 in the same order, so that y
-// has the same bits, in a time that hardly grows with the rows. The quants of 16 rows of W are one
-// operand, the other is one byte of each of 8 rows of x; three products make the sums of a group of
-// 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes are added at the
-// end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps share
-// 16 rows of W: two of each block of a cluster of four, where block b has columns 256 b to 256 b +
-// 255 of every 1024, so that it needs a fourth of x only. Their sums meet in the shared memory of
-// one of the blocks. Weights come through a ring as in gemv_quant.cu.
+// y = W x for several rows x, of weights of 4 to 6 bits and Q8_0, on the tensor cores' integer
+// product (mma.m16n8k32): the same integers as gemv_quant.cu's, added as f32 in the same order, so
+// that y has the same bits, in a time that hardly grows with the rows. The quants of 16 rows of W
+// are one operand, the other is one byte of each of 8 rows of x; three products make the sums of a
+// group of 32 columns, exactly. There, a lane has every 32nd group of a row and the lanes are added
+// at the end; here, a warp has 4 neighbouring groups of every 32, with a sum for each. Eight warps
+// share 16 rows of W: two of each block of a cluster of four, where block b has columns 256 b to
+// 256 b + 255 of every 1024, so that it needs a fourth of x only. Their sums meet in the shared
+// memory of one of the blocks. Weights come through a ring as in gemv_quant.cu.
 #include "kernels/cuda/gemv/gemv_quant.cuh"
 #include "kernels/cuda/gemv/gemv_quant.h"
 #include "kernels/cuda/gemv/gemv_ring.cuh"
