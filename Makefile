@@ -108,9 +108,9 @@ cuda-bench: $(BUILD)/riffle $(CUDA_BENCH)
 $(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# Selectors on the CPU (tools/bench/selector_bench.cpp says how): make selector_bench attention_stats
-SELECTOR_BENCH := $(BUILD)/selector_bench $(BUILD)/attention_stats
-selector_bench attention_stats: %: $(BUILD)/%
+# Selectors on the CPU; each file says how: make selector_bench attention_stats prefetch_study
+SELECTOR_BENCH := $(addprefix $(BUILD)/,selector_bench attention_stats prefetch_study)
+selector_bench attention_stats prefetch_study: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
