@@ -278,8 +278,8 @@ typedef enum riffle_selector {
   /* blocks that hold at least `share` of a head's weight, by INT4 keys; the mean value stands for
      the blocks that are not read */
   RIFFLE_SELECTOR_SHARE = 6,
-  /* the default: dense for sessions of fewer than riffle_plan.everything_below tokens, share for
-     longer ones. A session that grows beyond it, or is cut, changes over */
+  /* the default: dense for sessions of fewer than riffle_plan.everything_below tokens, the current
+     one included (all sessions if n_ctx is not above it), share for longer ones. A session that grows beyond it, or is cut, changes over */
   RIFFLE_SELECTOR_AUTO = 7
 } riffle_selector;
 
@@ -400,8 +400,7 @@ typedef enum riffle_residency {
   RIFFLE_RESIDENCY_HOST = 2
 } riffle_residency;
 /* Q8: int8 codes, and for each 32 of them a scale of 8 bits: 132 bytes for 128 numbers, where F16
- * takes 256. What is computed with them is exact, so Q8 rounds once, when a key or value is stored.
- */
+ * takes 256. Code times scale is exact in f16, so Q8 rounds once, when a key or value is stored. */
 typedef enum riffle_kv_type {
   RIFFLE_KV_F16 = 0,
   RIFFLE_KV_F32 = 1,
@@ -509,7 +508,8 @@ typedef struct riffle_plan {
   bool no_driver;           /* AUTO chose no GPU because no NVIDIA driver is installed, as on most
                                machines without a GPU. device_note says so */
   char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
-  /* Selector AUTO reads everything in sessions of fewer tokens, since dense is faster there. The
+  /* Selector AUTO reads everything in sessions of fewer tokens, the current one included (in all
+     sessions if n_ctx is not above it), since dense is faster there. The
      number follows from the device and, if there is a pool, from what it holds of each of
      n_sessions sessions, so another budget may change texts: naming a selector pins it. Filled in
      for every selector, since riffle_set_selection may choose AUTO later */

@@ -83,8 +83,9 @@ RIFFLE_API riffle_status riffle_profile_step(riffle_context* context,
 
 /* For measuring (riffle eval and bench): called once per decode step, layer and KV head of each
  * session. With with_coverage, riffle also attends densely beside each selection (slow) to tell
- * what share of the attention weight the selection truly covered. The arrays live only during the
- * call. NULL ends the reports. */
+ * what share of the attention weight the selection truly covered. With `lookup` a step reports each
+ * token that it computes, also those that are not accepted; n_tokens tells them apart. The arrays
+ * live only during the call. NULL ends the reports. */
 typedef struct riffle_row_report {
   const riffle_session* session;
   int32_t position, layer, kv_head;

@@ -3,8 +3,8 @@
 // A row is one token's key or value: d int8 codes, then one byte for each 32 of them, the scale,
 // padded to whole words. A value is code * scale. The byte is the upper half of a positive f16
 // without its sign: 5 bits of exponent, 3 of fraction. So code * scale has at most 11 significant
-// bits and is exact in f16 and in f32: every kernel computes with the same numbers, and a row in 8
-// bits gives the bits that a row in f16 with these values gives.
+// bits and is exact in f16 and in f32: every kernel computes with the same numbers. Only the order
+// of sums may differ from that of f16 rows.
 //
 // The scale is the smallest that covers the largest of its values. A group with a value that f16
 // does not hold, or that is not a number, decodes to NaN, where f16 would hold infinity.

@@ -89,7 +89,7 @@ void check_lookup(int lookup, const Selector& selector) {
   if (lookup > 0 && selector.keeps_steps())
     fail(RIFFLE_UNSUPPORTED,
          "`lookup` is %d, but `selection.selector` %s chooses by what earlier steps chose: "
-         "expected 0 with it",
+         "expected 0; set `lookup` to 0 or name another selector",
          lookup, selector.name());
 }
 

@@ -13,9 +13,9 @@ namespace {
 constexpr uint32_t kDense = 1u << RIFFLE_SELECTOR_DENSE, kPsa = 1u << RIFFLE_SELECTOR_PSA,
                    kTopk = 1u << RIFFLE_SELECTOR_TOPK, kTwilight = 1u << RIFFLE_SELECTOR_TWILIGHT,
                    kTokenSelect = 1u << RIFFLE_SELECTOR_TOKENSELECT,
-                   kLfps = 1u << RIFFLE_SELECTOR_LFPS,
-                   // auto stands for share in long sessions.
-    kShare = 1u << RIFFLE_SELECTOR_SHARE | 1u << RIFFLE_SELECTOR_AUTO;
+                   kLfps = 1u << RIFFLE_SELECTOR_LFPS;
+// auto stands for share in long sessions.
+constexpr uint32_t kShare = 1u << RIFFLE_SELECTOR_SHARE | 1u << RIFFLE_SELECTOR_AUTO;
 constexpr uint32_t kBlocks = kPsa | kTopk | kTwilight | kShare,
                    kSparse = kBlocks | kTokenSelect | kLfps;
 constexpr uint32_t kOnTopk = 1u << RIFFLE_BASE_TOPK, kOnPsa = 1u << RIFFLE_BASE_PSA,

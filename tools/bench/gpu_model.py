@@ -20,7 +20,7 @@ READ = 0.051  # of the KV, each step
 NEW = 0.104  # of what is read, where the pool holds what the last steps read
 WEIGHTS = {"Q4_K": (4.5e9, 4.9e9), "Q8_0": (7.98e9, 8.5e9)}  # read in a step; held
 
-# name: bytes/s of the memory, bytes/s of the link (None: host memory is device memory), SMs, GHz, GiB
+# name: memory and link, bytes/s (None: host memory is device memory), SMs, GHz, GiB
 H200 = ("H200", 4.8e12, 55.3e9, 132, 1.98, 131)
 GPUS = [
     ("RTX 4060 8 GB", 272e9, 13e9, 24, 2.46, 8),
@@ -46,14 +46,14 @@ def step(gpu, weights, share):
 def main():
     print("| GPU | weights | share, tokens/s | of it over the link, ms | dense, if all of it fitted |")
     print("|---|---|---|---|---|")
-    for gpu in GPUS:
+    for gpu in [H200] + GPUS:  # the first is there to be compared with what was measured
         for weights in ("Q4_K", "Q8_0"):
             held = WEIGHTS[weights][1] + INT4_KEYS + 0.6e9
             if held > 0.94 * gpu[5] * GIB:
                 continue
             loads = KV_Q8 * READ * NEW / gpu[2] * 1e3 if gpu[2] else 0
-            print(f"| {gpu[0]} | {weights} | {1 / step(gpu, weights, True):.0f} | {loads:.1f} "
-                  f"| {1 / step(gpu, weights, False):.0f} |")
+            share, dense = (1 / step(gpu, weights, one) for one in (True, False))
+            print(f"| {gpu[0]} | {weights} | {share:.0f} | {loads:.1f} | {dense:.0f} |")
 
 
 if __name__ == "__main__":

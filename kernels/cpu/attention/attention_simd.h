@@ -34,7 +34,8 @@ struct F32Rows {
     return S::load_n(static_cast<const float*>(row) + j, n);
   }
 };
-// A vector's numbers share a scale, since kLanes divides 32 and vectors begin at its multiples.
+// A vector's numbers share a scale, since kLanes divides 32 and vectors begin at its multiples; so
+// do those of a row's last part.
 struct Q8Rows {
   static constexpr KvType kType = KvType::Q8;
   template <class S>

@@ -312,8 +312,12 @@ struct RowWarp {
     if (last.y == kHit || last.y == kMiss || last.y == kFetched) ++lookups;
     if (lane == 0 && a.step.order != nullptr && !a.streamed)
       a.step.order[int64_t(row) * a.step.max_blocks + p] = last.x;
-    if (lane == 0 && a.step.stamp)
-      sequence.last_use[entry0 + last.x] = static_cast<uint32_t>(r.n_tokens);
+    if (lane == 0 && a.step.stamp) {
+      uint32_t* used = sequence.last_use + entry0 + last.x;
+      const auto now_used = static_cast<uint32_t>(r.n_tokens);
+      if (sequence.many_rows) atomicMax(used, now_used);
+      else *used = now_used;
+    }
   }
   // It does not; but its bytes came.
   __device__ void drop_result() {

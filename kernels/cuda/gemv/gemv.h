@@ -17,7 +17,8 @@ enum class Cores : uint8_t { Best, Tensor, Ordinary };
 
 inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
 
-// Decode: few rows x, bound by reading the weights once (once for 8 rows; for 16 those that
+// Decode: few rows x, bound by reading the weights once (once for 8 rows, but Q8_0 without compute
+// capability 9.0 once for 4, or for fewer where x does not fit shared memory; for 16 those that
 // products of integers take and, where two blocks of a cluster of compute capability 9.0 have the
 // shared memory for it, BF16). The bits of a row of y do not depend on n or on the other rows.
 // Arithmetic in f32; weights are widened. With BF16 weights x goes through tensor cores in two bf16

@@ -28,6 +28,7 @@ double syncs_per_token(const DecodeRow& r) {
 }
 // Tokens that a step gave each of its sequences: more than one where tokens were computed ahead.
 double tokens_per_step(const BenchOptions& o, const DecodeRow& r) {
+  if (o.common.context.lookup == 0) return 1;  // a small pool may count a step's groups as steps
   return static_cast<double>(r.stats.decode_tokens) /
          (static_cast<double>(r.stats.decode_steps) * o.batch);
 }
