@@ -279,7 +279,8 @@ typedef enum riffle_selector {
      the blocks that are not read */
   RIFFLE_SELECTOR_SHARE = 6,
   /* the default: dense for sessions of fewer than riffle_plan.everything_below tokens, the current
-     one included (all sessions if n_ctx is not above it), share for longer ones. A session that grows beyond it, or is cut, changes over */
+     one included (all sessions if n_ctx is not above it), share for longer ones. A session that
+     grows beyond it, or is cut, changes over */
   RIFFLE_SELECTOR_AUTO = 7
 } riffle_selector;
 

@@ -10,7 +10,8 @@ namespace riffle::cuda {
 template <class T, int D>
 struct Stage {
   using Shape = BlockShape<T, D>;
-  // Where whole blocks may not fit shared memory (kernels that never halve compile without that branch).
+  // Where whole blocks may not fit shared memory (kernels that never halve compile without that
+  // branch).
   static constexpr bool kMayHalve = D * sizeof(T) > 256;
   // Of 16 bytes, in a stage.
   __host__ __device__ static int chunks(int block_size) { return 2 * block_size * Shape::kChunks; }
