@@ -14,7 +14,7 @@ __device__ __forceinline__ void store_far(uint32_t at, const uint4& x) {
 }
 #endif
 
-// As launch(), by clusters of so many blocks of the grid's first dimension.
+// Like launch(). The grid runs as clusters of `cluster` blocks along x.
 template <class Kernel, class Args>
 Status launch_clusters(Kernel kernel, const Args& args, dim3 grid, int threads, int cluster,
                        bool overlap, cudaStream_t stream) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "tests/kernels/cpu/each_isa.h"
 
 using namespace riffle;
 
@@ -58,14 +59,7 @@ float threshold(const cpu::SelectKernels& k, const std::vector<float>& w, double
 
 template <class F>
 void for_each_isa(F test) {
-  for (const cpu::Isa isa : {cpu::Isa::Scalar, cpu::Isa::Avx2, cpu::Isa::Avx512}) {
-    if (!cpu::isa_available(isa)) {
-      WARN("SKIPPED: this machine cannot run the kernels of " << cpu::kernels(isa)->name);
-      continue;
-    }
-    INFO("isa " << cpu::kernels(isa)->name);
-    test(cpu::kernels(isa)->select);
-  }
+  riffle::test::for_isas(riffle::test::kVectorIsas, [&](const cpu::Kernels& k) { test(k.select); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The choice of the selector share: of a row's candidates those that hold at least a share of some
-// query head's weight, in token order, by the log masses of estimate.cu; each head's share in
-// blocks that are not read; and the mean value that stands for these. In base 2.
+// The selector share chooses a row's blocks here, by the log masses of estimate.cu: the candidates
+// that hold at least a share of some query head's weight, in token order. The kernel also sums up
+// each head's weight in unread blocks, and the mean value that stands for these. In base 2.
 //
 // A row's heads are shared among the CTAs of a cluster (compute capability 9.0 and later; before,
 // one CTA has all). The CTAs tell each other which candidates their heads keep.

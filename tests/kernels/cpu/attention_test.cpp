@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "tests/kernels/cpu/each_isa.h"
 
 using namespace riffle::cpu;
 
@@ -21,14 +22,7 @@ constexpr float kInfF = std::numeric_limits<float>::infinity();
 
 template <class F>
 void for_each_isa(F test) {
-  for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
-    if (!isa_available(isa)) {
-      WARN("SKIPPED: this machine cannot run the kernels of " << kernels(isa)->name);
-      continue;
-    }
-    INFO("isa " << kernels(isa)->name);
-    test(kernels(isa)->attention);
-  }
+  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) { test(k.attention); });
 }
 
 struct Memory {

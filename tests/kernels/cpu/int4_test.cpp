@@ -11,6 +11,7 @@
 
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
+#include "tests/kernels/cpu/each_isa.h"
 
 using namespace riffle::cpu;
 
@@ -29,14 +30,7 @@ Memory memory(size_t bytes) {
 
 template <class F>
 void for_each_isa(F test) {
-  for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512}) {
-    if (!isa_available(isa)) {
-      WARN("SKIPPED: this machine cannot run the kernels of " << kernels(isa)->name);
-      continue;
-    }
-    INFO("isa " << kernels(isa)->name);
-    test(kernels(isa)->select);
-  }
+  riffle::test::for_isas(riffle::test::kVectorIsas, [&](const Kernels& k) { test(k.select); });
 }
 
 struct Keys {

@@ -13,23 +13,12 @@
 #include "kernels/common/half.h"
 #include "kernels/cpu/attention/gather.h"
 #include "kernels/cpu/kernels.h"
+#include "tests/kernels/cpu/each_isa.h"
 
 using namespace riffle;
 using namespace riffle::cpu;
 
 namespace {
-
-template <class F>
-void for_each_isa(F test) {
-  for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
-    if (!isa_available(isa)) {
-      WARN("SKIPPED: this machine cannot run the kernels of " << kernels(isa)->name);
-      continue;
-    }
-    INFO("isa " << kernels(isa)->name);
-    test(*kernels(isa));
-  }
-}
 
 struct Free {
   void operator()(void* p) const { std::free(p); }
@@ -94,7 +83,7 @@ TEST_CASE("q8: every code times every scale is exact in f16", "[kernels][q8]") {
 }
 
 TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it", "[kernels][q8]") {
-  for_each_isa([](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::kAllIsas, [](const Kernels& k) {
     std::mt19937 random(5);
     std::uniform_real_distribution<float> exponent(-26, 15.9f), uniform(-1, 1);
     for (const int d : {2, 16, 24, 32, 48, 64, 80, 96, 128, 256})
@@ -135,7 +124,7 @@ TEST_CASE("q8: a row errs by half a scale, which is the smallest that covers it"
 TEST_CASE("q8: what f16 does not hold is no number, and only its group", "[kernels][q8]") {
   const float inf = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
-  for_each_isa([&](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::kAllIsas, [&](const Kernels& k) {
     for (const float bad : {inf, -inf, nan, -nan, 1e6f, -65520.0f})
       for (const int at : {0, 31, 40}) {
         std::vector<float> x(80, 0.5f), back(80);
@@ -149,7 +138,7 @@ TEST_CASE("q8: what f16 does not hold is no number, and only its group", "[kerne
 }
 
 TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kernels][q8]") {
-  for_each_isa([](const Kernels& k) {
+  riffle::test::for_isas(riffle::test::kAllIsas, [](const Kernels& k) {
     std::mt19937 random(77);
     std::normal_distribution<float> normal;
     for (const int d : {16, 24, 64, 80, 96, 128, 256})
