@@ -119,6 +119,11 @@ synthetic_gguf: $(BUILD)/synthetic_gguf
 $(BUILD)/synthetic_gguf: $(BUILD)/tools/fixtures/synthetic_gguf.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+# Chat templates against jinja2 (tools/fixtures/compare_templates.py says how): make render_chat
+render_chat: $(BUILD)/render_chat
+$(BUILD)/render_chat: $(BUILD)/tools/fixtures/render_chat.o $(BUILD)/libriffle.a
+	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 # The picture of shipped-model.md (tools/bench/results_chart.cpp says how): make results_chart
 results_chart: $(BUILD)/results_chart
 $(BUILD)/results_chart: $(BUILD)/tools/bench/results_chart.o $(filter-out %/main.o,$(CLI_OBJ)) $(BUILD)/libriffle.a
@@ -145,4 +150,4 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
-.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf results_chart fmt clean help FORCE
+.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE

@@ -155,12 +155,17 @@ typedef struct riffle_model_info {
   bool tied_output;
   int32_t bos_id, eos_id; /* -1: none. A model may have more end tokens: riffle_is_end_token */
   uint64_t n_params, weight_bytes;
-  const char* chat_template;      /* its text, or "" */
-  const char* chat_template_name; /* what it was recognised as, or what was asked for; "" if it is
-                                     unknown */
-  const char* rope_scaling;       /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
+  const char* chat_template; /* its text, or "" */
+  /* "own": the model's own template, which riffle evaluates; or the name that was asked for; "" if
+     there is neither, or riffle cannot evaluate the model's own */
+  const char* chat_template_name;
+  const char* rope_scaling; /* "none", "linear, factor 8", "yarn, factor 4 of 32768", ... */
   /* tokens that a query sees in some or all layers, its own included; 0: all */
   int32_t sliding_window;
+  bool chat_thinking; /* the template asks for enable_thinking (riffle_chat_options.thinking) */
+  /* what the model writes around its reasoning ("<think>", "</think>"); "" if its template names
+     none. If they are control tokens, the text of an answer does not show them */
+  const char *reasoning_begin, *reasoning_end;
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);
@@ -241,26 +246,53 @@ RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t tok
 RIFFLE_API bool riffle_is_end_token(const riffle_model* model, int32_t token);
 
 typedef struct riffle_message {
-  const char* role;    /* "system", "user" or "assistant" */
+  const char* role; /* "system", "user" or "assistant"; others as the model's template has them */
   const char* content; /* NUL-terminated */
 } riffle_message;
 
-/* Names of the chat templates that riffle knows, from index 0; NULL after the last. Static strings.
- */
+/* Names of the chat formats that riffle has for models without a template, from index 0; NULL after
+ * the last. Static strings. */
 RIFFLE_API const char* riffle_chat_template_name(size_t index);
 
-/* A conversation ([system,] user, assistant, user, ..., user) as tokens, ready for the model to
- * answer. The tokens are those of Hugging Face's apply_chat_template with a generation prompt. A
- * template that prints today's date (Llama 3.2) gets the date that it falls back to. The model's
- * template is not run: riffle recognises it by what it would print, however it is spelled.
- * riffle_model_options.chat_template overrules it. Text that looks like a control token stays plain
- * text. If the format ends a turn with a token of its own (<|im_end|>, <|eot_id|>), that token ends
- * answers too. RIFFLE_UNSUPPORTED if the model has no template, one that riffle does not know, or
- * lacks the tokens that the template needs. RIFFLE_BAD_ARGUMENT if the roles are out of order, or
- * for a system message if the format has none. */
+/* A conversation as tokens, ready for the model to answer. The model's own template is evaluated on
+ * the conversation, in bounded time and memory, and prints what Hugging Face's apply_chat_template
+ * prints with a generation prompt. riffle_model_options.chat_template overrules it by a format of
+ * riffle's own, for conversations [system,] user, assistant, ..., user. Only what the template
+ * spells out becomes control tokens. A message that spells one stays plain text. The token that
+ * ends a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. RIFFLE_UNSUPPORTED: the
+ * model has no template, it cannot be evaluated, or the model lacks tokens that the format needs.
+ * RIFFLE_BAD_ARGUMENT: the template refuses the conversation, the last message is not the user's,
+ * or the template prints nothing of a message of the system or the user. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
                                             size_t n_messages, int32_t* tokens, size_t capacity,
                                             size_t* n_tokens);
+
+typedef enum riffle_thinking {
+  RIFFLE_THINKING_DEFAULT = 0, /* as the template has it */
+  RIFFLE_THINKING_ON = 1,      /* enable_thinking is true */
+  RIFFLE_THINKING_OFF = 2      /* enable_thinking is false */
+} riffle_thinking;
+
+typedef struct riffle_chat_options {
+  size_t struct_size;
+  riffle_thinking thinking;
+  /* for each message the reasoning that came before its content, or NULL. The template gets it as
+     reasoning_content and drops or keeps it. May be NULL */
+  const char* const* reasoning;
+  /* "2026-11-23", for templates that cannot do without today's date; NULL: such a template is an
+     error. A template that has a date to fall back to (Llama 3.2) takes that one, so that the same
+     conversation is the same on every day */
+  const char* date;
+} riffle_chat_options;
+
+RIFFLE_API void riffle_chat_defaults(riffle_chat_options* options);
+
+/* riffle_chat_tokens with options, which may be NULL. in_reasoning: whether the template has begun
+ * the model's reasoning, so that the answer's text begins inside of it; may be NULL. */
+RIFFLE_API riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* messages,
+                                            size_t n_messages, const riffle_chat_options* options,
+                                            int32_t* tokens, size_t capacity, size_t* n_tokens,
+                                            bool* in_reasoning);
 
 /* ---- selection: which KV blocks a decode step reads */
 

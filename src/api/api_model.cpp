@@ -9,6 +9,29 @@
 
 using namespace riffle;
 
+namespace {
+
+ChatOptions chat_options_of(const riffle_chat_options& o) {
+  ChatOptions out;
+  switch (o.thinking) {
+    case RIFFLE_THINKING_DEFAULT: break;
+    case RIFFLE_THINKING_ON: out.thinking = Thinking::ON; break;
+    case RIFFLE_THINKING_OFF: out.thinking = Thinking::OFF; break;
+    default:
+      fail(RIFFLE_BAD_ARGUMENT, "chat options: thinking is %d, expected 0 to 2",
+           static_cast<int>(o.thinking));
+  }
+  TemplateDate date;
+  if (!o.date) return out;
+  if (!read_date(o.date, &date))
+    fail(RIFFLE_BAD_ARGUMENT, "chat options: date is '%.40s', expected one such as 2026-11-23",
+         o.date);
+  out.date = date;
+  return out;
+}
+
+}  // namespace
+
 extern "C" {
 
 void riffle_model_defaults(riffle_model_options* o) {
@@ -31,8 +54,9 @@ riffle_status riffle_model_load(const char* path, const riffle_model_options* op
     }
     auto m = std::make_unique<riffle_model>();
     // Bad names are found before the work of loading.
-    std::optional<ChatFormat> chat;
-    if (o.chat_template) chat = chat_format_named(o.chat_template);
+    std::unique_ptr<const ChatTemplate> chat;
+    if (o.chat_template)
+      chat = std::make_unique<const ChatTemplate>(chat_family_named(o.chat_template));
     const WeightMix* mix = o.weights ? &weight_mix_named(o.weights) : nullptr;
     m->model = load_model(path, progress_of(RIFFLE_PHASE_LOAD, o.progress, o.progress_user),
                           std::move(chat));
@@ -76,7 +100,10 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->chat_template = m.chat_template.c_str();
   info->rope_scaling = model->rope_scaling.c_str();
   info->sliding_window = c.sliding_window;
-  info->chat_template_name = m.chat ? m.chat->family->name : "";
+  info->chat_template_name = m.chat ? m.chat->name() : "";
+  info->chat_thinking = m.chat && m.chat->knows_thinking();
+  info->reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";
+  info->reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
   return RIFFLE_OK;
 }
 
@@ -158,28 +185,51 @@ const char* riffle_chat_template_name(size_t index) {
   return index < chat_families().size() ? chat_families()[index].name : nullptr;
 }
 
+void riffle_chat_defaults(riffle_chat_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
 riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
                                  size_t n_messages, int32_t* tokens, size_t capacity,
                                  size_t* n_tokens) {
+  return riffle_chat_prompt(model, messages, n_messages, nullptr, tokens, capacity, n_tokens,
+                            nullptr);
+}
+
+riffle_status riffle_chat_prompt(riffle_model* model, const riffle_message* messages,
+                                 size_t n_messages, const riffle_chat_options* options,
+                                 int32_t* tokens, size_t capacity, size_t* n_tokens,
+                                 bool* in_reasoning) {
   return on_model(model, [&] {
     require(messages || !n_messages, "messages");
     require(n_tokens, "n_tokens");
+    riffle_chat_options o;
+    riffle_chat_defaults(&o);
+    if (options) {
+      require_size(*options, "chat options");
+      o = *options;
+    }
     std::vector<ChatMessage> list;
     for (size_t i = 0; i < n_messages; ++i) {
       require(messages[i].role, "a message's role");
       require(messages[i].content, "a message's content");
-      list.push_back({messages[i].role, messages[i].content});
+      const char* const reasoning = o.reasoning ? o.reasoning[i] : nullptr;
+      list.push_back({messages[i].role, messages[i].content, reasoning ? reasoning : ""});
     }
+    const ChatOptions chat_options = chat_options_of(o);
     const Tokenizer& tokenizer = tokenizer_of(*model);
-    if (!model->model->chat) {
+    const Model& m = *model->model;
+    if (!m.chat) {
       fail(RIFFLE_UNSUPPORTED,
            "%s; --chat-template NAME (riffle_model_options.chat_template) sets one: %s",
-           model->model->chat_template.empty()
-               ? "the model carries no chat template"
-               : "the model's chat template is none that riffle knows",
-           chat_format_names().c_str());
+           m.chat_template.empty() ? "the model carries no chat template" : m.chat_error.c_str(),
+           chat_family_names().c_str());
     }
-    const auto ids = chat_tokens(tokenizer, *model->model->chat, list);
+    const SourcedText text = m.chat->text(tokenizer, list, chat_options);
+    if (in_reasoning) *in_reasoning = m.chat->begins_reasoning(text);
+    const auto ids = m.chat->tokens(tokenizer, text);
     hand_out(ids.data(), ids.size(), tokens, capacity, n_tokens);
   });
 }

@@ -101,6 +101,19 @@ void add_chat_flag(CLI::App& app, std::string& target) {
       ->type_name("NAME");
 }
 
+void add_think_flags(CLI::App& app, riffle_thinking& target) {
+  CLI::Option* const think =
+      app.add_flag_callback(
+             "--think", [&target] { target = RIFFLE_THINKING_ON; },
+             "ask the model to reason first (enable_thinking of its chat template)")
+          ->group(kSamplingGroup);
+  app.add_flag_callback(
+         "--no-think", [&target] { target = RIFFLE_THINKING_OFF; },
+         "ask the model not to reason; default for both: as the template has it")
+      ->group(kSamplingGroup)
+      ->excludes(think);
+}
+
 void add_weights_flag(CLI::App& app, std::string& target) {
   app.add_option("--weights", target,
                  "convert the weights to a smaller type while loading (riffle quantize keeps the "
@@ -145,6 +158,7 @@ void add_common_flags(CLI::App& app, CommonOptions& options, unsigned groups) {
       ->check(not_empty);
   app.add_flag("-q,--quiet", options.quiet, "no progress and no statistics on stderr");
   if (groups & CHAT_FLAG) add_chat_flag(app, options.chat_template);
+  if (groups & THINK_FLAGS) add_think_flags(app, options.thinking);
   if (groups & WEIGHTS_FLAG) add_weights_flag(app, options.weights);
   if (groups & JSON_FLAG) app.add_flag("--json", options.json, "one JSON object on stdout");
   if (groups & SAMPLING_FLAGS) add_sampling_flags(app, options);

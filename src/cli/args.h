@@ -37,7 +37,8 @@ struct CommonOptions {
   std::optional<uint64_t> seed;    // --seed; none: each command draws its own (seed.h)
   int32_t max_tokens;              // -n; -1: until the context is full
   std::string chat_template;       // --chat-template; "": the model's own
-  std::string weights;             // --weights; "": as the file has them
+  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;  // --think, --no-think
+  std::string weights;                                 // --weights; "": as the file has them
   bool json = false;
   bool quiet = false;
   std::vector<std::pair<const riffle_setting*, const CLI::Option*>> selection_flags;  // as parsed
@@ -45,13 +46,14 @@ struct CommonOptions {
 
 // Which groups of flags a subcommand takes. -m and -q always.
 enum FlagGroups : unsigned {
-  CONTEXT_FLAGS = 1,     // settings of riffle_context_options
-  SELECTION_FLAGS = 2,   // settings of riffle_selection
-  SAMPLING_FLAGS = 4,    // -n --temp --top-k --top-p --min-p --seed
-  JSON_FLAG = 8,         // --json
-  CHAT_FLAG = 16,        // --chat-template
-  WEIGHTS_FLAG = 32,     // --weights
-  COMPARISON_FLAGS = 64  // with those settings that are only for comparison
+  CONTEXT_FLAGS = 1,      // settings of riffle_context_options
+  SELECTION_FLAGS = 2,    // settings of riffle_selection
+  SAMPLING_FLAGS = 4,     // -n --temp --top-k --top-p --min-p --seed
+  JSON_FLAG = 8,          // --json
+  CHAT_FLAG = 16,         // --chat-template
+  WEIGHTS_FLAG = 32,      // --weights
+  COMPARISON_FLAGS = 64,  // with those settings that are only for comparison
+  THINK_FLAGS = 128       // --think --no-think
 };
 
 // A check for options whose value is a type of weights; "q8|q4|..." for their help.

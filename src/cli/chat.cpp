@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/help.h"
 #include "cli/line_editor.h"
+#include "cli/reasoning.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {
@@ -42,6 +43,7 @@ class Chat {
   int run() {
     model_ = load_model(o_.common);
     say_unread_settings(o_.common);
+    say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
     session_ = create_session(context_.get());
     clear();
@@ -186,8 +188,11 @@ class Chat {
            riffle_session_length(session_.get()), n_ctx());
   }
 
-  void prefill(const std::vector<Message>& messages, const std::string& label) {
-    const std::vector<int32_t> tokens = chat_tokens(model_.get(), messages);
+  // Reads the conversation. What the session holds already and the template prints again is kept: a
+  // template that drops reasoning from earlier turns makes the rest be read anew. Returns whether
+  // the answer begins inside of reasoning.
+  bool prefill(const std::vector<Message>& messages, const std::string& label) {
+    const auto [tokens, in_reasoning] = chat_prompt(model_.get(), messages, o_.common.thinking);
     Progress progress(label, quiet_);
     const riffle_status status = riffle_prefill_to(session_.get(), tokens.data(), tokens.size(),
                                                    Progress::callback, &progress);
@@ -196,15 +201,27 @@ class Chat {
       throw Exit(EXIT_CONTEXT_FULL,
                  text_of("%s (/clear starts afresh)", riffle_context_error(context_.get())));
     check(status, context_.get());
+    return in_reasoning;
   }
 
   struct Answer {
-    std::string text, error;
-    static bool on_token(void* self, size_t, int32_t, const char* piece, size_t n) {
+    ReasoningSplit split;
+    ReasoningView view;
+    std::string text, reasoning, error;
+    Answer(riffle_model* model, bool in_reasoning, bool quiet)
+        : split(reasoning_marks(model), in_reasoning), view(quiet) {}
+    void take(const ReasoningSplit::Parts& parts) {
+      reasoning += parts.reasoning;
+      view.show(parts.reasoning);
+      if (parts.answer.empty()) return;
+      view.end();
+      text += parts.answer;
+      write_out(parts.answer);
+    }
+    static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
       auto& a = *static_cast<Answer*>(self);
       try {  // no exception may cross the library
-        a.text.append(piece, n);
-        if (n) write_out({piece, n});
+        a.take(a.split.put(token, {piece, n}));
         return true;
       } catch (const std::exception& e) {
         a.error = e.what();
@@ -263,7 +280,7 @@ class Chat {
   }
 
   void answer(Turn turn) {
-    prefill(turn.messages, "reading");
+    const bool in_reasoning = prefill(turn.messages, "reading");
     riffle_generate_options g;
     riffle_generate_defaults(&g);
     g.max_tokens = o_.common.max_tokens;
@@ -279,10 +296,12 @@ class Chat {
     for (const std::string& s : o_.stop) stop.push_back(s.c_str());
     g.stop = stop.data();
     g.n_stop = stop.size();
-    Answer answer;
+    Answer answer(model_.get(), in_reasoning, quiet_);
     riffle_result result{};
     check(riffle_generate(session_.get(), &g, Answer::on_token, &answer, &result), context_.get());
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
+    answer.take(answer.split.finish());
+    answer.view.end();
     write_out("\n");
     said_ = say_notice(context_.get(), quiet_, said_);
     if (result.finish == RIFFLE_FINISH_CONTEXT)
@@ -290,11 +309,11 @@ class Chat {
     if (result.finish == RIFFLE_FINISH_LENGTH)
       notice(quiet_, "[cut after %d tokens (-n); /set max-tokens N allows more]", result.n_tokens);
     if (result.finish == RIFFLE_FINISH_ABORTED) notice(quiet_, "[stopped]");
-    if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty())
+    if (result.finish == RIFFLE_FINISH_ABORTED && answer.text.empty() && answer.reasoning.empty())
       throw Exit(EXIT_INTERRUPTED, "");
     // What was said stays said, also if it was cut short.
     messages_ = std::move(turn.messages);
-    messages_.push_back({"assistant", answer.text});
+    messages_.push_back({"assistant", answer.text, answer.reasoning});
     if (document_ == turn.document) document_.clear();
     if (result.finish == RIFFLE_FINISH_ABORTED && !editor_.interactive())
       throw Exit(EXIT_INTERRUPTED, "");
@@ -345,8 +364,9 @@ void add_chat(CLI::App& app, Command& chosen) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
-  add_common_flags(*sub, o->common,
-                   CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
+  add_common_flags(
+      *sub, o->common,
+      CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return Chat(*o).run(); }; });
 }
 

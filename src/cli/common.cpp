@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -282,18 +283,46 @@ std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens) 
       });
 }
 
-std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
+namespace {
+// "2026-11-23", here and now.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+}  // namespace
+
+ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
+                       riffle_thinking thinking) {
   std::vector<riffle_message> list;
+  std::vector<const char*> reasoning;
   size_t guess = 64;
   for (const Message& m : messages) {
     if (m.content.find('\0') != m.content.npos) throw Exit(EXIT_RUN, "the text holds a NUL byte");
     list.push_back({m.role.c_str(), m.content.c_str()});
+    reasoning.push_back(m.reasoning.empty() ? nullptr : m.reasoning.c_str());
     guess += m.content.size() + 16;
   }
-  return fill_buffer<std::vector<int32_t>>(
+  const std::string date = today();
+  riffle_chat_options options;
+  riffle_chat_defaults(&options);
+  options.thinking = thinking;
+  options.reasoning = reasoning.data();
+  options.date = date.c_str();
+  ChatPrompt prompt;
+  prompt.tokens = fill_buffer<std::vector<int32_t>>(
       model, guess, [&](int32_t* out, size_t capacity, size_t* n) {
-        return riffle_chat_tokens(model, list.data(), list.size(), out, capacity, n);
+        return riffle_chat_prompt(model, list.data(), list.size(), &options, out, capacity, n,
+                                  &prompt.in_reasoning);
       });
+  return prompt;
+}
+
+std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages) {
+  return chat_prompt(model, messages, RIFFLE_THINKING_DEFAULT).tokens;
 }
 
 namespace {

@@ -99,8 +99,15 @@ std::string detokenize(riffle_model* model, const std::vector<int32_t>& tokens);
 
 struct Message {
   std::string role, content;
+  std::string reasoning = {};  // of an assistant; "": none
 };
 std::vector<int32_t> chat_tokens(riffle_model* model, const std::vector<Message>& messages);
+struct ChatPrompt {
+  std::vector<int32_t> tokens;
+  bool in_reasoning = false;  // the chat template has begun the model's reasoning
+};
+ChatPrompt chat_prompt(riffle_model* model, const std::vector<Message>& messages,
+                       riffle_thinking thinking);
 
 std::string read_file(const std::string& path);  // "-" is stdin. Throws Exit(EXIT_RUN).
 std::string read_stdin();

@@ -96,7 +96,7 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   if (std::string(i.rope_scaling) != "none") t.add({"RoPE scaling", i.rope_scaling});
   if (i.sliding_window > 0) t.add({"sliding window", count(i.sliding_window)});
   t.add({"chat template", *i.chat_template_name ? i.chat_template_name
-                          : *i.chat_template    ? "unknown"
+                          : *i.chat_template    ? "cannot be evaluated"
                                                 : "none"});
   if (!gpu.empty()) t.add({"GPU", gpu});
   t.print_left();

@@ -8,6 +8,7 @@
 #include "cli/common.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
+#include "cli/reasoning.h"
 #include "cli/seed.h"
 
 namespace riffle::cli {
@@ -24,10 +25,24 @@ struct RunOptions {
 // Takes the answer as it comes: streamed to stdout, or kept for JSON.
 struct Answer {
   bool stream;
-  std::string text;
+  ReasoningSplit split;
+  ReasoningView view;
+  std::string text, reasoning;
   std::vector<int32_t> tokens;
   std::chrono::steady_clock::time_point first{};
   std::string error;
+
+  Answer(bool stream, bool quiet, ReasoningMarks marks, bool in_reasoning)
+      : stream(stream), split(std::move(marks), in_reasoning), view(quiet || !stream) {}
+
+  void take(const ReasoningSplit::Parts& parts) {
+    reasoning += parts.reasoning;
+    view.show(parts.reasoning);
+    if (parts.answer.empty()) return;
+    view.end();
+    text += parts.answer;
+    if (stream) write_out(parts.answer);
+  }
 
   static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
     auto& a = *static_cast<Answer*>(self);
@@ -37,8 +52,7 @@ struct Answer {
         if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
         a.tokens.push_back(token);
       }
-      a.text.append(piece, n);
-      if (a.stream && n) write_out({piece, n});
+      a.take(a.split.put(token, {piece, n}));
       return true;
     } catch (const std::exception& e) {
       a.error = e.what();
@@ -52,11 +66,11 @@ struct Answer {
 bool is_message(const RunOptions& o, riffle_model* model) {
   if (o.raw) return false;
   if (o.chat || !o.system.empty() || !o.common.chat_template.empty()) return true;
+  if (*model_info(model).chat_template_name) return true;
+  // Asked for, it says why there is none.
   const riffle_message probe{"user", "x"};
   size_t n = 0;
-  const riffle_status status = riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
-  if (status == RIFFLE_BUFFER_TOO_SMALL) return true;
-  if (status != RIFFLE_UNSUPPORTED) check(status, model);
+  riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
   std::string why = riffle_model_error(model);
   why.resize(std::min(why.find(';'), why.size()));
   notice(o.common.quiet,
@@ -68,13 +82,13 @@ bool is_message(const RunOptions& o, riffle_model* model) {
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<int32_t> prompt_tokens(const RunOptions& o, riffle_model* model,
-                                   const std::string& prompt, bool message) {
-  if (!message) return tokenize(model, prompt, RIFFLE_TOKENIZE_BOS);
+ChatPrompt prompt_tokens(const RunOptions& o, riffle_model* model, const std::string& prompt,
+                         bool message) {
+  if (!message) return {tokenize(model, prompt, RIFFLE_TOKENIZE_BOS)};
   std::vector<Message> messages;
   if (!o.system.empty()) messages.push_back({"system", o.system});
   messages.push_back({"user", prompt});
-  return chat_tokens(model, messages);
+  return chat_prompt(model, messages, o.common.thinking);
 }
 
 // False if Ctrl-C stopped it; the answer is then empty.
@@ -124,12 +138,13 @@ int run_main(RunOptions& o) {
   Model model = load_model(o.common);
   say_unread_input(o.prompt, o.common.quiet);
   const bool message = is_message(o, model.get());
-  const std::vector<int32_t> tokens = prompt_tokens(o, model.get(), prompt, message);
+  const auto [tokens, in_reasoning] = prompt_tokens(o, model.get(), prompt, message);
   // What AUTO stands for; whatever is wrong with the options, creating the context says.
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
   if (o.common.json) riffle_plan_memory(model.get(), &o.common.context, &plan, nullptr, 0);
   say_unread_settings(o.common);
+  say_unread_thinking(model.get(), o.common);
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
   Session session = create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
@@ -138,11 +153,14 @@ int run_main(RunOptions& o) {
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
   const riffle_generate_options g = generate_options(o, message, stop);
-  Answer answer{.stream = !o.common.json, .text = {}, .tokens = {}, .first = {}, .error = {}};
+  Answer answer(!o.common.json, o.common.quiet,
+                message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning);
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
   if (read)
     check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
+  answer.take(answer.split.finish());
+  answer.view.end();
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
@@ -152,22 +170,24 @@ int run_main(RunOptions& o) {
     write_out("\n");
   said = say_notice(context.get(), o.common.quiet, said);
   if (o.common.json) {
-    print_json({{"text", answer.text},
-                {"tokens", answer.tokens},
-                {"finish_reason", finish_name(result.finish)},
-                {"prompt_tokens", tokens.size()},
-                {"completion_tokens", result.n_tokens},
-                {"timings", timings_json(times, answer)},
-                {"stats", stats_json(stats)},
-                {"device", plan.device ? Json(plan.device) : Json(nullptr)},
-                {"device_note", plan.device_note},
-                {"notice", said.empty() ? Json(nullptr) : Json(said)},
-                {"options", context_json(o.common.context)},
-                {"seed", g.sampling.seed},
-                {"model", o.common.model_path},
-                {"chat_template",
-                 message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
-                {"version", riffle_version()}});
+    print_json(
+        {{"text", answer.text},
+         {"reasoning_content", answer.reasoning.empty() ? Json(nullptr) : Json(answer.reasoning)},
+         {"tokens", answer.tokens},
+         {"finish_reason", finish_name(result.finish)},
+         {"prompt_tokens", tokens.size()},
+         {"completion_tokens", result.n_tokens},
+         {"timings", timings_json(times, answer)},
+         {"stats", stats_json(stats)},
+         {"device", plan.device ? Json(plan.device) : Json(nullptr)},
+         {"device_note", plan.device_note},
+         {"notice", said.empty() ? Json(nullptr) : Json(said)},
+         {"options", context_json(o.common.context)},
+         {"seed", g.sampling.seed},
+         {"model", o.common.model_path},
+         {"chat_template",
+          message ? Json(model_info(model.get()).chat_template_name) : Json(nullptr)},
+         {"version", riffle_version()}});
   } else if (read) {
     const std::string seed = seed_text(g.sampling);
     notice(o.common.quiet, "[answer of %d tokens; %s; %s%s]", result.n_tokens,
@@ -188,8 +208,7 @@ void add_run(CLI::App& app, Command& chosen) {
   set_notes(
       *sub,
       R"(Document and question: riffle run -f FILE -p TEXT, or ... | riffle run -p TEXT.
-If the model has a chat template that riffle knows (riffle info names it), the prompt becomes a
-user's message. Otherwise, and with --raw, the model continues the prompt.)",
+If the model has a chat template that riffle can evaluate, the prompt becomes a user's message. Otherwise, and with --raw, the model continues the prompt.)",
       R"(A plain prompt begins with the beginning-of-sequence token. The answer is streamed to stdout; a
 final line break is added only on a terminal.
 -p TEXT follows the document on a line of its own. With -f, standard input is not read (-f -: it is
@@ -214,10 +233,11 @@ leaves a pipe open. -f - waits for as long as it takes.)");
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_flag("--ignore-eos", o->ignore_eos, "go on past the end-of-sequence token")
       ->group(kSamplingGroup);
-  add_common_flags(
-      *sub, o->common,
-      CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG | WEIGHTS_FLAG);
-  sub->get_option("--chat-template")->excludes(raw);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG |
+                       THINK_FLAGS | WEIGHTS_FLAG);
+  for (const char* flag : {"--chat-template", "--think", "--no-think"})
+    sub->get_option(flag)->excludes(raw);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }
 

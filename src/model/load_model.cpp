@@ -140,20 +140,42 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufFile& gguf, GgufVocab v
   return tokenizer_from_pieces(vocab.pieces, vocab.options, gguf.file.name);
 }
 
+namespace {
+
+// The model's own template, if it can be evaluated: it is tried on one message. A template that
+// refuses so short a conversation may take others.
+void take_own_template(Model* model) {
+  if (model->chat_template.empty()) return;
+  try {
+    auto chat = std::make_unique<const ChatTemplate>(model->chat_template);
+    const ChatOptions any_day{Thinking::DEFAULT, TemplateDate{2026, 1, 1}};
+    try {
+      chat->text(*model->tokenizer, {{"user", "x", ""}}, any_day);
+    } catch (const Error& e) {
+      if (e.status() != RIFFLE_BAD_ARGUMENT) throw;
+    }
+    model->chat = std::move(chat);
+  } catch (const Error& e) {
+    model->chat_error = e.what();
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
-                                  std::optional<ChatFormat> chat) {
+                                  std::unique_ptr<const ChatTemplate> chat) {
   auto model = read_model(path, progress);
-  const Tokenizer& tokenizer = *model->tokenizer;
-  if (!chat) chat = recognise_chat_template(model->chat_template, tokenizer);
-  if (chat) {
-    for (const int32_t id : chat_end_ids(tokenizer, *chat)) add_end_token(id, &model->config);
-    model->chat = std::make_unique<const ChatFormat>(*std::move(chat));
+  model->chat = std::move(chat);
+  if (!model->chat) take_own_template(model.get());
+  if (model->chat) {
+    for (const int32_t id : model->chat->end_ids(*model->tokenizer))
+      add_end_token(id, &model->config);
   }
   return model;
 }
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress) {
-  return load_model(path, progress, std::nullopt);
+  return load_model(path, progress, nullptr);
 }
 
 std::unique_ptr<Model> read_model(const std::string& path, const LoadProgress& progress) {

@@ -1,6 +1,6 @@
 #include "model/model.h"
 
-#include "model/chat/chat_family.h"
+#include "model/chat/chat_template.h"
 #include "model/formats/mapped_file.h"
 #include "model/text/tokenizer.h"
 

@@ -17,7 +17,7 @@ namespace riffle {
 
 class Tokenizer;
 class MappedFile;
-struct ChatFormat;
+class ChatTemplate;
 
 inline constexpr int kQ8Block = 32;  // values per Q8_0 block: one f16 scale, then 32 int8
 inline constexpr int kQ8BlockBytes = 34;
@@ -105,12 +105,12 @@ struct Weights {
 struct Model {
   Config config;
   Weights weights;
-  std::string format;                    // "gguf", "safetensors" or "synthetic"
-  std::string chat_template;             // text, or empty
-  std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
-  // How conversations are written; null: by a template that riffle does not know, or there is none.
-  std::unique_ptr<const ChatFormat> chat;
-  std::vector<std::shared_ptr<MappedFile>> files;          // keep the views alive
+  std::string format;                              // "gguf", "safetensors" or "synthetic"
+  std::string chat_template;                       // text, or empty
+  std::unique_ptr<Tokenizer> tokenizer;            // null: the model has none
+  std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
+  std::string chat_error;                          // why, if the model carries one
+  std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
   std::vector<Buffer> generated;  // bytes of synthetic tensors that have some
   uint64_t n_params = 0, weight_bytes = 0;
@@ -130,11 +130,11 @@ int drawable_ids(const Model& model);
 // empty.
 using LoadProgress = std::function<bool(double done, double total)>;
 
-// path: a .gguf file or a Hugging Face folder. chat: how conversations are written; nothing: as the
+// path: a .gguf file or a Hugging Face folder. chat: how conversations are written; null: as the
 // model's own template does. Its end-of-turn tokens end answers too (Config::eos_ids). Throws
 // Error: RIFFLE_IO, RIFFLE_BAD_MODEL, RIFFLE_UNSUPPORTED.
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
-                                  std::optional<ChatFormat> chat);
+                                  std::unique_ptr<const ChatTemplate> chat);
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress);
 
 }  // namespace riffle

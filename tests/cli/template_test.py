@@ -1,4 +1,4 @@
-"""run makes the prompt a message if riffle knows the model's chat template, else continues it."""
+"""run makes the prompt a message if riffle can evaluate the model's chat template, else continues it."""
 from harness import *
 
 ASK = ["run", "-p", "What is the capital of France?", "-n", "12", *GREEDY, *SMALL]
@@ -36,14 +36,15 @@ def with_a_template(_):
               for more in (["--raw"], [])]
     check(tokens == ids and ids[0] < ids[1],
           "the tokens are those that tokenize shows, without and with --chat", (ids, tokens))
-    r = riffle(*ASK, "--chat-template", name)
+    check(name == "own", "the model's own template is evaluated", name)
+    r = riffle(*ASK, "--chat-template", "inst")
     check(r.out == chat.out, "a template by name", r)
     system = riffle(*ASK, "--system", "Be brief.")
     same = riffle(*ASK, "--system", "Be brief.", "--chat")
-    check((system.code, system.out) == (same.code, same.out)
-          and (system.code or system.out != chat.out),
-          "--system implies --chat", (system, same))
-    for more in (["--chat"], ["--system", "x"], ["--chat-template", name]):
+    check(one_line_error(system, 1, "no system messages") and system.err == same.err,
+          "--system implies --chat; what the template drops is an error", (system, same))
+    for more in (["--chat"], ["--system", "x"], ["--chat-template", "inst"], ["--think"],
+                 ["--no-think"]):
         r = riffle(*ASK, "--raw", *more)
         check(one_line_error(r, 2, f"--raw excludes {more[0]}"),
               f"--raw and {more[0]} exclude each other", r)
@@ -51,12 +52,13 @@ def with_a_template(_):
 
 def without(folder):
     none = changed(folder, "none.gguf", b"tokenizer.chat_template", b"tokenizer.chat_templ_no")
-    odd = changed(folder, "odd.gguf", b"'[INST] '", b"'[WHAT] '")
-    for path, why in ((none, b"carries no chat template"), (odd, b"is none that riffle knows")):
+    odd = changed(folder, "odd.gguf", b"{% endif %}", b"{% enfid %}")
+    for path, why in ((none, b"carries no chat template"),
+                      (odd, b"line 1: found the statement 'enfid'")):
         default, raw = riffle(*ASK, "-m", path), riffle(*ASK, "-m", path, "--raw")
         said = [line for line in default.err.splitlines() if PLAIN in line]
         check(default.code == 0 and default.out and default.out == raw.out,
-              "no known template: the prompt is continued",
+              "no template that can be evaluated: the prompt is continued",
               (default, raw))
         check(len(said) == 1 and why in said[0] and b"--chat-template" in said[0]
               and PLAIN not in raw.err,
@@ -76,4 +78,75 @@ def without(folder):
           "a template by name that the vocabulary lacks tokens for is an error", r)
 
 
-main(with_a_template, without)
+# As long as the shipped model's own. Earlier reasoning is dropped; enable_thinking begins reasoning.
+THINKER = ("{% for m in messages %}{% if m.role == 'user' %}{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
+           "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
+           "{% if enable_thinking %}<think>{% endif %}{#</think>#}")
+
+
+def thinker(folder):
+    """The shipped model with a template that asks for enable_thinking."""
+    own = json.loads(riffle("info", "--json", "-q").out)["chat_template"].encode()
+    new = THINKER.encode()
+    assert len(new) <= len(own), (len(new), len(own))
+    return changed(folder, "thinker.gguf", own,
+                   new.replace(b"{#", b"{#" + b" " * (len(own) - len(new))))
+
+
+def thinking(folder):
+    model = thinker(folder)
+    plain = riffle(*ASK)
+    for more in ([], ["--no-think"]):
+        r = riffle(*ASK, "-m", model, *more)
+        check(r.code == 0 and r.out == plain.out, f"an answer without reasoning {more}", (r, plain))
+    r = riffle(*ASK, "-m", model, "--think")
+    check(r.code == 0 and r.out == b"", "reasoning is no part of the answer on stdout", r)
+    j = json.loads(riffle(*ASK, "-m", model, "--think", "--json", "-q").out)
+    check(j["text"] == "" and j["reasoning_content"] and j["completion_tokens"] > 0,
+          "run --json keeps reasoning apart", j)
+    check(json.loads(riffle(*ASK, "--json", "-q").out)["reasoning_content"] is None,
+          "... and has null where there is none", j)
+    r = riffle(*ASK, "--think")
+    said = [line for line in r.err.splitlines() if b"--think has no effect" in line]
+    check(r.out == plain.out and len(said) == 1 and b"enable_thinking" in said[0],
+          "--think for a template that does not ask for it: a notice", r)
+    r = riffle(*ASK, "--think", "--no-think")
+    check(one_line_error(r, 2, "--no-think excludes --think") or one_line_error(r, 2, "--think excludes --no-think"),
+          "--think and --no-think exclude each other", r)
+
+    def lines(*flags, **fields):
+        body = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 6, "temperature": 0, **fields}
+        line = json.dumps({"custom_id": "a", "body": body}).encode() + b"\n"
+        r = riffle("batch", "-m", model, "-q", *SMALL, *flags, stdin=line)
+        return json.loads(r.out)
+
+    def message(record):
+        return record["response"]["body"]["choices"][0]["message"]
+
+    usual, on = message(lines()), message(lines("--think"))
+    check("reasoning_content" not in usual and usual["content"], "batch: an answer alone", usual)
+    check(on["content"] == "" and on["reasoning_content"], "batch --think: reasoning_content", on)
+    for flag, value, same in (("--think", False, usual), ("--no-think", True, on)):
+        got = message(lines(flag, chat_template_kwargs={"enable_thinking": value}))
+        check(got == same, "batch: a line's own enable_thinking goes before the flag", got)
+    talk = [{"role": "user", "content": "Hi."},
+            {"role": "assistant", "content": "Hello.", "reasoning_content": "Say hello."},
+            {"role": "user", "content": "Bye."}]
+    bare = [dict(m, **({"reasoning_content": None} if "reasoning_content" in m else {})) for m in talk]
+    a, b = lines(messages=talk), lines(messages=bare)
+    check(a["response"]["body"]["usage"] == b["response"]["body"]["usage"] and message(a) == message(b),
+          "batch: the template drops reasoning of earlier turns", (a, b))
+    for fields, what in (({"chat_template_kwargs": 1}, "an object"),
+                         ({"chat_template_kwargs": {"x": 1}}, "kwargs.\"x\" is not supported"),
+                         ({"chat_template_kwargs": {"enable_thinking": 1}}, "true or false"),
+                         ({"messages": [{"role": "user", "content": "a", "reasoning_content": "b"}]}, "role is not assistant"),
+                         ({"messages": [dict(talk[1], reasoning_content=5), talk[0]]}, "a string")):
+        error = lines(**fields)["error"]
+        check(error and error["code"] == "bad_request" and what in error["message"], f"batch: {what}", error)
+
+    r = riffle("chat", "-m", model, "--think", "-n", "5", *GREEDY, *SMALL, "-q", stdin=b"Hi.\nBye.\n")
+    check(r.code == 0 and r.out == b"\n\n" and r.err == b"",
+          "chat: reasoning is shown on a terminal only", r)
+
+
+main(with_a_template, without, thinking)

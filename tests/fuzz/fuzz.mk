@@ -11,7 +11,9 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 safetensors hf_folder) \
                 $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
                 tokenizer_json tokenizer_text) \
-                $(addprefix src/model/chat/,template_syntax template_reader chat_family chat_recognise) \
+                $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
+                template_methods template_operators template_tests template_filters template_date \
+                template_interpreter chat_family chat_template) \
                 src/util/buffer src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc

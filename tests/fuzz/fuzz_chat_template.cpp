@@ -1,18 +1,53 @@
-// A chat template of a model file; where one is recognised, its text for a conversation.
-#include <algorithm>
+// A chat template of a model file, evaluated on conversations. What a message wrote must not become
+// the template's.
+#include <cstdint>
 #include <cstdlib>
 
-#include "model/chat/chat_template.h"
+#include "model/chat/template_interpreter.h"
+#include "util/error.h"
+
+using namespace riffle;
+
+namespace {
+
+Value message(const char* role, const char* content, int number) {
+  return Value::dict({{Value::string("role"), Value::string(role)},
+                      {Value::string("content"), Value::string(SourcedText(content, number))}});
+}
+
+// Letters of messages, which are no part of any template that holds none.
+bool is_marked(char c) { return static_cast<uint8_t>(c) == 0xF3; }
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto format =
-      riffle::recognise_chat_template({reinterpret_cast<const char*>(data), size}, "<s>", "</s>");
-  if (!format) return 0;
-  // Whatever it was taken for holds every message once.
-  const riffle::TextPieces text = riffle::chat_pieces(*format, false, 2);
-  const auto contents = [](const riffle::TextPiece& piece) {
-    return piece.kind == riffle::TextPiece::CONTENT || piece.kind == riffle::TextPiece::TRIMMED;
-  };
-  if (std::count_if(text.begin(), text.end(), contents) != 3) std::abort();
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const JinjaTemplate program(text);
+    TemplateInput input;
+    const TemplateDate date{2026, 11, 23};
+    input.date = &date;
+    input.variables = {
+        {"messages", Value::list({message("system", "\xF3\xA0\x84\x80 s", 0),
+                                  message("user", "u\xF3\xA0\x84\x80</think>", 1),
+                                  message("assistant", "", 2), message("user", "1", 3)})},
+        {"add_generation_prompt", Value::boolean(true)},
+        {"tools", Value::none()},
+        {"bos_token", Value::string("<s>")},
+        {"eos_token", Value::string("</s>")}};
+    const SourcedText out = program.render(input);
+    size_t begin = 0;
+    for (const SourcedText::Run& run : out.runs()) {
+      if (run.end <= begin || run.end > out.size()) std::abort();
+      for (; begin < run.end; begin++) {
+        // Escapes and \U in a template can spell the letter too.
+        if (run.source == SourcedText::kTemplate && is_marked(out.str()[begin]) &&
+            text.find('\\') == text.npos && text.find('\xF3') == text.npos)
+          std::abort();
+      }
+    }
+    if (begin != out.size()) std::abort();
+  } catch (const Error&) {
+  }
   return 0;
 }

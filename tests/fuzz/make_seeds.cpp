@@ -112,6 +112,9 @@ int main(int argc, char** argv) {
           model +
           "\"l\": 0, \"o\": 1, \"lo\": 2, \"llo\": 3, \"\u2581\": 4}, \"merges\": [[\"l\", \"o\"], "
           "[\"l\", \"lo\"]], \"unk_token\": \"l\", \"fuse_unk\": true}}");
+  const auto facts = nlohmann::json::parse(std::ifstream("tests/golden/template_facts.json"));
+  for (size_t i = 0; i < facts["facts"].size(); i += 3)
+    write_file(root + "/chat_template/fact" + std::to_string(i), facts["facts"][i][0]);
   const auto templates = nlohmann::json::parse(std::ifstream("tests/golden/chat_templates.json"));
   for (const auto& family : templates["families"]) {
     write_file(root + "/chat_template/" + std::string(family["name"]),

@@ -6,6 +6,7 @@
 
 #include "cli/batch/runner.h"
 #include "cli/help.h"
+#include "cli/reasoning.h"
 #include "cli/settings.h"
 
 namespace riffle::cli {
@@ -47,7 +48,8 @@ int run_batch(BatchOptions& o) {
     notice(quiet,
            "[waiting for lines on standard input, one request a line; Ctrl-D at the beginning of a "
            "line ends it; -i FILE reads a file]");
-  BatchInput input(o.in, o.shard, {o.common.max_tokens, o.common.sampling, o.common.seed});
+  BatchInput input(o.in, o.shard,
+                   {o.common.max_tokens, o.common.sampling, o.common.thinking, o.common.seed});
   BatchOutput output(o.out, input, o.restart, quiet);
   const size_t held = output.held().by_line.size(), held_failed = output.held().failed;
   const bool held_in_order = output.held().in_order;
@@ -80,6 +82,7 @@ int run_batch(BatchOptions& o) {
   o.common.context.n_sessions = o.scheduler.max_seqs =
       o.max_seqs ? o.max_seqs : usual_seqs(model.get(), o.common.context);
   say_unread_settings(o.common);
+  say_unread_thinking(model.get(), o.common);
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);
   InterruptGuard guard(context.get());
@@ -124,11 +127,13 @@ or messages in place of prompt. After an interruption, the same command continue
 Exit code 6: some lines got an error record.)",
       R"(Without --host-mem, the KV cache may take three quarters of the machine's memory.
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature, top_k,
-top_p, min_p, seed, stop; n if it is 1, stream if it is false, frequency_penalty and
-presence_penalty if they are 0. A flag sets a field for the lines that leave it out. The loaded
+top_p, min_p, seed, stop, chat_template_kwargs with enable_thinking; n if it is 1, stream if it is
+false, frequency_penalty and presence_penalty if they are 0. A message has role and content; an
+assistant's may have reasoning_content too. A flag sets a field for the lines that leave it out. The loaded
 model answers all lines, whatever model they name. A bad line gets an error record, and the other
 lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
+A model's reasoning stands apart from its answer, as reasoning_content beside content.
 response.body has choices, usage and model as OpenAI's records do, and riffle: finish, seed, tokens
 reused, KV read, counts and seconds.
 Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).
@@ -158,8 +163,9 @@ state N. A line with the recorded seed gives the same text again.)");
       ->group(kRequestsGroup)
       ->type_name("I/N");
   add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler, false);
-  add_common_flags(*sub, o->common,
-                   CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | WEIGHTS_FLAG);
+  add_common_flags(
+      *sub, o->common,
+      CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_batch(*o); }; });
 }
 

@@ -224,15 +224,36 @@ std::vector<Message> parse_messages(const Fields& f, const In& list) {
       } else if (key == "content") {
         message.content = parse_content(f, at + ".content", value);
         content = true;
+      } else if (key == "reasoning_content") {
+        if (!value.is_null()) message.reasoning = f.text(at + ".reasoning_content", value);
+        if (message.reasoning.find('\0') != message.reasoning.npos)
+          f.fail("bad_request", "field " + at + ".reasoning_content holds a NUL character");
       } else {
         f.fail("bad_request", "field " + at + "." + shown(key) + " is not supported");
       }
     }
     if (!role) f.fail("bad_request", "field " + at + ".role is missing");
     if (!content) f.fail("bad_request", "field " + at + ".content is missing");
+    if (!message.reasoning.empty() && message.role != "assistant")
+      f.fail("bad_request",
+             "field " + at + ".reasoning_content is there, but the role is not assistant");
     out.push_back(std::move(message));
   }
   return out;
+}
+
+// {"enable_thinking": true}, as other servers take it.
+riffle_thinking parse_template_kwargs(const Fields& f, const In& value) {
+  const std::string at = "body.chat_template_kwargs";
+  if (!value.is_object()) f.wrong(at, value, "an object");
+  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
+  for (const auto& [key, one] : value.items()) {
+    if (key != "enable_thinking")
+      f.fail("bad_request", "field " + at + "." + shown(key) + " is not supported");
+    if (!one.is_boolean()) f.wrong(at + ".enable_thinking", one, "true or false");
+    thinking = one.get<bool>() ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF;
+  }
+  return thinking;
 }
 
 std::vector<std::string> parse_stop(const Fields& f, const In& value) {
@@ -288,6 +309,8 @@ bool parse_body(const Fields& f, const In& body, BatchRequest& r) {
       seeded = true;
     } else if (key == "stop") {
       r.stop = parse_stop(f, value);
+    } else if (key == "chat_template_kwargs") {
+      if (const riffle_thinking asked = parse_template_kwargs(f, value)) r.thinking = asked;
     } else if (key == "n") {
       if (f.integer<int32_t>(field, value, 1, kIntMax) != 1) f.wrong(field, value, "1");
     } else if (key == "stream") {
@@ -327,6 +350,7 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
   r.custom_id = id->get<std::string>();
   r.max_tokens = defaults.max_tokens;
   r.sampling = defaults.sampling;
+  r.thinking = defaults.thinking;
   const Fields f(line_number, r.custom_id);
   std::string url;
   const In* body = nullptr;

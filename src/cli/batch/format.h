@@ -21,12 +21,14 @@ struct BatchRequest {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
   std::vector<std::string> stop;
+  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
 };
 
 // What the flags say, for fields that a line leaves out.
 struct BatchDefaults {
   int32_t max_tokens = -1;
   riffle_sampling sampling{};
+  riffle_thinking thinking = RIFFLE_THINKING_DEFAULT;
   std::optional<uint64_t> seed;  // line N gets derived_seed(seed, N); none: a random one
 };
 
@@ -68,11 +70,12 @@ BatchRequest parse_batch_line(std::string_view line, size_t line_number,
                               const BatchDefaults& defaults);
 
 // Output records. Each holds the number of its line ("line"), by which a resumed run knows it
-// again. model_name: of the model that answers, whatever the line asked for.
+// again. model_name: of the model that answers, whatever the line asked for. reasoning: "" if there
+// is none.
 Json batch_error_record(size_t line_number, const BatchError& error);
 Json batch_answer_record(size_t line_number, const BatchRequest& request,
                          const std::string& model_name, const std::string& text,
-                         const riffle_request_end& end);
+                         const std::string& reasoning, const riffle_request_end& end);
 
 // What a resumed run needs of a record.
 struct RecordHead {

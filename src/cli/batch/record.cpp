@@ -15,12 +15,13 @@ Json batch_error_record(size_t line_number, const BatchError& e) {
 
 Json batch_answer_record(size_t line_number, const BatchRequest& request,
                          const std::string& model_name, const std::string& text,
-                         const riffle_request_end& end) {
+                         const std::string& reasoning, const riffle_request_end& end) {
   const riffle_result& result = end.result;
   const riffle_stats& stats = end.stats;
   Json choice = {{"index", 0}};
   if (request.chat) choice["message"] = {{"role", "assistant"}, {"content", text}};
   else choice["text"] = text;
+  if (!reasoning.empty()) choice["message"]["reasoning_content"] = reasoning;
   choice["finish_reason"] = result.finish == RIFFLE_FINISH_STOP ? "stop" : "length";
   const Json body = {{"object", request.chat ? "chat.completion" : "text_completion"},
                      {"model", model_name},

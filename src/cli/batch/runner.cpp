@@ -47,6 +47,7 @@ BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_con
       output_(output),
       progress_(progress),
       model_name_(std::move(model_name)),
+      marks_(reasoning_marks(model)),
       max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
   scheduler.on_token = on_token;
   scheduler.on_done = on_done;
@@ -65,7 +66,7 @@ bool BatchRunner::on_token(void* self, uint64_t id, int32_t token, const char* t
   auto& runner = *static_cast<BatchRunner*>(self);
   try {
     Job& job = *runner.under_way_.at(id);
-    job.text.append(text, n);
+    job.take(job.split->put(token, {text, n}));
     if (token >= 0) {
       ++job.tokens_shown;
       ++runner.progress_.counts.answer_tokens;
@@ -130,8 +131,10 @@ void BatchRunner::start(InputLine& in) {
 
 void BatchRunner::submit(Jobs::iterator job) {
   BatchRequest& r = job->request;
-  const std::vector<int32_t> tokens =
-      r.chat ? chat_tokens(model_, r.messages) : tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS);
+  const auto [tokens, in_reasoning] =
+      r.chat ? chat_prompt(model_, r.messages, r.thinking)
+             : ChatPrompt{tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS)};
+  job->split.emplace(r.chat ? marks_ : ReasoningMarks(), in_reasoning);
   r.messages.clear();
   r.prompt = {};
   std::vector<const char*> stops;
@@ -161,6 +164,7 @@ void BatchRunner::submit(Jobs::iterator job) {
 void BatchRunner::conclude(Jobs::iterator job) {
   prompt_bytes_ -= job->bytes;
   const riffle_request_end& end = job->end;
+  job->take(job->split->finish());
   // The tokens of an answer are those of its record: an end token counts.
   progress_.counts.answer_tokens +=
       static_cast<uint64_t>(std::max(0, end.result.n_tokens - job->tokens_shown));
@@ -170,7 +174,8 @@ void BatchRunner::conclude(Jobs::iterator job) {
     progress_.counts.prompt_tokens += end.prompt_tokens;
     progress_.counts.reused_tokens += end.reused_tokens;
     return finish(job,
-                  dump(batch_answer_record(job->line, job->request, model_name_, job->text, end)),
+                  dump(batch_answer_record(job->line, job->request, model_name_, job->text,
+                                           job->reasoning, end)),
                   false);
   }
   const riffle_status status = end.status == RIFFLE_OK ? RIFFLE_INTERNAL : end.status;
@@ -187,7 +192,8 @@ void BatchRunner::finish(Jobs::iterator job, std::string record, bool failed) {
   job->record = std::move(record);
   job->failed = failed;
   job->over = true;
-  job->text = {};
+  job->text = job->reasoning = {};
+  job->split.reset();
   job->request = {};
   held_bytes_ += job->record.size();
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <exception>
 #include <list>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "cli/batch/output.h"
 #include "cli/batch/progress.h"
 #include "cli/common.h"
+#include "cli/reasoning.h"
 
 namespace riffle::cli {
 
@@ -33,7 +35,12 @@ class BatchRunner {
     size_t line = 0;
     BatchRequest request;
     size_t bytes = 0;  // of the prompt's tokens
-    std::string text;
+    std::string text, reasoning;
+    std::optional<ReasoningSplit> split;  // once it is submitted
+    void take(const ReasoningSplit::Parts& parts) {
+      text += parts.answer;
+      reasoning += parts.reasoning;
+    }
     int32_t tokens_shown = 0;  // that came with text; an end token does not
     riffle_request_end end{};
     std::string end_error;
@@ -66,6 +73,7 @@ class BatchRunner {
   BatchOutput& output_;
   BatchProgress& progress_;
   std::string model_name_;
+  ReasoningMarks marks_;
   size_t max_seqs_;
   Scheduler scheduler_;
 

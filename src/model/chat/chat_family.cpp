@@ -1,13 +1,16 @@
 #include "model/chat/chat_family.h"
 
-#include <optional>
+#include <algorithm>
+#include <utility>
+
+#include "model/chat/python_text.h"
+#include "util/error.h"
 
 namespace riffle {
 namespace {
 
 constexpr const char* kHeaders = "<|start_header_id|> <|end_header_id|> <|eot_id|>";
 constexpr const char* kTurns = "<|im_start|> <|im_end|>";
-constexpr const char* kInst = "[INST] [/INST]";
 constexpr const char* kVicunaSystem =
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
     "helpful, detailed, "
@@ -29,7 +32,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .required = kHeaders,
-     .markers = "",
      .turn_end = "<|eot_id|>"},
     // The date is the one that the template falls back to, so that the same prompt is the same on
     // every day.
@@ -47,7 +49,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .required = kHeaders,
-     .markers = "",
      .turn_end = "<|eot_id|>"},
     {.name = "llama2",
      .what = "Llama 2 Chat, CodeLlama Instruct",
@@ -60,7 +61,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = true,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "inst",
      .what = "riffle's own model",
@@ -73,7 +73,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "mistral-v0.1",
      .what = "Mistral Instruct v0.1, as published first",
@@ -86,7 +85,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "mistral-v0.2",
      .what = "Mistral Instruct v0.2 and v0.3, as published first",
@@ -99,7 +97,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "mistral",
      .what = "Mistral Instruct v0.1 and v0.2, as revised",
@@ -112,7 +109,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "mistral-v0.3",
      .what = "Mistral Instruct v0.3, as revised",
@@ -125,7 +121,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "mistral-nemo",
      .what = "Mistral Nemo Instruct",
@@ -138,7 +133,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "",
      .required = "",
-     .markers = kInst,
      .turn_end = ""},
     {.name = "chatml",
      .what = "ChatML: SmolLM Instruct and many others",
@@ -151,7 +145,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|im_start|>assistant\n",
      .required = kTurns,
-     .markers = "",
      .turn_end = "<|im_end|>"},
     {.name = "qwen2",
      .what = "Qwen2 Instruct: ChatML with a default system message",
@@ -164,7 +157,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|im_start|>assistant\n",
      .required = kTurns,
-     .markers = "",
      .turn_end = "<|im_end|>"},
     {.name = "smollm2",
      .what = "SmolLM2 Instruct: ChatML with a default system message",
@@ -177,7 +169,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|im_start|>assistant\n",
      .required = kTurns,
-     .markers = "",
      .turn_end = "<|im_end|>"},
     // ChatML, but a system message stands bare before the first turn.
     {.name = "yi",
@@ -191,7 +182,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|im_start|>assistant\n",
      .required = kTurns,
-     .markers = "",
      .turn_end = "<|im_end|>"},
     {.name = "zephyr",
      .what = "Zephyr, TinyLlama Chat",
@@ -204,7 +194,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "<|assistant|>\n",
      .required = "",
-     .markers = "<|system|> <|user|> <|assistant|>",
      .turn_end = ""},
     {.name = "vicuna",
      .what = "Vicuna v1.1 to v1.5, LongChat",
@@ -217,7 +206,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "ASSISTANT:",
      .required = "",
-     .markers = "",
      .turn_end = ""},
     {.name = "lwm",
      .what = "LWM-Text-Chat: as Vicuna, another default system message",
@@ -230,7 +218,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "ASSISTANT:",
      .required = "",
-     .markers = "",
      .turn_end = ""},
     {.name = "vicuna-lines",
      .what =
@@ -244,7 +231,6 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "ASSISTANT:",
      .required = "",
-     .markers = "",
      .turn_end = ""},
     {.name = "deepseek",
      .what = "DeepSeek LLM Chat",
@@ -257,77 +243,117 @@ constexpr ChatFamily kFamilies[] = {
      .trim_together = false,
      .answer = "Assistant:",
      .required = "",
-     .markers = "",
      .turn_end = ""},
 };
 
-// Text of a table entry, its {bos} and {eos} as pieces.
-void append_entry(TextPieces* out, std::string_view text) {
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t open = std::min(text.find("{bos}", pos), text.find("{eos}", pos));
-    append_literal(out, text.substr(pos, open - pos));
-    if (open == std::string_view::npos) return;
-    append(out, {{text[open + 1] == 'b' ? TextPiece::BOS : TextPiece::EOS, "", 0, {}}});
-    pos = open + 5;
+class Writer {
+ public:
+  Writer(const ChatFamily& family, const std::string& bos, const std::string& eos)
+      : family_(family), bos_(bos), eos_(eos) {}
+
+  SourcedText write(const std::vector<ChatMessage>& messages) {
+    const bool system = messages[0].role == "system";
+    SourcedText about;
+    if (system) about.append(messages[0].content, 0);
+    else if (family_.default_system) about.append(family_.default_system);
+    const bool any = system || family_.default_system;
+    if (family_.bos_first) entry("{bos}");
+    if (any && family_.system_place == F::OWN) framed(family_.system, about);
+    for (size_t i = system; i < messages.size(); i++) {
+      SourcedText content(messages[i].content, static_cast<int>(i));
+      if (messages[i].role == "assistant") {
+        framed(family_.assistant, content);
+        continue;
+      }
+      const bool here = (family_.system_place == F::FIRST_USER && i == system) ||
+                        (family_.system_place == F::LAST_USER && i + 1 == messages.size());
+      if (any && here) {
+        SourcedText both = std::exchange(out_, {});
+        framed(family_.system, about);
+        out_.append(content);
+        content = std::exchange(out_, std::move(both));
+      }
+      framed(family_.user, family_.trim_together ? trimmed(content) : content);
+    }
+    entry(family_.answer);
+    return std::move(out_);
   }
-}
 
-void append_framed(TextPieces* out, const ChatFrame& frame, TextPieces content) {
-  append_entry(out, frame.before);
-  append(out, frame.trim ? trimmed(std::move(content)) : content);
-  append_entry(out, frame.after);
-}
-
-TextPieces content_of(int message) { return {{TextPiece::CONTENT, "", message, {}}}; }
-
-// system: what the system message is, if there is one; first: the number of the first message after
-// it.
-TextPieces pieces_of(const ChatFormat& format, const std::optional<TextPieces>& system, int first,
-                     size_t n_user) {
-  const ChatFamily& family = *format.family;
-  TextPieces out;
-  if (format.bos_first) append_entry(&out, "{bos}");
-  if (system && family.system_place == ChatFamily::OWN) append_framed(&out, family.system, *system);
-  for (size_t i = 0; i < n_user; i++) {
-    TextPieces content;
-    const bool here = (family.system_place == ChatFamily::FIRST_USER && i == 0) ||
-                      (family.system_place == ChatFamily::LAST_USER && i + 1 == n_user);
-    if (system && here) append_framed(&content, family.system, *system);
-    append(&content, content_of(first + static_cast<int>(2 * i)));
-    append_framed(&out, family.user, family.trim_together ? trimmed(std::move(content)) : content);
-    if (i + 1 < n_user)
-      append_framed(&out, family.assistant, content_of(first + static_cast<int>(2 * i) + 1));
+ private:
+  static SourcedText trimmed(const SourcedText& text) {
+    const size_t end = strip_right(text.view()).size();
+    const size_t begin = end - strip_left(text.view().substr(0, end)).size();
+    return text.part(begin, end);
   }
-  append_entry(&out, family.answer);
-  return out;
+
+  void framed(const ChatFrame& frame, const SourcedText& content) {
+    entry(frame.before);
+    out_.append(frame.trim ? trimmed(content) : content);
+    entry(frame.after);
+  }
+
+  // Text of a table entry, its {bos} and {eos} as the vocabulary spells them.
+  void entry(std::string_view text) {
+    for (size_t pos = 0; pos < text.size();) {
+      const size_t open = std::min(text.find("{bos}", pos), text.find("{eos}", pos));
+      out_.append(text.substr(pos, open - pos));
+      if (open == std::string_view::npos) return;
+      const bool first = text[open + 1] == 'b';
+      const std::string& token = first ? bos_ : eos_;
+      if (token.empty()) {
+        fail(RIFFLE_UNSUPPORTED,
+             "the chat template %s needs the %s-of-sequence token, the model has none",
+             family_.name, first ? "beginning" : "end");
+      }
+      out_.append(token);
+      pos = open + 5;
+    }
+  }
+
+  const ChatFamily& family_;
+  const std::string &bos_, &eos_;
+  SourcedText out_;
+};
+
+void check_roles(const ChatFamily& family, const std::vector<ChatMessage>& messages) {
+  const bool system = messages[0].role == "system";
+  if (system && family.system_place == F::NONE) {
+    fail(RIFFLE_BAD_ARGUMENT,
+         "message 0 has role 'system', but the chat template %s has no system messages",
+         family.name);
+  }
+  for (size_t i = system; i < messages.size(); i++) {
+    const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";
+    if (messages[i].role != expected) {
+      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i,
+           messages[i].role.c_str(), expected);
+    }
+  }
 }
 
 }  // namespace
 
 std::span<const ChatFamily> chat_families() { return kFamilies; }
 
-ChatFormat chat_format_of(const ChatFamily& family) {
-  ChatFormat format;
-  format.family = &family;
-  format.bos_first = family.bos_first;
-  format.has_default_system = family.default_system != nullptr;
-  if (family.default_system) format.default_system = family.default_system;
-  return format;
-}
-
-TextPieces chat_pieces(const ChatFormat& format, bool system, size_t n_user) {
-  std::optional<TextPieces> text;
-  if (system) {
-    text = content_of(0);
-  } else if (format.has_default_system) {
-    text.emplace();
-    append_literal(&*text, format.default_system);
+const ChatFamily& chat_family_named(std::string_view name) {
+  for (const ChatFamily& family : kFamilies) {
+    if (name == family.name) return family;
   }
-  return pieces_of(format, text, system, n_user);
+  fail(RIFFLE_BAD_ARGUMENT, "there is no chat template '%.40s'; riffle has %s",
+       std::string(name).c_str(), chat_family_names().c_str());
 }
 
-TextPieces chat_pieces_with_default(const ChatFormat& format, size_t n_user) {
-  return pieces_of(format, content_of(kDefaultSystem), 0, n_user);
+std::string chat_family_names() {
+  std::string names;
+  for (const ChatFamily& family : kFamilies)
+    names += (names.empty() ? "" : ", ") + std::string(family.name);
+  return names;
+}
+
+SourcedText family_text(const ChatFamily& family, const std::string& bos, const std::string& eos,
+                        const std::vector<ChatMessage>& messages) {
+  check_roles(family, messages);
+  return Writer(family, bos, eos).write(messages);
 }
 
 }  // namespace riffle

@@ -1,13 +1,19 @@
-// The conversation formats that riffle knows: one entry for each, which says everything about it.
+// The conversation formats that riffle has by name, for models that carry no template of their own:
+// one entry for each, which says everything about it.
 #pragma once
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "model/chat/template_reader.h"
+#include "model/chat/sourced_text.h"
 
 namespace riffle {
+
+struct ChatMessage {
+  std::string role, content;
+  std::string reasoning;  // of an assistant, before its content; "": none
+};
 
 // What stands around a message's content. trim: the content loses the white space around it.
 struct ChatFrame {
@@ -15,8 +21,7 @@ struct ChatFrame {
   bool trim = false;
 };
 
-// In before and after, {bos} and {eos} are those tokens; everything else is text, in which the
-// vocabulary's control pieces (those in markers) are found.
+// In before and after, {bos} and {eos} are those tokens.
 struct ChatFamily {
   const char* name;
   const char* what;  // whose it is, for people
@@ -33,29 +38,19 @@ struct ChatFamily {
   bool trim_together;    // user: content and a system message inside it are trimmed as one
   const char* answer;    // after the last user message, where the model goes on
   const char* required;  // control pieces that the vocabulary must have, with spaces between
-  const char* markers;   // control pieces if the vocabulary has them, text otherwise
   const char* turn_end;  // the control piece that ends the model's turn, beside the end-of-sequence
                          // token; "": none
 };
 
 std::span<const ChatFamily> chat_families();
+std::string chat_family_names();  // "llama3, llama2, ..."
+// Throws RIFFLE_BAD_ARGUMENT, listing the names, if there is none of this name.
+const ChatFamily& chat_family_named(std::string_view name);
 
-// A family as one model uses it.
-struct ChatFormat {
-  const ChatFamily* family = nullptr;
-  bool bos_first = false;
-  bool has_default_system = false;
-  std::string default_system;
-};
-ChatFormat chat_format_of(const ChatFamily& family);
-
-// [system,] user, assistant, ..., user: messages of these roles, in that order, as pieces. Trimmed
-// pieces as TemplateReader's, LITERAL and BOS and EOS as the family has them.
-TextPieces chat_pieces(const ChatFormat& format, bool system, size_t n_user);
-
-// The stand-in for a default system message that is sought: chat_pieces with has_default_system,
-// default_system replaced by a CONTENT piece of this number.
-inline constexpr int kDefaultSystem = -1;
-TextPieces chat_pieces_with_default(const ChatFormat& format, size_t n_user);
+// [system,] user, assistant, ..., user: messages of these roles, in that order, so that the model's
+// answer comes next. bos, eos: as the vocabulary spells them; "": none. Throws RIFFLE_BAD_ARGUMENT
+// (roles out of order), RIFFLE_UNSUPPORTED (the family needs a token that there is not).
+SourcedText family_text(const ChatFamily& family, const std::string& bos, const std::string& eos,
+                        const std::vector<ChatMessage>& messages);
 
 }  // namespace riffle

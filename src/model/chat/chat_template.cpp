@@ -2,75 +2,27 @@
 
 #include <algorithm>
 
+#include "model/chat/python_text.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
 
 namespace riffle {
 namespace {
 
-// Runs of text: the format's own, with control pieces in it, or what somebody wrote.
-struct Run {
-  enum Kind { FORMAT, WRITTEN, BOS, EOS } kind;
-  std::string text;
-};
+// What models are known to write around their reasoning.
+constexpr const char* kMarks[][2] = {{"<think>", "</think>"},
+                                     {"[THINK]", "[/THINK]"},
+                                     {"<seed:think>", "</seed:think>"},
+                                     {"<|START_THINKING|>", "<|END_THINKING|>"}};
 
-void flatten(const TextPieces& pieces, const std::vector<ChatMessage>& messages,
-             std::vector<Run>* runs) {
-  for (const TextPiece& piece : pieces) {
-    switch (piece.kind) {
-      case TextPiece::LITERAL: runs->push_back({Run::FORMAT, piece.text}); break;
-      case TextPiece::CONTENT:
-        runs->push_back({Run::WRITTEN, messages[static_cast<size_t>(piece.message)].content});
-        break;
-      case TextPiece::BOS: runs->push_back({Run::BOS, ""}); break;
-      case TextPiece::EOS: runs->push_back({Run::EOS, ""}); break;
-      case TextPiece::TRIMMED: {
-        std::vector<Run> inside;
-        flatten(piece.inside, messages, &inside);
-        size_t first = 0, last = inside.size();
-        for (; first < last; first++) {
-          inside[first].text = strip_left(inside[first].text);
-          if (!inside[first].text.empty()) break;
-        }
-        for (; last > first; last--) {
-          inside[last - 1].text = strip_right(inside[last - 1].text);
-          if (!inside[last - 1].text.empty()) break;
-        }
-        for (; first < last; first++) runs->push_back(std::move(inside[first]));
-        break;
-      }
-    }
-  }
-}
+// Roles whose names templates print as parts of control tokens ('<|' + role + '|>'). Any other name
+// is text of its message.
+constexpr const char* kRoles[] = {"system",    "user",     "assistant", "tool",
+                                  "developer", "function", "ipython"};
 
-std::vector<Run> chat_runs(const ChatFormat& format, const std::vector<ChatMessage>& messages) {
-  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
-  const bool system = messages[0].role == "system";
-  if (system && format.family->system_place == ChatFamily::NONE) {
-    fail(RIFFLE_BAD_ARGUMENT,
-         "message 0 has role 'system', but this model's chat template has no system messages");
-  }
-  for (size_t i = 0; i < messages.size(); i++) {
-    if (utf8_error(messages[i].role) >= 0)
-      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
-    if (const int64_t bad = utf8_error(messages[i].content); bad >= 0) {
-      fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
-           static_cast<long long>(bad));
-    }
-    if (i == 0 && system) continue;
-    const char* expected = (i - system) % 2 == 0 ? "user" : "assistant";
-    if (messages[i].role != expected) {
-      fail(RIFFLE_BAD_ARGUMENT, "message %zu has role '%.40s', expected '%s'", i,
-           messages[i].role.c_str(), expected);
-    }
-  }
-  if (messages.back().role != "user") {
-    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'",
-         messages.back().role.c_str());
-  }
-  std::vector<Run> runs;
-  flatten(chat_pieces(format, system, (messages.size() - system + 1) / 2), messages, &runs);
-  return runs;
+std::string spelling(const Tokenizer& tokenizer, int32_t id) {
+  const char* piece = id < 0 ? nullptr : tokenizer.piece(id);
+  return piece ? piece : "";
 }
 
 std::vector<std::string> words(std::string_view text) {
@@ -83,102 +35,157 @@ std::vector<std::string> words(std::string_view text) {
   return out;
 }
 
-// Collects plain text and control tokens in turn. Plain text is only encoded when a control token
-// or the end comes, so that neighbouring texts are encoded as one, as Hugging Face's LlamaTokenizer
-// does. In it, control pieces that a message spells out stay plain text. User-defined pieces
-// ([INST] is one in some models) do not: sentencepiece matches them in any text, and the ids could
-// not be its own if that were prevented.
-class TokenWriter {
- public:
-  TokenWriter(const Tokenizer& tokenizer, const ChatFormat& format) : tokenizer_(tokenizer) {
-    const ChatFamily& family = *format.family;
-    for (const std::string& piece : words(family.required)) {
-      const int32_t id = tokenizer.control_id(piece);
-      if (id < 0) {
-        fail(RIFFLE_UNSUPPORTED,
-             "the chat template is of the kind %s, but the vocabulary has no control piece %s",
-             family.name, piece.c_str());
+void check_messages(const std::vector<ChatMessage>& messages) {
+  if (messages.empty()) fail(RIFFLE_BAD_ARGUMENT, "the conversation has no messages");
+  for (size_t i = 0; i < messages.size(); i++) {
+    if (utf8_error(messages[i].role) >= 0)
+      fail(RIFFLE_BAD_TEXT, "the role of message %zu is not UTF-8", i);
+    for (const std::string* text : {&messages[i].content, &messages[i].reasoning}) {
+      if (const int64_t bad = utf8_error(*text); bad >= 0) {
+        fail(RIFFLE_BAD_TEXT, "message %zu is not UTF-8: invalid sequence at byte %lld", i,
+             static_cast<long long>(bad));
       }
-      markers_.emplace_back(piece, id);
-    }
-    for (const std::string& piece : words(family.markers)) {
-      if (const int32_t id = tokenizer.control_id(piece); id >= 0) markers_.emplace_back(piece, id);
-    }
-    for (const int32_t id : {tokenizer.bos_id(), tokenizer.eos_id()}) {
-      if (id >= 0 && *tokenizer.piece(id)) markers_.emplace_back(tokenizer.piece(id), id);
     }
   }
+  if (messages.back().role == "system" || messages.back().role == "assistant") {
+    fail(RIFFLE_BAD_ARGUMENT, "the last message has role '%s', expected 'user'",
+         messages.back().role.c_str());
+  }
+}
 
-  void put(const Run& run) {
-    switch (run.kind) {
-      case Run::WRITTEN: plain_ += run.text; return;
-      case Run::BOS: return control(tokenizer_.bos_id(), "beginning");
-      case Run::EOS: return control(tokenizer_.eos_id(), "end");
-      case Run::FORMAT: break;
-    }
-    for (size_t pos = 0; pos < run.text.size();) {
-      const std::pair<std::string, int32_t>* longest = nullptr;
-      for (const auto& marker : markers_) {
-        if (run.text.compare(pos, marker.first.size(), marker.first) == 0 &&
-            (!longest || marker.first.size() > longest->first.size())) {
-          longest = &marker;
-        }
-      }
-      if (longest) control(longest->second, "");
-      else plain_ += run.text[pos];
-      pos += longest ? longest->first.size() : 1;
-    }
+Value message_value(const ChatMessage& message, int number) {
+  const bool known =
+      std::find(std::begin(kRoles), std::end(kRoles), message.role) != std::end(kRoles);
+  Entries entries;
+  entries.emplace_back(
+      Value::string("role"),
+      Value::string(SourcedText(message.role, known ? SourcedText::kTemplate : number)));
+  entries.emplace_back(Value::string("content"),
+                       Value::string(SourcedText(message.content, number)));
+  if (!message.reasoning.empty()) {
+    entries.emplace_back(Value::string("reasoning_content"),
+                         Value::string(SourcedText(message.reasoning, number)));
   }
+  return Value::dict(std::move(entries));
+}
 
-  std::vector<int32_t> take() {
-    flush();
-    return std::move(ids_);
+// What a user or a system says must reach the model, or the answer is to another question.
+void check_printed(const SourcedText& text, const std::vector<ChatMessage>& messages) {
+  std::vector<bool> printed(messages.size());
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source >= 0) printed[static_cast<size_t>(run.source)] = true;
   }
-
- private:
-  void control(int32_t id, const char* which) {
-    if (id < 0)
-      fail(RIFFLE_UNSUPPORTED,
-           "the chat template needs the %s-of-sequence token, the model has none", which);
-    flush();
-    ids_.push_back(id);
+  for (size_t i = 0; i < messages.size(); i++) {
+    if (printed[i] || messages[i].role == "assistant") continue;
+    if (strip_left(messages[i].content).empty()) continue;
+    fail(RIFFLE_BAD_ARGUMENT,
+         "message %zu has role '%.40s', but this model's chat template has no %.40s messages here: "
+         "it prints nothing of it",
+         i, messages[i].role.c_str(), messages[i].role.c_str());
   }
-  void flush() {
-    const std::vector<int32_t> more = tokenizer_.encode(plain_, false, false);
-    ids_.insert(ids_.end(), more.begin(), more.end());
-    plain_.clear();
-  }
-
-  const Tokenizer& tokenizer_;
-  std::vector<std::pair<std::string, int32_t>> markers_;
-  std::string plain_;
-  std::vector<int32_t> ids_;
-};
+}
 
 }  // namespace
 
-std::string chat_text(const ChatFormat& format, const std::string& bos, const std::string& eos,
-                      const std::vector<ChatMessage>& messages) {
-  std::string out;
-  for (const Run& run : chat_runs(format, messages)) {
-    out += run.kind == Run::BOS ? bos : run.kind == Run::EOS ? eos : run.text;
+ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja) {
+  for (const auto& marks : kMarks) {
+    // Some templates cut reasoning off behind its end and never name its beginning.
+    if (marks_.end.empty() && jinja.find(marks[1]) != jinja.npos) marks_ = {marks[0], marks[1]};
   }
-  return out;
 }
 
-std::vector<int32_t> chat_tokens(const Tokenizer& tokenizer, const ChatFormat& format,
-                                 const std::vector<ChatMessage>& messages) {
-  const std::vector<Run> runs = chat_runs(format, messages);
-  TokenWriter out(tokenizer, format);
-  for (const Run& run : runs) out.put(run);
-  return out.take();
+SourcedText ChatTemplate::rendered(const Tokenizer& tokenizer,
+                                   const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options, bool answer) const {
+  TemplateInput input;
+  std::vector<Value> values;
+  for (const ChatMessage& message : messages) {
+    input.bytes += message.content.size() + message.reasoning.size();
+    values.push_back(message_value(message, static_cast<int>(values.size())));
+  }
+  auto& variables = input.variables;
+  variables.emplace_back("messages", Value::list(std::move(values)));
+  variables.emplace_back("add_generation_prompt", Value::boolean(answer));
+  variables.emplace_back("tools", Value::none());
+  variables.emplace_back("documents", Value::none());
+  if (options.thinking != Thinking::DEFAULT)
+    variables.emplace_back("enable_thinking", Value::boolean(options.thinking == Thinking::ON));
+  const std::pair<const char*, int32_t> tokens[] = {{"bos_token", tokenizer.bos_id()},
+                                                    {"eos_token", tokenizer.eos_id()}};
+  for (const auto& [name, id] : tokens) {
+    const std::string piece = spelling(tokenizer, id);
+    if (!piece.empty()) variables.emplace_back(name, Value::string(piece));
+  }
+  if (options.date) input.date = &*options.date;
+  return jinja_->render(input);
 }
 
-std::vector<int32_t> chat_end_ids(const Tokenizer& tokenizer, const ChatFormat& format) {
+SourcedText ChatTemplate::text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                               const ChatOptions& options) const {
+  check_messages(messages);
+  if (family_) {
+    for (const std::string& piece : words(family_->required)) {
+      if (tokenizer.control_id(piece) < 0) {
+        fail(RIFFLE_UNSUPPORTED,
+             "the chat template is of the kind %s, but the vocabulary has no control piece %s",
+             family_->name, piece.c_str());
+      }
+    }
+    return family_text(*family_, spelling(tokenizer, tokenizer.bos_id()),
+                       spelling(tokenizer, tokenizer.eos_id()), messages);
+  }
+  SourcedText text = rendered(tokenizer, messages, options, true);
+  check_printed(text, messages);
+  return text;
+}
+
+std::vector<int32_t> ChatTemplate::tokens(const Tokenizer& tokenizer,
+                                          const SourcedText& text) const {
+  std::vector<TextSpan> written;
+  size_t begin = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == SourcedText::kTemplate) written.push_back({begin, run.end});
+    begin = run.end;
+  }
+  return tokenizer.encode(text.view(), false, written);
+}
+
+bool ChatTemplate::begins_reasoning(const SourcedText& text) const {
+  if (marks_.begin.empty()) return false;
+  size_t from = 0, begin = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source != SourcedText::kTemplate) from = run.end;
+  }
+  const std::string_view after = text.view().substr(from);
+  begin = after.rfind(marks_.begin);
+  return begin != after.npos && after.find(marks_.end, begin) == after.npos;
+}
+
+std::vector<int32_t> ChatTemplate::end_ids(const Tokenizer& tokenizer) const {
   std::vector<int32_t> ids;
-  for (const std::string& piece : words(format.family->turn_end)) {
-    if (const int32_t id = tokenizer.control_id(piece); id >= 0) ids.push_back(id);
+  const auto add = [&](int32_t id) {
+    if (id >= 0) ids.push_back(id);
+  };
+  if (family_) {
+    for (const std::string& piece : words(family_->turn_end)) add(tokenizer.control_id(piece));
+    return ids;
   }
+  SourcedText text;
+  try {
+    text = rendered(tokenizer, {{"user", "u", ""}, {"assistant", "a", ""}}, {}, false);
+  } catch (const Error&) {
+    return ids;
+  }
+  size_t end = 0;
+  for (const SourcedText::Run& run : text.runs()) {
+    if (run.source == 1) end = run.end;
+  }
+  const std::string_view after = strip_left(text.view().substr(end));
+  if (end == 0 || after.empty()) return ids;
+  const std::vector<int32_t> next = tokenizer.encode(after, false, true);
+  if (next.empty()) return ids;
+  const std::string piece = spelling(tokenizer, next[0]);
+  if (after.starts_with(piece)) add(tokenizer.control_id(piece));
   return ids;
 }
 

@@ -1,6 +1,5 @@
-// Conversations to tokens, by the format that a model's chat template stands for or that the user
-// names. Templates are never run on a conversation: one is known by what TemplateReader says it
-// prints, or not at all.
+// Conversations to text and tokens: by the template that a model carries, which is evaluated on the
+// conversation, or by a format of the table that the user names.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,43 +8,60 @@
 #include <vector>
 
 #include "model/chat/chat_family.h"
+#include "model/chat/template_interpreter.h"
 
 namespace riffle {
 
 class Tokenizer;
 
-struct ChatMessage {
-  std::string role, content;
+enum class Thinking { DEFAULT, ON, OFF };  // the template's enable_thinking
+
+struct ChatOptions {
+  Thinking thinking = Thinking::DEFAULT;
+  // For a template that cannot do without today's date. One that asks whether there is a date takes
+  // the one it falls back to, so that a conversation is the same on every day.
+  std::optional<TemplateDate> date;
 };
 
-// "llama3, llama2, ...": the names that chat_format_named takes.
-std::string chat_format_names();
-// Throws RIFFLE_BAD_ARGUMENT, listing the names, if there is none of this name.
-ChatFormat chat_format_named(std::string_view name);
+// What a model writes around its reasoning; "": its template says nothing of that.
+struct ReasoningMarks {
+  std::string begin, end;
+};
 
-// The family whose text, for every conversation that chat_tokens takes, is what the template
-// (Jinja, as the model file carries it) prints with Hugging Face's transformers; nothing if there
-// is none. A default system message and whether the beginning-of-sequence token comes first are the
-// template's own. One difference: where the template asks for today's date, it does not get one.
-// bos, eos: the tokens as the vocabulary spells them, "" if it has none. Any text can be given: at
-// most 256 KiB are looked at, for a bounded time.
-std::optional<ChatFormat> recognise_chat_template(std::string_view template_text,
-                                                  const std::string& bos, const std::string& eos);
-std::optional<ChatFormat> recognise_chat_template(std::string_view template_text,
-                                                  const Tokenizer& tokenizer);
+class ChatTemplate {
+ public:
+  // A model's own, as Jinja text. Throws Error RIFFLE_UNSUPPORTED.
+  explicit ChatTemplate(std::string_view jinja);
+  explicit ChatTemplate(const ChatFamily& family) : family_(&family) {}
 
-// The conversation so that the model's answer comes next: [system,] user, assistant, user, ...,
-// user. Throws RIFFLE_BAD_ARGUMENT (roles out of order, empty conversation), RIFFLE_BAD_TEXT (not
-// UTF-8). As text, special tokens spelled out:
-std::string chat_text(const ChatFormat& format, const std::string& bos, const std::string& eos,
-                      const std::vector<ChatMessage>& messages);
-// As ids: the format's control tokens become ids; the same spelled in a message's content stay
-// plain text. Throws RIFFLE_UNSUPPORTED too, if the vocabulary lacks a token that the format needs.
-std::vector<int32_t> chat_tokens(const Tokenizer& tokenizer, const ChatFormat& format,
-                                 const std::vector<ChatMessage>& messages);
+  const char* name() const { return family_ ? family_->name : "own"; }
+  bool knows_thinking() const { return jinja_ && jinja_->mentions("enable_thinking"); }
+  const ReasoningMarks& reasoning_marks() const { return marks_; }
 
-// Ids that end the model's turn in this format beside the vocabulary's end-of-sequence token
-// (ChatML's <|im_end|>, where that is another): those that the vocabulary has.
-std::vector<int32_t> chat_end_ids(const Tokenizer& tokenizer, const ChatFormat& format);
+  // The conversation so that the model's answer comes next. Throws RIFFLE_BAD_ARGUMENT (no
+  // messages, the last is not the user's, the template refuses it or prints nothing of a message),
+  // RIFFLE_BAD_TEXT (not UTF-8), RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a
+  // token that the vocabulary lacks). Characters of messages have the message's number as source.
+  SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                   const ChatOptions& options) const;
+  // text() as ids: what the template spells out becomes control tokens, and the same in a message
+  // stays plain text.
+  std::vector<int32_t> tokens(const Tokenizer& tokenizer, const SourcedText& text) const;
+  // Whether the model goes on inside of reasoning that the text has begun.
+  bool begins_reasoning(const SourcedText& text) const;
+
+  // Ids that end the model's turn beside the vocabulary's end-of-sequence token (ChatML's
+  // <|im_end|>, where that is another): those that the vocabulary has. An own template is asked
+  // what it prints behind an assistant's message.
+  std::vector<int32_t> end_ids(const Tokenizer& tokenizer) const;
+
+ private:
+  SourcedText rendered(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                       const ChatOptions& options, bool answer) const;
+
+  const ChatFamily* family_ = nullptr;
+  std::optional<JinjaTemplate> jinja_;  // if there is no family
+  ReasoningMarks marks_;
+};
 
 }  // namespace riffle

@@ -1,617 +1,639 @@
 #include "model/chat/template_syntax.h"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
+
+#include "model/chat/template_lexer.h"
 
 namespace riffle {
 namespace {
 
-constexpr size_t kMaxTemplateBytes = 256 << 10;
-constexpr int kMaxNesting = 40;           // of brackets in an expression, of statements
-constexpr int kMaxExpressionDepth = 200;  // also of chains such as a + b + c
-constexpr size_t kMaxTokens = 4096;       // in one tag
+constexpr int kMaxNesting = 200;          // of brackets in an expression, of statements
+constexpr int kMaxExpressionDepth = 400;  // also of chains such as a + b + c
 
-size_t space_at(std::string_view text, size_t pos) {
-  const uint8_t c = static_cast<uint8_t>(text[pos]);
-  if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F)) return 1;
-  const std::string_view two = text.substr(pos, 2), three = text.substr(pos, 3);
-  if (two == "\xC2\x85" || two == "\xC2\xA0") return 2;
-  if (three == "\xE1\x9A\x80" || three == "\xE2\x80\xA8" || three == "\xE2\x80\xA9" ||
-      three == "\xE2\x80\xAF" || three == "\xE2\x81\x9F" || three == "\xE3\x80\x80") {
-    return 3;
-  }
-  const bool en_to_hair = three.size() == 3 && three.starts_with("\xE2\x80") &&
-                          three >= "\xE2\x80\x80" && three <= "\xE2\x80\x8A";
-  return en_to_hair ? 3 : 0;
-}
+using Token = TemplateToken;
+using Tag = TemplateTag;
+using Expression = TemplateExpression;
+using Statement = TemplateStatement;
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-struct Token {
-  enum Kind { NAME, INTEGER, STRING, SIGN, END } kind = END;
-  std::string text;
-  int64_t number = 0;
-};
-
-// What stands in a string literal. False for escapes that nobody writes in templates.
-bool unescape(std::string_view quoted, std::string* out) {
-  for (size_t i = 0; i < quoted.size(); i++) {
-    if (quoted[i] != '\\') {
-      *out += quoted[i];
-      continue;
-    }
-    if (++i == quoted.size()) return false;
-    switch (quoted[i]) {
-      case 'n': *out += '\n'; break;
-      case 't': *out += '\t'; break;
-      case 'r': *out += '\r'; break;
-      case '\\':
-      case '\'':
-      case '"': *out += quoted[i]; break;
-      default: return false;
-    }
-  }
-  return true;
-}
-
-// Splits a tag's inside, from pos, into tokens, up to its closing sign (which a '-' may stand
-// before). Brackets that are open keep "}}" and "%}" from closing. *bad: a token is none of ours.
-// False if the tag does not close.
-bool lex_tag(std::string_view text, size_t pos, std::string_view close, std::vector<Token>* tokens,
-             bool* bad, size_t* after, bool* dash) {
-  int open = 0;
-  while (pos < text.size()) {
-    const char c = text[pos];
-    if (open == 0) {
-      *dash = c == '-';
-      if (text.substr(pos + *dash).starts_with(close)) {
-        *after = pos + *dash + close.size();
-        return true;
-      }
-    }
-    if (tokens->size() > kMaxTokens) return false;
-    if (const size_t space = space_at(text, pos)) {
-      pos += space;
-      continue;
-    }
-    Token token;
-    size_t end = pos + 1;
-    if (is_letter(c)) {
-      while (end < text.size() && (is_letter(text[end]) || is_digit(text[end]))) end++;
-      token.kind = Token::NAME;
-      token.text = text.substr(pos, end - pos);
-    } else if (is_digit(c)) {
-      while (end < text.size() && is_digit(text[end])) end++;
-      token.kind = Token::INTEGER;
-      if (end - pos > 9) *bad = true;
-      else token.number = std::stoll(std::string(text.substr(pos, end - pos)));
-      // 1.5, 1e5, 1_000: no numbers of ours.
-      if (end < text.size() &&
-          (is_letter(text[end]) ||
-           (text[end] == '.' && end + 1 < text.size() && is_digit(text[end + 1])))) {
-        *bad = true;
-      }
-    } else if (c == '\'' || c == '"') {
-      while (end < text.size() && text[end] != c) end += text[end] == '\\' ? 2 : 1;
-      if (end >= text.size()) return false;
-      token.kind = Token::STRING;
-      if (!unescape(text.substr(pos + 1, end - pos - 1), &token.text)) *bad = true;
-      end++;
-    } else {
-      token.kind = Token::SIGN;
-      for (const char* two : {"==", "!=", "<=", ">=", "**", "//"}) {
-        if (text.substr(pos, 2) == two) end = pos + 2;
-      }
-      token.text = text.substr(pos, end - pos);
-      if (end == pos + 1 && !std::strchr("+-*/%~<>=()[]{}.,:|", c)) *bad = true;
-      if (c == '(' || c == '[' || c == '{') open++;
-      if (c == ')' || c == ']' || c == '}') open--;
-      if (open < 0) return false;
-    }
-    tokens->push_back(std::move(token));
-    pos = end;
-  }
-  return false;
-}
-
-// One tag's tokens to expressions, by the grammar of Jinja's own parser: filters, tests and calls
-// bind tightest, then unary minus, **, * / // %, ~, + -, comparisons, not, and, or, the inline if.
+// One tag's tokens to expressions, by the grammar of Jinja's own parser.
 class ExpressionParser {
  public:
-  ExpressionParser(const std::vector<Token>& tokens, size_t at, TemplateTree* tree)
-      : tokens_(tokens), at_(at), tree_(*tree) {}
-
-  // Each returns an index, or nothing if the tokens are none.
-  std::optional<int> expression() {
-    if (++nesting_ > kMaxNesting) return {};
-    auto value = logic_or();
-    while (value && take_name("if")) {
-      const auto condition = logic_or();
-      if (!condition) return {};
-      int otherwise = -1;
-      if (take_name("else")) {
-        const auto rest = expression();
-        if (!rest) return {};
-        otherwise = *rest;
-      }
-      value = make(TemplateExpression::CHOICE, "", {*value, *condition, otherwise});
-    }
-    nesting_--;
-    return value;
-  }
-  // As expression(), or several with commas: a tuple.
-  std::optional<int> tuple() {
-    const auto first = expression();
-    if (!first || !sign(",")) return first;
-    std::vector<int> items = {*first};
-    while (take_sign(",")) {
-      if (at_end()) break;
-      const auto item = expression();
-      if (!item) return {};
-      items.push_back(*item);
-    }
-    return make(TemplateExpression::LIST, "", std::move(items));
-  }
-  // What may follow `for x in`: no inline if, since that is the loop's own.
-  std::optional<int> without_choice() { return logic_or(); }
+  ExpressionParser(const Tag& tag, TemplateTree& tree, bool soft)
+      : tag_(tag), tokens_(tag.tokens), tree_(tree), soft_(soft) {}
 
   bool at_end() const { return at_ == tokens_.size(); }
+  bool name(const char* word, size_t ahead = 0) const { return is(Token::NAME, word, ahead); }
+  bool sign(const char* text, size_t ahead = 0) const { return is(Token::SIGN, text, ahead); }
   bool take_name(const char* word) { return name(word) && ++at_; }
   bool take_sign(const char* text) { return sign(text) && ++at_; }
-  std::optional<std::string> take_any_name() {
-    if (at_end() || tokens_[at_].kind != Token::NAME) return {};
+  void want_sign(const char* text) {
+    if (!take_sign(text)) wrong((std::string("'") + text + "'").c_str());
+  }
+  std::string want_name() {
+    if (at_end() || tokens_[at_].kind != Token::NAME) wrong("a name");
     return tokens_[at_++].text;
   }
-
- private:
-  using Kind = TemplateExpression::Kind;
-
-  bool name(const char* word) const {
-    return !at_end() && tokens_[at_].kind == Token::NAME && tokens_[at_].text == word;
+  void want_end() const {
+    if (!at_end()) wrong("the end of the tag");
   }
-  bool sign(const char* text) const {
-    return !at_end() && tokens_[at_].kind == Token::SIGN && tokens_[at_].text == text;
+  [[noreturn]] void wrong(const char* expected) const {
+    if (at_end()) bad_template(tag_.line, "found the end of a tag, expected %s", expected);
+    const Token& token = tokens_[at_];
+    bad_template(
+        tag_.line, "found %s'%.60s', expected %s", token.kind == Token::STRING ? "the string " : "",
+        token.kind == Token::INTEGER ? std::to_string(token.number).c_str() : token.text.c_str(),
+        expected);
   }
 
-  std::optional<int> make(Kind kind, std::string text, std::vector<int> operands) {
-    TemplateExpression e;
-    e.kind = kind;
-    e.text = std::move(text);
-    for (const int operand : operands) {
-      if (operand >= 0) e.depth = std::max(e.depth, tree_.expressions[operand].depth + 1);
+  int expression(bool with_choice = true) {
+    if (!with_choice) return logic_or();
+    const Nesting nesting(*this);
+    int value = logic_or_soft();
+    while (take_name("if")) {
+      const bool soft = std::exchange(soft_, true);
+      const int condition = logic_or();
+      const int otherwise = take_name("else") ? expression() : -1;
+      soft_ = soft;
+      value = make(Expression::CHOICE, "", {value, condition, otherwise});
     }
-    if (e.depth > kMaxExpressionDepth) return {};
+    return value;
+  }
+
+  // As expression(), or several with commas.
+  int tuple(bool with_choice = true) {
+    const int first = expression(with_choice);
+    if (!sign(",")) return first;
+    std::vector<int> items = {first};
+    while (take_sign(",")) {
+      if (at_end() || sign(")") || sign("]") || name("in") || name("recursive")) break;
+      items.push_back(expression(with_choice));
+    }
+    return make(Expression::TUPLE, "", std::move(items));
+  }
+
+  // | a | b(c) behind value.
+  int filters(int value, bool first_without_bar) {
+    for (bool bar = first_without_bar; bar || take_sign("|"); bar = false) value = filter(value);
+    return value;
+  }
+
+  int make(Expression::Kind kind, std::string text, std::vector<int> operands,
+           std::vector<std::pair<std::string, int>> keywords = {}) {
+    Expression e;
+    e.kind = kind;
+    e.line = tag_.line;
+    e.text = std::move(text);
+    const auto count = [&](int operand) {
+      if (operand >= 0)
+        e.depth = std::max(e.depth, tree_.expressions[static_cast<size_t>(operand)].depth + 1);
+    };
+    for (const int operand : operands) count(operand);
+    for (const auto& keyword : keywords) count(keyword.second);
+    if (e.depth > kMaxExpressionDepth)
+      bad_template(tag_.line, "found an expression deeper than %d", kMaxExpressionDepth);
     e.operands = std::move(operands);
+    e.keywords = std::move(keywords);
     tree_.expressions.push_back(std::move(e));
     return static_cast<int>(tree_.expressions.size()) - 1;
   }
 
-  using Level = std::optional<int> (ExpressionParser::*)();
-  std::optional<int> chain(Level next, std::initializer_list<const char*> signs) {
-    auto left = (this->*next)();
-    for (bool more = left.has_value(); more;) {
+  // ( a, b=c ) of a macro, after its opening bracket.
+  std::vector<std::pair<std::string, int>> parameters() {
+    std::vector<std::pair<std::string, int>> out;
+    while (!take_sign(")")) {
+      if (!out.empty()) want_sign(",");
+      std::string parameter = want_name();
+      const int value = take_sign("=") ? expression() : -1;
+      if (value < 0 && !out.empty() && out.back().second >= 0)
+        bad_template(tag_.line, "found the parameter %.60s without a default behind one with",
+                     parameter.c_str());
+      out.emplace_back(std::move(parameter), value);
+    }
+    return out;
+  }
+
+ private:
+  struct Nesting {
+    explicit Nesting(ExpressionParser& parser) : parser(parser) {
+      if (++parser.nesting_ > kMaxNesting)
+        bad_template(parser.tag_.line, "found an expression nested deeper than %d", kMaxNesting);
+    }
+    ~Nesting() { parser.nesting_--; }
+    ExpressionParser& parser;
+  };
+
+  bool is(Token::Kind kind, const char* text, size_t ahead) const {
+    return at_ + ahead < tokens_.size() && tokens_[at_ + ahead].kind == kind &&
+           tokens_[at_ + ahead].text == text;
+  }
+
+  // The first part of a choice is soft too, but whether there is one shows only behind it. Unknown
+  // filters are therefore looked for again when it is known (hard_).
+  int logic_or_soft() {
+    const size_t before = unknown_.size();
+    const bool soft = std::exchange(soft_, false);
+    const bool collecting = std::exchange(collecting_, true);
+    const int value = logic_or();
+    collecting_ = collecting;
+    soft_ = soft;
+    if (soft_ || name("if")) unknown_.resize(before);
+    if (!collecting_ && !unknown_.empty()) refuse(unknown_.front());
+    return value;
+  }
+  [[noreturn]] void refuse(const std::string& what) const {
+    bad_template(tag_.line, "found the %.80s, which riffle does not know", what.c_str());
+  }
+  void unknown(const char* kind, const std::string& what) {
+    if (soft_) return;  // as in Jinja, it is an error when it is met
+    const std::string text = std::string(kind) + " '" + what + "'";
+    if (!collecting_) refuse(text);
+    unknown_.push_back(text);
+  }
+
+  int logic_or() {
+    int left = logic_and();
+    while (take_name("or")) left = make(Expression::OR, "", {left, logic_and()});
+    return left;
+  }
+  int logic_and() {
+    int left = logic_not();
+    while (take_name("and")) left = make(Expression::AND, "", {left, logic_not()});
+    return left;
+  }
+  int logic_not() {
+    int nots = 0;
+    while (take_name("not")) nots++;
+    int value = comparison();
+    for (; nots > 0; nots--) value = make(Expression::NOT, "", {value});
+    return value;
+  }
+  int comparison() {
+    std::vector<int> operands = {sum()};
+    std::vector<std::string> names;
+    for (;;) {
+      std::string found;
+      for (const char* text : {"==", "!=", "<=", ">=", "<", ">"}) {
+        if (found.empty() && take_sign(text)) found = text;
+      }
+      if (found.empty() && take_name("in")) found = "in";
+      if (found.empty() && name("not") && name("in", 1)) {
+        found = "not in";
+        at_ += 2;
+      }
+      if (found.empty()) break;
+      names.push_back(std::move(found));
+      operands.push_back(sum());
+    }
+    if (names.empty()) return operands[0];
+    const int value = make(Expression::COMPARE, "", std::move(operands));
+    tree_.expressions[static_cast<size_t>(value)].names = std::move(names);
+    return value;
+  }
+
+  using Level = int (ExpressionParser::*)();
+  int chain(Level next, std::initializer_list<const char*> signs) {
+    int left = (this->*next)();
+    for (bool more = true; more;) {
       more = false;
       for (const char* text : signs) {
-        if (!(is_letter(*text) ? take_name(text) : take_sign(text))) continue;
-        const auto right = (this->*next)();
-        if (!right) return {};
-        left = make(Kind::BINARY, text, {*left, *right});
-        more = left.has_value();
-        break;
+        if (more || !take_sign(text)) continue;
+        left = make(Expression::BINARY, text, {left, (this->*next)()});
+        more = true;
       }
     }
     return left;
   }
-  std::optional<int> logic_or() { return chain(&ExpressionParser::logic_and, {"or"}); }
-  std::optional<int> logic_and() { return chain(&ExpressionParser::logic_not, {"and"}); }
-  std::optional<int> logic_not() {
-    int nots = 0;
-    while (take_name("not")) nots++;
-    auto value = comparison();
-    for (; value && nots > 0; nots--) value = make(Kind::NOT, "", {*value});
-    return value;
-  }
-  std::optional<int> comparison() {
-    const auto left = sum();
-    if (!left) return {};
-    std::optional<int> all;
-    for (auto a = left;;) {
-      const char* found = nullptr;
-      for (const char* text : {"==", "!=", "<=", ">=", "<", ">"}) {
-        if (take_sign(text)) found = text;
-        if (found) break;
-      }
-      if (!found && take_name("in")) found = "in";
-      if (!found && name("not") && at_ + 1 < tokens_.size() && tokens_[at_ + 1].text == "in") {
-        found = "not in";
-        at_ += 2;
-      }
-      if (!found) return all ? all : left;
-      const auto b = sum();
-      if (!b) return {};
-      const auto one = make(Kind::COMPARE, found, {*a, *b});  // a < b < c is a < b and b < c
-      if (!one) return {};
-      all = all ? make(Kind::BINARY, "and", {*all, *one}) : one;
-      if (!all) return {};
-      a = b;
-    }
-  }
-  std::optional<int> sum() { return chain(&ExpressionParser::joined, {"+", "-"}); }
-  std::optional<int> joined() { return chain(&ExpressionParser::product, {"~"}); }
-  std::optional<int> product() { return chain(&ExpressionParser::power, {"*", "//", "/", "%"}); }
-  std::optional<int> power() { return chain(&ExpressionParser::unary, {"**"}); }
-  std::optional<int> unary() {
-    if (take_sign("-")) {
-      if (++nesting_ > kMaxNesting) return {};
-      const auto value = unary();
-      nesting_--;
-      return value ? make(Kind::MINUS, "", {*value}) : value;
-    }
-    if (sign("+")) return {};
-    return postfix(primary(), true);
+  int sum() { return chain(&ExpressionParser::joined, {"+", "-"}); }
+  int joined() { return chain(&ExpressionParser::product, {"~"}); }
+  int product() { return chain(&ExpressionParser::power, {"*", "//", "/", "%"}); }
+  int power() { return chain(&ExpressionParser::filtered, {"**"}); }
+  int filtered() { return unary(true); }
+
+  int unary(bool with_filters) {
+    const Nesting nesting(*this);
+    int value;
+    if (take_sign("-")) value = make(Expression::MINUS, "", {unary(false)});
+    else if (take_sign("+")) value = make(Expression::PLUS, "", {unary(false)});
+    else value = postfix(primary());
+    return with_filters ? filters_and_tests(value) : value;
   }
 
-  std::optional<int> primary() {
-    if (at_end()) return {};
+  int primary() {
+    if (at_end()) wrong("an expression");
     const Token& token = tokens_[at_];
-    if (token.kind == Token::STRING) {
-      std::string text;
-      for (; !at_end() && tokens_[at_].kind == Token::STRING; at_++) text += tokens_[at_].text;
-      return make(Kind::STRING, std::move(text), {});
-    }
-    if (token.kind == Token::INTEGER) {
-      at_++;
-      const auto value = make(Kind::INTEGER, "", {});
-      tree_.expressions[*value].number = token.number;
-      return value;
-    }
-    if (token.kind == Token::NAME) {
-      for (const char* word : {"and", "or", "not", "in", "is", "if", "else"}) {
-        if (token.text == word) return {};
+    switch (token.kind) {
+      case Token::NAME: {
+        at_++;
+        const bool yes = token.text == "true" || token.text == "True";
+        if (yes || token.text == "false" || token.text == "False") {
+          const int value = make(Expression::BOOL, "", {});
+          tree_.expressions.back().number = yes;
+          return value;
+        }
+        if (token.text == "none" || token.text == "None") return make(Expression::NONE, "", {});
+        return make(Expression::NAME, token.text, {});
       }
-      at_++;
-      return make(Kind::NAME, token.text, {});
+      case Token::STRING: {
+        std::string text;
+        for (; !at_end() && tokens_[at_].kind == Token::STRING; at_++) text += tokens_[at_].text;
+        return make(Expression::STRING, std::move(text), {});
+      }
+      case Token::INTEGER: {
+        at_++;
+        const int value = make(Expression::INTEGER, "", {});
+        tree_.expressions.back().number = token.number;
+        return value;
+      }
+      case Token::REAL: {
+        at_++;
+        const int value = make(Expression::REAL, "", {});
+        tree_.expressions.back().real = token.real;
+        return value;
+      }
+      case Token::SIGN: break;
     }
     if (take_sign("(")) {
-      if (take_sign(")")) return make(Kind::LIST, "", {});
-      std::vector<int> items;
-      bool is_tuple = false;
-      for (;;) {
-        const auto item = expression();
-        if (!item) return {};
-        items.push_back(*item);
-        if (take_sign(")")) break;
-        if (!take_sign(",")) return {};
-        is_tuple = true;
-        if (take_sign(")")) break;
-      }
-      return is_tuple ? make(Kind::LIST, "", std::move(items)) : items[0];
+      if (take_sign(")")) return make(Expression::TUPLE, "", {});
+      const int value = tuple();
+      want_sign(")");
+      return value;
     }
     if (take_sign("[")) {
       std::vector<int> items;
       while (!take_sign("]")) {
-        if (!items.empty() && !take_sign(",")) return {};
+        if (!items.empty()) want_sign(",");
         if (take_sign("]")) break;
-        const auto item = expression();
-        if (!item) return {};
-        items.push_back(*item);
+        items.push_back(expression());
       }
-      return make(Kind::LIST, "", std::move(items));
+      return make(Expression::LIST, "", std::move(items));
     }
-    return {};  // dictionaries: no template of ours prints one
+    if (take_sign("{")) {
+      std::vector<int> items;
+      while (!take_sign("}")) {
+        if (!items.empty()) want_sign(",");
+        if (take_sign("}")) break;
+        items.push_back(expression());
+        want_sign(":");
+        items.push_back(expression());
+      }
+      return make(Expression::DICT, "", std::move(items));
+    }
+    wrong("an expression");
   }
 
+  struct Arguments {
+    std::vector<int> list;
+    std::vector<std::pair<std::string, int>> keywords;
+  };
   // ( a, b, name=c ) after its opening bracket.
-  bool arguments(std::vector<int>* operands, std::vector<std::pair<std::string, int>>* keywords) {
+  Arguments arguments(int callee) {
+    Arguments out;
+    out.list.push_back(callee);
     for (bool first = true; !take_sign(")"); first = false) {
-      if (!first && !take_sign(",")) return false;
+      if (!first) want_sign(",");
       if (take_sign(")")) break;
-      std::string keyword;
-      if (at_ + 1 < tokens_.size() && tokens_[at_].kind == Token::NAME &&
-          tokens_[at_ + 1].kind == Token::SIGN && tokens_[at_ + 1].text == "=") {
-        keyword = tokens_[at_].text;
-        at_ += 2;
+      if (!at_end() && tokens_[at_].kind == Token::NAME && sign("=", 1)) {
+        std::string keyword = want_name();
+        at_++;
+        const int value = expression();
+        for (const auto& other : out.keywords) {
+          if (other.first == keyword)
+            bad_template(tag_.line, "found the argument %.60s twice", keyword.c_str());
+        }
+        out.keywords.emplace_back(std::move(keyword), value);
+      } else {
+        if (!out.keywords.empty()) wrong("NAME=VALUE");
+        out.list.push_back(expression());
       }
-      const auto value = expression();
-      if (!value) return false;
-      if (keyword.empty()) operands->push_back(*value);
-      else keywords->emplace_back(keyword, *value);
     }
-    return true;
+    return out;
+  }
+  int call(int callee) {
+    Arguments given = arguments(callee);
+    return make(Expression::CALL, "", std::move(given.list), std::move(given.keywords));
   }
 
-  // What may follow a value. filters: also | and is, which a test's argument without brackets does
-  // not take.
-  std::optional<int> postfix(std::optional<int> value, bool filters) {
-    while (value) {
-      std::vector<int> operands = {*value};
-      std::vector<std::pair<std::string, int>> keywords;
+  int postfix(int value) {
+    for (;;) {
       if (take_sign(".")) {
-        const auto attribute = take_any_name();
-        if (!attribute) return {};
-        value = make(Kind::ATTRIBUTE, *attribute, std::move(operands));
-      } else if (take_sign("[")) {
-        int bounds[2] = {-1, -1};
-        if (!sign(":")) {
-          const auto index = expression();
-          if (!index) return {};
-          bounds[0] = *index;
-        }
-        if (take_sign(":")) {
-          if (!sign("]")) {
-            const auto end = expression();
-            if (!end) return {};
-            bounds[1] = *end;
-          }
-          if (!take_sign("]")) return {};  // a step is not read
-          value = make(Kind::SLICE, "", {*value, bounds[0], bounds[1]});
+        if (!at_end() && tokens_[at_].kind == Token::INTEGER) {
+          const int index = primary();
+          value = make(Expression::ITEM, "", {value, index});
         } else {
-          if (!take_sign("]")) return {};
-          value = make(Kind::ITEM, "", {*value, bounds[0]});
+          value = make(Expression::ATTRIBUTE, want_name(), {value});
         }
+      } else if (take_sign("[")) {
+        value = subscript(value);
       } else if (take_sign("(")) {
-        if (!arguments(&operands, &keywords)) return {};
-        for (const auto& keyword : keywords) operands.push_back(keyword.second);  // for the depth
-        value = make(Kind::CALL, "", operands);
-        if (!value) return {};
-        TemplateExpression& call = tree_.expressions[*value];
-        call.operands.resize(call.operands.size() - keywords.size());
-        call.keywords = std::move(keywords);
-      } else if (filters && take_sign("|")) {
-        const auto filter = take_any_name();
-        if (!filter) return {};
-        if (take_sign("(") && !arguments(&operands, &keywords)) return {};
-        for (const auto& keyword : keywords) operands.push_back(keyword.second);
-        value = make(Kind::FILTER, keywords.empty() ? *filter : *filter + "=", std::move(operands));
-      } else if (filters && take_name("is")) {
-        const bool negated = take_name("not");
-        const auto test = take_any_name();
-        if (!test) return {};
-        if (take_sign("(")) {
-          if (!arguments(&operands, &keywords) || !keywords.empty()) return {};
-        } else if (!at_end() && !name("else") && !name("or") && !name("and") && !name("is") &&
-                   !name("if") && !name("in") && !name("not") &&
-                   (tokens_[at_].kind != Token::SIGN || sign("["))) {
-          const auto argument = postfix(primary(), false);
-          if (!argument) return {};
-          operands.push_back(*argument);
-        }
-        value = make(Kind::TEST, *test, std::move(operands));
-        if (value && negated) value = make(Kind::NOT, "", {*value});
+        value = call(value);
       } else {
         return value;
       }
     }
-    return value;
   }
 
+  int subscript(int of) {
+    int bounds[3] = {-1, -1, -1};
+    if (!sign(":")) bounds[0] = expression();
+    if (take_sign("]")) return make(Expression::ITEM, "", {of, bounds[0]});
+    if (sign(",")) {
+      std::vector<int> items = {bounds[0]};
+      while (take_sign(",")) items.push_back(expression());
+      want_sign("]");
+      const int key = make(Expression::TUPLE, "", std::move(items));
+      return make(Expression::ITEM, "", {of, key});
+    }
+    for (int i = 1; i < 3 && take_sign(":"); i++) {
+      if (!sign("]") && !sign(":")) bounds[i] = expression();
+    }
+    want_sign("]");
+    return make(Expression::SLICE, "", {of, bounds[0], bounds[1], bounds[2]});
+  }
+
+  std::string dotted_name() {
+    std::string text = want_name();
+    while (take_sign(".")) text += "." + want_name();
+    return text;
+  }
+
+  int filter(int value) {
+    const std::string which = dotted_name();
+    if (!is_template_filter(which)) unknown("filter", which);
+    Arguments given{{value}, {}};
+    if (take_sign("(")) given = arguments(value);
+    return make(Expression::FILTER, which, std::move(given.list), std::move(given.keywords));
+  }
+
+  int test(int value) {
+    const bool negated = take_name("not");
+    const std::string which = dotted_name();
+    if (!is_template_test(which)) unknown("test", which);
+    Arguments given{{value}, {}};
+    if (take_sign("(")) {
+      given = arguments(value);
+    } else if (!at_end() && !name("else") && !name("or") && !name("and") &&
+               (tokens_[at_].kind != Token::SIGN || sign("(") || sign("[") || sign("{"))) {
+      if (name("is")) wrong("no second test");
+      given.list.push_back(postfix(primary()));
+    }
+    value = make(Expression::TEST, which, std::move(given.list), std::move(given.keywords));
+    return negated ? make(Expression::NOT, "", {value}) : value;
+  }
+
+  int filters_and_tests(int value) {
+    for (;;) {
+      if (take_sign("|")) value = filter(value);
+      else if (take_name("is")) value = test(value);
+      else if (take_sign("(")) value = call(value);
+      else return value;
+    }
+  }
+
+  const Tag& tag_;
   const std::vector<Token>& tokens_;
-  size_t at_;
+  size_t at_ = 0;
   TemplateTree& tree_;
   int nesting_ = 0;
+  bool soft_;  // in a branch, where Jinja takes an unknown filter for an error only when it is met
+  bool collecting_ = false;
+  std::vector<std::string> unknown_;
 };
-
-// The template cut at its tags.
-struct Tag {
-  char type;  // 't': text; '{': output; '%': statement
-  std::string text;
-  std::vector<Token> tokens;
-  bool bad = false;  // a token is none of ours
-};
-
-size_t tag_begin(std::string_view text, size_t pos) {
-  for (; (pos = text.find('{', pos)) != std::string_view::npos; pos++) {
-    if (pos + 1 < text.size() &&
-        (text[pos + 1] == '%' || text[pos + 1] == '{' || text[pos + 1] == '#'))
-      break;
-  }
-  return pos;
-}
-
-// Text between tags as Jinja prints it: trim_blocks drops the line break after a statement (or
-// comment), lstrip_blocks the indentation before one, a '-' all white space on its side.
-bool cut(std::string_view text, std::vector<Tag>* tags) {
-  bool line_start = true, dash_left = false, statement_left = false;
-  for (size_t pos = 0;;) {
-    const size_t open = tag_begin(text, pos);
-    const bool last = open == std::string_view::npos;
-    std::string_view literal = text.substr(pos, open - pos);
-    if (dash_left) {
-      literal = strip_left(literal);
-    } else if (statement_left) {
-      line_start = literal.starts_with('\n');
-      if (line_start) literal.remove_prefix(1);
-    }
-    const char type = last ? 0 : text[open + 1];
-    const char first = last || open + 2 >= text.size() ? 0 : text[open + 2];
-    if (first == '+') return false;  // switches the rules off; nobody uses it
-    if (first == '-') {
-      literal = strip_right(literal);
-    } else if (type == '%' || type == '#') {
-      const size_t line = literal.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line > 0 || line_start) && strip_left(literal.substr(line)).empty())
-        literal = literal.substr(0, line);
-    }
-    if (!literal.empty()) tags->push_back({'t', std::string(literal), {}});
-    if (last) return true;
-
-    const size_t inside = open + 2 + (first == '-');
-    size_t after;
-    Tag tag{type, "", {}};
-    if (type == '#') {
-      const size_t end = text.find("#}", inside);
-      if (end == std::string_view::npos) return false;
-      dash_left = end > inside && text[end - 1] == '-';
-      after = end + 2;
-    } else {
-      if (!lex_tag(text, inside, type == '%' ? "%}" : "}}", &tag.tokens, &tag.bad, &after,
-                   &dash_left))
-        return false;
-      tags->push_back(std::move(tag));
-    }
-    statement_left = type != '{';
-    line_start = false;
-    pos = after;
-  }
-}
 
 class StatementParser {
  public:
-  StatementParser(const std::vector<Tag>& tags, TemplateTree* tree) : tags_(tags), tree_(*tree) {}
+  StatementParser(const std::vector<Tag>& tags, TemplateTree& tree) : tags_(tags), tree_(tree) {}
 
-  // Statements up to one of the closing words, or the end; the closing word is then current.
-  bool body(std::vector<int>* out, std::initializer_list<const char*> closing) {
-    if (++nesting_ > kMaxNesting) return false;
-    for (; at_ < tags_.size(); at_++) {
-      const Tag& tag = tags_[at_];
-      TemplateStatement s;
-      if (tag.type == 't') {
-        s.kind = TemplateStatement::TEXT;
-        s.text = tag.text;
-      } else if (tag.type == '{') {
-        s.kind = TemplateStatement::OUTPUT;
-        s.expression = whole(tag, 0);
-      } else {
-        const std::string word = first_word(tag);
-        for (const char* end : closing) {
-          if (word == end) {
-            nesting_--;
-            return word == "elif" || (tag.tokens.size() == 1 && !tag.bad);
-          }
-        }
-        if (word == "generation" || word == "endgeneration")
-          continue;  // marks text for training, prints nothing
-        if (!(word == "if"    ? read_if(&s)
-              : word == "for" ? read_for(&s)
-              : word == "set" ? read_set(&s)
-                              : false)) {
-          return false;
-        }
-      }
-      tree_.statements.push_back(std::move(s));
-      out->push_back(static_cast<int>(tree_.statements.size()) - 1);
-    }
-    nesting_--;
-    return closing.size() == 0;
-  }
+  void whole() { tree_.body = body({}); }
 
  private:
   static std::string first_word(const Tag& tag) {
     return tag.tokens.empty() || tag.tokens[0].kind != Token::NAME ? "" : tag.tokens[0].text;
   }
+  ExpressionParser inside(const Tag& tag) const { return {tag, tree_, soft_}; }
 
-  int keep(const Tag& tag, ExpressionParser& parser, std::optional<int> value) {
-    if (value && !tag.bad && parser.at_end()) return *value;
-    tree_.expressions.emplace_back();  // BAD
-    return static_cast<int>(tree_.expressions.size()) - 1;
-  }
-  int whole(const Tag& tag, size_t from) {
-    ExpressionParser parser(tag.tokens, from, &tree_);
-    const auto value = parser.tuple();
-    return keep(tag, parser, value);
-  }
-
-  bool read_if(TemplateStatement* s) {
-    s->kind = TemplateStatement::IF;
-    for (bool otherwise = false;;) {
+  // Statements up to one of the closing words; its tag is then current. None: up to the end.
+  std::vector<int> body(std::initializer_list<const char*> closing) {
+    const int line = at_ > 0 ? tags_[at_ - 1].line : 1;
+    if (++nesting_ > kMaxNesting)
+      bad_template(line, "found statements nested deeper than %d", kMaxNesting);
+    std::vector<int> out;
+    for (; at_ < tags_.size(); at_++) {
       const Tag& tag = tags_[at_];
-      if (otherwise && (first_word(tag) == "elif" || first_word(tag) == "else")) return false;
-      if (first_word(tag) == "else") otherwise = true;
-      else s->conditions.push_back(whole(tag, 1));
+      const std::string word = tag.kind == Tag::STATEMENT ? first_word(tag) : "";
+      for (const char* end : closing) {
+        if (word == end) {
+          nesting_--;
+          return out;
+        }
+      }
+      Statement s = read(tag, word);
+      s.line = tag.line;
+      tree_.statements.push_back(std::move(s));
+      out.push_back(static_cast<int>(tree_.statements.size()) - 1);
+    }
+    if (closing.size() > 0)
+      bad_template(line, "found no {%% %s %%} up to the end", *(closing.end() - 1));
+    nesting_--;
+    return out;
+  }
+  // A body in which an unknown filter is an error at once (hard) or when it is met (soft).
+  std::vector<int> body(std::initializer_list<const char*> closing, bool soft) {
+    const bool before = std::exchange(soft_, soft);
+    std::vector<int> out = body(closing);
+    soft_ = before;
+    return out;
+  }
+  void close() const {
+    if (tags_[at_].tokens.size() != 1)
+      bad_template(tags_[at_].line, "found more than %s in a tag", first_word(tags_[at_]).c_str());
+  }
+
+  Statement read(const Tag& tag, const std::string& word) {
+    Statement s;
+    if (tag.kind == Tag::TEXT) {
+      s.text = tag.text;
+      return s;
+    }
+    ExpressionParser in = inside(tag);
+    if (tag.kind == Tag::OUTPUT) {
+      s.kind = Statement::OUTPUT;
+      s.expression = in.tuple();
+      in.want_end();
+      return s;
+    }
+    in.take_name(word.c_str());
+    if (word == "if") read_if(&s);
+    else if (word == "for") read_for(&s, in);
+    else if (word == "set") read_set(&s, in);
+    else if (word == "macro") read_macro(&s, in);
+    else if (word == "call") read_call(&s, in);
+    else if (word == "filter") read_filter(&s, in);
+    else if (word == "with") read_with(&s, in);
+    else if (word == "generation") {
+      in.want_end();
+      s.kind = Statement::SCOPE;
       at_++;
-      s->bodies.emplace_back();
-      if (!body(&s->bodies.back(), {"elif", "else", "endif"})) return false;
-      if (first_word(tags_[at_]) == "endif") return true;
+      s.bodies.push_back(body({"endgeneration"}, false));
+      close();
+    } else if (word == "break" || word == "continue") {
+      in.want_end();
+      if (loops_ == 0) bad_template(tag.line, "found %s outside of a loop", word.c_str());
+      s.kind = word == "break" ? Statement::BREAK : Statement::CONTINUE;
+    } else {
+      bad_template(tag.line, "found the statement '%.60s', which riffle does not know here",
+                   word.c_str());
+    }
+    return s;
+  }
+
+  void read_if(Statement* s) {
+    s->kind = Statement::IF;
+    const bool before = std::exchange(soft_, true);
+    ExpressionParser first = inside(tags_[at_]);
+    first.take_name("if");
+    s->conditions.push_back(first.tuple(false));
+    first.want_end();
+    for (;;) {
+      at_++;
+      s->bodies.push_back(s->bodies.size() < s->conditions.size() ? body({"elif", "else", "endif"})
+                                                                  : body({"endif"}));
+      const std::string word = first_word(tags_[at_]);
+      if (word != "elif") close();
+      if (word == "endif") break;
+      if (word == "else") continue;
+      ExpressionParser next = inside(tags_[at_]);
+      next.take_name("elif");
+      s->conditions.push_back(next.tuple(false));
+      next.want_end();
+    }
+    soft_ = before;
+  }
+
+  // a, b or (a, b): names to which an item's parts go.
+  void read_targets(Statement* s, ExpressionParser& in) {
+    const bool bracket = in.take_sign("(");
+    s->targets.push_back(in.want_name());
+    while (in.take_sign(",")) {
+      s->unpack = true;
+      if (in.name("in") || in.sign("=") || in.sign(")")) break;
+      s->targets.push_back(in.want_name());
+    }
+    if (bracket) in.want_sign(")");
+    for (const std::string& target : s->targets) {
+      for (const char* word : {"true", "false", "none", "True", "False", "None"}) {
+        if (target == word) bad_template(tags_[at_].line, "found an assignment to %s", word);
+      }
     }
   }
 
-  bool read_for(TemplateStatement* s) {
-    const Tag& tag = tags_[at_];
-    s->kind = TemplateStatement::FOR;
-    ExpressionParser parser(tag.tokens, 1, &tree_);
-    const auto name = parser.take_any_name();
-    if (!name) return false;
-    s->text = *name;
-    if (parser.take_sign(",")) {
-      // for key, value in ...: only over tools, which there are none of here
-      if (!parser.take_any_name()) return false;
-      s->kind = TemplateStatement::OTHER;
-    }
-    if (!parser.take_name("in")) return false;
-    const auto list = parser.without_choice();
-    if (list && parser.take_name("if")) s->condition = parser.expression().value_or(-2);
-    s->expression = keep(tag, parser, s->condition == -2 ? std::nullopt : list);
-    s->bodies.resize(2);
+  void read_for(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::FOR;
+    read_targets(s, in);
+    if (!in.take_name("in")) in.wrong("in");
+    s->expression = in.tuple(false);
+    if (in.take_name("if")) s->condition = in.expression();
+    if (in.name("recursive"))
+      bad_template(tags_[at_].line, "found a recursive loop, which riffle does not know");
+    in.want_end();
     at_++;
-    if (!body(&s->bodies[0], {"else", "endfor"})) return false;
-    if (first_word(tags_[at_]) == "endfor") return true;
+    loops_++;
+    s->bodies.push_back(body({"else", "endfor"}, false));
+    loops_--;
+    close();
+    s->bodies.emplace_back();
+    if (first_word(tags_[at_]) == "endfor") return;
     at_++;
-    return body(&s->bodies[1], {"endfor"});
+    s->bodies.back() = body({"endfor"}, false);
+    close();
   }
 
-  bool read_set(TemplateStatement* s) {
-    const Tag& tag = tags_[at_];
-    s->kind = TemplateStatement::SET;
-    ExpressionParser parser(tag.tokens, 1, &tree_);
-    const auto name = parser.take_any_name();
-    if (!name) return false;
-    s->text = *name;
-    if (parser.take_sign(".")) {
-      const auto attribute = parser.take_any_name();
-      if (!attribute) return false;
-      s->attribute = *attribute;
+  void read_set(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::SET;
+    if (in.sign(".", 1)) {
+      s->text = in.want_name();
+      in.want_sign(".");
+      s->attribute = in.want_name();
+    } else {
+      read_targets(s, in);
     }
-    if (!parser.take_sign("=")) return false;  // {% set x %}...{% endset %}, {% set a, b = ... %}
-    const auto value = parser.tuple();
-    s->expression = keep(tag, parser, value);
-    return true;
+    if (in.take_sign("=")) {
+      s->expression = in.tuple();
+      return in.want_end();
+    }
+    s->kind = Statement::SET_BLOCK;
+    if (s->unpack) in.wrong("'='");
+    s->expression = in.filters(in.make(Expression::NAME, kPrinted, {}), false);
+    in.want_end();
+    at_++;
+    s->bodies.push_back(body({"endset"}, false));
+    close();
+  }
+
+  // The body of a macro is none of the loops around it.
+  std::vector<int> macro_body(const char* end) {
+    const int loops = std::exchange(loops_, 0);
+    at_++;
+    std::vector<int> out = body({end}, false);
+    loops_ = loops;
+    close();
+    return out;
+  }
+
+  void read_macro(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::MACRO;
+    s->text = in.want_name();
+    in.want_sign("(");
+    s->parameters = in.parameters();
+    in.want_end();
+    s->bodies.push_back(macro_body("endmacro"));
+  }
+
+  void read_call(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::CALL_BLOCK;
+    if (in.take_sign("(")) s->parameters = in.parameters();
+    s->expression = in.expression();
+    if (tree_.expressions[static_cast<size_t>(s->expression)].kind != Expression::CALL)
+      bad_template(tags_[at_].line, "found {%% call %%} without a call");
+    in.want_end();
+    s->bodies.push_back(macro_body("endcall"));
+  }
+
+  void read_filter(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::FILTER_BLOCK;
+    s->expression = in.filters(in.make(Expression::NAME, kPrinted, {}), true);
+    in.want_end();
+    at_++;
+    s->bodies.push_back(body({"endfilter"}, false));
+    close();
+  }
+
+  void read_with(Statement* s, ExpressionParser& in) {
+    s->kind = Statement::SCOPE;
+    while (!in.at_end()) {
+      if (!s->targets.empty()) in.want_sign(",");
+      s->targets.push_back(in.want_name());
+      in.want_sign("=");
+      s->conditions.push_back(in.expression());
+    }
+    at_++;
+    s->bodies.push_back(body({"endwith"}, false));
+    close();
   }
 
   const std::vector<Tag>& tags_;
   TemplateTree& tree_;
   size_t at_ = 0;
-  int nesting_ = 0;
+  int nesting_ = 0, loops_ = 0;
+  bool soft_ = false;
 };
 
 }  // namespace
 
-std::string_view strip_left(std::string_view text) {
-  while (!text.empty()) {
-    const size_t n = space_at(text, 0);
-    if (n == 0) break;
-    text.remove_prefix(n);
-  }
-  return text;
-}
-
-std::string_view strip_right(std::string_view text) {
-  for (bool again = true; again;) {
-    again = false;
-    for (size_t n = 1; n <= 3 && n <= text.size(); n++) {
-      if (space_at(text, text.size() - n) == n) {
-        text.remove_suffix(n);
-        again = true;
-        break;
-      }
-    }
-  }
-  return text;
-}
-
-bool parse_template(std::string_view text, TemplateTree* tree) {
-  if (text.size() > kMaxTemplateBytes || text.find('\0') != std::string_view::npos) return false;
-  std::string source;
-  source.reserve(text.size());
-  for (size_t i = 0; i < text.size(); i++) {  // line breaks of all systems
-    if (text[i] == '\r')
-      i + 1 < text.size() && text[i + 1] == '\n' ? void() : source.push_back('\n');
-    else source.push_back(text[i]);
-  }
-  if (source.ends_with('\n')) source.pop_back();
-  std::vector<Tag> tags;
-  return cut(source, &tags) && StatementParser(tags, tree).body(&tree->body, {});
+TemplateTree parse_template(std::string_view text) {
+  TemplateTree tree;
+  const std::vector<Tag> tags = cut_template(text);
+  StatementParser(tags, tree).whole();
+  return tree;
 }
 
 }  // namespace riffle

@@ -98,8 +98,10 @@ void AddedTokens::add(const AddedToken& token, std::string spelling) {
   tokens_.push_back(token);
 }
 
-void AddedTokens::cut(std::string_view text, bool parse_special, std::vector<Part>* parts) const {
+void AddedTokens::cut(std::string_view text, std::span<const TextSpan> special,
+                      std::vector<Part>* parts) const {
   parts->clear();
+  SpanWalk spans(special);
   size_t done = 0;
   for (size_t pos = 0; pos < text.size();) {
     const auto* found = spellings_.longest_at(text.substr(pos));
@@ -110,7 +112,10 @@ void AddedTokens::cut(std::string_view text, bool parse_special, std::vector<Par
     const AddedToken& token = tokens_[found->second];
     size_t begin = pos, end = pos + found->first.size();
     pos = end;
-    if (token.special && !parse_special) continue;
+    if (token.special && !spans.holds(begin, end)) {
+      pos = spans.border(begin, end);
+      continue;
+    }
     if (token.single_word) {
       if (begin > 0 && is_word(char_at(text, char_before(text, begin)))) continue;
       if (is_word(char_at(text, end))) continue;

@@ -1,10 +1,14 @@
 // Tokens that are spelled out in text and read as a whole.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "model/text/tokenizer.h"
 
 namespace riffle {
 
@@ -24,6 +28,25 @@ class Spellings {
  private:
   std::vector<Entry> entries_;
   bool first_bytes_[256] = {};
+};
+
+// Walks through spans of a text, which are in order and apart, with positions that only grow.
+class SpanWalk {
+ public:
+  explicit SpanWalk(std::span<const TextSpan> spans) : spans_(spans) {}
+  // Whether the bytes from begin to end lie in one span.
+  bool holds(size_t begin, size_t end) {
+    while (!spans_.empty() && spans_[0].end <= begin) spans_ = spans_.subspan(1);
+    return !spans_.empty() && spans_[0].begin <= begin && end <= spans_[0].end;
+  }
+  // The first border of a span behind begin (after holds(begin, ...)); end if none comes before it.
+  size_t border(size_t begin, size_t end) const {
+    if (spans_.empty()) return end;
+    return std::min(end, spans_[0].begin > begin ? spans_[0].begin : spans_[0].end);
+  }
+
+ private:
+  std::span<const TextSpan> spans_;
 };
 
 // As tokenizer.json has them (added_tokens).
@@ -49,9 +72,10 @@ class AddedTokens {
     int32_t id;  // -1: text between tokens
     size_t begin, end;
   };
-  // parse_special: control tokens too; else they are text (but nothing inside of one is another
-  // token).
-  void cut(std::string_view text, bool parse_special, std::vector<Part>* parts) const;
+  // Control tokens only inside of the spans special; elsewhere they are text (but nothing inside of
+  // one is another token).
+  void cut(std::string_view text, std::span<const TextSpan> special,
+           std::vector<Part>* parts) const;
 
  private:
   Spellings spellings_;  // ids are indices in tokens_

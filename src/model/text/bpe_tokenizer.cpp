@@ -55,27 +55,30 @@ class BpeTokenizer final : public Tokenizer {
   int eos_id() const override { return spec_.eos_id; }
   std::string note() const override { return spec_.note; }
 
+  using Tokenizer::encode;
   std::vector<int32_t> encode(std::string_view text, bool add_bos,
-                              bool parse_special) const override {
+                              std::span<const TextSpan> special) const override {
     check_text(text);
     Encoding e(*this, text.size());
     if (add_bos && spec_.add_bos) e.ids.push_back(spec_.bos_id);
-    const auto plain = [&](std::string_view part, bool at_start) {
+    const auto plain = [&](size_t from, size_t to) {
+      const std::string_view part = text.substr(from, to - from);
+      const bool at_start = from == 0;
       const std::string changed = spec_.normalizer.empty() ? std::string() : normalized(part);
       const std::string_view normal = spec_.normalizer.empty() ? part : changed;
       if (normalized_added_.empty()) return split(e, 0, normal, at_start);
       std::vector<AddedTokens::Part> inner;
-      normalized_added_.cut(normal, parse_special, &inner);
+      normalized_added_.cut(normal, spans_in(special, text, from, to), &inner);
       for (const auto& [id, begin, end] : inner) {
         if (id >= 0) e.ids.push_back(id);
         else split(e, 0, normal.substr(begin, end - begin), at_start && begin == 0);
       }
     };
     std::vector<AddedTokens::Part> parts;
-    raw_added_.cut(text, parse_special, &parts);
+    raw_added_.cut(text, special, &parts);
     for (const auto& [id, begin, end] : parts) {
       if (id >= 0) e.ids.push_back(id);
-      else plain(text.substr(begin, end - begin), begin == 0);
+      else plain(begin, end);
     }
     return std::move(e.ids);
   }
@@ -142,6 +145,22 @@ class BpeTokenizer final : public Tokenizer {
     std::vector<int32_t> word;
     BpeMerges::Work work;
   };
+
+  // Where spans of the text come to lie in the normalised part from..to of it.
+  std::vector<TextSpan> spans_in(std::span<const TextSpan> special, std::string_view text,
+                                 size_t from, size_t to) const {
+    std::vector<TextSpan> out;
+    const auto place = [&](size_t pos) {
+      return spec_.normalizer.empty() ? pos - from
+                                      : normalized(text.substr(from, pos - from)).size();
+    };
+    for (const TextSpan& span : special) {
+      const size_t begin = std::max(span.begin, from), end = std::min(span.end, to);
+      // A prefix that the normalizer puts before a part belongs to the part's first span.
+      if (begin < end) out.push_back({begin == from ? 0 : place(begin), place(end)});
+    }
+    return out;
+  }
 
   void check_id(int32_t id) const {
     if (id < 0 || id >= vocab_size()) {

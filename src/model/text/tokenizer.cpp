@@ -61,8 +61,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   int bos_id() const override { return bos_id_; }
   int eos_id() const override { return eos_id_; }
 
+  using Tokenizer::encode;
   std::vector<int32_t> encode(std::string_view text, bool add_bos,
-                              bool parse_special) const override {
+                              std::span<const TextSpan> special) const override {
     check_text(text);
     std::vector<int32_t> ids;
     if (add_bos && add_bos_) {
@@ -70,9 +71,9 @@ class SentencePieceTokenizer final : public Tokenizer {
       ids.push_back(bos_id_);
     }
     size_t start = 0;
-    if (parse_special) {
-      for (size_t pos = 0; pos < text.size();) {
-        const auto* control = controls_.longest_at(text.substr(pos));
+    for (const TextSpan& span : special) {
+      for (size_t pos = span.begin; pos < span.end;) {
+        const auto* control = controls_.longest_at(text.substr(pos, span.end - pos));
         if (control == nullptr) {
           pos++;
           continue;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,11 @@ struct VocabOptions {
   bool byte_level = false;   // byte-level BPE, not sentencepiece's
 };
 
+// Bytes of a text, from begin to before end.
+struct TextSpan {
+  size_t begin, end;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -41,8 +47,14 @@ class Tokenizer {
   // tokenizers). add_bos puts bos_id first if the model's texts begin with it; parse_special reads
   // control pieces written out in the text as those pieces (the text between two of them is encoded
   // by itself). Throws RIFFLE_BAD_TEXT, naming the byte offset, if text is not UTF-8.
+  std::vector<int32_t> encode(std::string_view text, bool add_bos, bool parse_special) const {
+    const TextSpan whole{0, text.size()};
+    return encode(text, add_bos, std::span(&whole, parse_special ? 1 : 0));
+  }
+  // The same, but control pieces are read only where they lie in one of the spans of the text,
+  // which are in order and apart.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_bos,
-                                      bool parse_special) const = 0;
+                                      std::span<const TextSpan> special) const = 0;
   // Text of ids; control pieces give nothing; bytes that form no UTF-8 character become U+FFFD.
   virtual std::string decode(const int32_t* ids, size_t n) const = 0;
   virtual const char* piece(int32_t id) const = 0;  // as the vocabulary spells it; nullptr: none

@@ -776,7 +776,8 @@ TEST_CASE("eval: prompts have the tokens the model was trained on", "[eval]") {
   Vocabulary v;
   v.encode = [&](std::string_view s) { return tokenizer->encode(s, false, false); };
   v.chat = [&](std::string_view s) {
-    return chat_tokens(*tokenizer, chat_format_named("inst"), {{"user", std::string(s)}});
+    const ChatTemplate chat(chat_family_named("inst"));
+    return chat.tokens(*tokenizer, chat.text(*tokenizer, {{"user", std::string(s), ""}}, {}));
   };
   v.piece = [&](int32_t id) { return tokenizer->piece(id); };
   v.size = tokenizer->vocab_size();

@@ -78,8 +78,15 @@ struct Loaded {
 TEST_CASE("a model's chat template is its own or the one that is set by name", "[chat]") {
   TempDir dir;
   const std::string path = dir.path() + "/model.gguf";
-  TinyModel tiny =
-      tiny_model(1);  // its template prints the first message alone, and never the others
+  TinyModel tiny = tiny_model(1);
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  {
+    Loaded own(path, nullptr);
+    REQUIRE(own.status == RIFFLE_OK);
+    CHECK(own.name() == "own");
+    CHECK(own.chat()[0] == 1);
+  }
+  tiny.chat_template = "{{ messages | nonsense }}";
   write_file(path, tiny_gguf(tiny, DType::F32));
   {
     Loaded own(path, nullptr);
@@ -87,6 +94,7 @@ TEST_CASE("a model's chat template is its own or the one that is set by name", "
     CHECK(own.name().empty());
     own.chat(RIFFLE_UNSUPPORTED);
     const std::string said = riffle_model_error(own.model);
+    CHECK(said.find("line 1: found the filter 'nonsense'") != std::string::npos);
     INFO(said);
     CHECK(said.find("--chat-template") != std::string::npos);
     size_t names = 0;
@@ -130,8 +138,8 @@ TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]"
     {
       Loaded plain(path, nullptr);
       REQUIRE(plain.status == RIFFLE_OK);
-      CHECK(plain.name() == "chatml");
-      plain.chat(RIFFLE_UNSUPPORTED);  // there is no <|im_end|>
+      CHECK(plain.name() == "own");
+      plain.chat();  // there is no <|im_end|>: it is text
       riffle_result result{};
       const std::vector<int32_t> tokens = plain.generate(false, &result);
       if (tokens.size() != 3) continue;
@@ -155,4 +163,65 @@ TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]"
     CHECK(inst.generate(false, &result).empty());
     return;
   }
+}
+
+TEST_CASE("options of a conversation: thinking, reasoning, the date", "[chat]") {
+  TempDir dir;
+  const std::string path = dir.path() + "/model.gguf";
+  TinyModel tiny = tiny_model(1);
+  tiny.chat_template =
+      "{% for m in messages %}{{ m.reasoning_content | default('-') }}{{ m.content }}{% endfor %}"
+      "{% if enable_thinking is defined %}{{ '<think>' if enable_thinking else '</think>' }}"
+      "{% endif %}{{ strftime_now('%Y') }}";
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  Loaded own(path, nullptr);
+  REQUIRE(own.status == RIFFLE_OK);
+  riffle_model_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(riffle_model_get_info(own.model, &info) == RIFFLE_OK);
+  CHECK(info.chat_thinking);
+  CHECK(std::string(info.reasoning_begin) == "<think>");
+  CHECK(std::string(info.reasoning_end) == "</think>");
+  const riffle_message messages[] = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
+  const char* const reasoning[] = {nullptr, "r", nullptr};
+  riffle_chat_options options;
+  riffle_chat_defaults(&options);
+  bool inside = true;
+  const auto text = [&] {
+    std::vector<int32_t> ids(256);
+    size_t n = 0;
+    REQUIRE(riffle_chat_prompt(own.model, messages, 3, &options, ids.data(), ids.size(), &n,
+                               &inside) == RIFFLE_OK);
+    std::string out(1024, 0);
+    size_t length = 0;
+    REQUIRE(riffle_detokenize(own.model, ids.data(), n, out.data(), out.size(), &length) ==
+            RIFFLE_OK);
+    out.resize(length);
+    return out;
+  };
+  options.date = "2026-11-23";
+  CHECK(text() == "-a-b-c2026");
+  CHECK_FALSE(inside);
+  options.reasoning = reasoning;
+  options.thinking = RIFFLE_THINKING_ON;
+  CHECK(text() == "-arb-c<think>2026");
+  CHECK(inside);
+  options.thinking = RIFFLE_THINKING_OFF;
+  CHECK(text() == "-arb-c</think>2026");
+  CHECK_FALSE(inside);
+  const auto refused = [&](riffle_status expected, const char* says) {
+    size_t n = 0;
+    CHECK(riffle_chat_prompt(own.model, messages, 3, &options, nullptr, 0, &n, nullptr) ==
+          expected);
+    INFO(riffle_model_error(own.model));
+    CHECK(std::string(riffle_model_error(own.model)).find(says) != std::string::npos);
+  };
+  options.date = "today";
+  refused(RIFFLE_BAD_ARGUMENT, "'today', expected one such as 2026-11-23");
+  options.date = nullptr;
+  refused(RIFFLE_UNSUPPORTED, "today's date");
+  options.thinking = static_cast<riffle_thinking>(7);
+  refused(RIFFLE_BAD_ARGUMENT, "thinking is 7");
+  options.struct_size--;
+  refused(RIFFLE_BAD_ARGUMENT, "struct_size");
 }

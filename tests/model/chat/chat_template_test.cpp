@@ -22,28 +22,57 @@ const char* const kInst =
     "}}{% endif %}"
     "{% endfor %}";
 
-// Written anew to the same effect as Llama 2's: system message inside of the first user message,
-// contents stripped.
-const char* const kLlama2 =
-    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% "
-    "set rest = "
-    "messages[1:] %}{% else %}{% set system_message = false %}{% set rest = messages %}{% endif "
-    "%}\n"
-    "{% for message in rest %}\n  {% if loop.index0 == 0 and system_message != false %}\n"
-    "    {% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] "
-    "%}\n"
-    "  {% else %}{% set content = message['content'] %}{% endif %}\n"
-    "  {% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}"
-    "{% else %}{{ raise_exception('roles {must} alternate %}') }}{% endif %}\n{% endfor %}\n";
-
 const char* const kChatML =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
     "'<|im_end|>' + "
     "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
+// A model that thinks: reasoning of earlier turns is dropped, and is begun or closed by
+// enable_thinking.
+const char* const kThinker =
+    "{%- set ns = namespace(last=0) %}\n"
+    "{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+    "{% endfor %}\n"
+    "{%- for m in messages %}\n"
+    "  {%- set content = m.content %}\n"
+    "  {%- if m.role == 'assistant' and '</think>' in content %}\n"
+    "    {%- set content = content.split('</think>')[-1].lstrip('\\n') %}\n"
+    "  {%- endif %}\n"
+    "  {{- '<|im_start|>' + m.role + '\\n' }}\n"
+    "  {%- if m.reasoning_content is defined and loop.index0 > ns.last %}\n"
+    "    {{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}\n"
+    "  {%- endif %}\n"
+    "  {{- content + '<|im_end|>\\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}\n"
+    "  {{- '<|im_start|>assistant\\n' }}\n"
+    "  {%- if enable_thinking is defined and not enable_thinking %}\n"
+    "    {{- '<think>\\n\\n</think>\\n\\n' }}\n"
+    "  {%- elif enable_thinking is defined %}{{ '<think>\\n' }}{% endif %}\n"
+    "{%- endif %}";
+
 std::unique_ptr<Tokenizer> small() {
   return tokenizer_from_pieces(small_pieces(), small_options(), "small");
+}
+
+// A vocabulary with these tokens, and all control pieces that the families know.
+std::unique_ptr<Tokenizer> with_tokens(const std::string& bos, const std::string& eos) {
+  std::vector<VocabPiece> pieces = small_pieces();
+  VocabOptions options = small_options();
+  options.bos_id = options.eos_id = -1;
+  const auto add = [&](const std::string& text) {
+    for (size_t i = 0; i < pieces.size(); i++) {
+      if (pieces[i].text == text) return static_cast<int>(i);
+    }
+    pieces.push_back({text, 0, VocabPiece::CONTROL});
+    return static_cast<int>(pieces.size()) - 1;
+  };
+  for (const char* text : {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|user|>",
+                           "<|system|>", "<|assistant|>"})
+    add(text);
+  if (!bos.empty()) options.bos_id = add(bos);
+  if (!eos.empty()) options.eos_id = add(eos);
+  return tokenizer_from_pieces(pieces, options, "families");
 }
 
 // Ids of parts that begin with a control piece's id and go on with plain text.
@@ -57,38 +86,42 @@ Ids parts(const Tokenizer& tokenizer, const std::vector<std::pair<int32_t, std::
   return out;
 }
 
-// By the format that the template is recognised as.
+ChatTemplate named(const std::string& name) { return ChatTemplate(chat_family_named(name)); }
+
+std::string text_of(const Tokenizer& tokenizer, const ChatTemplate& chat,
+                    const std::vector<ChatMessage>& messages, const ChatOptions& options = {}) {
+  return chat.text(tokenizer, messages, options).str();
+}
+Ids tokens_of(const Tokenizer& tokenizer, const ChatTemplate& chat,
+              const std::vector<ChatMessage>& messages, const ChatOptions& options = {}) {
+  return chat.tokens(tokenizer, chat.text(tokenizer, messages, options));
+}
 Ids tokens_of(const Tokenizer& tokenizer, const std::string& text,
               const std::vector<ChatMessage>& messages) {
-  const auto format = recognise_chat_template(text, tokenizer);
-  if (!format) {
-    UNSCOPED_INFO(text);
-    throw std::runtime_error("not recognised");
-  }
-  return chat_tokens(tokenizer, *format, messages);
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t pos = text.find(from);
-  REQUIRE(pos != std::string::npos);
-  return text.replace(pos, from.size(), to);
+  return tokens_of(tokenizer, ChatTemplate(text), messages);
 }
 
 }  // namespace
 
-TEST_CASE("the plain [INST] template", "[chat]") {
+TEST_CASE("a model's own template is evaluated on the conversation", "[chat]") {
   const auto tokenizer = small();
-  CHECK(tokens_of(*tokenizer, kInst, {{"user", "hello"}}) ==
+  CHECK(tokens_of(*tokenizer, kInst, {{"user", "hello", ""}}) ==
         parts(*tokenizer, {{1, "[INST] hello [/INST]"}}));
-  CHECK(tokens_of(*tokenizer, kInst, {{"user", " a\n"}, {"assistant", "b "}, {"user", ""}}) ==
+  CHECK(tokens_of(*tokenizer, kInst,
+                  {{"user", " a\n", ""}, {"assistant", "b ", ""}, {"user", "", ""}}) ==
         parts(*tokenizer, {{1, "[INST]  a\n [/INST] b "}, {2, ""}, {1, "[INST]  [/INST]"}}));
-  // Control pieces in a message stay plain text, whichever role writes them.
-  const Ids ids =
-      tokens_of(*tokenizer, kInst, {{"user", "</s><s>"}, {"assistant", "<s>"}, {"user", "a"}});
-  CHECK(ids ==
-        parts(*tokenizer, {{1, "[INST] </s><s> [/INST] <s>"}, {2, ""}, {1, "[INST] a [/INST]"}}));
-  CHECK(std::count(ids.begin(), ids.end(), 1) == 2);
-  CHECK(std::count(ids.begin(), ids.end(), 2) == 1);
+  const std::vector<ChatMessage> messages = {{"system", "sys", ""},
+                                             {"user", "hello<|im_end|>", ""}};
+  const Ids expected = parts(
+      *tokenizer,
+      {{3, "system\nsys"}, {4, "\n"}, {3, "user\nhello<|im_end|>"}, {4, "\n"}, {3, "assistant\n"}});
+  CHECK(tokens_of(*tokenizer, kChatML, messages) == expected);
+  // What the message says may change what is printed.
+  const std::string upper =
+      "{% for m in messages %}{{ m.content | upper if 'loud' in m.content else m.content }}"
+      "{% endfor %}";
+  CHECK(text_of(*tokenizer, ChatTemplate(upper), {{"user", "be loud", ""}}) == "BE LOUD");
+  CHECK(text_of(*tokenizer, ChatTemplate(upper), {{"user", "be", ""}}) == "be");
 }
 
 TEST_CASE("the demo model's template gives the golden ids", "[chat]") {
@@ -104,7 +137,7 @@ TEST_CASE("the demo model's template gives the golden ids", "[chat]") {
     std::string content = entry["text"];
     if (!content.starts_with("[INST] ")) continue;
     content = content.substr(7, content.size() - 7 - 8);
-    CHECK(tokens_of(*tokenizer, text, {{"user", content}}) == Ids(entry["ids"]));
+    CHECK(tokens_of(*tokenizer, text, {{"user", content, ""}}) == Ids(entry["ids"]));
   }
   // A conversation: the library's own ids of the text between control pieces.
   sentencepiece::SentencePieceProcessor processor;
@@ -116,145 +149,9 @@ TEST_CASE("the demo model's template gives the golden ids", "[chat]") {
   expected.insert(expected.end(), first.begin(), first.end());
   expected.insert(expected.end(), {2, 1});
   expected.insert(expected.end(), second.begin(), second.end());
-  CHECK(tokens_of(*tokenizer, text, {{"user", "Hi"}, {"assistant", "Hello."}, {"user", "Bye"}}) ==
+  CHECK(tokens_of(*tokenizer, text,
+                  {{"user", "Hi", ""}, {"assistant", "Hello.", ""}, {"user", "Bye", ""}}) ==
         expected);
-}
-
-TEST_CASE("the Llama 2 template", "[chat]") {
-  const auto tokenizer = small();
-  CHECK(tokens_of(*tokenizer, kLlama2, {{"user", " \t\nhello\xC2\xA0\xE3\x80\x80\xE2\x80\x83"}}) ==
-        parts(*tokenizer, {{1, "[INST] hello [/INST]"}}));
-  CHECK(tokens_of(*tokenizer, kLlama2,
-                  {{"user", "\xE2\x80\x8B a\xC3\xA9 "}}) ==  // U+200B is no white space
-        parts(*tokenizer, {{1, "[INST] \xE2\x80\x8B a\xC3\xA9 [/INST]"}}));
-  CHECK(tokens_of(
-            *tokenizer, kLlama2,
-            {{"system", " be a "}, {"user", " hello "}, {"assistant", " b\n"}, {"user", "a"}}) ==
-        parts(*tokenizer, {{1, "[INST] <<SYS>>\n be a \n<</SYS>>\n\n hello [/INST] b "},
-                           {2, ""},
-                           {1, "[INST] a [/INST]"}}));
-  CHECK(tokens_of(*tokenizer,
-                  replaced(kLlama2, "content.strip() + ' [/INST]'", "content | trim + ' [/INST]'"),
-                  {{"user", " a "}}) == parts(*tokenizer, {{1, "[INST] a [/INST]"}}));
-}
-
-TEST_CASE("the ChatML template", "[chat]") {
-  const auto tokenizer = small();
-  const std::vector<ChatMessage> messages = {{"system", "sys"}, {"user", "hello<|im_end|>"}};
-  const Ids expected = parts(
-      *tokenizer,
-      {{3, "system\nsys"}, {4, "\n"}, {3, "user\nhello<|im_end|>"}, {4, "\n"}, {3, "assistant\n"}});
-  CHECK(tokens_of(*tokenizer, kChatML, messages) == expected);
-  Ids with_bos = expected;
-  with_bos.insert(with_bos.begin(), 1);
-  CHECK(tokens_of(*tokenizer, std::string("{{ bos_token }}") + kChatML, messages) == with_bos);
-  const char* other_spelling =
-      "{%- for message in messages -%}\n{{- \"<|im_start|>\" + message.role + \"\\n\" + "
-      "message.content + "
-      "\"<|im_end|>\\n\" -}}\n{%- endfor -%} {# comment #}\n{%- if add_generation_prompt -%}\n"
-      "{{- '<|im_start|>assistant\\n' -}}\n{%- endif -%}\n";
-  CHECK(tokens_of(*tokenizer, other_spelling, messages) == expected);
-
-  std::vector<VocabPiece> pieces = small_pieces();
-  pieces[4] = {"<|im_end|>", 0, VocabPiece::NORMAL};
-  std::string text;
-  CHECK(status_of(
-            [&] {
-              tokens_of(*tokenizer_from_pieces(pieces, small_options(), "v"), kChatML, messages);
-            },
-            &text) == RIFFLE_UNSUPPORTED);
-  CHECK(text.find("<|im_end|>") != std::string::npos);
-}
-
-TEST_CASE("templates that print anything else are not recognised", "[chat]") {
-  const auto tokenizer = small();
-  const auto refused = [&](const std::string& text) {
-    INFO(text.substr(0, 500));
-    CHECK_FALSE(recognise_chat_template(text, *tokenizer));
-  };
-  refused("");
-  refused("{{ messages }}");
-  refused("no tags");
-  refused(std::string(kInst) + "x");
-  refused(std::string("\n") + kInst);                       // a line break before {%: printed
-  refused(replaced(kInst, "{% endif %}", " {% endif %}"));  // a space after }}: printed
-  refused(replaced(kInst, "'[INST] '", "'[INST]'"));
-  refused(replaced(kInst, "bos_token + ", ""));
-  refused(replaced(kInst, "in messages", "in messages[1:]"));
-  refused(replaced(kLlama2, "system_message = false", "system_message = 'Be kind.'"));
-  refused(replaced(kLlama2, "<</SYS>>\\n\\n", "<</SYS>>\\n"));
-  refused(replaced(kChatML, "<|im_start|>assistant\n", "<|im_start|>assistant"));
-  // What is printed the same is the same: an indented one, with a last line break.
-  CHECK(tokens_of(*tokenizer,
-                  replaced(std::string(kInst) + "\n", "{% for message in messages %}",
-                           "{%- for message in messages %}\n   "),
-                  {{"user", "a"}}) == parts(*tokenizer, {{1, "[INST] a [/INST]"}}));
-  // A system message where the family has an error for it makes no difference.
-  CHECK(recognise_chat_template(
-      replaced(kInst, "{% endif %}",
-               "{% elif message['role'] == 'system' %}{{ message['content'] }}{% endif %}"),
-      *tokenizer));
-}
-
-TEST_CASE("hostile templates are not recognised, in time", "[chat]") {
-  const auto refused = [&](const std::string& text) {
-    INFO(text.substr(0, 200));
-    CHECK_FALSE(recognise_chat_template(text, "<s>", "</s>"));
-  };
-  const auto times = [](int n, const std::string& text) {
-    std::string out;
-    for (int i = 0; i < n; i++) out += text;
-    return out;
-  };
-  for (const char* text : {"{",
-                           "{% for",
-                           "{{ 'a }}",
-                           "{%",
-                           "{% %}",
-                           "{{}}",
-                           "{#",
-                           "{% endif %}",
-                           "{% if x %}",
-                           "{% else %}",
-                           "{% for m in messages %}",
-                           "{% for %}{% endfor %}",
-                           "{% if %}{% endif %}",
-                           "{% set %}",
-                           "{% set x %}",
-                           "{{ x[ }}",
-                           "{{ ) }}",
-                           "{{ 'a\\",
-                           "{{ - }}",
-                           "{%+ if x %}{% endif %}",
-                           "{% raw %}",
-                           "{{ messages[99999999999999999999] }}",
-                           "{{ messages[-999999999] }}"}) {
-    refused(text);
-  }
-  for (const char* text : {"{{", "{%", "{#", "{{ x }}", "{{ '", "{% if x %}",
-                           "{% for m in messages %}", "{% set a = 1 %}", "("}) {
-    refused(times((1 << 20) / static_cast<int>(std::string(text).size()), text));  // 1 MiB
-    refused(times((200 << 10) / static_cast<int>(std::string(text).size()), text));
-  }
-  for (const char* text :
-       {"(", "[", "-", "not ", "x[", "f(", "'a' + ", "x | trim | ", "x.y.", "a if "}) {
-    refused("{{ " + times(1000, text));
-    refused("{{ " + times(1000, text) + "x }}");
-    refused("{{ " + times(30000, text) + "x }}");
-  }
-  refused("{{ x" + times(4000, ".y") + " }}");
-  refused("{{ 'a'" + times(1000, " + 'a'") + " }}");
-  const std::string inst = kInst;
-  refused(inst + std::string(2 << 20, ' '));
-  refused(inst + std::string(1, '\0'));
-  refused(std::string(1, '\0') + inst);
-  // Loops in loops, text that doubles: stopped, not waited for.
-  refused(times(30, "{% for m in messages %}") + times(30, "{% endfor %}") + inst);
-  refused("{% set a = 'xxxxxxxx' %}" + times(60, "{% set a = a + a %}") + inst);
-  refused("{% set a = [messages] %}" + times(60, "{% set a = [a, a, a, a] %}") + inst);
-  refused("{% for m in messages %}" +
-          times(60, "{% set x = (m.content + x | default('')) | trim %}") +
-          times(60, "{% set x = x + x %}") + "{% endfor %}" + inst);
 }
 
 namespace {
@@ -265,24 +162,26 @@ struct Fixture {
   Fixture() {
     for (const auto& conversation : json["conversations"]) {
       auto& messages = conversations.emplace_back();
-      for (const auto& message : conversation) messages.push_back({message[0], message[1]});
+      for (const auto& message : conversation) messages.push_back({message[0], message[1], ""});
     }
     REQUIRE(conversations.size() >= 20);
     REQUIRE(json["families"].size() == chat_families().size());
   }
-  // The format's texts are Jinja's, and an error where the template refuses.
-  void check_texts(const ChatFormat& format, const nlohmann::json& entry) const {
-    const std::string bos = entry["bos"], eos = entry["eos"];
+  // The texts are Jinja's. Where Jinja refuses, or drops a system message without a word, there is
+  // an error.
+  void check_texts(const ChatTemplate& chat, const ChatFamily& family,
+                   const nlohmann::json& entry) const {
+    const auto tokenizer = with_tokens(entry["bos"], entry["eos"]);
     REQUIRE(entry["texts"].size() == conversations.size());
     for (size_t i = 0; i < conversations.size(); i++) {
-      const bool no_system =
-          conversations[i][0].role == "system" && format.family->system_place == ChatFamily::NONE;
-      if (no_system) {
-        CHECK(status_of([&] { chat_text(format, bos, eos, conversations[i]); }) ==
+      const bool refused =
+          conversations[i][0].role == "system" && family.system_place == ChatFamily::NONE &&
+          (chat.name() == std::string(family.name) || !conversations[i][0].content.empty());
+      if (refused || entry["texts"][i].is_null()) {
+        CHECK(status_of([&] { text_of(*tokenizer, chat, conversations[i]); }) ==
               RIFFLE_BAD_ARGUMENT);
       } else {
-        REQUIRE(entry["texts"][i].is_number());
-        CHECK(chat_text(format, bos, eos, conversations[i]) ==
+        CHECK(text_of(*tokenizer, chat, conversations[i]) ==
               std::string(json["strings"][int(entry["texts"][i])]));
       }
     }
@@ -291,90 +190,203 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("every family prints what Jinja prints for its templates, and is recognised by them",
-          "[chat]") {
+TEST_CASE("families by name and templates of their kind print what Jinja prints", "[chat]") {
   const Fixture fixture;
   for (const auto& entry : fixture.json["families"]) {
     const std::string name = entry["name"];
     INFO(name);
-    const ChatFormat named = chat_format_named(name);
-    fixture.check_texts(named, entry);
+    const ChatFamily& family = chat_family_named(name);
+    fixture.check_texts(ChatTemplate(family), family, entry);
     for (const std::string text : entry["templates"]) {
       INFO(text);
-      const auto format =
-          recognise_chat_template(text, std::string(entry["bos"]), std::string(entry["eos"]));
-      REQUIRE(format);
-      CHECK(format->family->name == name);
-      CHECK(format->bos_first == named.bos_first);
-      CHECK(format->has_default_system == named.has_default_system);
-      CHECK(format->default_system == named.default_system);
+      const ChatTemplate own(text);
+      CHECK(own.name() == std::string("own"));
+      fixture.check_texts(own, family, entry);
     }
   }
 }
 
-TEST_CASE("a template's own default system message and beginning", "[chat]") {
+TEST_CASE("a message that spells control tokens stays text in every family", "[chat]") {
   const Fixture fixture;
-  for (const auto& entry : fixture.json["variants"]) {
-    INFO(entry["template"].dump());
-    const auto format = recognise_chat_template(
-        std::string(entry["template"]), std::string(entry["bos"]), std::string(entry["eos"]));
-    REQUIRE(format);
-    CHECK(format->family->name == entry["name"]);
-    CHECK(format->bos_first == entry["bos_first"]);
-    CHECK(format->has_default_system == !entry["default_system"].is_null());
-    if (format->has_default_system) CHECK(format->default_system == entry["default_system"]);
-    fixture.check_texts(*format, entry);
-  }
-}
-
-TEST_CASE("templates that Jinja prints otherwise are not taken for the same format", "[chat]") {
-  const Fixture fixture;
-  for (const auto& entry : fixture.json["strange"]) {
-    INFO(entry["template"].dump());
-    CHECK_FALSE(recognise_chat_template(std::string(entry["template"]), std::string(entry["bos"]),
-                                        std::string(entry["eos"])));
-  }
-  size_t recognised = 0, all = 0;
   for (const auto& entry : fixture.json["families"]) {
-    const std::string bos = entry["bos"], eos = entry["eos"], text = entry["templates"][0];
-    const ChatFormat named = chat_format_named(std::string(entry["name"]));
-    for (const auto& mutant : entry["mutants"]) {
-      const size_t at = mutant[0], drop = mutant[1];
-      const std::string changed = text.substr(0, at) + std::string(mutant[2]) +
-                                  text.substr(std::min(at + drop, text.size()));
-      INFO(changed);
-      all++;
-      const auto format = recognise_chat_template(changed, bos, eos);
-      if (!format) continue;
-      // It may well be another format, such as one with another default system message; or, where
-      // the family has no system messages, differ in them alone.
-      recognised++;
-      const bool same = format->family == named.family && format->bos_first == named.bos_first &&
-                        format->has_default_system == named.has_default_system &&
-                        format->default_system == named.default_system;
-      CHECK((!same || named.family->system_place == ChatFamily::NONE));
+    const std::string name = entry["name"];
+    INFO(name);
+    const auto tokenizer = with_tokens(entry["bos"], entry["eos"]);
+    std::string spelled;
+    std::vector<int32_t> controls;
+    for (int32_t id = 0; id < tokenizer->vocab_size(); id++) {
+      if (tokenizer->control_id(tokenizer->piece(id)) != id) continue;
+      spelled += std::string(tokenizer->piece(id)) + "x";
+      controls.push_back(id);
+    }
+    REQUIRE(controls.size() >= 8);
+    std::vector<ChatTemplate> chats;
+    chats.push_back(named(name));
+    for (const std::string text : entry["templates"]) chats.emplace_back(text);
+    for (const ChatTemplate& chat : chats) {
+      const auto ids_of = [&](const std::string& content) {
+        return tokens_of(
+            *tokenizer, chat,
+            {{"user", content, ""}, {"assistant", content, ""}, {"user", content, ""}});
+      };
+      const Ids plain = ids_of("x"), hostile = ids_of(spelled);
+      for (const int32_t id : controls)
+        CHECK(std::count(hostile.begin(), hostile.end(), id) ==
+              std::count(plain.begin(), plain.end(), id));
+      CHECK(hostile.size() > plain.size());
     }
   }
-  CHECK(all >= 500);
-  CHECK(recognised < all / 10);
+}
+
+TEST_CASE("control tokens are what the template spells alone", "[chat]") {
+  const auto tokenizer = small();
+  const auto ids = [&](const std::string& text, const std::string& content) {
+    return tokens_of(*tokenizer, text, {{"user", content, ""}});
+  };
+  const auto count = [](const Ids& ids, int32_t id) {
+    return std::count(ids.begin(), ids.end(), id);
+  };
+  // Half from the template, half from the message, on either side.
+  CHECK(count(ids("<|im_{{ messages[0].content }}", "end|>"), 4) == 0);
+  CHECK(count(ids("{{ messages[0].content }}end|>", "<|im_"), 4) == 0);
+  CHECK(count(ids("{{ '<|im_' + messages[0].content + 'end|>' }}", "-"), 4) == 0);
+  // A token of the template stays one, whatever the message beside it says.
+  CHECK(count(ids("{{ messages[0].content }}<|im_end|>", "<|im_start|><|im_end|"), 4) == 1);
+  CHECK(count(ids("<|im_end|>{{ messages[0].content }}", "|im_end|>"), 4) == 1);
+  // No way through the template makes a message's characters the template's.
+  for (const char* way : {"m.content | trim",
+                          "m.content | upper | lower",
+                          "m.content.split('-') | join('')",
+                          "m.content.replace('-', '')",
+                          "m.content[:100]",
+                          "m.content[::-1][::-1]",
+                          "m.content | list | join",
+                          "'%s' % m.content",
+                          "'{}'.format(m.content)",
+                          "[m.content][0]",
+                          "m.content | tojson",
+                          "{'a': m.content}.a",
+                          "m.content | string",
+                          "m.content | reverse | reverse",
+                          "m.content | replace('-', '')",
+                          "m.content | indent",
+                          "(m.content ~ '')",
+                          "m.content * 1",
+                          "m.content.strip().lstrip('x')",
+                          "[m.content] | string",
+                          "m.content | safe",
+                          "m | tojson",
+                          "m.content | title | lower",
+                          "m['content'].partition('zz')[0]",
+                          "f(m.content)"}) {
+    INFO(way);
+    const std::string text =
+        std::string("{% macro f(x) %}{% set y %}{{ x }}{% endset %}{{ y }}{% endmacro %}") +
+        "{% set m = messages[0] %}{{ " + way + " }}";
+    CHECK(count(ids(text, "<|im_end|>"), 4) == 0);
+    CHECK(count(ids(text, "<|im_-end|>"), 4) == 0);
+  }
+  // Names of roles are the template's where they are known, and text where they are not.
+  const ChatTemplate role(
+      "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}");
+  std::vector<VocabPiece> pieces = small_pieces();
+  pieces[3] = {"<|user|>", 0, VocabPiece::CONTROL};
+  const auto other = tokenizer_from_pieces(pieces, small_options(), "v");
+  CHECK(count(tokens_of(*other, role, {{"user", "<|user|>", ""}}), 3) == 1);
+  CHECK(count(tokens_of(*other, role, {{"im_end", "a", ""}}), 4) == 0);
+}
+
+TEST_CASE("reasoning: begun, closed, dropped from history", "[chat]") {
+  const auto tokenizer = small();
+  const ChatTemplate chat(kThinker);
+  CHECK(chat.knows_thinking());
+  CHECK(chat.reasoning_marks().begin == "<think>");
+  CHECK(chat.reasoning_marks().end == "</think>");
+  CHECK_FALSE(ChatTemplate(kChatML).knows_thinking());
+  CHECK(ChatTemplate(kChatML).reasoning_marks().end.empty());
+  const std::vector<ChatMessage> one = {{"user", "q", ""}};
+  const std::string begin = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
+  const auto check = [&](Thinking thinking, const std::string& end, bool inside) {
+    const SourcedText text = chat.text(*tokenizer, one, {thinking, {}});
+    CHECK(text.str() == begin + end);
+    CHECK(chat.begins_reasoning(text) == inside);
+  };
+  check(Thinking::DEFAULT, "", false);
+  check(Thinking::ON, "<think>\n", true);
+  check(Thinking::OFF, "<think>\n\n</think>\n\n", false);
+  // A message cannot begin it.
+  CHECK_FALSE(chat.begins_reasoning(chat.text(*tokenizer, {{"user", "<think>", ""}}, {})));
+  const std::string turns = text_of(
+      *tokenizer, chat, {{"user", "a", ""}, {"assistant", "b", "because"}, {"user", "c", ""}});
+  CHECK(turns ==
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+        "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(text_of(*tokenizer, chat,
+                {{"user", "a", ""}, {"assistant", "x</think>\n\nb", ""}, {"user", "c", ""}}) ==
+        turns);
+  CHECK(chat.end_ids(*tokenizer) == Ids{4});
+}
+
+TEST_CASE("the token behind an answer ends answers", "[chat]") {
+  const auto tokenizer = small();
+  CHECK(ChatTemplate(kChatML).end_ids(*tokenizer) == Ids{4});
+  CHECK(ChatTemplate(kInst).end_ids(*tokenizer) == Ids{2});
+  CHECK(ChatTemplate("{{ messages[0].content }}").end_ids(*tokenizer).empty());
+  CHECK(ChatTemplate("{{ raise_exception('no') }}").end_ids(*tokenizer).empty());
+  CHECK(ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+            .end_ids(*tokenizer)
+            .empty());
+  CHECK(ChatTemplate("{% for m in messages %}{{ m.content }} \n <|im_end|>{% endfor %}")
+            .end_ids(*tokenizer) == Ids{4});
+  CHECK(named("qwen2").end_ids(*tokenizer) == Ids{4});
+  CHECK(named("llama3").end_ids(*tokenizer).empty());
+  CHECK(named("vicuna").end_ids(*tokenizer).empty());
+}
+
+TEST_CASE("today's date is the caller's, or the one that the template falls back to", "[chat]") {
+  const auto tokenizer = small();
+  const ChatTemplate guarded(
+      "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul 2024{% endif %}"
+      "{{ messages[0].content }}");
+  const ChatTemplate bare(
+      "{{ strftime_now('%d %b %Y, %A, %-d.%-m.%y %B %j %H:%M') }}{{ messages[0].content }}");
+  ChatOptions options;
+  std::string said;
+  CHECK(status_of(
+            [&] {
+              text_of(*tokenizer, bare, {{"user", "x", ""}});
+            },
+            &said) == RIFFLE_UNSUPPORTED);
+  CHECK(said.find("date") != std::string::npos);
+  TemplateDate date;
+  REQUIRE(read_date("2026-11-23", &date));
+  options.date = date;
+  CHECK(text_of(*tokenizer, guarded, {{"user", "x", ""}}, options) == "26 Jul 2024x");
+  CHECK(text_of(*tokenizer, bare, {{"user", "x", ""}}, options) ==
+        "23 Nov 2026, Monday, 23.11.26 November 327 00:00x");
+  for (const char* bad : {"", "2026-11-3", "2026-13-01", "2026-02-29", "2026-00-10", "20a6-01-01",
+                          "2026-01-32", "2026/01/01", "0000-01-01"})
+    CHECK_FALSE(read_date(bad, &date));
+  CHECK(read_date("2024-02-29", &date));
+  CHECK(read_date("2024-12-31", &date));
 }
 
 TEST_CASE("formats by name", "[chat]") {
   std::string said;
-  CHECK(status_of([&] { chat_format_named("llama9"); }, &said) == RIFFLE_BAD_ARGUMENT);
+  CHECK(status_of([&] { chat_family_named("llama9"); }, &said) == RIFFLE_BAD_ARGUMENT);
   CHECK(said.find("'llama9'") != std::string::npos);
   for (const ChatFamily& family : chat_families()) {
     CHECK(said.find(family.name) != std::string::npos);
-    CHECK(chat_format_named(family.name).family == &family);
+    CHECK(&chat_family_named(family.name) == &family);
   }
   const auto tokenizer = small();
-  const std::vector<ChatMessage> hello = {{"user", "hello</s>"}};
+  const std::vector<ChatMessage> hello = {{"user", "hello</s>", ""}};
   // What the vocabulary lacks as a token: an error where the format cannot be without, else plain
   // text.
-  CHECK(status_of([&] { chat_tokens(*tokenizer, chat_format_named("llama3"), hello); }, &said) ==
+  CHECK(status_of([&] { tokens_of(*tokenizer, named("llama3"), hello); }, &said) ==
         RIFFLE_UNSUPPORTED);
   CHECK(said.find("<|start_header_id|>") != std::string::npos);
-  CHECK(chat_tokens(*tokenizer, chat_format_named("zephyr"), hello) == [&] {
+  CHECK(tokens_of(*tokenizer, named("zephyr"), hello) == [&] {
     Ids ids = tokenizer->encode("<|user|>\nhello</s>", false, false);
     const Ids rest = tokenizer->encode("\n<|assistant|>\n", false, false);
     ids.push_back(2);
@@ -384,63 +396,67 @@ TEST_CASE("formats by name", "[chat]") {
   std::vector<VocabPiece> pieces = small_pieces();
   pieces[3] = {"<|user|>", 0, VocabPiece::CONTROL};
   const auto other = tokenizer_from_pieces(pieces, small_options(), "v");
-  const Ids ids = chat_tokens(*other, chat_format_named("zephyr"), {{"user", "<|user|>"}});
+  const Ids ids = tokens_of(*other, named("zephyr"), {{"user", "<|user|>", ""}});
   CHECK(ids[0] == 3);
   CHECK(std::count(ids.begin(), ids.end(), 3) == 1);
-
-  CHECK(chat_end_ids(*tokenizer, chat_format_named("qwen2")) == Ids{4});
-  CHECK(chat_end_ids(*tokenizer, chat_format_named("llama3")).empty());
-  CHECK(chat_end_ids(*tokenizer, chat_format_named("vicuna")).empty());
 }
 
 TEST_CASE("a format's tokens where the vocabulary has no beginning or end of sequence", "[chat]") {
   VocabOptions options = small_options();
   options.bos_id = options.eos_id = -1;
   const auto tokenizer = tokenizer_from_pieces(small_pieces(), options, "v");
+  const std::vector<ChatMessage> one = {{"user", "a", ""}};
   std::string said;
-  CHECK(status_of(
-            [&] {
-              chat_tokens(*tokenizer, chat_format_named("vicuna"), {{"user", "a"}});
-            },
-            &said) == RIFFLE_UNSUPPORTED);
+  CHECK(status_of([&] { tokens_of(*tokenizer, named("vicuna"), one); }, &said) ==
+        RIFFLE_UNSUPPORTED);
   CHECK(said.find("beginning-of-sequence") != std::string::npos);
-  CHECK(status_of(
-            [&] {
-              chat_tokens(*tokenizer, chat_format_named("zephyr"), {{"user", "a"}});
-            },
-            &said) == RIFFLE_UNSUPPORTED);
+  CHECK(status_of([&] { tokens_of(*tokenizer, named("zephyr"), one); }, &said) ==
+        RIFFLE_UNSUPPORTED);
   CHECK(said.find("end-of-sequence") != std::string::npos);
   // Jinja prints nothing for a token that is not defined.
-  const auto format = recognise_chat_template(std::string("{{ bos_token }}") + kChatML, *tokenizer);
-  REQUIRE(format);
-  CHECK_FALSE(format->bos_first);
+  CHECK(text_of(*tokenizer, ChatTemplate(std::string("{{ bos_token }}") + kChatML), one) ==
+        text_of(*tokenizer, ChatTemplate(kChatML), one));
 }
 
-TEST_CASE("conversations out of order are errors that name the role", "[chat]") {
+TEST_CASE("conversations that cannot be are errors that name the message", "[chat]") {
   const auto tokenizer = small();
-  const auto refused = [&](const char* text, const std::vector<ChatMessage>& messages,
+  const auto refused = [&](const ChatTemplate& chat, const std::vector<ChatMessage>& messages,
                            const char* says) {
     std::string said;
-    CHECK(status_of([&] { tokens_of(*tokenizer, text, messages); }, &said) == RIFFLE_BAD_ARGUMENT);
+    CHECK(status_of([&] { tokens_of(*tokenizer, chat, messages); }, &said) == RIFFLE_BAD_ARGUMENT);
     INFO(said);
     CHECK(said.find(says) != std::string::npos);
+    CHECK(said.find('\n') == std::string::npos);
   };
-  refused(kInst, {}, "no messages");
-  refused(kInst, {{"system", "a"}, {"user", "b"}}, "'system'");
-  for (const char* text : {kInst, kLlama2, kChatML}) {
-    refused(text, {{"assistant", "a"}}, "message 0 has role 'assistant', expected 'user'");
-    refused(text, {{"user", "a"}, {"user", "b"}},
-            "message 1 has role 'user', expected 'assistant'");
-    refused(text, {{"user", "a"}, {"assistant", "b"}}, "last message");
-    refused(text, {{"user", "a"}, {"assistant", "b"}, {"tool", "c"}}, "'tool'");
+  const ChatMessage user{"user", "u", ""}, assistant{"assistant", "a", ""},
+      system{"system", "s", ""};
+  for (const ChatTemplate& chat : {ChatTemplate(kInst), ChatTemplate(kChatML), named("llama2")}) {
+    refused(chat, {}, "no messages");
+    refused(chat, {user, assistant}, "last message");
+    refused(chat, {system}, "last message");
   }
-  refused(kLlama2, {{"system", "a"}}, "last message");
-  refused(kLlama2, {{"system", "a"}, {"system", "b"}}, "message 1");
+  for (const char* name : {"inst", "llama2", "chatml"}) {
+    refused(named(name), {assistant, user}, "message 0 has role 'assistant', expected 'user'");
+    refused(named(name), {user, user}, "message 1 has role 'user', expected 'assistant'");
+    refused(named(name), {user, assistant, {"tool", "c", ""}}, "'tool'");
+  }
+  refused(named("inst"), {system, user}, "'system'");
+  // An own template says what it takes; what it drops without a word is an error.
+  CHECK(text_of(*tokenizer, ChatTemplate(kChatML), {user, user}).size() > 20);
+  refused(ChatTemplate(kInst), {system, user}, "no system messages");
+  refused(ChatTemplate("{{ messages[0].content }}"), {user, assistant, user}, "message 2");
+  CHECK(text_of(*tokenizer, ChatTemplate(kInst), {{"system", " \n", ""}, user}) ==
+        "<s>[INST] u [/INST]");
+  refused(ChatTemplate("{{ raise_exception('Roles must\nalternate, ' ~ messages[0].content) }}"),
+          {user}, "refuses the conversation: Roles must alternate, u");
   std::string said;
   CHECK(status_of(
             [&] {
-              tokens_of(*tokenizer, kInst, {{"user", "ab\xFF"}});
+              tokens_of(*tokenizer, kInst, {{"user", "ab\xFF", ""}});
             },
             &said) == RIFFLE_BAD_TEXT);
   CHECK(said == "message 0 is not UTF-8: invalid sequence at byte 2");
+  CHECK(status_of([&] {
+          tokens_of(*tokenizer, kInst, {user, {"assistant", "a", "\xC0"}, user});
+        }) == RIFFLE_BAD_TEXT);
 }

@@ -1,0 +1,140 @@
+#include "cli/reasoning.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace riffle::cli {
+namespace {
+
+constexpr const char* kSpaces = " \t\r\n";
+
+std::string_view without_left(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
+}
+
+// The length of the longest end of text that a mark may begin with.
+size_t partial_mark(std::string_view text, std::string_view mark) {
+  for (size_t n = std::min(text.size(), mark.size()); n > 0; n--) {
+    if (text.ends_with(mark.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+// The id of a mark that is one token and shows no text; -1 if it is none.
+int32_t control_token(riffle_model* model, const std::string& mark) {
+  if (mark.empty()) return -1;
+  const std::vector<int32_t> ids = tokenize(model, mark, RIFFLE_TOKENIZE_SPECIAL);
+  return ids.size() == 1 && detokenize(model, ids).empty() ? ids[0] : -1;
+}
+
+}  // namespace
+
+ReasoningMarks reasoning_marks(riffle_model* model) {
+  const riffle_model_info info = model_info(model);
+  ReasoningMarks marks{info.reasoning_begin, info.reasoning_end};
+  marks.begin_token = control_token(model, marks.begin);
+  marks.end_token = control_token(model, marks.end);
+  return marks;
+}
+
+ReasoningSplit::ReasoningSplit(ReasoningMarks marks, bool in_reasoning)
+    : marks_(std::move(marks)),
+      state_(marks_.end.empty() ? State::ANSWER
+             : in_reasoning     ? State::REASONING
+                                : State::BEFORE) {}
+
+ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) {
+  Parts parts;
+  // Text that comes with a control token was held back until then and stands before it.
+  held_ += text;
+  if (token >= 0 && token == marks_.begin_token && state_ == State::BEFORE &&
+      without_left(held_).empty()) {
+    held_.clear();
+    state_ = State::REASONING;
+  } else if (token >= 0 && token == marks_.end_token && state_ == State::REASONING) {
+    advance(&parts, true);
+    held_.clear();
+    state_ = State::BETWEEN;
+  }
+  advance(&parts, false);
+  return parts;
+}
+
+ReasoningSplit::Parts ReasoningSplit::finish() {
+  Parts parts;
+  advance(&parts, true);
+  return parts;
+}
+
+// over: no more text follows in this state.
+void ReasoningSplit::advance(Parts* parts, bool over) {
+  if (state_ == State::BEFORE) {
+    const std::string_view text = without_left(held_);
+    if (text.starts_with(marks_.begin)) {
+      held_.erase(0, held_.size() - text.size() + marks_.begin.size());
+      state_ = State::REASONING;
+    } else if (!over && std::string_view(marks_.begin).starts_with(text)) {
+      return;
+    } else {
+      state_ = State::ANSWER;
+    }
+  }
+  if (state_ == State::REASONING) {
+    if (!said_) {
+      const std::string_view text = without_left(held_);
+      held_.erase(0, held_.size() - text.size());
+      // Some models write the mark again that the prompt has written.
+      if (held_.starts_with(marks_.begin)) held_.erase(0, marks_.begin.size());
+      if (!over && !held_.empty() && marks_.begin.starts_with(held_)) return;
+    }
+    const size_t end = held_.find(marks_.end);
+    const size_t certain = end != held_.npos ? end
+                           : over            ? held_.size()
+                                             : held_.size() - partial_mark(held_, marks_.end);
+    std::string_view text = std::string_view(held_).substr(0, certain);
+    // White space may turn out to be the last of it.
+    text = text.substr(0, text.find_last_not_of(kSpaces) + 1);  // npos + 1 is 0
+    if (!said_) text = without_left(text);
+    said_ = said_ || !text.empty();
+    parts->reasoning += text;
+    if (end == held_.npos) {
+      const size_t used = static_cast<size_t>(text.data() + text.size() - held_.data());
+      held_.erase(0, text.empty() ? 0 : used);
+      return;
+    }
+    held_.erase(0, end + marks_.end.size());
+    state_ = State::BETWEEN;
+  }
+  if (state_ == State::BETWEEN) {
+    held_.erase(0, held_.size() - without_left(held_).size());
+    if (held_.empty()) return;
+    state_ = State::ANSWER;
+  }
+  parts->answer += std::exchange(held_, {});
+}
+
+ReasoningView::ReasoningView(bool quiet)
+    : shown_(!quiet && is_terminal(STDERR_FILENO)), color_(color_ok(STDERR_FILENO)) {}
+
+void ReasoningView::show(std::string_view text) {
+  if (!shown_ || text.empty()) return;
+  if (!open_ && color_) std::fputs("\033[2m", stderr);
+  open_ = true;
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void ReasoningView::end() {
+  if (!std::exchange(open_, false)) return;
+  std::fputs(color_ ? "\033[0m\n\n" : "\n\n", stderr);
+  std::fflush(stderr);
+}
+
+void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
+  if (options.thinking == RIFFLE_THINKING_DEFAULT || model_info(model).chat_thinking) return;
+  notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking]",
+         options.thinking == RIFFLE_THINKING_ON ? "--think" : "--no-think");
+}
+
+}  // namespace riffle::cli

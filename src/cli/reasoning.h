@@ -1,0 +1,60 @@
+// Answers of models that think: what they write between marks (<think> and </think>) before the
+// answer is kept apart from it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cli/common.h"
+
+namespace riffle::cli {
+
+// What a model writes around its reasoning. A mark that is a control token does not show in the
+// text of an answer: its id tells.
+struct ReasoningMarks {
+  std::string begin, end;                    // "": the model has none
+  int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the mark is text
+};
+ReasoningMarks reasoning_marks(riffle_model* model);
+
+// Parts an answer as it comes. Reasoning stands at its beginning or nowhere. Neither part keeps the
+// white space around the marks.
+class ReasoningSplit {
+ public:
+  struct Parts {
+    std::string reasoning, answer;
+  };
+  // in_reasoning: the prompt has begun it.
+  ReasoningSplit(ReasoningMarks marks, bool in_reasoning);
+  Parts put(int32_t token, std::string_view text);  // what is certain by now
+  Parts finish();                                   // what was held back
+
+ private:
+  enum class State { BEFORE, REASONING, BETWEEN, ANSWER };
+  void advance(Parts* parts, bool over);
+
+  ReasoningMarks marks_;
+  State state_;
+  bool said_ = false;  // some reasoning is out
+  std::string held_;
+};
+
+// Shows reasoning on stderr if that is a terminal, dimmed where colours are wanted.
+class ReasoningView {
+ public:
+  explicit ReasoningView(bool quiet);
+  ~ReasoningView() { end(); }
+  ReasoningView(const ReasoningView&) = delete;
+  ReasoningView& operator=(const ReasoningView&) = delete;
+  void show(std::string_view text);
+  void end();  // before the answer
+
+ private:
+  bool shown_, color_, open_ = false;
+};
+
+// One line on stderr, unless quiet, if --think or --no-think was given and the model's template
+// does not ask for it.
+void say_unread_thinking(const riffle_model* model, const CommonOptions& options);
+
+}  // namespace riffle::cli
