@@ -62,7 +62,7 @@ struct Answer {
 };
 
 // Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if
-// the model has a chat template that riffle can write.
+// the model has a chat template that riffle can evaluate.
 bool is_message(const RunOptions& o, riffle_model* model) {
   if (o.raw) return false;
   if (o.chat || !o.system.empty() || !o.common.chat_template.empty()) return true;
@@ -208,9 +208,11 @@ void add_run(CLI::App& app, Command& chosen) {
   set_notes(
       *sub,
       R"(Document and question: riffle run -f FILE -p TEXT, or ... | riffle run -p TEXT.
-If the model has a chat template that riffle can evaluate, the prompt becomes a user's message. Otherwise, and with --raw, the model continues the prompt.)",
+If the model has a chat template that riffle can evaluate, the prompt becomes a user's message.
+Otherwise, and with --raw, the model continues the prompt.)",
       R"(A plain prompt begins with the beginning-of-sequence token. The answer is streamed to stdout; a
-final line break is added only on a terminal.
+final line break is added only on a terminal. A model's reasoning is no part of the answer: it is
+shown dimmed on a terminal's stderr, and is reasoning_content in --json.
 -p TEXT follows the document on a line of its own. With -f, standard input is not read (-f -: it is
 the document). With -p alone it is read to its end if it is a pipe, a socket, or a file that nobody
 has begun to read. A pipe that stays open and sends nothing for 10 s is an error. Give < /dev/null

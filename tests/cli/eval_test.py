@@ -325,7 +325,7 @@ def heads(folder):
               f"{kind}: the head has the date", found)
         check(shlex.split(found["command"]) == [os.path.basename(BIN), *args, *more],
               f"{kind}: the head's command runs it again", found["command"])
-        check(found["prompt"] == "chat template inst" and "seed 7" in found["questions"],
+        check(found["prompt"] == "chat template own" and "seed 7" in found["questions"],
               f"{kind}: the head says how questions are asked", found)
 
 
@@ -427,7 +427,7 @@ def plain_text(folder):
         prose(folder), "--length", "700", "--questions", "4", "--nll", "0", "--tasks",
         "thing,needle", "--records", records
     ]
-    said = b"no chat template that riffle knows: questions are asked in plain text"
+    said = b"no chat template that riffle can evaluate: questions are asked in plain text"
     r = riffle(*args, "--json")
     if not check(r.code == 0 and r.err.count(said) == 1,
                  "a model without a chat template is asked, and eval says how", r):

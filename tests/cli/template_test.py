@@ -1,4 +1,4 @@
-"""run makes the prompt a message if riffle can evaluate the model's chat template, else continues it."""
+"""run makes the prompt a message if riffle can evaluate the model's chat template; thinking."""
 from harness import *
 
 ASK = ["run", "-p", "What is the capital of France?", "-n", "12", *GREEDY, *SMALL]
@@ -78,8 +78,9 @@ def without(folder):
           "a template by name that the vocabulary lacks tokens for is an error", r)
 
 
-# As long as the shipped model's own. Earlier reasoning is dropped; enable_thinking begins reasoning.
-THINKER = ("{% for m in messages %}{% if m.role == 'user' %}{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
+# Shorter than the shipped model's own. Earlier reasoning is dropped; enable_thinking begins it.
+THINKER = ("{% for m in messages %}{% if m.role == 'user' %}"
+           "{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
            "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
            "{% if enable_thinking %}<think>{% endif %}{#</think>#}")
 
@@ -111,11 +112,13 @@ def thinking(folder):
     check(r.out == plain.out and len(said) == 1 and b"enable_thinking" in said[0],
           "--think for a template that does not ask for it: a notice", r)
     r = riffle(*ASK, "--think", "--no-think")
-    check(one_line_error(r, 2, "--no-think excludes --think") or one_line_error(r, 2, "--think excludes --no-think"),
+    check(one_line_error(r, 2, "--no-think excludes --think")
+          or one_line_error(r, 2, "--think excludes --no-think"),
           "--think and --no-think exclude each other", r)
 
     def lines(*flags, **fields):
-        body = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 6, "temperature": 0, **fields}
+        body = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 6,
+                "temperature": 0, **fields}
         line = json.dumps({"custom_id": "a", "body": body}).encode() + b"\n"
         r = riffle("batch", "-m", model, "-q", *SMALL, *flags, stdin=line)
         return json.loads(r.out)
@@ -132,19 +135,24 @@ def thinking(folder):
     talk = [{"role": "user", "content": "Hi."},
             {"role": "assistant", "content": "Hello.", "reasoning_content": "Say hello."},
             {"role": "user", "content": "Bye."}]
-    bare = [dict(m, **({"reasoning_content": None} if "reasoning_content" in m else {})) for m in talk]
+    bare = [talk[0], dict(talk[1], reasoning_content=None), talk[2]]
     a, b = lines(messages=talk), lines(messages=bare)
-    check(a["response"]["body"]["usage"] == b["response"]["body"]["usage"] and message(a) == message(b),
+    check(a["response"]["body"]["usage"] == b["response"]["body"]["usage"]
+          and message(a) == message(b),
           "batch: the template drops reasoning of earlier turns", (a, b))
     for fields, what in (({"chat_template_kwargs": 1}, "an object"),
                          ({"chat_template_kwargs": {"x": 1}}, "kwargs.\"x\" is not supported"),
                          ({"chat_template_kwargs": {"enable_thinking": 1}}, "true or false"),
-                         ({"messages": [{"role": "user", "content": "a", "reasoning_content": "b"}]}, "role is not assistant"),
-                         ({"messages": [dict(talk[1], reasoning_content=5), talk[0]]}, "a string")):
+                         ({"messages": [dict(talk[0], reasoning_content="b")]},
+                          "role is not assistant"),
+                         ({"messages": [dict(talk[1], reasoning_content=5), talk[0]]},
+                          "a string")):
         error = lines(**fields)["error"]
-        check(error and error["code"] == "bad_request" and what in error["message"], f"batch: {what}", error)
+        check(error and error["code"] == "bad_request" and what in error["message"],
+              f"batch: {what}", error)
 
-    r = riffle("chat", "-m", model, "--think", "-n", "5", *GREEDY, *SMALL, "-q", stdin=b"Hi.\nBye.\n")
+    r = riffle("chat", "-m", model, "--think", "-n", "5", *GREEDY, *SMALL, "-q",
+               stdin=b"Hi.\nBye.\n")
     check(r.code == 0 and r.out == b"\n\n" and r.err == b"",
           "chat: reasoning is shown on a terminal only", r)
 

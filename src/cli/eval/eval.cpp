@@ -235,9 +235,10 @@ void Evaluator::open_model() {
   vocabulary_ = eval_vocabulary(model_.get(), info_);
   form_ = eval::prompt_form(vocabulary_);
   if (!form_.is_chat) {
-    notice(o_.common.quiet,
-           "%s: it has no chat template that riffle knows: questions are asked in plain text",
-           o_.common.model_path.c_str());
+    notice(
+        o_.common.quiet,
+        "%s: it has no chat template that riffle can evaluate: questions are asked in plain text",
+        o_.common.model_path.c_str());
   }
 }
 
@@ -365,7 +366,7 @@ RunFacts Evaluator::facts() const {
       {"prompt",
        form_.is_chat
            ? text_of("chat template %s", info_.chat_template_name)
-           : std::string("plain text (the model has no chat template that riffle knows)")},
+           : std::string("plain text (the model has no chat template that riffle can evaluate)")},
       {"text", texts},
       {"device", (plan_.device ? plan_.device : device_name(c.device)) + gpu},
       {"CPU", text_of("%s, %s, %d threads", cpu_name().c_str(), plan_.isa ? plan_.isa : "?",

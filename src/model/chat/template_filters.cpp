@@ -200,6 +200,7 @@ Value to_int(const Use& u) {
   const BoundArguments arguments = u.bound({"default", "base"});
   const Value otherwise = arguments.has(0) ? arguments[0] : Value::integer(0);
   const int64_t base = arguments.whole(1, 10);
+  if (u.of.is(Value::UNDEFINED)) wrong_type("filter int", u.of, "one that is defined");
   if (u.of.is_whole()) return Value::integer(u.of.integer());
   double real = 0;
   if (u.of.is(Value::REAL)) {
@@ -230,6 +231,7 @@ Value to_int(const Use& u) {
 Value to_float(const Use& u) {
   const BoundArguments arguments = u.bound({"default"});
   const Value otherwise = arguments.has(0) ? arguments[0] : Value::real(0);
+  if (u.of.is(Value::UNDEFINED)) wrong_type("filter float", u.of, "one that is defined");
   if (u.of.is_number()) return Value::real(u.of.real());
   if (!u.of.is(Value::STRING)) return otherwise;
   const std::string text(strip_left(strip_right(u.of.text().view())));

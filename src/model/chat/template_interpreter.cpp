@@ -428,6 +428,7 @@ class Rendering {
     if (given.list.size() > 1) template_stop(TemplateStop::FAILED, name + " is given two values");
     if (!given.list.empty()) {
       const Value& first = given.list[0];
+      if (first.is(Value::UNDEFINED)) wrong_type(name, first, "a dict");
       if (first.is(Value::DICT)) {
         entries = first.dict().entries;
       } else {
@@ -506,18 +507,19 @@ class Rendering {
       variables[s.parameters[i].first] = given.list[i];
       bound[i] = true;
     }
-    for (const auto& [name, value] : given.keywords) {
+    for (const auto& keyword : given.keywords) {
+      const std::string& name = keyword.first;
       const auto at = std::find_if(s.parameters.begin(), s.parameters.end(),
                                    [&](const auto& parameter) { return parameter.first == name; });
       const size_t i = static_cast<size_t>(at - s.parameters.begin());
       if (at == s.parameters.end()) {
-        if (name == "caller" && uses(s, "caller")) variables[name] = value;
-        else if (name != "caller" && uses(s, "kwargs")) set_entry(&others, name, value);
+        if (name == "caller" && uses(s, "caller")) variables[name] = keyword.second;
+        else if (name != "caller" && uses(s, "kwargs")) set_entry(&others, name, keyword.second);
         else template_stop(TemplateStop::FAILED, what + " is given the unknown argument " + name);
         continue;
       }
       if (bound[i]) template_stop(TemplateStop::FAILED, what + " is given " + name + " twice");
-      variables[name] = value;
+      variables[name] = keyword.second;
       bound[i] = true;
     }
     if (!more.empty() && !uses(s, "varargs"))

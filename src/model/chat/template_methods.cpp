@@ -21,12 +21,13 @@ BoundArguments::BoundArguments(std::string_view what, const TemplateArguments& g
     refuse(std::to_string(given.list.size()) + " arguments, expected at most " +
            std::to_string(names.size()));
   for (size_t i = 0; i < given.list.size(); i++) values_[i] = &given.list[i];
-  for (const auto& [name, value] : given.keywords) {
+  for (const auto& keyword : given.keywords) {
+    const std::string& name = keyword.first;
     const auto at =
         std::find_if(names.begin(), names.end(), [&](const char* known) { return name == known; });
     const size_t i = static_cast<size_t>(at - names.begin());
     if (at == names.end() || values_[i]) refuse("the argument " + name + " wrongly");
-    values_[i] = &value;
+    values_[i] = &keyword.second;
   }
   for (size_t i = 0; i < required; i++) {
     if (!values_[i]) refuse("too few arguments");

@@ -24,8 +24,7 @@ TemplateBudget::TemplateBudget(size_t input_bytes)
       bytes_(kFreeBytes + kBytesPerByte * input_bytes) {}
 
 TemplateBudget::Nested::Nested(TemplateBudget& budget) : budget_(budget) {
-  if (budget.nested_ >= kMaxDepth)
-    template_stop(TemplateStop::LIMIT, "it nests filters too deep");
+  if (budget.nested_ >= kMaxDepth) template_stop(TemplateStop::LIMIT, "it nests filters too deep");
   budget.nested_++;
 }
 

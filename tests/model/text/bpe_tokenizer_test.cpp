@@ -303,6 +303,38 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   CHECK(from_json(small_spec().dump(), options)->vocab_size() == 261);
 }
 
+TEST_CASE("control tokens are read in spans of a text alone", "[tokenizer][bpe]") {
+  for (const char* kind : {"raw", "normalized", "lstrip"}) {
+    INFO(kind);
+    json spec = small_spec();
+    json& token = spec["added_tokens"][0];
+    token["normalized"] = std::string(kind) == "normalized";
+    token["lstrip"] = std::string(kind) == "lstrip";
+    const auto tokenizer = from_json(spec.dump());
+    const auto encode = [&](const std::string& text, std::vector<TextSpan> special) {
+      return tokenizer->encode(text, false, special);
+    };
+    const std::string eot = "<|eot_id|>", text = "hello " + eot + "hello" + eot;
+    const size_t first = 6, second = first + eot.size() + 5, end = text.size();
+    const Ids all = tokenizer->encode(text, false, true);
+    const Ids none = tokenizer->encode(text, false, false);
+    CHECK(std::count(all.begin(), all.end(), 261) == 2);
+    CHECK(std::count(none.begin(), none.end(), 261) == 0);
+    CHECK(encode(text, {{0, end}}) == all);
+    CHECK(encode(text, {}) == none);
+    CHECK(encode(text, {{first, second}, {second, end}}) == all);
+    CHECK(encode(text, {{0, first + 1}, {first + 2, end}}).back() == 261);
+    const Ids one = encode(text, {{first, first + eot.size()}});
+    CHECK(std::count(one.begin(), one.end(), 261) == 1);
+    CHECK(one.back() != 261);
+    CHECK(encode(text, {{second, end}}).back() == 261);
+    // Cut in two, it is text; and it hides no token that begins at the border.
+    CHECK(encode(eot, {{0, 4}, {4, eot.size()}}) == tokenizer->encode(eot, false, false));
+    const Ids beside = encode("<|eot_" + eot, {{6, 6 + eot.size()}});
+    CHECK(beside.back() == 261);
+  }
+}
+
 TEST_CASE("tokenizer.json: damage is told by field", "[tokenizer][bpe]") {
   const auto bad = [](const json& spec, const std::vector<std::string>& words) {
     refused(RIFFLE_BAD_MODEL, spec, words);
