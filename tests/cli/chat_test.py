@@ -274,4 +274,19 @@ def colours(_):
     check(code == 2 and b"no prompt" in t.seen, "run without a prompt does not wait for one", t.seen)
 
 
-main(through_a_pipe, errors, commands, on_a_terminal, typing, stopping, colours)
+def thinking(folder):
+    model = thinker(folder)
+    args = ["-m", model, "--think", "-n", "6", *GREEDY, *SMALL]
+    thought = json.loads(riffle("run", "-p", "Hi.", "--json", "-q", *args).out)["reasoning_content"]
+    for more, dim in (({}, b"\x1b[2m"), ({"NO_COLOR": "1"}, b"")):
+        t = Terminal("chat", *args, **more)
+        t.wait_for(rb"> ")
+        t.send(b"Hi.\r")
+        seen = t.wait_for(rb"cut after 6 tokens.*?> ").replace(b"\r\n", b"\n")
+        check(thought and dim + thought.encode() in seen and (dim or b"\x1b[2m" not in seen),
+              f"reasoning is shown {'dimmed' if dim else 'with NO_COLOR'}", (thought, seen))
+        t.send(b"\x04")
+        check(t.end() == 0, "a chat with reasoning ends", t.seen)
+
+
+main(through_a_pipe, errors, commands, on_a_terminal, typing, stopping, colours, thinking)

@@ -64,6 +64,34 @@ def words(n):
     return (sentence * (n // 18 + 1))[: n * 4]
 
 
+def changed(folder, name, old, new):
+    """The model with a piece of its file's head replaced by one of the same length."""
+    with open(MODEL, "rb") as f:
+        data = f.read()
+    at = data.find(old)
+    assert at >= 0 and len(old) == len(new)
+    path = os.path.join(folder, name)
+    with open(path, "wb") as f:
+        f.write(data[:at] + new + data[at + len(old):])
+    return path
+
+
+# Shorter than the shipped model's own. Earlier reasoning is dropped; enable_thinking begins it.
+THINKER = ("{% for m in messages %}{% if m.role == 'user' %}"
+           "{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
+           "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
+           "{% if enable_thinking %}<think>{% endif %}{#</think>#}")
+
+
+def thinker(folder):
+    """The shipped model with a template that asks for enable_thinking."""
+    own = json.loads(riffle("info", "--json", "-q").out)["chat_template"].encode()
+    new = THINKER.encode()
+    assert len(new) <= len(own), (len(new), len(own))
+    return changed(folder, "thinker.gguf", own,
+                   new.replace(b"{#", b"{#" + b" " * (len(own) - len(new))))
+
+
 def main(*tests):
     global _failed
     if not os.path.exists(BIN):
@@ -80,5 +108,5 @@ def main(*tests):
     sys.exit(1 if _failed else 0)
 
 
-__all__ = ["BIN", "GREEDY", "MODEL", "ROOT", "SMALL", "check", "environment", "json", "main", "one_line_error", "os",
-           "riffle", "signal", "start", "subprocess", "words"]
+__all__ = ["BIN", "GREEDY", "MODEL", "ROOT", "SMALL", "changed", "check", "environment", "json", "main",
+           "one_line_error", "os", "riffle", "signal", "start", "subprocess", "thinker", "words"]

@@ -5,18 +5,6 @@ ASK = ["run", "-p", "What is the capital of France?", "-n", "12", *GREEDY, *SMAL
 PLAIN = b"continued as plain text"
 
 
-def changed(folder, name, old, new):
-    """The model with a piece of its file's head replaced by one of the same length."""
-    with open(MODEL, "rb") as f:
-        data = f.read()
-    at = data.find(old)
-    assert at >= 0 and len(old) == len(new)
-    path = os.path.join(folder, name)
-    with open(path, "wb") as f:
-        f.write(data[:at] + new + data[at + len(old):])
-    return path
-
-
 def with_a_template(_):
     default, chat, raw = (riffle(*ASK, *more) for more in ([], ["--chat"], ["--raw"]))
     check(default.code == 0 and default.out and default.out == chat.out,
@@ -76,22 +64,6 @@ def without(folder):
     r = riffle(*ASK, "--chat-template", "chatml", "-q")
     check(one_line_error(r, 1, "<|im_start|>"),
           "a template by name that the vocabulary lacks tokens for is an error", r)
-
-
-# Shorter than the shipped model's own. Earlier reasoning is dropped; enable_thinking begins it.
-THINKER = ("{% for m in messages %}{% if m.role == 'user' %}"
-           "{{ bos_token ~ '[INST] ' ~ m.content ~ ' [/INST]' }}"
-           "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
-           "{% if enable_thinking %}<think>{% endif %}{#</think>#}")
-
-
-def thinker(folder):
-    """The shipped model with a template that asks for enable_thinking."""
-    own = json.loads(riffle("info", "--json", "-q").out)["chat_template"].encode()
-    new = THINKER.encode()
-    assert len(new) <= len(own), (len(new), len(own))
-    return changed(folder, "thinker.gguf", own,
-                   new.replace(b"{#", b"{#" + b" " * (len(own) - len(new))))
 
 
 def thinking(folder):
