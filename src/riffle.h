@@ -751,10 +751,12 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
  * If memory runs out (host_mem of the context, or the machine's), the youngest request restarts
  * later, with the same text. A request that does not fit alone ends with RIFFLE_OUT_OF_MEMORY.
  *
- * A sequence's working set is the union of the blocks that its last `working_set_steps` steps
- * selected. A step reads nearly the same blocks as the steps before it. So sequences step together
- * while their working sets fit in the slot pool. A sequence that does not fit waits for a later
- * iteration, with its KV in host memory. After max_skips iterations it goes first. */
+ * A sequence's working set is the union of the blocks that its last steps selected. A step reads
+ * nearly the same blocks as the steps before it. So sequences that step together load little while
+ * their working sets fit in the slot pool. With `working_set_steps` w, sequences step together while
+ * the sets of w steps fit. Without it the batch is chosen that promises the most tokens a second, by
+ * the working sets of 1 to 16 steps and by what steps have taken. A sequence that is left out waits
+ * for a later iteration, with its KV in host memory. After max_skips iterations it goes first. */
 typedef struct riffle_scheduler riffle_scheduler;
 
 typedef enum riffle_prefill_mode {
@@ -789,7 +791,8 @@ typedef struct riffle_scheduler_options {
   int32_t max_tokens;        /* of one iteration: one for each decoding sequence, those computed
                                 ahead (lookup), and prefill's token-layers over the number of
                                 layers; 0: no limit */
-  int32_t working_set_steps; /* decode steps that a working set looks back, 1 to 64; 12 */
+  int32_t working_set_steps; /* decode steps that a working set looks back, 1 to 64; 0: batches are
+                                chosen by what steps load and take */
   bool no_ws_control;        /* all sequences that hold KV step together (for comparison) */
   int32_t max_skips; /* iterations that a sequence is skipped before it goes first, >= 1; 64 */
   riffle_prefill_mode prefill_mode;
@@ -828,8 +831,9 @@ typedef struct riffle_iteration {
      one layer of the prompt that is being read, or two small ones, so that one can go to the host
      meanwhile */
   int64_t prefill_kv_blocks;
-  int64_t working_set, available; /* blocks of the sequences that stepped, estimated before the
-                                     step; slots for them (0: no pool) */
+  /* Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
+     With `working_set_steps` 0: of the longest window that fits, or of one step. */
+  int64_t working_set, available;
   uint64_t blocks_loaded;         /* host to slot, by decode steps */
   uint64_t blocks_read;           /* attended by decode steps */
   double seconds, decode_seconds;

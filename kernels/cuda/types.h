@@ -83,6 +83,8 @@ struct StepSequence {
   uint32_t* last_use = nullptr;
 };
 
+inline constexpr int kWindows = 5;  // over which working sets are counted (pool.h)
+
 struct RowResult {                   // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended
   // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended
@@ -90,7 +92,9 @@ struct RowResult {                   // per row, written by the kernel
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;    // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
   int32_t cached = 0;       // vote: an earlier selection was used again
-  int32_t working_set = 0;  // blocks; 0 until count_working_sets
+  // Blocks, of the longest window and of shorter ones; 0 until count_working_sets.
+  int32_t working_set = 0;
+  int32_t shorter_sets[kWindows - 1] = {};
 };
 
 }  // namespace riffle::cuda

@@ -1,6 +1,7 @@
 // The engine: a model on a backend, and the sequences it runs. Prefill is layer-major and dense; a
 // decode step takes the newest token of any number of sequences through all layers at once.
 #pragma once
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -50,7 +51,9 @@ struct Sequence {
   // Size of the working set after the last step, in blocks of all rows (set_working_set). -1: no
   // step since the sequence was cut or prefilled, or not counted.
   int64_t working_set = -1;
-  int64_t next_working_set = -1;  // of a step under way
+  std::array<int64_t, kShorterWindows> shorter_sets{};  // the same of shorter windows
+  int64_t next_working_set = -1;                        // of a step under way
+  std::array<int64_t, kShorterWindows> next_shorter_sets{};
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so

@@ -1,51 +1,54 @@
 #include "kv/working_set.h"
 
-#include <algorithm>
-
 namespace riffle {
 
 WorkingSet::WorkingSet(size_t n_rows, int64_t max_blocks, int window)
     : max_blocks_(static_cast<size_t>(max_blocks)),
       window_(window),
       last_(n_rows * max_blocks_, 0),
-      rows_(n_rows, 0),
-      ring_(static_cast<size_t>(window)) {}
+      ages_(n_rows * static_cast<size_t>(window), 0) {}
 
 void WorkingSet::begin_step(int64_t position) {
   if (step_ > 0 && position == position_) return;
   position_ = position;
   ++step_;
-  std::vector<Use>& leaving = ring_[step_ % window_];  // of step_ - window_
-  for (const Use& use : leaving) {
-    uint32_t& last = last_[use.row * max_blocks_ + static_cast<size_t>(use.block)];
-    if (int64_t(last) + window_ != step_) continue;  // selected again since
-    last = 0;
-    --rows_[use.row];
-    --size_;
+  const size_t n_rows = ages_.size() / static_cast<size_t>(window_);
+  for (size_t row = 0; row < n_rows; ++row) {
+    int32_t& leaving = selected_last_in(row, step_);  // in step_ - window_
+    size_ -= leaving;
+    leaving = 0;
   }
-  leaving.clear();
 }
 
 void WorkingSet::add(size_t row, const int32_t* blocks, int n) {
-  std::vector<Use>& now = ring_[step_ % window_];
-  const size_t most = now.size() + static_cast<size_t>(n);
-  if (now.capacity() < most) now.reserve(std::max(most, 2 * now.capacity()));
   uint32_t* last = last_.data() + row * max_blocks_;
+  int32_t& now = selected_last_in(row, step_);
   for (int i = 0; i < n; ++i) {
-    if (int64_t(last[blocks[i]]) == step_) continue;  // by this step's first attempt
-    if (last[blocks[i]] == 0) {
-      ++rows_[row];
-      ++size_;
-    }
+    const int64_t before = last[blocks[i]];
+    if (before == step_) continue;  // by this step's first attempt
+    if (before > 0 && before + window_ > step_) --selected_last_in(row, before);
+    else ++size_;
+    ++now;
     last[blocks[i]] = static_cast<uint32_t>(step_);
-    now.push_back({static_cast<uint32_t>(row), blocks[i]});
   }
+}
+
+int32_t WorkingSet::size(size_t row, int steps) const {
+  int32_t sum = 0;
+  for (int64_t step = step_; step > std::max<int64_t>(0, step_ - steps); --step)
+    sum += ages_[row * static_cast<size_t>(window_) + static_cast<size_t>(step % window_)];
+  return sum;
+}
+
+ShorterSets WorkingSet::shorter(size_t row) const {
+  ShorterSets out{};
+  for (int i = 0; i < kShorterWindows; ++i) out[i] = size(row, shorter_window(window_, i));
+  return out;
 }
 
 void WorkingSet::clear() {
   std::fill(last_.begin(), last_.end(), 0);
-  std::fill(rows_.begin(), rows_.end(), 0);
-  for (auto& uses : ring_) uses.clear();
+  std::fill(ages_.begin(), ages_.end(), 0);
   step_ = size_ = 0;
 }
 

@@ -77,6 +77,7 @@ class WorkingSetRun {
     std::vector<Blocks> steps,
         failed;  // since counting began; what failed attempts at the same steps read beside
     std::vector<int32_t> reported;  // [row], of the last step
+    std::vector<ShorterSets> reported_shorter;
     Blocks now;
     uint32_t token = 0;
   };
@@ -122,6 +123,7 @@ class WorkingSetRun {
       of[one.sequence.get()] = &one;
       one.now.assign(rows_, {});
       one.reported.assign(rows_, -1);
+      one.reported_shorter.assign(rows_, {});
     }
     const auto see = [&](const riffle_session*, const Sequence& s, int layer, int head,
                          const RowReport& r) {
@@ -130,6 +132,7 @@ class WorkingSetRun {
       one.now[row].insert(r.blocks, r.blocks + r.n_read);
       REQUIRE(static_cast<int>(one.now[row].size()) == r.n_read);
       one.reported[row] = r.working_set;
+      one.reported_shorter[row] = r.shorter_sets;
       if (layer == fails_in_layer && head == heads_ - 1) throw Failure();
     };
     if (play_.reports) engine_.set_row_report(see, play_.coverage);
@@ -171,8 +174,19 @@ class WorkingSetRun {
       CHECK(one.sequence->working_set > 0);
       return;
     }
+    CHECK(compare_window(one, window_, [&](int row) { return one.reported[row]; }) ==
+          one.sequence->working_set);
+    for (int k = 0; k < kShorterWindows; ++k)
+      CHECK(compare_window(one, shorter_window(window_, k), [&](int row) {
+              return one.reported_shorter[row][k];
+            }) == one.sequence->shorter_sets[k]);
+    ++compared_;
+  }
+  // Reports of one window against unions; their sum.
+  int64_t compare_window(const One& one, int window, const std::function<int32_t(int)>& reported) {
+    INFO("steps " << window);
     int64_t sum = 0, wrong = 0;
-    const size_t n = one.steps.size(), first = n > size_t(window_) ? n - window_ : 0;
+    const size_t n = one.steps.size(), first = n > size_t(window) ? n - window : 0;
     for (int row = 0; row < rows_; ++row) {
       std::set<int32_t> all, most;
       for (size_t t = first; t < n; ++t) {
@@ -180,7 +194,7 @@ class WorkingSetRun {
         most.insert(one.failed[t][row].begin(), one.failed[t][row].end());
       }
       most.insert(all.begin(), all.end());
-      const int32_t got = one.reported[row];
+      const int32_t got = reported(row);
       sum += got;
       if (got >= static_cast<int32_t>(all.size()) && got <= static_cast<int32_t>(most.size()))
         continue;
@@ -188,9 +202,8 @@ class WorkingSetRun {
         WARN("row " << row << ": " << got << " blocks reported, " << all.size() << " to "
                     << most.size() << " expected");
     }
-    ++compared_;
     CHECK(wrong == 0);
-    CHECK(one.sequence->working_set == sum);
+    return sum;
   }
 
   WorkingSetPlay play_;

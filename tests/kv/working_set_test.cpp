@@ -20,9 +20,10 @@ class Brute {
   void step(const Selection& s) { steps_.push_back(s); }
   void clear() { steps_.clear(); }
   // Blocks of a row in the last `window` steps.
-  int32_t size(size_t row) const {
+  int32_t size(size_t row) const { return size(row, window_); }
+  int32_t size(size_t row, int steps) const {
     std::set<int32_t> all;
-    const size_t first = steps_.size() > size_t(window_) ? steps_.size() - window_ : 0;
+    const size_t first = steps_.size() > size_t(steps) ? steps_.size() - steps : 0;
     for (size_t i = first; i < steps_.size(); ++i)
       all.insert(steps_[i][row].begin(), steps_[i][row].end());
     return static_cast<int32_t>(all.size());
@@ -64,8 +65,12 @@ void add(WorkingSet& set, std::mt19937& random, const Selection& s) {
 }
 
 bool same(const WorkingSet& set, const Brute& brute, size_t n_rows) {
-  for (size_t r = 0; r < n_rows; ++r)
+  for (size_t r = 0; r < n_rows; ++r) {
     if (set.size(r) != brute.size(r)) return false;
+    const riffle::ShorterSets shorter = set.shorter(r);
+    for (int i = 0; i < riffle::kShorterWindows; ++i)
+      if (shorter[i] != brute.size(r, riffle::shorter_window(set.window(), i))) return false;
+  }
   return set.size() == brute.size();
 }
 

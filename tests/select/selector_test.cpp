@@ -422,7 +422,7 @@ TEST_CASE("defaults of all options are those of the table, and lie in its ranges
   CHECK(selection.epsilon == 0.9f);
   CHECK(selection.share == 0.002f);
   CHECK(context.block_size == 16);
-  CHECK(scheduler.working_set_steps == 12);
+  CHECK(scheduler.working_set_steps == 0);
 }
 
 TEST_CASE("a setting out of its range is shown with all its digits", "[select]") {

@@ -55,12 +55,12 @@ BURST = ["--cost", "h200-8b", "--pool-mem", "1400M", "--lengths", "16384:256", "
 
 def batch():
     args = BURST
-    print("### Blocks loaded against the number of sequences\n`riffle bench --arrivals --block 32 " + " ".join(args) + " --max-seqs N [--no-ws-control]`\n")
+    print("### Blocks loaded against the number of sequences\n`riffle bench --arrivals --block 32 " + " ".join(args) + " --max-seqs N [--no-ws-control | --working-set-steps 12]`\n")
     rows = []
     for n in [2, 4, 6, 8, 10, 12, 16]:
         row = [n]
         loads = []
-        for control in [["--no-ws-control"], []]:
+        for control in [["--no-ws-control"], ["--working-set-steps", "12"]]:
             r = run(*args, "--max-seqs", str(n), *control)["result"]
             loads.append(r["blocks_loaded_per_iteration"])
             row += [f"{r['decode_rows_per_iteration']:.1f}", f"{loads[-1]:,.0f}", f"{loads[-1] / r['decode_rows_per_iteration']:,.0f}", f"{r['pool_hit_pct']:.1f}%", f"{1e3 * r['tbt_s']['mean']:.1f}",

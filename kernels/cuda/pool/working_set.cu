@@ -8,23 +8,35 @@ constexpr int kThreads = 256;
 
 // One CTA a row: x is the layer and KV head, y the sequence.
 __global__ __launch_bounds__(kThreads) void count_kernel(const __grid_constant__ WorkingSets a) {
-  __shared__ int counts[kThreads / 32];
+  __shared__ int counts[kWindows][kThreads / 32];
   const StepSequence& s = a.sequences[blockIdx.y];
   const int n_tokens = s.n_tokens, n_blocks = (n_tokens + a.block_size - 1) / a.block_size;
-  const auto before = static_cast<uint32_t>(
-      max(n_tokens - a.window, 0));  // the newest stamp that is too old; 0 always is
-  const uint32_t* stamps = s.last_use + blockIdx.x * s.max_blocks;
-  int count = 0;
-#pragma unroll 8
-  for (int b = threadIdx.x; b < n_blocks; b += kThreads) count += __ldg(stamps + b) > before;
+  uint32_t before[kWindows];  // the newest stamp that is too old; 0 always is
 #pragma unroll
-  for (int o = 16; o > 0; o /= 2) count += __shfl_xor_sync(kAllLanes, count, o);
-  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count;
+  for (int w = 0; w < kWindows; ++w)
+    before[w] = static_cast<uint32_t>(max(n_tokens - a.windows[w], 0));
+  const uint32_t* stamps = s.last_use + blockIdx.x * s.max_blocks;
+  int count[kWindows] = {};
+#pragma unroll 8
+  for (int b = threadIdx.x; b < n_blocks; b += kThreads) {
+    const uint32_t stamp = __ldg(stamps + b);
+#pragma unroll
+    for (int w = 0; w < kWindows; ++w) count[w] += stamp > before[w];
+  }
+#pragma unroll
+  for (int w = 0; w < kWindows; ++w) {
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) count[w] += __shfl_xor_sync(kAllLanes, count[w], o);
+    if (threadIdx.x % 32 == 0) counts[w][threadIdx.x / 32] = count[w];
+  }
   __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int i = 1; i < kThreads / 32; ++i) count += counts[i];
+  if (threadIdx.x >= kWindows) return;
+  int sum = 0;
+  for (int i = 0; i < kThreads / 32; ++i) sum += counts[threadIdx.x][i];
   const int64_t layer = blockIdx.x / a.n_kv_heads, head = blockIdx.x % a.n_kv_heads;
-  a.results[(layer * a.n + blockIdx.y) * a.n_kv_heads + head].working_set = count;
+  RowResult& result = a.results[(layer * a.n + blockIdx.y) * a.n_kv_heads + head];
+  if (threadIdx.x == 0) result.working_set = sum;
+  else result.shorter_sets[threadIdx.x - 1] = sum;
 }
 
 }  // namespace

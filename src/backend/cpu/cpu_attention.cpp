@@ -380,6 +380,7 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
     const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;
     set.add(row, r.plan->order().data(), r.at);
     reports_[i].working_set = set.size(row);
+    reports_[i].shorter_sets = set.shorter(row);
   }
   if (step_.report) step_.report(layer, reports_.data());
 }

@@ -15,6 +15,9 @@ using Clock = std::chrono::steady_clock;
 static constexpr size_t kMinReuse = 64;
 // Waiting requests that are looked at to see whether a prompt's KV will be of use again.
 static constexpr size_t kLookAhead = 64;
+// The longest window that batches are chosen by: what has not been read for so many steps seldom is
+// worth its slot.
+static constexpr int kWindow = 16;
 // Steps of a sequence that may fail for a passing reason, one after the other.
 static constexpr int kMaxFailures = 3;
 
@@ -50,9 +53,11 @@ Scheduler::Scheduler(Engine& engine, const riffle_scheduler_options& options)
     fail(RIFFLE_UNSUPPORTED,
          "`prefill_mode` chunks does not go with a selector that learns from whole prompts (lfps, "
          "positions list)");
-  control_ =
-      !o_.no_ws_control && engine.pool_room(0) > 0;  // where there is no pool everything fits
-  engine_.set_working_set(control_ ? o_.working_set_steps : 0);
+  shares_.fill(1);
+  if (!o_.no_ws_control && engine.pool_room(0) > 0)  // where there is no pool everything fits
+    control_.emplace(o_.working_set_steps ? o_.working_set_steps : kWindow,
+                     o_.working_set_steps > 0, static_cast<double>(engine.block_bytes()));
+  engine_.set_working_set(control_ ? control_->window() : 0);
 }
 
 Scheduler::~Scheduler() {
@@ -125,34 +130,47 @@ void Scheduler::step(riffle_iteration* out) {
 
 // ---- decode
 
-int64_t Scheduler::estimate(const Request& r) const {
+WindowSets Scheduler::estimate(const Request& r) const {
+  WindowSets sets{};
   const double all = static_cast<double>(engine_.kv_blocks(*r.sequence));
-  // As long as its own history is short, what is usual for the others.
-  const int64_t usual = static_cast<int64_t>(std::ceil(share_ * all));
-  return r.steps >= o_.working_set_steps ? r.sequence->working_set
-                                         : std::max(r.sequence->working_set, usual);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    const int64_t own = i == 0 ? r.sequence->working_set : r.sequence->shorter_sets[i - 1];
+    const int steps = i == 0 ? control_->window()
+                             : shorter_window(control_->window(), static_cast<int>(i) - 1);
+    // As long as its own history is short, what is usual for the others.
+    const auto usual = static_cast<int64_t>(std::ceil(shares_[i] * all));
+    sets[i] = r.steps >= steps ? own : std::max(own, usual);
+  }
+  return sets;
 }
 
-// In order of arrival, but for those that have waited long: who fits is in, who does not is
-// skipped. The first always is in.
+// In order of arrival, but for those that have waited long. Who does not fit is skipped.
 void Scheduler::choose(std::vector<Request*>& chosen, riffle_iteration& it) {
   std::vector<Request*> order;
   for (auto& r : decoding_) order.push_back(r.get());
   std::stable_partition(order.begin(), order.end(),
                         [&](const Request* r) { return r->skips >= o_.max_skips; });
   const size_t limit = o_.max_tokens > 0 ? static_cast<size_t>(o_.max_tokens) : order.size();
-  for (Request* r : order) {
-    const int64_t need = control_ ? estimate(*r) : 0;
-    const bool fits = !control_ || it.working_set + need <= engine_.pool_room(chosen.size() + 1);
-    if (chosen.size() == limit || (!chosen.empty() && !fits)) {
-      ++r->skips;
+  Batch batch;
+  if (control_) {
+    std::vector<WindowSets> sets;
+    for (const Request* r : order) sets.push_back(estimate(*r));
+    batch = control_->choose(sets, limit, [&](size_t n) { return engine_.pool_room(n); });
+  } else {
+    for (size_t i = 0; i < std::min(limit, order.size()); ++i) batch.members.push_back(i);
+  }
+  size_t next = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (next == batch.members.size() || batch.members[next] != i) {
+      ++order[i]->skips;
       ++it.skipped;
       continue;
     }
-    r->skips = 0;
-    it.working_set += need;
-    chosen.push_back(r);
+    ++next;
+    order[i]->skips = 0;
+    chosen.push_back(order[i]);
   }
+  it.working_set = batch.working_set;
   it.available = engine_.pool_room(chosen.size());
 }
 
@@ -181,13 +199,21 @@ void Scheduler::decode(riffle_iteration& it) {
   computed_ = it.decode_rows + more(&riffle_stats::lookup_proposed);
   it.blocks_read = after.kv_blocks_read - before.kv_blocks_read;
   it.blocks_loaded = (after.loaded_bytes - before.loaded_bytes) / engine_.block_bytes();
-  double used = 0, all = 0;
+  if (control_ && it.decode_rows > 0)
+    control_->observe(it.decode_rows, static_cast<double>(it.blocks_loaded),
+                      after.decode_seconds - before.decode_seconds);
+  std::array<double, 1 + kShorterWindows> used{};
+  double all = 0;
   for (auto& r : decoding_) {
-    if (r->sequence->working_set < 0) continue;
-    used += static_cast<double>(r->sequence->working_set);
-    all += static_cast<double>(engine_.kv_blocks(*r->sequence));
+    const Sequence& s = *r->sequence;
+    if (s.working_set < 0) continue;
+    used[0] += static_cast<double>(s.working_set);
+    for (size_t i = 1; i < used.size(); ++i)
+      used[i] += static_cast<double>(s.shorter_sets[i - 1]);
+    all += static_cast<double>(engine_.kv_blocks(s));
   }
-  if (used > 0) share_ = used / all;
+  if (used[0] > 0)
+    for (size_t i = 0; i < used.size(); ++i) shares_[i] = used[i] / all;
 }
 
 // One step of them all. Those that have not stepped, if there was an error that a smaller group may

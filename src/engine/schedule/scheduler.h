@@ -7,8 +7,10 @@
 // that is being read. A text does not depend on what else runs: a row's bits are its own
 // (backend.h), and what must be done again draws the same tokens.
 #pragma once
+#include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "engine/answer.h"
 #include "engine/engine.h"
 #include "engine/lookup.h"
+#include "engine/schedule/batch_control.h"
 #include "riffle.h"
 
 namespace riffle {
@@ -37,7 +40,7 @@ class Scheduler {
   struct Request;
   using Requests = std::deque<std::unique_ptr<Request>>;
 
-  int64_t estimate(const Request& r) const;  // blocks of its working set
+  WindowSets estimate(const Request& r) const;  // blocks of its working sets
   void choose(std::vector<Request*>& chosen, riffle_iteration& it);
   void decode(riffle_iteration& it);
   std::vector<Request*> step_together(std::span<Request* const> group, int64_t max_ahead);
@@ -75,8 +78,9 @@ class Scheduler {
   Requests kept_;              // finished, but a waiting prompt shares their beginning
   StepRows rows_;              // of the step under way
   int64_t computed_ = 0;       // tokens that this iteration's decode steps computed
-  double share_ = 1;           // working set over all blocks, of sequences that have stepped
-  bool control_ = false;       // batches are limited by working sets
+  // Working sets over all blocks, of sequences that have stepped.
+  std::array<double, 1 + kShorterWindows> shares_;
+  std::optional<BatchControl> control_;  // none: all step together
   bool memory_short_ = false;  // no request begins until one ends
 };
 

@@ -50,7 +50,8 @@ TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_
         w.n_layers = n_layers;
         w.n_kv_heads = n_kv_heads;
         w.block_size = block_size;
-        w.window = window;
+        const auto steps = [&](int i) { return i == 0 ? window : shorter_window(window, i - 1); };
+        for (int i = 0; i < cuda::kWindows; ++i) w.windows[i] = steps(i);
         w.sequences = sequences.get();
         w.results = results.get();
         check_cuda(cuda::count_working_sets(w, nullptr));
@@ -59,14 +60,17 @@ TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_
         for (int layer = 0; layer < n_layers; ++layer)
           for (int i = 0; i < n; ++i)
             for (int h = 0; h < n_kv_heads; ++h) {
-              int want = 0;
+              int want[cuda::kWindows] = {};
               const int64_t entry = (int64_t(layer) * n_kv_heads + h) * host[i].max_blocks;
               for (int64_t b = 0; b < (host[i].n_tokens + block_size - 1) / block_size; ++b) {
                 const int64_t stamp = written[i][entry + b];
-                want += stamp > 0 && stamp > int64_t(host[i].n_tokens) - window;
+                for (int j = 0; j < cuda::kWindows; ++j)
+                  want[j] += stamp > 0 && stamp > int64_t(host[i].n_tokens) - steps(j);
               }
               const cuda::RowResult& r = got[(layer * n + i) * n_kv_heads + h];
-              wrong += r.working_set != want || r.n_blocks != (layer * n + i) * n_kv_heads + h ||
+              wrong += r.working_set != want[0] ||
+                       !std::equal(r.shorter_sets, r.shorter_sets + kShorterWindows, want + 1) ||
+                       r.n_blocks != (layer * n + i) * n_kv_heads + h ||
                        r.n_read != 2 || r.cached != 6;
             }
         CHECK(wrong == 0);

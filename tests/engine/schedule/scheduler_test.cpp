@@ -108,6 +108,7 @@ TEST_CASE("scheduler: what is stepped together fits in the pool, and nobody wait
     Runtime r(o);
     riffle_scheduler_options so = defaults();
     so.max_skips = max_skips;
+    so.working_set_steps = 12;
     Run run(r, so);
     std::vector<uint64_t> large = {run.submit(ask(1900, 1, 100))};
     for (int i = 2; i <= 8; ++i) {
@@ -170,7 +171,7 @@ TEST_CASE("scheduler: random requests, limits and interruptions change no text",
                                      : RIFFLE_PREFILL_WHOLE;
       so.max_inject_tokens = pick(1, 3000);
       so.max_tokens = pick(0, 1) ? 0 : pick(1, 300);
-      so.working_set_steps = pick(1, 20);
+      so.working_set_steps = pick(0, 20);
       so.max_skips = pick(1, 64);
       so.no_ws_control = pick(0, 3) == 0;
       so.no_prefix_reuse = pick(0, 3) == 0;
@@ -316,7 +317,7 @@ TEST_CASE("scheduler: what cannot be asked of it is said", "[scheduler]") {
     CHECK(std::string(riffle_context_error(r.context)).find(what) != std::string::npos);
     o = defaults();
   };
-  o.working_set_steps = 0, refused("working_set_steps is 0, expected 1 to 64");
+  o.working_set_steps = 65, refused("working_set_steps is 65, expected 0 to 64");
   o.max_skips = 0, refused("max_skips");
   o.max_seqs = -1, refused("max_seqs");
   o.prefill_mode = static_cast<riffle_prefill_mode>(7), refused("prefill_mode");

@@ -1,0 +1,113 @@
+#include "engine/schedule/batch_control.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace riffle {
+
+// A step weighs half as much after 140 steps: sequences come and go in hundreds.
+static constexpr double kKeep = 0.995;
+// So many steps weigh as much as what rows and blocks are taken to cost before steps tell.
+static constexpr double kPriorSteps = 1;
+// Bytes a second over the link until steps tell: PCIe 4 with 16 lanes, as measured by others and
+// below half of what an H200's gives.
+static constexpr double kLink = 25e9;
+// Another batch must promise so much more than the largest.
+static constexpr double kGain = 1.02;
+
+StepTime::StepTime(double load) : prior_load_(load), load_(load) {}
+
+void StepTime::observe(double rows, double blocks_loaded, double seconds) {
+  if (seconds <= 0) return;
+  // Divided by the seconds, so that short and long steps err by as much.
+  const double x[3] = {1 / seconds, rows / seconds, blocks_loaded / seconds};
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 3; ++j) xx_[i][j] = kKeep * xx_[i][j] + x[i] * x[j];
+    x_[i] = kKeep * x_[i] + x[i];
+  }
+  seconds_ = seconds_ == 0 ? seconds : kKeep * seconds_ + (1 - kKeep) * seconds;
+  fit();
+}
+
+// Least squares. Batches of one size alone would leave open what is whose: before steps tell, a row
+// is taken to cost a twentieth of a step, and a block what the link's usual speed says.
+void StepTime::fit() {
+  double a[3][4];
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 3; ++j) a[i][j] = xx_[i][j];
+    a[i][3] = x_[i];
+  }
+  a[2][2] += kPriorSteps / (prior_load_ * prior_load_);
+  a[2][3] += kPriorSteps / prior_load_;
+  const double row = seconds_ / 20;
+  a[1][1] += kPriorSteps / (row * row);
+  a[1][3] += kPriorSteps / row;
+  for (int i = 0; i < 3; ++i)  // positive definite: no pivoting
+    for (int k = 0; k < 3; ++k) {
+      if (k == i) continue;
+      const double f = a[k][i] / a[i][i];
+      for (int j = i; j < 4; ++j) a[k][j] -= f * a[i][j];
+    }
+  // What noise would make negative.
+  fixed_ = std::max(a[0][3] / a[0][0], 0.0);
+  row_ = std::max(a[1][3] / a[1][1], 0.0);
+  load_ = std::max(a[2][3] / a[2][2], 0.0);
+}
+
+double StepTime::seconds(double rows, double blocks_loaded) const {
+  return fixed_ + row_ * rows + load_ * blocks_loaded;
+}
+
+BatchControl::BatchControl(int window, bool fixed, double block_bytes)
+    : window_(window), fixed_(fixed), time_(block_bytes / kLink) {}
+
+// Blocks that a step of the batch loads, by the longest window whose blocks the pool holds.
+double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch,
+                           const std::vector<int64_t>& rooms) const {
+  WindowSets sum{};
+  for (const size_t member : batch.members)
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += sets[member][i];
+  for (size_t i = 0; i < sum.size(); ++i) {
+    batch.working_set = sum[i];
+    if (sum[i] > rooms[batch.members.size()]) continue;
+    // Between this window and the next longer one; of the longest the next shorter one tells.
+    const size_t longer = i == 0 ? 0 : i - 1, shorter = longer + 1;
+    const int between = steps(longer) - steps(shorter);
+    return between > 0 ? static_cast<double>(sum[longer] - sum[shorter]) / between : 0;
+  }
+  return static_cast<double>(batch.working_set);  // none stays until the next step
+}
+
+Batch BatchControl::choose(std::span<const WindowSets> sets, size_t most,
+                           const std::vector<int64_t>& rooms) const {
+  const auto propose = [&](size_t window, bool limited) {
+    Batch batch;
+    int64_t sum = 0;
+    for (size_t i = 0; i < sets.size() && batch.members.size() < most; ++i) {
+      const int64_t need = sets[i][window];
+      if (limited && !batch.members.empty() && sum + need > rooms[batch.members.size() + 1])
+        continue;
+      sum += need;
+      batch.members.push_back(i);
+    }
+    batch.working_set = sum;
+    return batch;
+  };
+  if (fixed_) return propose(0, true);
+  const auto rate = [&](Batch& batch) {
+    const auto rows = static_cast<double>(batch.members.size());
+    return rows / std::max(time_.seconds(rows, loads(sets, batch, rooms)), 1e-9);
+  };
+  // From the largest batch down: a smaller one has to be worth it.
+  Batch best = propose(kShorterWindows, false);
+  double best_rate = rate(best);
+  for (size_t i = sets.empty() ? 0 : size_t{kShorterWindows} + 1; i-- > 0;) {
+    Batch batch = propose(i, true);
+    if (batch.members.size() >= best.members.size()) continue;
+    if (const double r = rate(batch); r > kGain * best_rate) best = std::move(batch), best_rate = r;
+  }
+  return best;
+}
+
+}  // namespace riffle

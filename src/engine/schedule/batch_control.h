@@ -1,0 +1,77 @@
+// Which of the sequences that decode step together: as many as make the most tokens a second, by
+// what their steps have read, what blocks cost to load, and what steps have taken.
+//
+// A sequence whose last v steps' blocks stay in the pool loads in a step what it has not read for v
+// steps: (ws(2v) - ws(v)) / v blocks, with ws its working set (src/kv/README.md). A larger batch
+// shares the pool among more sequences, so v falls and each of them loads more. But a step's fixed
+// cost, reading the weights, is shared among more, too. SparseServe (section 3.3) sets one window by
+// hand. [Our choice] Here each window that is counted proposes a batch, and so does no limit at all;
+// the one with the most rows a second is taken. Texts do not depend on it.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/working_set.h"
+
+namespace riffle {
+
+// What a step takes, in seconds: fixed + row * rows + load * blocks loaded. Fitted to the steps that
+// were made, the newer the more they weigh.
+class StepTime {
+ public:
+  // load: what a block is taken to cost until steps tell, > 0.
+  explicit StepTime(double load);
+  void observe(double rows, double blocks_loaded, double seconds);
+  double seconds(double rows, double blocks_loaded) const;
+
+ private:
+  void fit();
+
+  double prior_load_, fixed_ = 0, row_ = 0, load_;
+  // Weighted sums over steps, of x x^T and x, with x = (1, rows, blocks loaded) / seconds.
+  double seconds_ = 0;  // of a step, the weighted mean
+  double xx_[3][3] = {}, x_[3] = {};
+};
+
+// Blocks that a sequence's last steps selected, over all rows: in the whole window, then in its
+// half, quarter, eighth, sixteenth.
+using WindowSets = std::array<int64_t, 1 + kShorterWindows>;
+
+struct Batch {
+  std::vector<size_t> members;  // places in the order that was given, ascending
+  int64_t working_set = 0;      // their blocks, in the window that fits the pool, else in one step
+};
+
+class BatchControl {
+ public:
+  // window: steps; fixed: batches fit the pool with that window, and no other is proposed.
+  BatchControl(int window, bool fixed, double block_bytes);
+  int window() const { return window_; }
+  void observe(double rows, double blocks_loaded, double seconds) {
+    time_.observe(rows, blocks_loaded, seconds);
+  }
+  // sets: in the order in which sequences join; the first is always in. most: members. room(n):
+  // blocks that n sequences may fill.
+  template <class Room>
+  Batch choose(std::span<const WindowSets> sets, size_t most, const Room& room) const {
+    std::vector<int64_t> rooms(sets.size() + 1);
+    for (size_t n = 1; n < rooms.size(); ++n) rooms[n] = room(n);
+    return choose(sets, most, rooms);
+  }
+  // rooms: [1 + sequences], by the number of members.
+  Batch choose(std::span<const WindowSets> sets, size_t most,
+               const std::vector<int64_t>& rooms) const;
+
+ private:
+  int steps(size_t i) const { return i == 0 ? window_ : shorter_window(window_, int(i) - 1); }
+  double loads(std::span<const WindowSets> sets, Batch& batch,
+               const std::vector<int64_t>& rooms) const;
+
+  int window_;
+  bool fixed_;
+  StepTime time_;
+};
+
+}  // namespace riffle
