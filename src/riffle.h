@@ -753,10 +753,11 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
  *
  * A sequence's working set is the union of the blocks that its last steps selected. A step reads
  * nearly the same blocks as the steps before it. So sequences that step together load little while
- * their working sets fit in the slot pool. With `working_set_steps` w, sequences step together while
- * the sets of w steps fit. Without it the batch is chosen that promises the most tokens a second, by
- * the working sets of 1 to 16 steps and by what steps have taken. A sequence that is left out waits
- * for a later iteration, with its KV in host memory. After max_skips iterations it goes first. */
+ * their working sets fit in the slot pool. With `working_set_steps` w, sequences step together
+ * while the sets of w steps fit. Without it the batch is chosen that promises the most tokens a
+ * second, by the working sets of 1 to 16 steps and by what steps have taken. A sequence that is
+ * left out waits for a later iteration, with its KV in host memory. After max_skips iterations it
+ * goes first. */
 typedef struct riffle_scheduler riffle_scheduler;
 
 typedef enum riffle_prefill_mode {
@@ -834,8 +835,8 @@ typedef struct riffle_iteration {
   /* Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
      With `working_set_steps` 0: of the longest window that fits, or of one step. */
   int64_t working_set, available;
-  uint64_t blocks_loaded;         /* host to slot, by decode steps */
-  uint64_t blocks_read;           /* attended by decode steps */
+  uint64_t blocks_loaded; /* host to slot, by decode steps */
+  uint64_t blocks_read;   /* attended by decode steps */
   double seconds, decode_seconds;
 } riffle_iteration;
 

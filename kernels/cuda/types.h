@@ -90,8 +90,8 @@ struct RowResult {                   // per row, written by the kernel
   // Of the pool (the tail is not looked up). Blocks that were fetched as expected, but not attended
   // to, count in both.
   int32_t lookups = 0, misses = 0;
-  int32_t n_tokens = -1;    // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
-  int32_t cached = 0;       // vote: an earlier selection was used again
+  int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
+  int32_t cached = 0;     // vote: an earlier selection was used again
   // Blocks, of the longest window and of shorter ones; 0 until count_working_sets.
   int32_t working_set = 0;
   int32_t shorter_sets[kWindows - 1] = {};

@@ -62,9 +62,10 @@ Status forget_blocks(const Pool& pool, int32_t table, int32_t* page_table, int64
 
 // working_set.cu: at the end of a step that stamped what it attended to: each row's blocks that one
 // of the last windows[0] steps of its sequence attended to, this one included, into its result
-// (SparseServe 3.3), and the same for shorter windows. A step is known by its n_tokens, so a sequence need not be in every step.
-// Reads 4 bytes for each block held, in all layers: 4 MiB for 128K tokens in blocks of 32, 32
-// layers and 8 KV heads, about 2 us at an H200's bandwidth beside the launch.
+// (SparseServe 3.3), and the same for shorter windows. A step is known by its n_tokens, so a
+// sequence need not be in every step. Reads 4 bytes for each block held, in all layers: 4 MiB for
+// 128K tokens in blocks of 32, 32 layers and 8 KV heads, about 2 us at an H200's bandwidth beside
+// the launch.
 struct WorkingSets {
   int n = 0, n_layers = 0, n_kv_heads = 0, block_size = 0;
   int windows[kWindows] = {};               // steps, > 0; the first is the longest

@@ -392,6 +392,13 @@ std::string ways_out(const ResolvedOptions& r,
     return fits(shorter);
   });
   if (longest > 0) ways.push_back(format("`n_ctx` up to %d", longest));
+  ResolvedOptions fewer = r;
+  int some = 0, too_many = r.options.n_sessions;
+  while (too_many - some > 1) {
+    fewer.options.n_sessions = (some + too_many) / 2;
+    (fits(fewer) ? some : too_many) = fewer.options.n_sessions;
+  }
+  if (some > 0) ways.push_back(format("`n_sessions` up to %d", some));
   if (fits(digests))
     ways.push_back(other + " (without INT4 keys of all tokens; it may lose answers)");
   std::string text;

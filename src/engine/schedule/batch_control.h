@@ -4,9 +4,9 @@
 // A sequence whose last v steps' blocks stay in the pool loads in a step what it has not read for v
 // steps: (ws(2v) - ws(v)) / v blocks, with ws its working set (src/kv/README.md). A larger batch
 // shares the pool among more sequences, so v falls and each of them loads more. But a step's fixed
-// cost, reading the weights, is shared among more, too. SparseServe (section 3.3) sets one window by
-// hand. [Our choice] Here each window that is counted proposes a batch, and so does no limit at all;
-// the one with the most rows a second is taken. Texts do not depend on it.
+// cost, reading the weights, is shared among more, too. SparseServe (section 3.3) sets one window
+// by hand. [Our choice] Here each window that is counted proposes a batch, and so does no limit at
+// all; the one with the most rows a second is taken. Texts do not depend on it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace riffle {
 
-// What a step takes, in seconds: fixed + row * rows + load * blocks loaded. Fitted to the steps that
-// were made, the newer the more they weigh.
+// What a step takes, in seconds: fixed + row * rows + load * blocks loaded. Fitted to the steps
+// that were made, the newer the more they weigh.
 class StepTime {
  public:
   // load: what a block is taken to cost until steps tell, > 0.

@@ -135,8 +135,8 @@ WindowSets Scheduler::estimate(const Request& r) const {
   const double all = static_cast<double>(engine_.kv_blocks(*r.sequence));
   for (size_t i = 0; i < sets.size(); ++i) {
     const int64_t own = i == 0 ? r.sequence->working_set : r.sequence->shorter_sets[i - 1];
-    const int steps = i == 0 ? control_->window()
-                             : shorter_window(control_->window(), static_cast<int>(i) - 1);
+    const int steps =
+        i == 0 ? control_->window() : shorter_window(control_->window(), static_cast<int>(i) - 1);
     // As long as its own history is short, what is usual for the others.
     const auto usual = static_cast<int64_t>(std::ceil(shares_[i] * all));
     sets[i] = r.steps >= steps ? own : std::max(own, usual);
@@ -208,8 +208,7 @@ void Scheduler::decode(riffle_iteration& it) {
     const Sequence& s = *r->sequence;
     if (s.working_set < 0) continue;
     used[0] += static_cast<double>(s.working_set);
-    for (size_t i = 1; i < used.size(); ++i)
-      used[i] += static_cast<double>(s.shorter_sets[i - 1]);
+    for (size_t i = 1; i < used.size(); ++i) used[i] += static_cast<double>(s.shorter_sets[i - 1]);
     all += static_cast<double>(engine_.kv_blocks(s));
   }
   if (used[0] > 0)

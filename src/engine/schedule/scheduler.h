@@ -75,13 +75,13 @@ class Scheduler {
   Requests waiting_, decoding_;  // in order of arrival
   std::unique_ptr<Request> reading_;
   std::unique_ptr<PrefillRun> run_;
-  Requests kept_;              // finished, but a waiting prompt shares their beginning
-  StepRows rows_;              // of the step under way
-  int64_t computed_ = 0;       // tokens that this iteration's decode steps computed
+  Requests kept_;         // finished, but a waiting prompt shares their beginning
+  StepRows rows_;         // of the step under way
+  int64_t computed_ = 0;  // tokens that this iteration's decode steps computed
   // Working sets over all blocks, of sequences that have stepped.
   std::array<double, 1 + kShorterWindows> shares_;
   std::optional<BatchControl> control_;  // none: all step together
-  bool memory_short_ = false;  // no request begins until one ends
+  bool memory_short_ = false;            // no request begins until one ends
 };
 
 }  // namespace riffle

@@ -70,8 +70,8 @@ TEST_CASE("cuda: stamps count as the blocks of the last steps", "[cuda][working_
               const cuda::RowResult& r = got[(layer * n + i) * n_kv_heads + h];
               wrong += r.working_set != want[0] ||
                        !std::equal(r.shorter_sets, r.shorter_sets + kShorterWindows, want + 1) ||
-                       r.n_blocks != (layer * n + i) * n_kv_heads + h ||
-                       r.n_read != 2 || r.cached != 6;
+                       r.n_blocks != (layer * n + i) * n_kv_heads + h || r.n_read != 2 ||
+                       r.cached != 6;
             }
         CHECK(wrong == 0);
       }

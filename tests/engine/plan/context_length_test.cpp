@@ -184,9 +184,8 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   // Bytes a token with INT4 keys and without.
   const auto ways = [&](int64_t budget, int coded, int plain) {
     const std::string text = ways_out(resolve_options(config, o), [=](const ResolvedOptions& r) {
-      return r.options.n_ctx *
-                 int64_t(make_selector(r.options.selection)->rule().codes() ? coded : plain) <=
-             budget;
+      const bool codes = make_selector(r.options.selection)->rule().codes();
+      return int64_t(r.options.n_ctx) * r.options.n_sessions * (codes ? coded : plain) <= budget;
     });
     return name_settings(text, nullptr);
   };
@@ -197,6 +196,10 @@ TEST_CASE("errors about INT4 keys name the lengths and selectors that fit", "[li
   CHECK(ways(32768 * 10, 2000, 10) == "; what fits: " + psa);
   CHECK(ways(1024 * 20, 20, 20) == "; what fits: n_ctx up to 1024");
   CHECK(ways(1024 * 20 - 1, 20, 20).empty());
+  o.n_sessions = 5;
+  CHECK(ways(32768 * 50, 20, 10) ==
+        "; what fits: n_ctx up to 16384, or n_sessions up to 2, or " + psa);
+  o.n_sessions = 1;
   o.selection.selector = RIFFLE_SELECTOR_AUTO;  // which is share in so long a context
   CHECK(ways(32768 * 10, 20, 10) == "; what fits: n_ctx up to 16384, or " + psa);
   o.selection.selector = RIFFLE_SELECTOR_TOPK;

@@ -38,9 +38,7 @@ class Play {
       Batch batch;
       // Prompts are read one by one.
       const size_t here = std::min(sets_.size(), 1 + static_cast<size_t>(i) / kArrival);
-      if (control)
-        batch = control->choose(window_sets(here), here,
-                                [&](size_t) { return slots_; });
+      if (control) batch = control->choose(window_sets(here), here, [&](size_t) { return slots_; });
       else
         for (size_t k = 0; k < std::min(here, members); ++k) batch.members.push_back(k);
       int64_t loads = 0;
