@@ -433,7 +433,9 @@ typedef enum riffle_residency {
   RIFFLE_RESIDENCY_HOST = 2
 } riffle_residency;
 /* Q8: int8 codes, and for each 32 of them a scale of 8 bits: 132 bytes for 128 numbers, where F16
- * takes 256. Code times scale is exact in f16, so Q8 rounds once, when a key or value is stored. */
+ * takes 256. Code times scale is exact in f16, so Q8 rounds once, when a key or value is stored.
+ * Queries and keys pass through a Walsh-Hadamard transform first, since in some models a few
+ * dimensions of the keys are far larger than the rest. */
 typedef enum riffle_kv_type {
   RIFFLE_KV_F16 = 0,
   RIFFLE_KV_F32 = 1,

@@ -187,7 +187,8 @@ class Backend {
   }
   // x[i] = row tokens[i] of the table.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
-  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i. rope_table must cover it.
+  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i, and transforms them as held
+  // keys are (BlockLayout::spread_keys). rope_table must cover it.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) = 0;
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to a layer. k is before RoPE and
   // may be overwritten.

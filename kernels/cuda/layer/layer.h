@@ -31,9 +31,10 @@ Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, vo
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
 // cos_sin[position][head_dim/2][2]. Pairs are (j, j + head_dim/2); interleaved: input pairs are
-// (2j, 2j+1), output in (j, j + head_dim/2) order all the same.
+// (2j, 2j+1), output in (j, j + head_dim/2) order all the same. spread: the heads are transformed
+// (kernels/common/hadamard.h), as queries and keys are where keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, bool interleaved, cudaStream_t stream);
+            int64_t pos0, bool interleaved, bool spread, cudaStream_t stream);
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to position sequences[i].n_tokens
 // - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the sequences' tails of

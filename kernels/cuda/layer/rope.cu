@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864), in place or on the way into KV blocks.
 // One block of threads rotates one head; a thread takes one pair. Products and sums are rounded one
 // by one, as on the CPU.
+#include "kernels/common/hadamard.h"
 #include "kernels/cuda/kv_q8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layer/layer.h"
@@ -28,16 +29,48 @@ __device__ void store_kv(std::byte* base, KvType type, int64_t i, float x) {
   else reinterpret_cast<__half*>(base)[i] = __float2half_rn(x);
 }
 
+// hadamard (kernels/common/hadamard.h) of a head in shared memory that was written before a
+// barrier. Thread j takes pair j of each stage. All threads of the block call this; a barrier ends
+// it.
+__device__ void hadamard_shared(float* head, int half) {
+  const int block = hadamard_block(2 * half), j = threadIdx.x;
+  const float scale = hadamard_scale(block);
+  for (int apart = 1; apart < block; apart *= 2) {
+    const int at = j / apart * 2 * apart + j % apart;
+    if (j < half) {
+      const float a = head[at], b = head[at + apart];
+      head[at] = a + b;
+      head[at + apart] = a - b;
+    }
+    // As long as a warp's pairs lie within its own 64 elements, it waits for itself alone.
+    if (apart < 32) __syncwarp();
+    else __syncthreads();
+  }
+  if (block <= 32) __syncthreads();
+  if (j < half)
+    head[j] = __fmul_rn(head[j], scale), head[j + half] = __fmul_rn(head[j + half], scale);
+  __syncthreads();
+}
+
 // In place: the whole head is read before any of it is written. All threads of the block call this.
-__device__ void rotate_in_place(float* head, int half, const float* cs, bool interleaved) {
+__device__ void rotate_in_place(float* head, int half, const float* cs, bool interleaved,
+                                bool spread) {
+  __shared__ float numbers[2 * kMaxHalf];
   const int j = threadIdx.x;
   Pair pair = {};
   if (j < half) pair = rotate(head, j, half, cs, interleaved);
+  if (spread) {
+    if (j < half) numbers[j] = pair.first, numbers[j + half] = pair.second;
+    __syncthreads();
+    hadamard_shared(numbers, half);
+    if (j < half) pair = {numbers[j], numbers[j + half]};
+  }
   __syncthreads();
   if (j < half) head[j] = pair.first, head[j + half] = pair.second;
 }
 
-// The rotated key `pair` and the value in 8 bits: numbers that share a scale meet in a warp.
+// The rotated key `pair`, transformed, and the value in 8 bits: numbers that share a scale meet in
+// a warp.
 __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte* key,
                           std::byte* value) {
   __shared__ float numbers[2][2 * kMaxHalf];  // key, value
@@ -47,6 +80,7 @@ __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte*
     numbers[1][j] = v[j], numbers[1][j + half] = v[j + half];
   }
   __syncthreads();
+  hadamard_shared(numbers[0], half);
   constexpr int kAtOnce = 4;  // all that a warp has, for most head dimensions
   const auto warps = static_cast<int>(blockDim.x / 32);
   for (int first = j / 32; first < 2 * groups; first += kAtOnce * warps) {
@@ -84,10 +118,10 @@ __device__ void append(const float* k, const float* v, int half, const float* cs
 }
 
 __global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0,
-                            bool interleaved) {
+                            bool interleaved, bool spread) {
   const int64_t i = blockIdx.x;
   rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
-                  cos_sin + (pos0 + i) * head_dim, interleaved);
+                  cos_sin + (pos0 + i) * head_dim, interleaved, spread);
 }
 
 __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
@@ -99,7 +133,8 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   const float* cs = a.cos_sin + position * d;
   wait_for_earlier();  // q, k and v
   if (head < a.n_heads) {
-    rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.interleaved);
+    rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.interleaved,
+                    a.layout.type == KvType::Q8);
     return;
   }
   const int64_t kv_head = head - a.n_heads;
@@ -125,10 +160,10 @@ int threads_for(int head_dim) { return (head_dim / 2 + 31) / 32 * 32; }
 }  // namespace
 
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, bool interleaved, cudaStream_t stream) {
+            int64_t pos0, bool interleaved, bool spread, cudaStream_t stream) {
   if (bad_head(head_dim)) return cudaErrorNotSupported;
   rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(
-      x, ld, head_dim, cos_sin, pos0, interleaved);
+      x, ld, head_dim, cos_sin, pos0, interleaved, spread);
   return cudaGetLastError();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/common/hadamard.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -104,6 +105,13 @@ void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data());
+  if (!store_.layout().spread_keys()) return;
+  threads_->parallel_for(n, [&](int64_t i, int) { spread(x + i * ld, n_heads); });
+}
+
+void CpuBackend::spread(float* heads, int n_heads) const {
+  for (int h = 0; h < n_heads; ++h)
+    hadamard(heads + int64_t(h) * config_.head_dim, config_.head_dim);
 }
 
 void CpuBackend::linear(const Linear& args) {
@@ -280,6 +288,11 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   const int heads = config_.n_kv_heads, d = layout.head_dim;
   rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data());
   rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data());
+  for (int64_t i = 0; layout.spread_keys() && i < step_.n; ++i) {
+    if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
+    spread(q + i * config_.n_heads * d, config_.n_heads);
+    spread(k + i * heads * d, heads);
+  }
   if (step_.synthetic) {
     synthetic_k_.reserve(step_.n * heads * d * sizeof(float));
     synthetic_v_.reserve(step_.n * heads * d * sizeof(float));

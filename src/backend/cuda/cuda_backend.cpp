@@ -309,7 +309,7 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
 void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
   const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0,
-                           config_.rope_interleaved, compute_),
+                           config_.rope_interleaved, options_.layout.spread_keys(), compute_),
         "rotating queries");
 }
 

@@ -1,6 +1,7 @@
 // Keys and values in 8 bits: what a row decodes to, and that every kernel computes with exactly
 // that, so with the bits of f16 rows that hold the same numbers.
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/common/hadamard.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/attention/gather.h"
 #include "kernels/cpu/kernels.h"
@@ -201,4 +203,60 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
           REQUIRE(same_bits(results[0], results[1]));
         }
   });
+}
+
+TEST_CASE("keys are transformed by the Walsh-Hadamard matrix, which undoes itself", "[kv_q8]") {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  for (const int d : {2, 8, 32, 64, 80, 96, 112, 128, 256, 512}) {
+    INFO("head dimension " << d);
+    const int block = hadamard_block(d);
+    REQUIRE((d % block == 0 && std::has_single_bit(static_cast<unsigned>(block))));
+    CHECK(d / block % 2 == 1);
+    std::vector<float> x(d);
+    for (float& v : x) v = normal(random) * (random() % 16 == 0 ? 100.0f : 1.0f);
+    std::vector<float> got = x;
+    hadamard(got.data(), d);
+    double largest = 0, error = 0;
+    for (int i = 0; i < d; i++) {
+      double want = 0;  // entry (i, j) of the matrix: -1 to the number of bits that i and j share
+      for (int j = i / block * block; j < (i / block + 1) * block; j++) {
+        const auto shared = static_cast<unsigned>(i % block & j % block);
+        want += std::popcount(shared) % 2 ? -double(x[j]) : double(x[j]);
+      }
+      want /= std::sqrt(double(block));
+      largest = std::max(largest, std::fabs(want));
+      error = std::max(error, std::fabs(got[i] - want));
+    }
+    CHECK(error < 1e-6 * largest);
+    hadamard(got.data(), d);
+    for (int i = 0; i < d; i++) CHECK(got[i] == Approx(x[i]).margin(1e-5 * largest));
+  }
+}
+
+// Qwen2's keys: a few dimensions are far larger than the others and nearly the same in all tokens.
+TEST_CASE("dimensions that are far larger than the others cost a transformed key no precision",
+          "[kv_q8]") {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  const int d = 64;
+  double plain = 0, spread = 0;
+  for (int round = 0; round < 200; round++) {
+    std::vector<float> q(d), k(d);
+    for (float& v : q) v = normal(random);
+    for (int i = 0; i < d; i++) k[i] = normal(random) * 0.5f + (i % 32 == 7 ? 120.0f : 0.0f);
+    const auto error = [&](bool transformed) {
+      std::vector<float> a = q, b = k, held(d);
+      if (transformed) hadamard(a.data(), d), hadamard(b.data(), d);
+      std::vector<std::byte> row(q8_row_bytes(d));
+      const auto* scalar = kernels(Isa::Scalar);
+      scalar->attention.kv_store(b.data(), d, cpu::KvType::Q8, row.data());
+      scalar->attention.kv_load(row.data(), d, cpu::KvType::Q8, held.data());
+      double got = 0, want = 0;
+      for (int i = 0; i < d; i++) got += double(a[i]) * held[i], want += double(q[i]) * k[i];
+      return (got - want) * (got - want);
+    };
+    plain += error(false), spread += error(true);
+  }
+  CHECK(spread < plain / 10);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/sampler.h"
+#include "kernels/common/hadamard.h"
 #include "kernels/common/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/layer/layer.h"
@@ -16,6 +17,7 @@
 
 namespace cpu = riffle::cpu;
 using namespace riffle::cuda;
+using riffle::hadamard;
 using riffle::test::check_cuda;
 using riffle::test::DeviceArray;
 using riffle::test::same_bits;
@@ -54,6 +56,7 @@ void append_here(const cpu::Kernels* k, const float* key, const float* value, co
   std::vector<float> head(key, key + layout.head_dim);
   k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position,
                  interleaved);
+  if (layout.type == KvType::Q8) hadamard(head.data(), layout.head_dim);
   const int64_t row = layout.value_offset / layout.block_size * (position % layout.block_size);
   k->attention.kv_store(head.data(), layout.head_dim, twin(layout.type), block + row);
   k->attention.kv_store(value, layout.head_dim, twin(layout.type),
@@ -82,9 +85,15 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         auto want = q;
         std::vector<int32_t> positions;
         for (int i = 0; i < n; i++) positions.push_back(static_cast<int32_t>(pos0 + i));
+        const bool spread = type == KvType::Q8;
+        const auto spread_row = [&](float* heads) {
+          for (int h = 0; spread && h < n_heads; h++) hadamard(heads + h * d, d);
+        };
         k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(),
                        interleaved);
-        check_cuda(rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, interleaved, nullptr));
+        for (int i = 0; i < n; i++) spread_row(&want[i * ldq]);
+        check_cuda(
+            rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, interleaved, spread, nullptr));
         CHECK(same_bits(q_d.download(), want));
 
         // Prefill: positions 13 to 17, so blocks 0 and 1.
@@ -114,6 +123,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
           sequences[i].n_tokens = position + 1;
           sequences[i].tail = reinterpret_cast<std::byte*>(tails_d.get() + i * tail_bytes);
           k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, interleaved);
+          spread_row(&want[i * ldq]);
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position,
                         interleaved, layout,
