@@ -171,12 +171,12 @@ def good_lines(folder):
         many = riffle(*ARGS, "--parallel", str(n), stdin=b"\n".join(GOOD))
         check(many.code == 0 and [text_of(x) for x in records(many.out)] == texts, f"--parallel {n}: the same texts",
               many)
-    for args in (["--unordered"], ["--working-set-steps", "3"], ["--max-inject-tokens", "64"],
+    for args in (["--unordered"], ["--max-inject-tokens", "64"],
                  ["--max-iteration-tokens", "3"]):
         many = riffle(*ARGS, "--max-seqs", "4", *args, stdin=b"\n".join(GOOD))
         by_line = sorted(records(many.out), key=lambda x: x["line"])
         check(many.code == 0 and [text_of(x) for x in by_line] == texts, f"{' '.join(args)}: the same texts", many)
-    for args in (["--working-set-steps", "-1"], ["--working-set-steps", "65"], ["--max-inject-tokens", "x"], ["--max-seqs", "0"],
+    for args in (["--max-inject-tokens", "x"], ["--max-seqs", "0"],
                  ["--max-iteration-tokens", "-1"], ["--max-iteration-tokens", "3G"], ["--host-mem", "much"]):
         r = riffle(*ARGS, *args, stdin=GOOD[0])
         check(one_line_error(r, 2, args[0]) or r.code == 2 and args[0].encode() in r.err, f"{' '.join(args)} is refused", r)

@@ -53,7 +53,7 @@ def virtual(_):
 def pressure(_):
     # 8 sequences of 63 blocks in 4 rows: 2,016 blocks; a pool of 200.
     args = [*EMU, "--request-rate", "0", "--slots", "200"]
-    control, none = arrivals("control", *args), arrivals("no control", *args, "--no-ws-control")
+    control, none = arrivals("control", *args, "--working-set-steps", "12"), arrivals("no control", *args, "--no-ws-control")
     if not control or not none:
         return
     a, b = control["result"], none["result"]
