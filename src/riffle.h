@@ -246,7 +246,7 @@ RIFFLE_API const char* riffle_token_piece(const riffle_model* model, int32_t tok
 RIFFLE_API bool riffle_is_end_token(const riffle_model* model, int32_t token);
 
 typedef struct riffle_message {
-  const char* role; /* "system", "user" or "assistant"; others as the model's template has them */
+  const char* role;    /* "system", "user", "assistant", or another that the template knows */
   const char* content; /* NUL-terminated */
 } riffle_message;
 
@@ -256,13 +256,14 @@ RIFFLE_API const char* riffle_chat_template_name(size_t index);
 
 /* A conversation as tokens, ready for the model to answer. The model's own template is evaluated on
  * the conversation, in bounded time and memory, and prints what Hugging Face's apply_chat_template
- * prints with a generation prompt. riffle_model_options.chat_template overrules it by a format of
- * riffle's own, for conversations [system,] user, assistant, ..., user. Only what the template
+ * prints with a generation prompt. riffle_model_options.chat_template replaces it by one of
+ * riffle's formats, for conversations [system,] user, assistant, ..., user. Only what the template
  * spells out becomes control tokens. A message that spells one stays plain text. The token that
  * ends a turn in the template (<|im_end|>, <|eot_id|>) ends answers too. RIFFLE_UNSUPPORTED: the
  * model has no template, it cannot be evaluated, or the model lacks tokens that the format needs.
- * RIFFLE_BAD_ARGUMENT: the template refuses the conversation, the last message is not the user's,
- * or the template prints nothing of a message of the system or the user. */
+ * RIFFLE_BAD_ARGUMENT: there is no message; the last one has role system or assistant; the template
+ * refuses the conversation; roles do not fit a named format; or the template prints nothing of a
+ * message that is not an assistant's. RIFFLE_BAD_TEXT: a message is not UTF-8. */
 RIFFLE_API riffle_status riffle_chat_tokens(riffle_model* model, const riffle_message* messages,
                                             size_t n_messages, int32_t* tokens, size_t capacity,
                                             size_t* n_tokens);
@@ -279,9 +280,8 @@ typedef struct riffle_chat_options {
   /* for each message the reasoning that came before its content, or NULL. The template gets it as
      reasoning_content and drops or keeps it. May be NULL */
   const char* const* reasoning;
-  /* "2026-11-23", for templates that cannot do without today's date; NULL: such a template is an
-     error. A template that has a date to fall back to (Llama 3.2) takes that one, so that the same
-     conversation is the same on every day */
+  /* Today, as "2026-11-23". A template with a default date (Llama 3.2) ignores it, so that a
+     conversation has the same tokens every day. Others that ask for the date fail if it is NULL */
   const char* date;
 } riffle_chat_options;
 
@@ -434,8 +434,9 @@ typedef enum riffle_residency {
 } riffle_residency;
 /* Q8: int8 codes, and for each 32 of them a scale of 8 bits: 132 bytes for 128 numbers, where F16
  * takes 256. Code times scale is exact in f16, so Q8 rounds once, when a key or value is stored.
- * Queries and keys pass through a Walsh-Hadamard transform first, since in some models a few
- * dimensions of the keys are far larger than the rest. */
+ * Before keys are stored, queries and keys pass through a Walsh-Hadamard transform, since in some
+ * models a few dimensions of the keys are far larger than the rest. Keys that are stored before
+ * RoPE (positions LIST) are not transformed. */
 typedef enum riffle_kv_type {
   RIFFLE_KV_F16 = 0,
   RIFFLE_KV_F32 = 1,
@@ -756,10 +757,10 @@ RIFFLE_API void riffle_reset_stats(riffle_context* context);
  * A sequence's working set is the union of the blocks that its last steps selected. A step reads
  * nearly the same blocks as the steps before it. So sequences that step together load little while
  * their working sets fit in the slot pool. With `working_set_steps` w, sequences step together
- * while the sets of w steps fit. Without it the batch is chosen that promises the most tokens a
- * second, by the working sets of 1 to 16 steps and by what steps have taken. A sequence that is
- * left out waits for a later iteration, with its KV in host memory. After max_skips iterations it
- * goes first. */
+ * while the sets of w steps fit. With 0, riffle chooses the batch with the most estimated tokens a
+ * second, from working sets of 1 to 16 steps and the measured time of past steps. A sequence that
+ * is left out waits for a later iteration, with its KV in host memory. After max_skips iterations
+ * it goes first. */
 typedef struct riffle_scheduler riffle_scheduler;
 
 typedef enum riffle_prefill_mode {
@@ -794,8 +795,8 @@ typedef struct riffle_scheduler_options {
   int32_t max_tokens;        /* of one iteration: one for each decoding sequence, those computed
                                 ahead (lookup), and prefill's token-layers over the number of
                                 layers; 0: no limit */
-  int32_t working_set_steps; /* decode steps that a working set looks back, 1 to 64; 0: batches are
-                                chosen by what steps load and take */
+  int32_t working_set_steps; /* decode steps in a working set, 1 to 64; 0: riffle chooses batches by
+                                estimated tokens a second */
   bool no_ws_control;        /* all sequences that hold KV step together (for comparison) */
   int32_t max_skips; /* iterations that a sequence is skipped before it goes first, >= 1; 64 */
   riffle_prefill_mode prefill_mode;
@@ -835,7 +836,7 @@ typedef struct riffle_iteration {
      meanwhile */
   int64_t prefill_kv_blocks;
   /* Blocks of the sequences that stepped, estimated before the step; slots for them (0: no pool).
-     With `working_set_steps` 0: of the longest window that fits, or of one step. */
+     With `working_set_steps` 0: of the longest window that fits; if none does, of one step. */
   int64_t working_set, available;
   uint64_t blocks_loaded; /* host to slot, by decode steps */
   uint64_t blocks_read;   /* attended by decode steps */

@@ -83,7 +83,7 @@ struct StepSequence {
   uint32_t* last_use = nullptr;
 };
 
-inline constexpr int kWindows = 5;  // over which working sets are counted (pool.h)
+inline constexpr int kWindows = 5;  // whose working sets are counted (pool.h)
 
 struct RowResult {                   // per row, written by the kernel
   int32_t n_blocks = 0, n_read = 0;  // blocks held; positions attended

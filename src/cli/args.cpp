@@ -109,7 +109,7 @@ void add_think_flags(CLI::App& app, riffle_thinking& target) {
           ->group(kSamplingGroup);
   app.add_flag_callback(
          "--no-think", [&target] { target = RIFFLE_THINKING_OFF; },
-         "ask the model not to reason; default for both: as the template has it")
+         "ask the model not to reason; without --think or --no-think the template decides")
       ->group(kSamplingGroup)
       ->excludes(think);
 }

@@ -354,9 +354,8 @@ void add_chat(CLI::App& app, Command& chosen) {
   set_notes(
       *sub,
       "/help lists the commands of a conversation. Without a terminal, each line of stdin is a\n"
-      "question and each answer ends in a line break. The reasoning of a model that thinks is "
-      "shown dimmed,\n"
-      "on a terminal alone.",
+      "question and each answer ends in a line break. A model's reasoning is printed on stderr,\n"
+      "dimmed, if that is a terminal; -q hides it.",
       kHelp);
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")

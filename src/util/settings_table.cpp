@@ -530,8 +530,9 @@ constexpr riffle_setting kSchedulerRows[] = {
      .high = 64,
      .flag = "--working-set-steps",
      .group = kCompare,
-     .help = "steps whose blocks must fit the pool for sequences to step together; 0: the batch is "
-             "chosen by what steps load and take"},
+     .help =
+         "decode steps in a working set; sequences step together while their sets fit the pool; "
+         "0: by estimated tokens a second"},
     {.id = "max_skips",
      .offset = offsetof(R, max_skips),
      .type = kInt,

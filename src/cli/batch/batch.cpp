@@ -129,11 +129,11 @@ Exit code 6: some lines got an error record.)",
 Fields of body: prompt or messages, model, max_tokens or max_completion_tokens, temperature, top_k,
 top_p, min_p, seed, stop, chat_template_kwargs with enable_thinking; n if it is 1, stream if it is
 false, frequency_penalty and presence_penalty if they are 0. A message has role and content; an
-assistant's may have reasoning_content too. A flag sets a field for the lines that leave it out. The loaded
-model answers all lines, whatever model they name. A bad line gets an error record, and the other
+assistant's may also have reasoning_content. A flag sets a field for the lines that leave it out. The
+loaded model answers all lines, whatever model they name. A bad line gets an error record, and the other
 lines are answered.
 A record: {"id", "custom_id", "line", "response", "error"}; response or error is null.
-A model's reasoning stands apart from its answer, as reasoning_content beside content.
+A model's reasoning is in reasoning_content, beside content.
 response.body has choices, usage and model as OpenAI's records do, and riffle: finish, seed, tokens
 reused, KV read, counts and seconds.
 Seeds: a line without a seed gets its own seed, which its record names (response.body.riffle.seed).

@@ -8,12 +8,12 @@ namespace riffle {
 
 // A step weighs half as much after 140 steps: sequences come and go in hundreds.
 static constexpr double kKeep = 0.995;
-// So many steps weigh as much as what rows and blocks are taken to cost before steps tell.
+// Weight of the assumed costs of a row and of a block, in steps.
 static constexpr double kPriorSteps = 1;
-// Bytes a second over the link until steps tell: PCIe 4 with 16 lanes, as measured by others and
-// below half of what an H200's gives.
+// Bytes a second over the link until steps are measured: a PCIe 4 link of 16 lanes. An H200 with
+// PCIe 5 has 55e9 (tools/bench/results/gpu.md).
 static constexpr double kLink = 25e9;
-// Another batch must promise so much more than the largest.
+// A smaller batch must promise so much more than the best before it.
 static constexpr double kGain = 1.02;
 
 StepTime::StepTime(double load) : prior_load_(load), load_(load) {}
@@ -30,8 +30,8 @@ void StepTime::observe(double rows, double blocks_loaded, double seconds) {
   fit();
 }
 
-// Least squares. Batches of one size alone would leave open what is whose: before steps tell, a row
-// is taken to cost a twentieth of a step, and a block what the link's usual speed says.
+// Least squares. Steps of one batch size cannot tell the fixed cost from the cost of a row. Assumed
+// costs decide then: a row takes a twentieth of a step, a block what kLink says.
 void StepTime::fit() {
   double a[3][4];
   for (int i = 0; i < 3; ++i) {
@@ -49,7 +49,7 @@ void StepTime::fit() {
       const double f = a[k][i] / a[i][i];
       for (int j = i; j < 4; ++j) a[k][j] -= f * a[i][j];
     }
-  // What noise would make negative.
+  // Noise can make a cost negative.
   fixed_ = std::max(a[0][3] / a[0][0], 0.0);
   row_ = std::max(a[1][3] / a[1][1], 0.0);
   load_ = std::max(a[2][3] / a[2][2], 0.0);

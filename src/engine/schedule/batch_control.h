@@ -1,12 +1,12 @@
-// Which of the sequences that decode step together: as many as make the most tokens a second, by
-// what their steps have read, what blocks cost to load, and what steps have taken.
+// Chooses which decoding sequences step together, for the most tokens a second, from the blocks
+// that their steps read, the cost of loading a block and the measured time of steps.
 //
 // A sequence whose last v steps' blocks stay in the pool loads in a step what it has not read for v
 // steps: (ws(2v) - ws(v)) / v blocks, with ws its working set (src/kv/README.md). A larger batch
-// shares the pool among more sequences, so v falls and each of them loads more. But a step's fixed
-// cost, reading the weights, is shared among more, too. SparseServe (section 3.3) sets one window
-// by hand. [Our choice] Here each window that is counted proposes a batch, and so does no limit at
-// all; the one with the most rows a second is taken. Texts do not depend on it.
+// shares the pool among more sequences, so v falls and each of them loads more. But the cost of
+// reading the weights is shared among more, too. SparseServe (section 3.3) sets one window by hand.
+// [Our choice] Each counted window proposes a batch, and so do all sequences together. The one with
+// the most rows a second is taken, a smaller one if it promises 2% more. Texts do not depend on it.
 #pragma once
 #include <array>
 #include <cstdint>

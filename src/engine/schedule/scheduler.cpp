@@ -15,8 +15,7 @@ using Clock = std::chrono::steady_clock;
 static constexpr size_t kMinReuse = 64;
 // Waiting requests that are looked at to see whether a prompt's KV will be of use again.
 static constexpr size_t kLookAhead = 64;
-// The longest window that batches are chosen by: what has not been read for so many steps seldom is
-// worth its slot.
+// The longest window, in steps. A block that was not read for 16 steps is rarely worth its slot.
 static constexpr int kWindow = 16;
 // Steps of a sequence that may fail for a passing reason, one after the other.
 static constexpr int kMaxFailures = 3;

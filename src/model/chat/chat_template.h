@@ -18,8 +18,8 @@ enum class Thinking { DEFAULT, ON, OFF };  // the template's enable_thinking
 
 struct ChatOptions {
   Thinking thinking = Thinking::DEFAULT;
-  // For a template that cannot do without today's date. One that asks whether there is a date takes
-  // the one it falls back to, so that a conversation is the same on every day.
+  // Today. A template with a default date ignores it, so that a conversation is the same every day.
+  // Others that ask for the date fail without it.
   std::optional<TemplateDate> date;
 };
 
@@ -39,7 +39,8 @@ class ChatTemplate {
   const ReasoningMarks& reasoning_marks() const { return marks_; }
 
   // The conversation so that the model's answer comes next. Throws RIFFLE_BAD_ARGUMENT (no
-  // messages, the last is not the user's, the template refuses it or prints nothing of a message),
+  // messages, the last is the system's or an assistant's, the template refuses it or prints nothing
+  // of a message that is not an assistant's),
   // RIFFLE_BAD_TEXT (not UTF-8), RIFFLE_UNSUPPORTED (the template cannot be evaluated, or needs a
   // token that the vocabulary lacks). Characters of messages have the message's number as source.
   SourcedText text(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,

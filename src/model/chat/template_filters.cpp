@@ -464,7 +464,8 @@ Value dictsort(const Use& u) {
   if (!u.of.is(Value::DICT)) wrong_type("filter dictsort", u.of, "a dict");
   const SourcedText* const by = arguments.text(1);
   if (by && by->str() != "key" && by->str() != "value")
-    template_stop(TemplateStop::FAILED, "filter dictsort is given by wrongly");
+    template_stop(TemplateStop::FAILED,
+                  "filter dictsort has by='" + by->str() + "', expected 'key' or 'value'");
   const bool by_value = by && by->str() == "value";
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, value] : u.of.dict().entries) {

@@ -613,8 +613,11 @@ SourcedText JinjaTemplate::render(const TemplateInput& input) const {
       case TemplateStop::RAISED:
         fail(RIFFLE_BAD_ARGUMENT, "the model's chat template refuses the conversation: %s",
              text.c_str());
-      case TemplateStop::FAILED:
       case TemplateStop::UNKNOWN:
+        fail(RIFFLE_UNSUPPORTED,
+             "the model's chat template, line %d: %s, which riffle does not support",
+             rendering.line(), text.c_str());
+      case TemplateStop::FAILED:
       case TemplateStop::LIMIT: break;
     }
     fail(RIFFLE_UNSUPPORTED, "the model's chat template, line %d: %s", rendering.line(),

@@ -26,7 +26,8 @@ BoundArguments::BoundArguments(std::string_view what, const TemplateArguments& g
     const auto at =
         std::find_if(names.begin(), names.end(), [&](const char* known) { return name == known; });
     const size_t i = static_cast<size_t>(at - names.begin());
-    if (at == names.end() || values_[i]) refuse("the argument " + name + " wrongly");
+    if (at == names.end() || values_[i])
+      refuse("the argument " + name + ", which it does not take or has already");
     values_[i] = &keyword.second;
   }
   for (size_t i = 0; i < required; i++) {
