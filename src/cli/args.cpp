@@ -102,13 +102,16 @@ void add_chat_flag(CLI::App& app, std::string& target) {
 }
 
 void add_think_flags(CLI::App& app, riffle_thinking& target) {
+  // Each also as =true and =false, as Ollama's users write them; CLI11 counts false as -1.
   CLI::Option* const think =
-      app.add_flag_callback(
-             "--think", [&target] { target = RIFFLE_THINKING_ON; },
+      app.add_flag_function(
+             "--think",
+             [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_ON : RIFFLE_THINKING_OFF; },
              "ask the model to reason first (enable_thinking of its chat template)")
           ->group(kSamplingGroup);
-  app.add_flag_callback(
-         "--no-think", [&target] { target = RIFFLE_THINKING_OFF; },
+  app.add_flag_function(
+         "--no-think",
+         [&target](int64_t n) { target = n > 0 ? RIFFLE_THINKING_OFF : RIFFLE_THINKING_ON; },
          "ask the model not to reason; without --think or --no-think the template decides")
       ->group(kSamplingGroup)
       ->excludes(think);

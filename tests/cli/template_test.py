@@ -69,11 +69,12 @@ def without(folder):
 def thinking(folder):
     model = thinker(folder)
     plain = riffle(*ASK)
-    for more in ([], ["--no-think"]):
+    for more in ([], ["--no-think"], ["--think=false"], ["--no-think=true"]):
         r = riffle(*ASK, "-m", model, *more)
         check(r.code == 0 and r.out == plain.out, f"an answer without reasoning {more}", (r, plain))
-    r = riffle(*ASK, "-m", model, "--think")
-    check(r.code == 0 and r.out == b"", "reasoning is no part of the answer on stdout", r)
+    for more in ("--think", "--think=true", "--no-think=false"):
+        r = riffle(*ASK, "-m", model, more)
+        check(r.code == 0 and r.out == b"", f"reasoning is no part of the answer on stdout: {more}", r)
     j = json.loads(riffle(*ASK, "-m", model, "--think", "--json", "-q").out)
     check(j["text"] == "" and j["reasoning_content"] and j["completion_tokens"] > 0,
           "run --json keeps reasoning apart", j)
