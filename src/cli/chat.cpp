@@ -204,32 +204,6 @@ class Chat {
     return in_reasoning;
   }
 
-  struct Answer {
-    ReasoningSplit split;
-    ReasoningView view;
-    std::string text, reasoning, error;
-    Answer(riffle_model* model, bool in_reasoning, bool quiet)
-        : split(reasoning_marks(model), in_reasoning), view(quiet) {}
-    void take(const ReasoningSplit::Parts& parts) {
-      reasoning += parts.reasoning;
-      view.show(parts.reasoning);
-      if (parts.answer.empty()) return;
-      view.end();
-      text += parts.answer;
-      write_out(parts.answer);
-    }
-    static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
-      auto& a = *static_cast<Answer*>(self);
-      try {  // no exception may cross the library
-        a.take(a.split.put(token, {piece, n}));
-        return true;
-      } catch (const std::exception& e) {
-        a.error = e.what();
-        return false;
-      }
-    }
-  };
-
   // One question: the conversation up to it, and the loaded document that it holds.
   struct Turn {
     std::vector<Message> messages;
@@ -296,12 +270,12 @@ class Chat {
     for (const std::string& s : o_.stop) stop.push_back(s.c_str());
     g.stop = stop.data();
     g.n_stop = stop.size();
-    Answer answer(model_.get(), in_reasoning, quiet_);
+    StreamedAnswer answer(reasoning_marks(model_.get()), in_reasoning, true, quiet_);
     riffle_result result{};
-    check(riffle_generate(session_.get(), &g, Answer::on_token, &answer, &result), context_.get());
+    check(riffle_generate(session_.get(), &g, StreamedAnswer::on_token, &answer, &result),
+          context_.get());
     if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
-    answer.take(answer.split.finish());
-    answer.view.end();
+    answer.finish();
     write_out("\n");
     said_ = say_notice(context_.get(), quiet_, said_);
     if (result.finish == RIFFLE_FINISH_CONTEXT)

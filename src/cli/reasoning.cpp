@@ -131,6 +131,35 @@ void ReasoningView::end() {
   std::fflush(stderr);
 }
 
+void StreamedAnswer::take(const ReasoningSplit::Parts& parts) {
+  reasoning += parts.reasoning;
+  view_.show(parts.reasoning);
+  if (parts.answer.empty()) return;
+  view_.end();
+  text += parts.answer;
+  if (stream_) write_out(parts.answer);
+}
+
+bool StreamedAnswer::on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
+  auto& a = *static_cast<StreamedAnswer*>(self);
+  try {  // no exception may cross the library
+    if (token >= 0) {
+      if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
+      a.tokens.push_back(token);
+    }
+    a.take(a.split_.put(token, {piece, n}));
+    return true;
+  } catch (const std::exception& e) {
+    a.error = e.what();
+    return false;
+  }
+}
+
+void StreamedAnswer::finish() {
+  take(split_.finish());
+  view_.end();
+}
+
 void say_unread_thinking(const riffle_model* model, const CommonOptions& options) {
   if (options.thinking == RIFFLE_THINKING_DEFAULT || model_info(model).chat_thinking) return;
   notice(options.quiet, "[%s has no effect: the chat template does not ask for enable_thinking]",

@@ -1,9 +1,12 @@
 // Answers of models that think: what they write between marks (<think> and </think>) before the
 // answer is kept apart from it.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/common.h"
 
@@ -51,6 +54,28 @@ class ReasoningView {
 
  private:
   bool shown_, color_, open_ = false;
+};
+
+// An answer as it comes: its reasoning is shown on stderr, the rest is streamed to stdout or kept
+// for JSON.
+struct StreamedAnswer {
+  std::string text, reasoning;
+  std::vector<int32_t> tokens;
+  std::chrono::steady_clock::time_point first{};  // when the first token came
+  std::string error;                              // what stopped it here; "": nothing
+
+  StreamedAnswer(ReasoningMarks marks, bool in_reasoning, bool stream, bool quiet)
+      : stream_(stream), split_(std::move(marks), in_reasoning), view_(quiet || !stream) {}
+  // A riffle_token_fn; self is a StreamedAnswer.
+  static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n);
+  void finish();  // what was held back
+
+ private:
+  void take(const ReasoningSplit::Parts& parts);
+
+  bool stream_;
+  ReasoningSplit split_;
+  ReasoningView view_;
 };
 
 // One line on stderr, unless quiet, if --think or --no-think was given and the model's template

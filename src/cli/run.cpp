@@ -22,45 +22,6 @@ struct RunOptions {
   std::vector<std::string> stop;
 };
 
-// Takes the answer as it comes: streamed to stdout, or kept for JSON.
-struct Answer {
-  bool stream;
-  ReasoningSplit split;
-  ReasoningView view;
-  std::string text, reasoning;
-  std::vector<int32_t> tokens;
-  std::chrono::steady_clock::time_point first{};
-  std::string error;
-
-  Answer(bool stream, bool quiet, ReasoningMarks marks, bool in_reasoning)
-      : stream(stream), split(std::move(marks), in_reasoning), view(quiet || !stream) {}
-
-  void take(const ReasoningSplit::Parts& parts) {
-    reasoning += parts.reasoning;
-    view.show(parts.reasoning);
-    if (parts.answer.empty()) return;
-    view.end();
-    text += parts.answer;
-    if (stream) write_out(parts.answer);
-  }
-
-  static bool on_token(void* self, size_t, int32_t token, const char* piece, size_t n) {
-    auto& a = *static_cast<Answer*>(self);
-    // No exception may cross the library.
-    try {
-      if (token >= 0) {
-        if (a.tokens.empty()) a.first = std::chrono::steady_clock::now();
-        a.tokens.push_back(token);
-      }
-      a.take(a.split.put(token, {piece, n}));
-      return true;
-    } catch (const std::exception& e) {
-      a.error = e.what();
-      return false;
-    }
-  }
-};
-
 // Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if
 // the model has a chat template that riffle can evaluate.
 bool is_message(const RunOptions& o, riffle_model* model) {
@@ -122,7 +83,7 @@ struct Times {
   Clock::time_point start, ready, end;  // of the command; of the context; of the answer
 };
 
-Json timings_json(const Times& times, const Answer& answer) {
+Json timings_json(const Times& times, const StreamedAnswer& answer) {
   const auto seconds = [&](Clock::time_point to) {
     return number(std::chrono::duration<double>(to - times.start).count());
   };
@@ -153,14 +114,14 @@ int run_main(RunOptions& o) {
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
   const riffle_generate_options g = generate_options(o, message, stop);
-  Answer answer(!o.common.json, o.common.quiet,
-                message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning);
+  StreamedAnswer answer(message ? reasoning_marks(model.get()) : ReasoningMarks(), in_reasoning,
+                        !o.common.json, o.common.quiet);
   riffle_result result{};
   result.finish = RIFFLE_FINISH_ABORTED;
   if (read)
-    check(riffle_generate(session.get(), &g, Answer::on_token, &answer, &result), context.get());
-  answer.take(answer.split.finish());
-  answer.view.end();
+    check(riffle_generate(session.get(), &g, StreamedAnswer::on_token, &answer, &result),
+          context.get());
+  answer.finish();
   times.end = Clock::now();
   if (!answer.error.empty()) throw Exit(EXIT_RUN, answer.error);
   const riffle_stats stats = context_stats(context.get());
