@@ -57,11 +57,15 @@ const Value* given_or_none(const BoundArguments& arguments, size_t i) {
   return arguments.has(i) && !arguments[i].is(Value::NONE) ? &arguments[i] : nullptr;
 }
 
-void sort_by(std::vector<std::pair<Value, Value>>* keyed, bool reverse, TemplateBudget& budget) {
+// The second of each pair, in the order of the first.
+Value sorted_by(std::vector<std::pair<Value, Value>> keyed, bool reverse, TemplateBudget& budget) {
   // Python's order of equal items is theirs, in a reversed sort too.
-  std::stable_sort(keyed->begin(), keyed->end(), [&](const auto& a, const auto& b) {
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? compare(b.first, a.first, budget) < 0 : compare(a.first, b.first, budget) < 0;
   });
+  std::vector<Value> items;
+  for (auto& entry : keyed) items.push_back(std::move(entry.second));
+  return Value::list(std::move(items));
 }
 
 int64_t length_of(const Value& value) {
@@ -349,10 +353,7 @@ Value sorted(const Use& u) {
     }
     keyed.emplace_back(std::move(key), std::move(item));
   }
-  sort_by(&keyed, arguments.flag(0, false), u.budget);
-  std::vector<Value> items;
-  for (auto& entry : keyed) items.push_back(std::move(entry.second));
-  return Value::list(std::move(items));
+  return sorted_by(std::move(keyed), arguments.flag(0, false), u.budget);
 }
 
 Value unique(const Use& u) {
@@ -472,10 +473,7 @@ Value dictsort(const Use& u) {
     keyed.emplace_back(key_of(by_value ? value : key, nullptr, arguments.flag(0, false), u.budget),
                        Value::list({key, value}, TemplateList::TUPLE));
   }
-  sort_by(&keyed, arguments.flag(2, false), u.budget);
-  std::vector<Value> out;
-  for (auto& entry : keyed) out.push_back(std::move(entry.second));
-  return Value::list(std::move(out));
+  return sorted_by(std::move(keyed), arguments.flag(2, false), u.budget);
 }
 
 // ---- the rest
