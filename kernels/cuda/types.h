@@ -92,9 +92,7 @@ struct RowResult {                   // per row, written by the kernel
   int32_t lookups = 0, misses = 0;
   int32_t n_tokens = -1;  // Ranked::top_p, vote: tokens attended to; -1: all of the blocks
   int32_t cached = 0;     // vote: an earlier selection was used again
-  // Blocks, of the longest window and of shorter ones; 0 until count_working_sets.
-  int32_t working_set = 0;
-  int32_t shorter_sets[kWindows - 1] = {};
+  int32_t working_sets[kWindows] = {};  // blocks; 0 until count_working_sets
 };
 
 }  // namespace riffle::cuda

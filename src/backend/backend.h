@@ -88,10 +88,9 @@ struct RowReport {
   const int32_t* blocks = nullptr;  // [n_read]; null unless Step::orders
   const float* coverage = nullptr;  // [g], or null
   int64_t n_tokens = 0;             // tokens that the query sees; the engine fills it in
-  // Blocks of the row that the last Step::working_set steps of its sequence selected; the same of
+  // Blocks of the row that the last Step::working_set steps of its sequence selected, and those of
   // shorter windows.
-  int32_t working_set = 0;
-  ShorterSets shorter_sets{};
+  RowSets working_sets{};
 };
 
 // One decode step: n tokens, each the next of a sequence or computed ahead of it.

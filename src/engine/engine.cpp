@@ -57,7 +57,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
   backend_->residency().clear_working_set(s.kv);
-  s.working_set = -1;
+  s.working_sets.reset();
   s.tokens.resize(n_tokens);
   s.logits.clear();
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,12 +49,10 @@ struct Sequence {
   size_t first_ahead = 0, end_ahead = 0;
   uint64_t ahead_of_step = 0;
   Counts counts;
-  // Size of the working set after the last step, in blocks of all rows (set_working_set). -1: no
-  // step since the sequence was cut or prefilled, or not counted.
-  int64_t working_set = -1;
-  std::array<int64_t, kShorterWindows> shorter_sets{};  // the same of shorter windows
-  int64_t next_working_set = -1;                        // of a step under way
-  std::array<int64_t, kShorterWindows> next_shorter_sets{};
+  // Sizes of the working sets after the last step, in blocks of all rows (set_working_set). None:
+  // no step since the sequence was cut or prefilled, or not counted.
+  std::optional<WindowSets> working_sets;
+  std::optional<WindowSets> next_working_sets;  // of a step under way
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
@@ -138,7 +137,8 @@ class Engine {
 
   // Whether the selection in force treats a forked sequence as one whose prompt was read whole.
   bool can_fork() const { return selector_->prompt_queries() == 0 && !list_positions(); }
-  // From now on Sequence::working_set unites the selections of `window` steps; 0: not counted.
+  // From now on Sequence::working_sets unite the selections of `window` steps and of fewer
+  // (kv/working_set.h); 0: not counted.
   void set_working_set(int window);
 
   // Throws RIFFLE_BAD_ARGUMENT with the first id that is not in the vocabulary.

@@ -125,8 +125,8 @@ int64_t Engine::place_rows(std::span<Sequence* const> sequences) {
     if (a.ahead[i] == 0) {
       a.stepping.push_back(&s.kv);
       a.host_logits[i] = s.next_logits.data();
-      s.next_working_set = working_set_ > 0 ? 0 : -1;
-      s.next_shorter_sets = {};
+      s.next_working_sets.reset();
+      if (working_set_ > 0) s.next_working_sets.emplace();
     } else {
       a.host_logits[i] = ahead_[s.first_ahead + a.ahead[i] - 1].logits.data();
     }
@@ -205,8 +205,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
       continue;
     }
     s.logits.swap(s.next_logits);
-    s.working_set = s.next_working_set;
-    s.shorter_sets = s.next_shorter_sets;
+    s.working_sets = s.next_working_sets;
     append_token(s, tokens[i]);
     s.end_ahead = s.first_ahead;
     s.ahead_of_step = steps_;
@@ -282,10 +281,8 @@ void Engine::count_step(Sequence& s, int64_t position, bool last, int layer,
   const int64_t before = window(layer) > 0 ? std::max<int64_t>(0, held - window(layer)) : 0;
   for (int h = 0; h < model_.config.n_kv_heads; ++h) {
     RowReport r = reports[h];
-    if (working_set_ > 0 && last) {
-      s.next_working_set += r.working_set;
-      for (int i = 0; i < kShorterWindows; ++i) s.next_shorter_sets[i] += r.shorter_sets[i];
-    }
+    for (size_t i = 0; s.next_working_sets && last && i < r.working_sets.size(); ++i)
+      (*s.next_working_sets)[i] += r.working_sets[i];
     r.n_tokens = held - before;
     if (r.tokens_read <
         0) {  // whole blocks, but for what is not seen; the first and the last one are among them

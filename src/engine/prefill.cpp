@@ -254,7 +254,7 @@ void Engine::finish_run(PrefillRun& r) {
   end_prompt(r);
   s.kv.n_tokens = r.n0 + n;
   backend_->residency().clear_working_set(s.kv);
-  s.working_set = -1;
+  s.working_sets.reset();
   s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
   r.over = true;
   run_ = nullptr;

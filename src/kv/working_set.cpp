@@ -14,7 +14,7 @@ void WorkingSet::begin_step(int64_t position) {
   ++step_;
   const size_t n_rows = ages_.size() / static_cast<size_t>(window_);
   for (size_t row = 0; row < n_rows; ++row) {
-    int32_t& leaving = selected_last_in(row, step_);  // in step_ - window_
+    int32_t& leaving = ages_[age(row, step_)];  // in step_ - window_
     size_ -= leaving;
     leaving = 0;
   }
@@ -22,27 +22,23 @@ void WorkingSet::begin_step(int64_t position) {
 
 void WorkingSet::add(size_t row, const int32_t* blocks, int n) {
   uint32_t* last = last_.data() + row * max_blocks_;
-  int32_t& now = selected_last_in(row, step_);
+  int32_t& now = ages_[age(row, step_)];
   for (int i = 0; i < n; ++i) {
     const int64_t before = last[blocks[i]];
     if (before == step_) continue;  // by this step's first attempt
-    if (before > 0 && before + window_ > step_) --selected_last_in(row, before);
+    if (before > 0 && before + window_ > step_) --ages_[age(row, before)];
     else ++size_;
     ++now;
     last[blocks[i]] = static_cast<uint32_t>(step_);
   }
 }
 
-int32_t WorkingSet::size(size_t row, int steps) const {
-  int32_t sum = 0;
-  for (int64_t step = step_; step > std::max<int64_t>(0, step_ - steps); --step)
-    sum += ages_[row * static_cast<size_t>(window_) + static_cast<size_t>(step % window_)];
-  return sum;
-}
-
-ShorterSets WorkingSet::shorter(size_t row) const {
-  ShorterSets out{};
-  for (int i = 0; i < kShorterWindows; ++i) out[i] = size(row, shorter_window(window_, i));
+RowSets WorkingSet::sizes(size_t row) const {
+  RowSets out{};
+  for (int i = 0; i < kWindows; ++i)
+    for (int64_t step = step_; step > std::max<int64_t>(0, step_ - window_steps(window_, i));
+         --step)
+      out[i] += ages_[age(row, step)];
   return out;
 }
 

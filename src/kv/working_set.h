@@ -11,12 +11,13 @@
 
 namespace riffle {
 
-// Beside a window of w steps its half, quarter, eighth and sixteenth are counted, each of at least
-// one step.
-inline constexpr int kShorterWindows = 4;
-inline int shorter_window(int window, int i) { return std::max(1, window >> (i + 1)); }
-// Blocks of the shorter windows, the longest first.
-using ShorterSets = std::array<int32_t, kShorterWindows>;
+// A window of w steps is counted with its half, quarter, eighth and sixteenth, each of at least one
+// step: the longest is number 0.
+inline constexpr int kWindows = 5;
+inline int window_steps(int window, int i) { return std::max(1, window >> i); }
+// Blocks in each window: of a row; of all rows.
+using RowSets = std::array<int32_t, kWindows>;
+using WindowSets = std::array<int64_t, kWindows>;
 
 class WorkingSet {
  public:
@@ -31,17 +32,14 @@ class WorkingSet {
   void add(size_t row, const int32_t* blocks, int n);
 
   int64_t size() const { return size_; }  // blocks of all rows
-  int32_t size(size_t row) const { return size(row, window_); }
-  // Blocks of a row that the last `steps` steps selected, 1 to window().
-  int32_t size(size_t row, int steps) const;
-  ShorterSets shorter(size_t row) const;
+  RowSets sizes(size_t row) const;
   int64_t steps() const { return step_; }  // steps since the last clear
   int window() const { return window_; }
   void clear();  // for a sequence that was cut: the set begins anew
 
  private:
-  int32_t& selected_last_in(size_t row, int64_t step) {
-    return ages_[row * static_cast<size_t>(window_) + static_cast<size_t>(step % window_)];
+  size_t age(size_t row, int64_t step) const {
+    return row * static_cast<size_t>(window_) + static_cast<size_t>(step % window_);
   }
 
   size_t max_blocks_;

@@ -32,7 +32,7 @@ inline ResolvedOptions planned(const Model& model, const riffle_context_options&
 }
 
 // Three sequences, of which not all are in every step, are cut and prefilled meanwhile, and
-// counting is changed and interrupted. Returns Sequence::working_set of each sequence after each
+// counting is changed and interrupted. Returns the working set of each sequence after each
 // turn.
 class WorkingSetRun {
  public:
@@ -64,7 +64,7 @@ class WorkingSetRun {
       if (turn % 3 == 0) who.push_back(2);
       if (play_.fails_in_layer >= 0 && turn % 7 == 5) fail({0});
       step(who);
-      for (const auto& one : all_) out.push_back(one->sequence->working_set);
+      for (const auto& one : all_) out.push_back(size_of(*one->sequence));
     }
     CHECK(compared_ > 0);
     return out;
@@ -76,8 +76,7 @@ class WorkingSetRun {
     std::unique_ptr<Sequence> sequence;
     std::vector<Blocks> steps,
         failed;  // since counting began; what failed attempts at the same steps read beside
-    std::vector<int32_t> reported;  // [row], of the last step
-    std::vector<ShorterSets> reported_shorter;
+    std::vector<RowSets> reported;  // [row], of the last step
     Blocks now;
     uint32_t token = 0;
   };
@@ -85,10 +84,13 @@ class WorkingSetRun {
     Failure() : std::runtime_error("a report that fails") {}
   };
 
+  // Of the whole window; -1: there is none.
+  static int64_t size_of(const Sequence& s) { return s.working_sets ? (*s.working_sets)[0] : -1; }
+
   void begin(int n) {
     all_.push_back(std::make_unique<One>());
     all_.back()->sequence = engine_.create();
-    CHECK(all_.back()->sequence->working_set == -1);
+    CHECK(size_of(*all_.back()->sequence) == -1);
     prefill(static_cast<int>(all_.size()) - 1, n);
   }
   void forget(One& one) {
@@ -102,13 +104,13 @@ class WorkingSetRun {
   void cut(int i, int64_t n) {
     Sequence& s = *all_[i]->sequence;
     engine_.truncate(s, s.kv.n_tokens - n);
-    CHECK(s.working_set == -1);
+    CHECK(size_of(s) == -1);
     forget(*all_[i]);
   }
   void prefill(int i, int n) {
     Sequence& s = *all_[i]->sequence;
     engine_.prefill(s, some_tokens(n, 60 + i), nullptr, {});
-    CHECK(s.working_set == -1);
+    CHECK(size_of(s) == -1);
     forget(*all_[i]);
   }
 
@@ -122,8 +124,7 @@ class WorkingSetRun {
       tokens.push_back(400 + static_cast<int32_t>((one.token * 37 + i * 11) % 5000));
       of[one.sequence.get()] = &one;
       one.now.assign(rows_, {});
-      one.reported.assign(rows_, -1);
-      one.reported_shorter.assign(rows_, {});
+      one.reported.assign(rows_, {-1});
     }
     const auto see = [&](const riffle_session*, const Sequence& s, int layer, int head,
                          const RowReport& r) {
@@ -131,8 +132,7 @@ class WorkingSetRun {
       const int row = layer * heads_ + head;
       one.now[row].insert(r.blocks, r.blocks + r.n_read);
       REQUIRE(static_cast<int>(one.now[row].size()) == r.n_read);
-      one.reported[row] = r.working_set;
-      one.reported_shorter[row] = r.shorter_sets;
+      one.reported[row] = r.working_sets;
       if (layer == fails_in_layer && head == heads_ - 1) throw Failure();
     };
     if (play_.reports) engine_.set_row_report(see, play_.coverage);
@@ -140,10 +140,10 @@ class WorkingSetRun {
   }
 
   void fail(const std::vector<int>& who) {
-    const int64_t before = all_[who[0]]->sequence->working_set,
+    const int64_t before = size_of(*all_[who[0]]->sequence),
                   length = all_[who[0]]->sequence->kv.n_tokens;
     CHECK_THROWS_AS(attempt(who, play_.fails_in_layer), Failure);
-    CHECK(all_[who[0]]->sequence->working_set == before);
+    CHECK(size_of(*all_[who[0]]->sequence) == before);
     REQUIRE(all_[who[0]]->sequence->kv.n_tokens == length);
     for (int i : who) failed_[i] = all_[i]->now;
   }
@@ -166,24 +166,21 @@ class WorkingSetRun {
     const One& one = *all_[i];
     INFO("sequence " << i << " of " << one.sequence->kv.n_tokens << " tokens, window " << window_);
     if (window_ == 0) {
-      CHECK(one.sequence->working_set == -1);
+      CHECK(size_of(*one.sequence) == -1);
       return;
     }
     if (!play_.reports) {
       ++compared_;
-      CHECK(one.sequence->working_set > 0);
+      CHECK(size_of(*one.sequence) > 0);
       return;
     }
-    CHECK(compare_window(one, window_, [&](int row) { return one.reported[row]; }) ==
-          one.sequence->working_set);
-    for (int k = 0; k < kShorterWindows; ++k)
-      CHECK(compare_window(one, shorter_window(window_, k), [&](int row) {
-              return one.reported_shorter[row][k];
-            }) == one.sequence->shorter_sets[k]);
+    for (int k = 0; k < kWindows; ++k)
+      CHECK(compare_window(one, k) == (*one.sequence->working_sets)[k]);
     ++compared_;
   }
   // Reports of one window against unions; their sum.
-  int64_t compare_window(const One& one, int window, const std::function<int32_t(int)>& reported) {
+  int64_t compare_window(const One& one, int k) {
+    const int window = window_steps(window_, k);
     INFO("steps " << window);
     int64_t sum = 0, wrong = 0;
     const size_t n = one.steps.size(), first = n > size_t(window) ? n - window : 0;
@@ -194,7 +191,7 @@ class WorkingSetRun {
         most.insert(one.failed[t][row].begin(), one.failed[t][row].end());
       }
       most.insert(all.begin(), all.end());
-      const int32_t got = reported(row);
+      const int32_t got = one.reported[row][k];
       sum += got;
       if (got >= static_cast<int32_t>(all.size()) && got <= static_cast<int32_t>(most.size()))
         continue;

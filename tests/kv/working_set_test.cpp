@@ -66,10 +66,9 @@ void add(WorkingSet& set, std::mt19937& random, const Selection& s) {
 
 bool same(const WorkingSet& set, const Brute& brute, size_t n_rows) {
   for (size_t r = 0; r < n_rows; ++r) {
-    if (set.size(r) != brute.size(r)) return false;
-    const riffle::ShorterSets shorter = set.shorter(r);
-    for (int i = 0; i < riffle::kShorterWindows; ++i)
-      if (shorter[i] != brute.size(r, riffle::shorter_window(set.window(), i))) return false;
+    const riffle::RowSets sizes = set.sizes(r);
+    for (int i = 0; i < riffle::kWindows; ++i)
+      if (sizes[i] != brute.size(r, riffle::window_steps(set.window(), i))) return false;
   }
   return set.size() == brute.size();
 }
@@ -115,8 +114,8 @@ TEST_CASE("a working set of one step is what it selected", "[kv][working_set]") 
   CHECK(set.size() == 0);
   set.add(1, b, 2);
   CHECK(set.size() == 2);
-  CHECK(set.size(0) == 0);
-  CHECK(set.size(1) == 2);
+  CHECK(set.sizes(0)[0] == 0);
+  CHECK(set.sizes(1)[0] == 2);
 }
 
 TEST_CASE("the same block in every step counts once and leaves a window after its last",

@@ -34,9 +34,7 @@ __global__ __launch_bounds__(kThreads) void count_kernel(const __grid_constant__
   int sum = 0;
   for (int i = 0; i < kThreads / 32; ++i) sum += counts[threadIdx.x][i];
   const int64_t layer = blockIdx.x / a.n_kv_heads, head = blockIdx.x % a.n_kv_heads;
-  RowResult& result = a.results[(layer * a.n + blockIdx.y) * a.n_kv_heads + head];
-  if (threadIdx.x == 0) result.working_set = sum;
-  else result.shorter_sets[threadIdx.x - 1] = sum;
+  a.results[(layer * a.n + blockIdx.y) * a.n_kv_heads + head].working_sets[threadIdx.x] = sum;
 }
 
 }  // namespace

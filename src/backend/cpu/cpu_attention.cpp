@@ -379,8 +379,7 @@ void CpuBackend::attend_step(int layer, const float* q, float* out) {
     WorkingSet& set = *r.sequence->working_set;
     const auto row = static_cast<size_t>(layer) * config_.n_kv_heads + r.head;
     set.add(row, r.plan->order().data(), r.at);
-    reports_[i].working_set = set.size(row);
-    reports_[i].shorter_sets = set.shorter(row);
+    reports_[i].working_sets = set.sizes(row);
   }
   if (step_.report) step_.report(layer, reports_.data());
 }

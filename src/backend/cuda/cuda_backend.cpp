@@ -18,7 +18,7 @@ namespace riffle::cuda {
 
 static constexpr int64_t kEmbedRows = 1024;
 
-static_assert(cuda::kWindows == 1 + kShorterWindows);
+static_assert(cuda::kWindows == riffle::kWindows);
 static_assert(int(KvType::F16) == RIFFLE_KV_F16 && int(KvType::F32) == RIFFLE_KV_F32 &&
               int(KvType::Q8) == RIFFLE_KV_Q8);
 static_assert(int(DigestKind::CuboidMean) == RIFFLE_DIGEST_CUBOID_MEAN &&

@@ -322,9 +322,7 @@ void CudaBackend::fetch_results(const float* logits) {
     w.n_layers = config_.n_layers;
     w.n_kv_heads = config_.n_kv_heads;
     w.block_size = options_.layout.block_size;
-    w.windows[0] = step_.working_set;
-    for (int i = 0; i < kShorterWindows; ++i)
-      w.windows[i + 1] = shorter_window(step_.working_set, i);
+    for (int i = 0; i < kWindows; ++i) w.windows[i] = window_steps(step_.working_set, i);
     w.sequences = sequences_.as<StepSequence>();
     w.results = results_.as<RowResult>() + 1;
     check(count_working_sets(w, compute_), "counting working sets");
@@ -454,14 +452,12 @@ void CudaBackend::report_step() {
       if (step_.orders || counts_here)
         order = host_orders_.data() + (layer * rows + r) * max_blocks_;
       if (step_.orders) to.blocks = order;
-      to.working_set = from.working_set;
-      std::copy_n(from.shorter_sets, kShorterWindows, to.shorter_sets.begin());
+      std::copy_n(from.working_sets, kWindows, to.working_sets.begin());
       if (counts_here) {
         WorkingSet& set = *step_.sequences[r / heads]->working_set;
         const int64_t row = layer * heads + r % heads;
         set.add(row, order, from.n_read);
-        to.working_set = set.size(row);
-        to.shorter_sets = set.shorter(row);
+        to.working_sets = set.sizes(row);
       }
       if (!step_.coverage) continue;
       const float* some = host_lse_.data() + int64_t(2 * layer) * rows * g + r * g;

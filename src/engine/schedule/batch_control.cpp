@@ -63,14 +63,13 @@ BatchControl::BatchControl(int window, bool fixed, double block_bytes)
     : window_(window), fixed_(fixed), time_(block_bytes / kLink) {}
 
 // Blocks that a step of the batch loads, by the longest window whose blocks the pool holds.
-double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch,
-                           const std::vector<int64_t>& rooms) const {
+double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch, const Room& room) const {
   WindowSets sum{};
   for (const size_t member : batch.members)
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += sets[member][i];
   for (size_t i = 0; i < sum.size(); ++i) {
     batch.working_set = sum[i];
-    if (sum[i] > rooms[batch.members.size()]) continue;
+    if (sum[i] > room(batch.members.size())) continue;
     // Between this window and the next longer one; of the longest the next shorter one tells.
     const size_t longer = i == 0 ? 0 : i - 1, shorter = longer + 1;
     const int between = steps(longer) - steps(shorter);
@@ -79,14 +78,13 @@ double BatchControl::loads(std::span<const WindowSets> sets, Batch& batch,
   return static_cast<double>(batch.working_set);  // none stays until the next step
 }
 
-Batch BatchControl::choose(std::span<const WindowSets> sets, size_t most,
-                           const std::vector<int64_t>& rooms) const {
+Batch BatchControl::choose(std::span<const WindowSets> sets, size_t most, const Room& room) const {
   const auto propose = [&](size_t window, bool limited) {
     Batch batch;
     int64_t sum = 0;
     for (size_t i = 0; i < sets.size() && batch.members.size() < most; ++i) {
       const int64_t need = sets[i][window];
-      if (limited && !batch.members.empty() && sum + need > rooms[batch.members.size() + 1])
+      if (limited && !batch.members.empty() && sum + need > room(batch.members.size() + 1))
         continue;
       sum += need;
       batch.members.push_back(i);
@@ -97,12 +95,12 @@ Batch BatchControl::choose(std::span<const WindowSets> sets, size_t most,
   if (fixed_) return propose(0, true);
   const auto rate = [&](Batch& batch) {
     const auto rows = static_cast<double>(batch.members.size());
-    return rows / std::max(time_.seconds(rows, loads(sets, batch, rooms)), 1e-9);
+    return rows / std::max(time_.seconds(rows, loads(sets, batch, room)), 1e-9);
   };
   // From the largest batch down: a smaller one has to be worth it.
-  Batch best = propose(kShorterWindows, false);
+  Batch best = propose(kWindows - 1, false);
   double best_rate = rate(best);
-  for (size_t i = sets.empty() ? 0 : size_t{kShorterWindows} + 1; i-- > 0;) {
+  for (size_t i = sets.empty() ? 0 : kWindows; i-- > 0;) {
     Batch batch = propose(i, true);
     if (batch.members.size() >= best.members.size()) continue;
     if (const double r = rate(batch); r > kGain * best_rate) best = std::move(batch), best_rate = r;

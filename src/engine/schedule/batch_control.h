@@ -8,8 +8,8 @@
 // [Our choice] Each counted window proposes a batch, and so do all sequences together. The one with
 // the most rows a second is taken, a smaller one if it promises 2% more. Texts do not depend on it.
 #pragma once
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -35,10 +35,6 @@ class StepTime {
   double xx_[3][3] = {}, x_[3] = {};
 };
 
-// Blocks that a sequence's last steps selected, over all rows: in the whole window, then in its
-// half, quarter, eighth, sixteenth.
-using WindowSets = std::array<int64_t, 1 + kShorterWindows>;
-
 struct Batch {
   std::vector<size_t> members;  // places in the order that was given, ascending
   int64_t working_set = 0;      // their blocks, in the window that fits the pool, else in one step
@@ -52,22 +48,14 @@ class BatchControl {
   void observe(double rows, double blocks_loaded, double seconds) {
     time_.observe(rows, blocks_loaded, seconds);
   }
-  // sets: in the order in which sequences join; the first is always in. most: members. room(n):
-  // blocks that n sequences may fill.
-  template <class Room>
-  Batch choose(std::span<const WindowSets> sets, size_t most, const Room& room) const {
-    std::vector<int64_t> rooms(sets.size() + 1);
-    for (size_t n = 1; n < rooms.size(); ++n) rooms[n] = room(n);
-    return choose(sets, most, rooms);
-  }
-  // rooms: [1 + sequences], by the number of members.
-  Batch choose(std::span<const WindowSets> sets, size_t most,
-               const std::vector<int64_t>& rooms) const;
+  // Slots that the selections of so many sequences may fill.
+  using Room = std::function<int64_t(size_t)>;
+  // sets: in the order in which sequences join; the first is always in. most: members.
+  Batch choose(std::span<const WindowSets> sets, size_t most, const Room& room) const;
 
  private:
-  int steps(size_t i) const { return i == 0 ? window_ : shorter_window(window_, int(i) - 1); }
-  double loads(std::span<const WindowSets> sets, Batch& batch,
-               const std::vector<int64_t>& rooms) const;
+  int steps(size_t i) const { return window_steps(window_, static_cast<int>(i)); }
+  double loads(std::span<const WindowSets> sets, Batch& batch, const Room& room) const;
 
   int window_;
   bool fixed_;

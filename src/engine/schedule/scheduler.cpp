@@ -133,9 +133,8 @@ WindowSets Scheduler::estimate(const Request& r) const {
   WindowSets sets{};
   const double all = static_cast<double>(engine_.kv_blocks(*r.sequence));
   for (size_t i = 0; i < sets.size(); ++i) {
-    const int64_t own = i == 0 ? r.sequence->working_set : r.sequence->shorter_sets[i - 1];
-    const int steps =
-        i == 0 ? control_->window() : shorter_window(control_->window(), static_cast<int>(i) - 1);
+    const int64_t own = r.sequence->working_sets ? (*r.sequence->working_sets)[i] : 0;
+    const int steps = window_steps(control_->window(), static_cast<int>(i));
     // As long as its own history is short, what is usual for the others.
     const auto usual = static_cast<int64_t>(std::ceil(shares_[i] * all));
     sets[i] = r.steps >= steps ? own : std::max(own, usual);
@@ -201,13 +200,12 @@ void Scheduler::decode(riffle_iteration& it) {
   if (control_ && it.decode_rows > 0)
     control_->observe(it.decode_rows, static_cast<double>(it.blocks_loaded),
                       after.decode_seconds - before.decode_seconds);
-  std::array<double, 1 + kShorterWindows> used{};
+  std::array<double, kWindows> used{};
   double all = 0;
   for (auto& r : decoding_) {
     const Sequence& s = *r->sequence;
-    if (s.working_set < 0) continue;
-    used[0] += static_cast<double>(s.working_set);
-    for (size_t i = 1; i < used.size(); ++i) used[i] += static_cast<double>(s.shorter_sets[i - 1]);
+    if (!s.working_sets) continue;
+    for (size_t i = 0; i < used.size(); ++i) used[i] += static_cast<double>((*s.working_sets)[i]);
     all += static_cast<double>(engine_.kv_blocks(s));
   }
   if (used[0] > 0)

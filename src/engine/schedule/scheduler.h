@@ -79,7 +79,7 @@ class Scheduler {
   StepRows rows_;         // of the step under way
   int64_t computed_ = 0;  // tokens that this iteration's decode steps computed
   // Working sets over all blocks, of sequences that have stepped.
-  std::array<double, 1 + kShorterWindows> shares_;
+  std::array<double, kWindows> shares_;
   std::optional<BatchControl> control_;  // none: all step together
   bool memory_short_ = false;            // no request begins until one ends
 };

@@ -57,8 +57,8 @@ class Play {
     std::vector<WindowSets> out;
     for (size_t i = 0; i < n; ++i) {
       const WorkingSet& set = sets_[i];
-      const ShorterSets shorter = set.shorter(0);
-      out.push_back({set.size(), shorter[0], shorter[1], shorter[2], shorter[3]});
+      const RowSets sizes = set.sizes(0);
+      std::copy(sizes.begin(), sizes.end(), out.emplace_back().begin());
     }
     return out;
   }
