@@ -16,6 +16,7 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/common/kv_q8.h"
+#include "kernels/common/rope_pairs.h"
 
 namespace riffle::cpu {
 

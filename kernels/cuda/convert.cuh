@@ -122,6 +122,16 @@ __device__ inline float silu(float g) {
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
+// g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3). As there.
+__device__ inline float gelu_tanh(float g) {
+  const float u = 0.7978845608028654f * g * (1.0f + 0.044715f * g * g), e = expf(-2.0f * fabsf(u));
+  return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
+}
+
+__device__ inline float gated(Gate gate, float g) {
+  return gate == Gate::GeluTanh ? gelu_tanh(g) : silu(g);
+}
+
 // Whether 16-byte accesses of elements of `type` at p are possible for every multiple of `stride`
 // elements.
 inline bool vector_aligned(const void* p, int64_t stride, int64_t element_bytes) {

@@ -15,7 +15,7 @@ const Tokenizer& tokenizer_of(const riffle_model& m) {
 void name_parts(riffle_model& m) {
   const Weights& w = m.model->weights;
   m.weight_type = dtype_info(w.layers.empty() ? w.embedding.type : w.layers[0].wq.type).name;
-  m.rope_scaling = rope_scaling_text(m.model->config.rope);
+  m.rope_scaling = rope_scaling_text(m.model->config.ropes[0].scaling);
 }
 
 std::function<bool(double, double)> progress_of(riffle_phase phase, riffle_progress_fn progress,

@@ -1,4 +1,5 @@
 // riffle.h: models, their weights, tokens and conversations.
+#include <algorithm>
 #include <cmath>
 
 #include "api/api_handles.h"
@@ -90,7 +91,7 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->n_kv_heads = c.n_kv_heads;
   info->vocab_size = c.vocab_size;
   info->n_ctx_train = c.n_ctx;
-  info->rope_theta = c.rope_theta;
+  info->rope_theta = c.ropes[0].theta;
   info->norm_eps = c.norm_eps;
   info->tied_output = c.tied_output;
   info->bos_id = c.bos_id;
@@ -99,7 +100,9 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->weight_bytes = m.weight_bytes;
   info->chat_template = m.chat_template.c_str();
   info->rope_scaling = model->rope_scaling.c_str();
-  info->sliding_window = c.sliding_window;
+  info->sliding_window = 0;
+  for (const LayerConfig& layer : c.layers)
+    info->sliding_window = std::max(info->sliding_window, layer.window);
   info->chat_template_name = m.chat ? m.chat->name() : "";
   info->chat_thinking = m.chat && m.chat->knows_thinking();
   info->reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";

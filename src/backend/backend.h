@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backend/sample_request.h"
@@ -54,7 +55,11 @@ struct Linear {
   static constexpr int kMaxOuts = 3;
   const float* x = nullptr;
   int64_t n = 0;
-  const Tensor* norm = nullptr;  // x is RMS-normalised with this weight first; null: taken as it is
+  // x is RMS-normalised with this weight first; null or without data: taken as it is.
+  const Tensor* norm = nullptr;
+  // The one product, with its bias, is RMS-normalised with this weight before it is added; null or
+  // without data: not.
+  const Tensor* post_norm = nullptr;
   LinearOut outs[kMaxOuts];
   int n_outs = 1;
   bool add = false;  // y += instead of y =
@@ -107,12 +112,12 @@ struct Step {
   const Selector* selector = nullptr;
   const Selector* dense = nullptr;  // for the first dense_layers layers and those with a window
   int dense_layers = 0;
-  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all. A
+  // [n_layers]: tokens that a query sees, its own included; 0: all; null: all in all layers. A
   // layer with a window reads all of the window.
-  int window = 0, first_window_layer = 0;
+  const int32_t* windows = nullptr;
   int lookahead = 0;          // microbatches loaded ahead of the test
   int64_t vote_position = 0;  // unrotated keys: position of the query when the selector votes
-  int window_of(int layer) const { return layer >= first_window_layer ? window : 0; }
+  int window_of(int layer) const { return windows ? windows[layer] : 0; }
   bool is_dense(int layer) const { return layer < dense_layers || window_of(layer) > 0; }
   bool orders = false;  // report which blocks were read
   // Steps over which each sequence's selections are united, this one included; 0: not counted.
@@ -154,15 +159,17 @@ class Backend {
 
   // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
-  // Makes cosines and sines for positions below n. Every call must give the same frequencies.
-  virtual void rope_table(int64_t n, const RopeFrequencies& frequencies) = 0;
+  // Makes cosines and sines for positions below n, a table for each entry of Config::ropes. Every
+  // call must give the same frequencies.
+  virtual void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) = 0;
 
   virtual void linear(const Linear& args) = 0;
-  // x += W2 (silu(W1 norm(x)) * (W3 norm(x))) for n rows, each product with its bias.
+  // x += post_norm(W2 (silu(W1 norm(x)) * (W3 norm(x)))) for n rows, each product with its bias,
+  // each norm if the layer has it, and silu or what Config::activation says.
   virtual void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) = 0;
 
-  // RMS-normalises each of n_heads heads of n rows x [n][n_heads*head_dim] in place, each head with
-  // the same weight [1][head_dim]. It belongs between linear and rope, or append_step.
+  // RMS-normalises each of n_heads parts of n rows x [n][n_heads*weight.cols] in place, each with
+  // the same weight. It belongs between linear and rope, or append_step.
   virtual void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) = 0;
 
   // ---- prefill
@@ -184,14 +191,16 @@ class Backend {
   virtual void check_prompt(const Selector& selector, SequenceKv& sequence) {
     (void)selector, (void)sequence;
   }
-  // x[i] = row tokens[i] of the table.
+  // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
   // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i, and transforms them as held
-  // keys are (BlockLayout::spread_keys). rope_table must cover it.
-  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) = 0;
-  // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to a layer. k is before RoPE and
-  // may be overwritten.
-  virtual void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) = 0;
+  // keys are (BlockLayout::spread_keys), by entry `rope` of Config::ropes. rope_table must cover
+  // it.
+  virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
+  // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to a layer. k is before RoPE, which
+  // is entry `rope` of Config::ropes, and may be overwritten.
+  virtual void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+                      int rope) = 0;
   // Rotates all keys that a sequence holds to their positions, or back, and sets
   // SequenceKv::unrotated. Each key is rounded to the type of the KV once more. Digests are renewed
   // and the selector's state is dropped. rope_table must cover the sequence.

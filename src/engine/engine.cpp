@@ -15,7 +15,12 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, ResolvedOptions planned)
-    : model_(model), options_(std::move(planned)), rope_(rope_frequencies(model.config, n_ctx())) {
+    : model_(model), options_(std::move(planned)) {
+  const Config& c = model.config;
+  for (const Rope& rope : c.ropes) ropes_.push_back(rope_frequencies(rope, c.head_dim, n_ctx()));
+  // A window that holds all of the context is none: there the selector chooses.
+  for (const LayerConfig& layer : c.layers)
+    windows_.push_back(n_ctx() > layer.window ? layer.window : 0);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   backend_ = make_backend(model, options_, threads_.get());
   dense_ = make_dense();
@@ -106,12 +111,6 @@ static bool wants_list(const riffle_selection& s) {
 
 bool Engine::list_positions() const { return wants_list(selection()); }
 
-// A window that holds all of the context is none: there the selector chooses.
-int Engine::window(int layer) const {
-  const int w = model_.config.window(layer);
-  return n_ctx() > w ? w : 0;
-}
-
 // Synthetic attention ignores positions, so a context beyond the trained length needs no notice.
 const char* Engine::notice() {
   const riffle_selection& s = selection();
@@ -179,7 +178,7 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
 // then. How those are held follows the selection as well.
 void Engine::require_state(Sequence& s) {
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
-    backend_->rope_table(s.kv.n_tokens, rope_);
+    backend_->rope_table(s.kv.n_tokens, ropes_);
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();
@@ -193,19 +192,21 @@ std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) co
 }
 
 void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
-  const Config& c = model_.config;
-  if (wants_list(wanted) && c.first_window_layer < c.n_layers && window(c.first_window_layer) > 0)
-    fail(
-        RIFFLE_UNSUPPORTED,
-        "`selection.positions` list does not go with this model's sliding window: %d tokens in the "
-        "layers from %d "
-        "on, and `n_ctx` is %lld",
-        c.sliding_window, c.first_window_layer, static_cast<long long>(n_ctx()));
-  if (wants_list(wanted) && rope_.scale != 1)
+  const auto windowed = std::find_if(windows_.begin(), windows_.end(), [](int w) { return w > 0; });
+  if (wants_list(wanted) && windowed != windows_.end())
     fail(RIFFLE_UNSUPPORTED,
-         "`selection.positions` list does not go with the attention factor of this model's RoPE "
-         "scaling (%s)",
-         rope_scaling_text(model_.config.rope).c_str());
+         "`selection.positions` list does not go with this model's sliding window: %d tokens in "
+         "layer %d, and `n_ctx` is %lld",
+         *windowed, static_cast<int>(windowed - windows_.begin()), static_cast<long long>(n_ctx()));
+  // Keys are held before RoPE, and all layers are rotated by the first table.
+  if (wants_list(wanted) && ropes_.size() > 1)
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not go with this model, whose layers rotate differently");
+  if (wants_list(wanted) && (ropes_[0].scale != 1 || ropes_[0].factor != 1))
+    fail(RIFFLE_UNSUPPORTED,
+         "`selection.positions` list does not go with the attention factor of this model (RoPE "
+         "scaling %s)",
+         rope_scaling_text(model_.config.ropes[0].scaling).c_str());
   check_lookup(options_.options.lookup, selector);
   backend_->check_selector(selector, wanted);
 }

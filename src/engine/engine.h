@@ -192,7 +192,8 @@ class Engine {
   void require_state(Sequence& sequence);
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
-  int window(int layer) const;   // tokens that a query of the layer sees; 0: all
+  // Tokens that a query of the layer sees; 0: all.
+  int window(int layer) const { return windows_[layer]; }
   int64_t longest_list() const;  // the most tokens that a list holds
   // Number of positions that keys may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
@@ -210,6 +211,8 @@ class Engine {
   // Gives back what the prompt took of the device. Throws nothing.
   void end_prompt(PrefillRun& run);
   void end_synthetic_prompt(Sequence& sequence, int layer, int64_t n, const LayerKv& kv);
+  // The norm of q or k that the layer has, if it has one.
+  void norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight);
   // The rest of a layer for n rows: output projection of what attention gave, and FFN, added to x.
   void finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n, Phase phase);
   // Final norm and output projection of n rows.
@@ -228,7 +231,8 @@ class Engine {
 
   const Model& model_;
   ResolvedOptions options_;
-  RopeFrequencies rope_;
+  std::vector<RopeFrequencies> ropes_;  // of each entry of Config::ropes
+  std::vector<int32_t> windows_;        // of each layer: Step::windows
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Selector> selector_, dense_;

@@ -27,12 +27,19 @@ void Engine::output(const float* x, int64_t n, Phase phase, float* logits) {
   backend_->linear(out);
 }
 
+void Engine::norm_qk(float* x, int64_t n, int n_heads, const Tensor& weight) {
+  if (!weight.data) return;
+  const int64_t width = int64_t(n_heads) * model_.config.head_dim;
+  backend_->norm_heads(x, n, static_cast<int>(width / weight.cols), weight);
+}
+
 void Engine::finish_layer(const LayerWeights& w, const float* attended, float* x, int64_t n,
                           Phase phase) {
   Linear out;
   out.x = attended;
   out.n = n;
   out.outs[0] = {&w.wo, x, model_.config.dim, &w.bo};
+  out.post_norm = &w.post_attn_norm;
   out.add = true;
   out.phase = phase;
   backend_->linear(out);
@@ -154,7 +161,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   // The table grows by 4,096 positions, so that it does not grow at every step.
   const int64_t positions = rope_positions(longest);
   backend_->rope_table(std::max(positions, std::min(n_ctx(), (positions + 4095) / 4096 * 4096)),
-                       rope_);
+                       ropes_);
   backend_->residency().activate(a.stepping.data(), a.stepping.size(), row_slots(selection()));
 
   Step step;
@@ -167,8 +174,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
-  step.window = window(c.first_window_layer);
-  step.first_window_layer = c.first_window_layer;
+  step.windows = windows_.data();
   step.lookahead = selection().lookahead;
   step.vote_position = selection().local_tokens;
   step.orders = bool(report_);
@@ -262,10 +268,8 @@ void Engine::run_step(int64_t n) {
     qkv.outs[2] = {&w.wv, a.v.as<float>(), kv_width, &w.bv};
     qkv.n_outs = 3;
     backend_->linear(qkv);
-    if (c.qk_norm) {
-      backend_->norm_heads(a.q.as<float>(), n, c.n_heads, w.q_norm);
-      backend_->norm_heads(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
-    }
+    norm_qk(a.q.as<float>(), n, c.n_heads, w.q_norm);
+    norm_qk(a.k.as<float>(), n, c.n_kv_heads, w.k_norm);
     backend_->append_step(layer, a.q.as<float>(), a.k.as<float>(), a.v.as<float>());
     backend_->attend_step(layer, a.q.as<float>(), a.att.as<float>());
     finish_layer(w, a.att.as<float>(), x, n, Phase::Decode);

@@ -79,7 +79,7 @@ void Engine::start_run(PrefillRun& r) {
   if (!runs) return;
   act_->reserve_prompt(*backend_, model_.config, r.chunk, r.scores ? std::min(kScoreRows, n) : 0);
   act_->reserve_step(*backend_, model_.config, 1);
-  backend_->rope_table(rope_positions(r.n0 + n), rope_);
+  backend_->rope_table(rope_positions(r.n0 + n), ropes_);
 }
 
 void Engine::end_prompt(PrefillRun& r) {
@@ -198,8 +198,9 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
   qkv.n_outs = skip == 0 ? 3 : 2;
   qkv.phase = Phase::Prefill;
   backend_->linear(qkv);
-  if (c.qk_norm) backend_->norm_heads(a.k.as<float>(), rows, c.n_kv_heads, w.k_norm);
-  backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, r.kv);
+  norm_qk(a.k.as<float>(), rows, c.n_kv_heads, w.k_norm);
+  backend_->append(a.k.as<float>(), a.v.as<float>(), rows, n0 + first, r.kv,
+                   c.layers[r.layer].rope);
   if (skip == rows) return;
   if (skip > 0) {
     Linear q = qkv;
@@ -209,8 +210,10 @@ void Engine::run_rows(PrefillRun& r, int64_t rows) {
     q.n_outs = 1;
     backend_->linear(q);
   }
-  if (c.qk_norm) backend_->norm_heads(a.q.as<float>(), rows - skip, c.n_heads, w.q_norm);
-  if (!r.list) backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip);
+  norm_qk(a.q.as<float>(), rows - skip, c.n_heads, w.q_norm);
+  if (!r.list)
+    backend_->rope(a.q.as<float>(), rows - skip, q_width, c.n_heads, n0 + first + skip,
+                   c.query_rope(r.layer));
   PrefillAttention att;
   att.q = a.q.as<float>();
   att.n = rows - skip;

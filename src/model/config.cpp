@@ -64,7 +64,17 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
   c->vocab_size = dimension(fields, keys.vocab_size, kMaxVocab, defaults.vocab_size);
   c->n_ctx = dimension(fields, keys.n_ctx, kMaxContext, defaults.n_ctx);
   c->norm_eps = positive(fields, keys.norm_eps, 1, defaults.norm_eps);
-  c->rope_theta = positive(fields, keys.rope_theta, 1e15, defaults.rope_theta);
+  c->ropes.resize(1);
+  c->ropes[0].theta = positive(fields, keys.rope_theta, 1e15, defaults.rope_theta);
+}
+
+void check_factors(const std::vector<float>& factors, const std::string& file,
+                   const std::string& field) {
+  for (size_t i = 0; i < factors.size(); ++i)
+    if (!(factors[i] > 0) || !(factors[i] < 1e9f)) {
+      bad_model(file, field, format("%g at index %zu", factors[i], i),
+                "values above 0 and below 1e9");
+    }
 }
 
 void finish_yarn(RopeScaling* s, double attention_factor, double mscale, double mscale_all_dim) {

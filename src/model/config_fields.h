@@ -30,6 +30,7 @@ struct Defaults {
   double norm_eps, rope_theta;
   int n_kv_heads = 0;  // 0: as many as heads
   int head_dim = 0;    // 0: dim / n_heads
+  bool tied = false;   // config.json: the output is the embedding
 };
 
 // 1 to max. fallback 0: the field is required.
@@ -37,6 +38,10 @@ int dimension(const Fields& fields, const std::string& key, int max, int fallbac
 // Above 0 and at most max. fallback 0: the field is required.
 float positive(const Fields& fields, const std::string& key, double max, double fallback);
 void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& defaults, Config* c);
+
+// Checks that factors are above 0. field: for error texts.
+void check_factors(const std::vector<float>& factors, const std::string& file,
+                   const std::string& field);
 
 // Sets attention_factor by factor, or by what the file gives (0: nothing).
 void finish_yarn(RopeScaling* scaling, double attention_factor, double mscale,

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "model/config_fields.h"
+#include "model/families/family.h"
 #include "model/formats/gguf.h"
 #include "model/formats/gguf_options.h"
 #include "model/weights.h"
@@ -23,8 +24,27 @@ class GgufFields : public Fields {
   const GgufFile& gguf_;
 };
 
-// Models that compute as a Llama does but for what their fields say. mistral's files say "llama".
-constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3"};
+// A family's fields in GGUF.
+class GgufFamilyFields : public FamilyFields {
+ public:
+  GgufFamilyFields(const GgufFields& fields, const std::string& architecture)
+      : fields_(fields), architecture_(architecture) {}
+  const std::string& file() const override { return fields_.file(); }
+  bool is_json() const override { return false; }
+  std::string name_of(const Field& field) const override {
+    return field.gguf ? architecture_ + "." + field.gguf : "";
+  }
+  std::optional<double> number(const Field& field) const override {
+    return field.gguf ? fields_.number(name_of(field)) : std::nullopt;
+  }
+  std::optional<uint64_t> integer(const Field& field) const override {
+    return field.gguf ? fields_.integer(name_of(field)) : std::nullopt;
+  }
+
+ private:
+  const GgufFields& fields_;
+  const std::string& architecture_;
+};
 
 Keys keys_of(const std::string& a) {
   return {
@@ -44,38 +64,47 @@ void refuse_arrays(const GgufFile& gguf, const Keys& keys) {
   }
 }
 
-// rope_freqs.weight: by what each frequency is divided (converters write Llama 3.1's scaling so).
-std::vector<float> rope_factors(const RawTensor& raw, int head_dim) {
-  const std::string field = "rope_freqs.weight";
+// rope_freqs.weight and the like: by what each of n frequencies is divided.
+std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, int n) {
+  const auto it = gguf.tensors.find(field);
+  if (it == gguf.tensors.end())
+    bad_model(gguf.file.name, "tensor " + field, "none", "shape [" + std::to_string(n) + "]");
+  const RawTensor& raw = it->second;
   if (raw.type != DType::F32) unsupported(raw.file, field + " type", raw.type_name, "F32");
-  if (raw.bytes != sizeof(float) * (head_dim / 2)) {
-    bad_model(raw.file, field + " shape", shape_text(raw.shape),
-              "[" + std::to_string(head_dim / 2) + "]");
+  if (raw.bytes != sizeof(float) * n) {
+    bad_model(raw.file, field + " shape", shape_text(raw.shape), "[" + std::to_string(n) + "]");
   }
-  std::vector<float> factors(head_dim / 2);
-  for (size_t i = 0; i < factors.size(); ++i) {
+  std::vector<float> factors(n);
+  for (size_t i = 0; i < factors.size(); ++i)
     factors[i] = load_unaligned<float>(raw.data + sizeof(float) * i);
-    if (!(factors[i] > 0) || !(factors[i] < 1e9f)) {
-      bad_model(raw.file, field, format("%g at index %zu", factors[i], i),
-                "values above 0 and below 1e9");
-    }
-  }
+  check_factors(factors, raw.file, field);
   return factors;
 }
 
 void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std::string& a,
                        Config* c) {
-  RopeScaling& s = c->rope;
+  Rope& rope = c->ropes[0];
+  RopeScaling& s = rope.scaling;
   const std::string p = a + ".rope.scaling.", type_key = p + "type";
   const auto given = gguf.string(type_key);
   const double old = gguf.number(a + ".rope.scale_linear").value_or(0);  // before there was a type
   const std::string type(given ? *given : old != 0 && old != 1 ? "linear" : "none");
-  if (const auto it = gguf.tensors.find("rope_freqs.weight"); it != gguf.tensors.end()) {
+  const int frequencies = (rope.rotated > 0 ? rope.rotated : c->head_dim) / 2;
+  if (gguf.tensors.count("rope_factors_long.weight") > 0) {  // converters write no type
+    s.type = RopeScaling::LONGROPE;
+    s.factors = rope_factors(gguf, "rope_factors_short.weight", frequencies);
+    s.long_factors = rope_factors(gguf, "rope_factors_long.weight", frequencies);
+    s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
+    s.factor = static_cast<float>(c->n_ctx) / static_cast<float>(s.original_ctx);
+    s.attention_factor = positive(fields, p + "attn_factor", 1e6, 1);
+    return;
+  }
+  if (gguf.tensors.count("rope_freqs.weight") > 0) {
     if (type != "none")
       unsupported(gguf.file.name, type_key, "\"" + type + "\" beside rope_freqs.weight",
                   "one of them");
     s.type = RopeScaling::FACTORS;
-    s.factors = rope_factors(it->second, c->head_dim);
+    s.factors = rope_factors(gguf, "rope_freqs.weight", frequencies);
     return;
   }
   if (type == "none") {
@@ -91,9 +120,8 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
              : old != 0                      ? positive(fields, a + ".rope.scale_linear", 1e6, 0)
                                              : 1;
   if (s.type == RopeScaling::LINEAR) return;
-  if (!(c->rope_theta > 1))
-    bad_model(gguf.file.name, a + ".rope.freq_base", format("%g", c->rope_theta),
-              "above 1 with yarn");
+  if (!(rope.theta > 1))
+    bad_model(gguf.file.name, a + ".rope.freq_base", format("%g", rope.theta), "above 1 with yarn");
   s.original_ctx = dimension(fields, p + "original_context_length", 1 << 28, c->n_ctx);
   s.beta_fast = positive(fields, p + "yarn_beta_fast", 1e6, 32);
   s.beta_slow = positive(fields, p + "yarn_beta_slow", 1e6, 1);
@@ -109,20 +137,40 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
   s.attention_factor *= positive(fields, p + "attn_factor", 1e6, 1);
 }
 
+// Which layers have the window: a period, or one boolean a layer. Empty: as the family has it.
+std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& a, int n_layers) {
+  const std::string key = a + ".attention.sliding_window_pattern";
+  const auto it = gguf.metadata.find(key);
+  std::vector<bool> windowed;
+  if (it == gguf.metadata.end()) return windowed;
+  const GgufValue& value = it->second;
+  const auto layers = static_cast<uint64_t>(n_layers);
+  if (value.type == GgufType::ARRAY) {
+    if (value.element != GgufType::BOOL || value.count != layers)
+      bad_model(gguf.file.name, key, "an array of " + std::to_string(value.count),
+                std::to_string(n_layers) + " booleans, one a layer");
+    for (uint64_t l = 0; l < layers; ++l) windowed.push_back(value.data[l] != 0);
+    return windowed;
+  }
+  const auto period = gguf.integer(key);
+  if (!period || *period == 0)
+    bad_model(gguf.file.name, key, period ? "0" : "no number", "a number from 1, or an array");
+  for (uint64_t l = 0; l < layers; ++l) windowed.push_back((l + 1) % *period != 0);
+  return windowed;
+}
+
 }  // namespace
 
 Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const std::string& file = gguf.file.name;
   const auto architecture = gguf.string("general.architecture");
-  if (!architecture)
-    bad_model(file, "general.architecture", "none", "\"llama\", \"qwen2\" or \"qwen3\"");
+  if (!architecture) bad_model(file, "general.architecture", "none", known_architectures());
   const std::string a(*architecture);
-  if (std::find(std::begin(kArchitectures), std::end(kArchitectures), a) ==
-      std::end(kArchitectures)) {
-    unsupported(file, "general.architecture", "\"" + a + "\"", "\"llama\", \"qwen2\" or \"qwen3\"");
-  }
+  const Family* found = family_of_architecture(a);
+  if (!found) unsupported(file, "general.architecture", "\"" + a + "\"", known_architectures());
+  const Family& family = *found;
   const Keys keys = keys_of(a);
-  refuse_unknown_options(gguf, a);
+  refuse_unknown_options(gguf, family);
   refuse_arrays(gguf, keys);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
@@ -143,26 +191,37 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
       unsupported(file, a + name, std::to_string(length),
                   std::to_string(c.head_dim) + ", as the keys have");
   }
-  const int rope_dims = dimension(fields, a + ".rope.dimension_count", kMaxHeadDim, c.head_dim);
+  const std::string dims = a + ".rope.dimension_count";
+  const int rope_dims = dimension(fields, dims, kMaxHeadDim, c.head_dim);
   if (rope_dims != c.head_dim) {
-    unsupported(file, a + ".rope.dimension_count", std::to_string(rope_dims),
-                std::to_string(c.head_dim) + " (RoPE on the whole head)");
+    if (!family.partial_rope)
+      unsupported(file, dims, std::to_string(rope_dims),
+                  std::to_string(c.head_dim) + " (RoPE on the whole head)");
+    if (rope_dims > c.head_dim || rope_dims % 2 != 0)
+      bad_model(file, dims, std::to_string(rope_dims),
+                "an even number up to " + std::to_string(c.head_dim));
+    c.ropes[0].rotated = rope_dims;
   }
   c.tied_output = gguf.tensors.find(kGgufNames.output) == gguf.tensors.end();
   c.bos_id = vocab->options.bos_id;
   c.eos_id = vocab->options.eos_id;
   c.eos_ids = vocab->options.eos_ids;
-  c.rope_interleaved = a == "llama";
-  c.sliding_window = static_cast<int>(
-      std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));
+  c.rope_interleaved = family.rope_interleaved;
   read_rope_scaling(gguf, fields, a, &c);
+  const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
+  set_layers(family, static_cast<int>(std::min<uint64_t>(window, 1 << 28)),
+             windowed_layers(gguf, a, c.n_layers), &c);
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
-  c.qk_norm = a == "qwen3";
+  c.activation = family.activation;
+  c.pre_norm = family.pre_norm;
+  c.post_norm = family.post_norm;
+  c.qk_norm = family.qk_norm;
   c.qkv_bias = has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
+  if (family.describe) family.describe(GgufFamilyFields(fields, a), &c);
   return c;
 }
 

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 
 #include "model/config_fields.h"
+#include "model/families/family.h"
 #include "model/formats/json.h"
 #include "util/error.h"
 
@@ -63,6 +65,7 @@ struct Neutral {
   double value;
 };
 constexpr Neutral kJsonNeutral[] = {
+    {"query_pre_attn_scalar", 0},
     {"attn_logit_softcapping", 0},
     {"final_logit_softcapping", 0},
     {"logit_cap", 0},
@@ -78,103 +81,166 @@ constexpr Neutral kJsonNeutral[] = {
     {"rotary_pct", 1},
     {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"use_qk_norm",        "qk_norm",          "alibi",
-                                      "is_encoder_decoder", "rope_interleaved", "use_mrope"};
+constexpr const char* kJsonFalse[] = {"use_qk_norm",
+                                      "qk_norm",
+                                      "alibi",
+                                      "is_encoder_decoder",
+                                      "rope_interleaved",
+                                      "use_mrope",
+                                      "use_bidirectional_attention"};
 
-// What a model_type stands for: transformers' defaults, and which options its code has.
-struct Family {
-  const char *model_type, *class_name;
-  Defaults defaults;
-  bool qkv_bias, bias_fields;  // always there; attention_bias and mlp_bias say
-  bool qk_norm;                // each head of q and k is normalised before RoPE
-  enum Window : uint8_t { NEVER, ALWAYS, IF_USED } window;
-};
-constexpr Family kFamilies[] = {
-    {"llama", "LlamaForCausalLM", {2048, 0, 1e-6, 10000, 0}, false, true, false, Family::NEVER},
-    {"mistral",
-     "MistralForCausalLM",
-     {131072, 0, 1e-6, 10000, 8},
-     false,
-     false,
-     false,
-     Family::ALWAYS},
-    {"qwen2", "Qwen2ForCausalLM", {32768, 0, 1e-6, 10000, 32}, true, false, false, Family::IF_USED},
-    {"qwen3",
-     "Qwen3ForCausalLM",
-     {32768, 0, 1e-6, 10000, 32, 128},
-     false,
-     true,
-     true,
-     Family::IF_USED},
+// A family's fields in config.json.
+class JsonFamilyFields : public FamilyFields {
+ public:
+  explicit JsonFamilyFields(const JsonFields& fields) : fields_(fields) {}
+  const std::string& file() const override { return fields_.file(); }
+  bool is_json() const override { return true; }
+  std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
+  std::optional<double> number(const Field& field) const override {
+    return field.json ? fields_.number(field.json) : std::nullopt;
+  }
+  std::optional<uint64_t> integer(const Field& field) const override {
+    return field.json ? fields_.integer(field.json) : std::nullopt;
+  }
+
+ private:
+  const JsonFields& fields_;
 };
 
 const Family& family_of(const JsonFields& fields, const json& config) {
   const std::string& file = fields.file();
   const auto type = fields.string("model_type");
-  const char* known = "\"llama\", \"mistral\", \"qwen2\" or \"qwen3\"";
-  if (!type) bad_model(file, "model_type", "none", known);
-  for (const Family& family : kFamilies) {
-    if (*type != family.model_type) continue;
+  if (!type) bad_model(file, "model_type", "none", known_model_types());
+  if (const Family* family = family_of_model_type(*type)) {
     if (const json* names = find(config, "architectures")) {
       if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
       for (const json& name : *names) {
-        if (name != family.class_name)
+        if (name != family->class_name)
           unsupported(file, "architectures", shown(name),
-                      std::string("\"") + family.class_name + "\"");
+                      std::string("\"") + family->class_name + "\"");
       }
     }
-    return family;
+    return *family;
   }
-  unsupported(file, "model_type", "\"" + *type + "\"", known);
+  unsupported(file, "model_type", "\"" + *type + "\"", known_model_types());
 }
 
-// Which layers have a sliding window; transformers: Mistral all, Qwen2 from max_window_layers on,
-// if it is used at all.
-void read_window(const JsonFields& fields, const json& config, const Family& family, Config* c) {
+// The window that layers may have; 0: none.
+int read_window(const JsonFields& fields, const json& config, const Family& family) {
   const std::string& file = fields.file();
   const auto given = fields.integer("sliding_window");
   const bool named = config.contains("sliding_window");  // null: none
-  uint64_t window = given.value_or(0);
-  if (family.window == Family::ALWAYS && !named) window = 4096;
-  if (family.window == Family::NEVER && window != 0)
-    unsupported(file, "sliding_window", std::to_string(window), "null");
-  if (family.window == Family::IF_USED) {
-    if (!fields.boolean("use_sliding_window").value_or(false)) window = 0;
-    else if (!named) window = 4096;
-    c->first_window_layer = static_cast<int>(
-        std::min<uint64_t>(fields.integer("max_window_layers").value_or(28), c->n_layers));
-  } else if (fields.boolean("use_sliding_window").value_or(false) && window == 0) {
+  uint64_t window = given.value_or(named ? 0 : family.window_default);
+  const auto used = fields.boolean("use_sliding_window");
+  if (family.window == Family::NEVER) {
+    if (used.value_or(window != 0)) {
+      if (used.value_or(false)) unsupported(file, "use_sliding_window", "true", "false");
+      unsupported(file, "sliding_window", std::to_string(window), "null");
+    }
+    window = 0;
+  } else if (family.window == Family::IF_USED) {
+    if (!used.value_or(false)) window = 0;
+  } else if (used.value_or(false) && window == 0) {
     unsupported(file, "use_sliding_window", "true", "false");
   }
-  c->sliding_window = static_cast<int>(std::min<uint64_t>(window, 1 << 28));
+  return static_cast<int>(std::min<uint64_t>(window, 1 << 28));
+}
+
+// Which layers have it; empty: as the family has it.
+std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
+                                  const Family& family, int window, const Config& c) {
+  const std::string& file = fields.file();
+  std::vector<bool> windowed;
   const json* types = find(config, "layer_types");
-  if (!types) return;
-  if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
-  if (types->size() != static_cast<size_t>(c->n_layers)) {
-    bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
-              std::to_string(c->n_layers) + ", one a layer");
+  if (types) {
+    if (!types->is_array()) bad_model(file, "layer_types", shown(*types), "an array");
+    if (types->size() != static_cast<size_t>(c.n_layers)) {
+      bad_model(file, "layer_types", std::to_string(types->size()) + " entries",
+                std::to_string(c.n_layers) + ", one a layer");
+    }
+    for (const json& type : *types) {
+      const bool sliding = type == "sliding_attention";
+      if ((!sliding && type != "full_attention") || (sliding && window == 0))
+        unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
+                    window == 0 ? "\"full_attention\" (sliding_window is not set)"
+                                : "\"full_attention\" or \"sliding_attention\"");
+      windowed.push_back(sliding);
+    }
+    return windowed;
   }
-  int first = 0;  // full layers, then windowed ones
-  while (first < c->n_layers && (*types)[first] == "full_attention") ++first;
-  for (int l = first; l < c->n_layers; ++l) {
-    if ((*types)[l] != "sliding_attention" || c->sliding_window == 0)
-      unsupported(file, "layer_types", shown((*types)[l]) + " at " + std::to_string(l),
-                  c->sliding_window == 0
-                      ? "\"full_attention\" (sliding_window is not set)"
-                      : "\"full_attention\", then \"sliding_attention\" to the end");
+  if (family.window == Family::IF_USED) {  // Qwen
+    const uint64_t first = fields.integer("max_window_layers").value_or(28);
+    for (int l = 0; l < c.n_layers; ++l) windowed.push_back(uint64_t(l) >= first);
   }
-  c->first_window_layer = first;
+  if (family.window != Family::PERIOD) return windowed;
+  // Before there were layer_types: a period, or letters that are repeated.
+  const json* pattern = find(config, "sliding_window_pattern");
+  if (!pattern) return windowed;
+  const std::string expected = "a number from 1 or letters L and G";
+  const std::string letters = pattern->is_string() ? pattern->get<std::string>() : "";
+  const uint64_t period = pattern->is_number_unsigned() ? pattern->get<uint64_t>() : letters.size();
+  if (period == 0 || letters.find_first_not_of("LG") != letters.npos)
+    bad_model(file, "sliding_window_pattern", shown(*pattern), expected);
+  for (uint64_t l = 0; l < uint64_t(c.n_layers); ++l)
+    windowed.push_back(letters.empty() ? (l + 1) % period != 0 : letters[l % period] == 'L');
+  return windowed;
+}
+
+// Layers without RoPE, where config.json says other ones than the family has.
+void read_no_rope(const JsonFields& fields, const json& config, const Family& family, Config* c) {
+  const std::string& file = fields.file();
+  const json* layers = find(config, "no_rope_layers");
+  if (layers && *layers == json::array()) layers = nullptr;
+  if (layers && (!layers->is_array() || layers->size() < static_cast<size_t>(c->n_layers) ||
+                 !std::all_of(layers->begin(), layers->end(),
+                              [](const json& rope) { return rope == 0 || rope == 1; })))
+    bad_model(file, "no_rope_layers", shown(*layers), "0 or 1 for each layer");
+  if (family.no_rope_period == 0) {
+    if (layers &&
+        !std::all_of(layers->begin(), layers->end(), [](const json& r) { return r == 1; }))
+      unsupported(file, "no_rope_layers", shown(*layers), "null (RoPE in every layer)");
+    return;
+  }
+  const uint64_t period = fields.integer("no_rope_layer_interval").value_or(family.no_rope_period);
+  if (period == 0) bad_model(file, "no_rope_layer_interval", "0", "at least 1");
+  c->ropes.resize(2);  // the second has no base: none
+  for (int l = 0; l < c->n_layers; ++l) {
+    const bool has_rope = layers ? (*layers)[l] == 1 : (uint64_t(l) + 1) % period != 0;
+    c->layers[l].rope = has_rope ? 0 : 1;
+  }
+}
+
+// LongRoPE's factors of each frequency.
+std::vector<float> rope_factors(const std::string& file, const json& rope, const char* key,
+                                const std::string& where, int n) {
+  const json* value = find(rope, key);
+  const std::string field = where + "." + key, expected = std::to_string(n) + " numbers";
+  if (!value || !value->is_array() || value->size() != static_cast<size_t>(n))
+    bad_model(file, field,
+              !value              ? "none"
+              : value->is_array() ? std::to_string(value->size()) + " entries"
+                                  : shown(*value),
+              expected);
+  std::vector<float> factors;
+  for (const json& x : *value) {
+    if (!x.is_number()) bad_model(file, field, shown(x), expected);
+    factors.push_back(x.get<float>());
+  }
+  check_factors(factors, file, field);
+  return factors;
 }
 
 // rope: the object, where: its name in the file.
 void read_rope_scaling(const std::string& file, const json& rope, const std::string& where,
-                       const json& config, Config* c) {
+                       const json& config, const Family& family, Config* c, Rope* to) {
   if (!rope.is_object()) bad_model(file, where, shown(rope), "an object or null");
   const JsonFields fields(file, rope);
   const auto named = fields.string("rope_type");
   const std::string type = named ? *named : fields.string("type").value_or("default");
-  RopeScaling& s = c->rope;
+  RopeScaling& s = to->scaling;
   std::vector<std::string> known = {"rope_type", "type", "rope_theta", "finetuned"};
+  if (family.partial_rope) known.push_back("partial_rotary_factor");
+  if (type == "default") known.push_back("original_max_position_embeddings");
   const auto also = [&](std::initializer_list<const char*> names) {
     known.insert(known.end(), names.begin(), names.end());
   };
@@ -188,13 +254,18 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
   } else if (type == "yarn") {
     s.type = RopeScaling::YARN;
     also({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
-          "beta_slow", "mscale", "mscale_all_dim", "truncate"});
+          "beta_slow", "mscale", "mscale_all_dim", "truncate", "llama_4_scaling_beta",
+          "max_position_embeddings"});
   } else if (type == "llama3") {
     s.type = RopeScaling::LLAMA3;
     also({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"});
+  } else if (type == "longrope" || type == "su") {
+    s.type = RopeScaling::LONGROPE;
+    also({"factor", "original_max_position_embeddings", "attention_factor", "short_factor",
+          "long_factor"});
   } else if (type != "default") {
     unsupported(file, where + (named ? ".rope_type" : ".type"), "\"" + type + "\"",
-                "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\"");
+                "\"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" or \"longrope\"");
   }
   for (const auto& [name, value] : rope.items()) {
     if (value.is_null() || std::find(known.begin(), known.end(), name) != known.end()) continue;
@@ -204,11 +275,16 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
   if (!fields.boolean("truncate").value_or(true))
     unsupported(file, where + ".truncate", "false", "true");
   if (s.type == RopeScaling::NONE) return;
-  s.factor = number("factor", 0);
-  if (s.type == RopeScaling::LINEAR) return;
   const JsonFields top(file, config);
   s.original_ctx = dimension(fields, "original_max_position_embeddings", 1 << 28,
                              dimension(top, "original_max_position_embeddings", 1 << 28, c->n_ctx));
+  s.factor =
+      number("factor",
+             s.type == RopeScaling::LONGROPE ? static_cast<double>(c->n_ctx) / s.original_ctx : 0);
+  if (s.type == RopeScaling::LINEAR) {
+    s.original_ctx = 0;
+    return;
+  }
   if (s.type == RopeScaling::LLAMA3) {
     s.low_freq_factor = number("low_freq_factor", 0);
     s.high_freq_factor = number("high_freq_factor", 0);
@@ -216,11 +292,22 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
       bad_model(file, where + ".high_freq_factor", format("%g", s.high_freq_factor),
                 format("above low_freq_factor = %g", s.low_freq_factor));
     }
+  } else if (s.type == RopeScaling::LONGROPE) {
+    const int n = (to->rotated > 0 ? to->rotated : c->head_dim) / 2;
+    s.factors = rope_factors(file, rope, "short_factor", where, n);
+    s.long_factors = rope_factors(file, rope, "long_factor", where, n);
+    const double sharper =
+        s.factor <= 1 ? 1 : std::sqrt(1 + std::log(s.factor) / std::log(double(s.original_ctx)));
+    s.attention_factor = number("attention_factor", sharper);
   } else if (s.type == RopeScaling::YARN) {
     s.beta_fast = number("beta_fast", 32);
     s.beta_slow = number("beta_slow", 1);
-    if (!(c->rope_theta > 1))
-      bad_model(file, "rope_theta", format("%g", c->rope_theta), "above 1 with yarn");
+    if (!(to->theta > 1))
+      bad_model(file, "rope_theta", format("%g", to->theta), "above 1 with yarn");
+    if (const auto beta = fields.number("llama_4_scaling_beta"); beta && *beta != 0) {
+      to->temperature = positive(fields, "llama_4_scaling_beta", 1e6, 0);
+      to->temperature_ctx = s.original_ctx;
+    }
     finish_yarn(&s, fields.number("attention_factor").value_or(0),
                 fields.number("mscale").value_or(0), fields.number("mscale_all_dim").value_or(0));
     c->n_ctx = std::max(
@@ -228,9 +315,31 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
   }
 }
 
+// What share of each head is rotated. rope: the parameters of RoPE, or null.
+void read_partial_rope(const JsonFields& fields, const json* rope, const Family& family,
+                       Config* c) {
+  Rope& to = c->ropes[0];
+  const std::string& file = fields.file();
+  double share = fields.number("partial_rotary_factor").value_or(1);
+  if (rope && rope->is_object() && find(*rope, "partial_rotary_factor"))
+    share = JsonFields(file, *rope).number("partial_rotary_factor").value_or(1);
+  if (family.partial_rope && share != 1) {
+    to.rotated = static_cast<int>(share * c->head_dim);
+    if (!(share > 0) || !(share < 1) || to.rotated < 2 || to.rotated % 2 != 0)
+      bad_model(file, "partial_rotary_factor", format("%g", share),
+                format("a share of head_dim = %d that is even", c->head_dim));
+  }
+}
+
 void refuse_json_options(const JsonFields& fields, const json& config, const Family& family) {
   const std::string& file = fields.file();
+  const auto known = [&](std::string_view key) {
+    return std::any_of(family.fields.begin(), family.fields.end(),
+                       [&](const Field& f) { return f.json && key == f.json; });
+  };
   for (const Neutral& n : kJsonNeutral) {
+    if (known(n.key) || (family.partial_rope && n.key == std::string_view("partial_rotary_factor")))
+      continue;
     const auto value = fields.number(n.key);
     if (value && *value != n.value)
       unsupported(file, n.key, format("%g", *value), format("%g or null", n.value));
@@ -246,16 +355,17 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   bias("qkv_bias", family.qkv_bias);
   if (!family.bias_fields) bias("mlp_bias", false);
   if (!family.bias_fields && !family.qkv_bias) bias("attention_bias", false);
-  if (const json* layers = find(config, "no_rope_layers"); layers && *layers != json::array()) {
-    const bool all = layers->is_array() && std::all_of(layers->begin(), layers->end(),
-                                                       [](const json& rope) { return rope == 1; });
-    if (!all) unsupported(file, "no_rope_layers", shown(*layers), "null (RoPE in every layer)");
-  }
-  if (const json* scale = find(config, "attention_multiplier"))
+  const json* scale = find(config, "attention_multiplier");
+  if (scale && !known("attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");
-  const std::string act = fields.string("hidden_act").value_or("silu");
-  if (act != "silu" && act != "swish")
-    unsupported(file, "hidden_act", "\"" + act + "\"", "\"silu\"");
+  // Gemma's files name it hidden_activation; where both are, that one is used.
+  const bool gelu = family.activation == Activation::GELU_TANH;
+  const char* act_key =
+      gelu && find(config, "hidden_activation") ? "hidden_activation" : "hidden_act";
+  const std::string expected = gelu ? "gelu_pytorch_tanh" : "silu",
+                    act = fields.string(act_key).value_or(expected);
+  if (act != expected && (gelu || act != "swish"))
+    unsupported(file, act_key, "\"" + act + "\"", "\"" + expected + "\"");
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (const json* value = find(config, key))
       unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
@@ -298,28 +408,63 @@ Config config_from_json(const FileView& file) {
   const Family& family = family_of(fields, config);
   refuse_json_options(fields, config, family);
 
-  // transformers 5 moved rope_theta into rope_parameters.
+  // transformers 5 moved rope_theta into rope_parameters, where each kind of layer may have its
+  // own.
   json flat = config;
   const json* rope = find(config, "rope_parameters");
-  if (rope && rope->is_object() && find(*rope, "rope_theta") && !find(config, "rope_theta"))
-    flat["rope_theta"] = *find(*rope, "rope_theta");
+  if (rope && !rope->is_object())
+    bad_model(file.name, "rope_parameters", shown(*rope), "an object");
+  const json* full = rope ? find(*rope, "full_attention") : nullptr;
+  const json* sliding = rope ? find(*rope, "sliding_attention") : nullptr;
+  const json* usual = full && full->is_object() ? full : rope;
+  if (usual && find(*usual, "rope_theta") && !find(config, "rope_theta"))
+    flat["rope_theta"] = *find(*usual, "rope_theta");
   const JsonFields flat_fields(file.name, flat);
 
   Config c;
-  c.architecture = family.model_type;
+  c.architecture = family.name;
   read_dimensions(flat_fields, kJsonKeys, family.defaults, &c);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (const json* scaling = find(config, key); scaling && c.rope.type == RopeScaling::NONE)
-      read_rope_scaling(file.name, *scaling, key, config, &c);
+  read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
+  const auto rope_part = [&](const json& value, const std::string& where, Rope* to) {
+    read_rope_scaling(file.name, value, where, config, family, &c, to);
+  };
+  if (sliding) {
+    Rope of_windows;
+    const std::string where = "rope_parameters.sliding_attention";
+    if (!sliding->is_object()) bad_model(file.name, where, shown(*sliding), "an object or null");
+    of_windows.theta =
+        positive(JsonFields(file.name, *sliding), "rope_theta", 1e15, family.defaults.rope_theta);
+    rope_part(*sliding, where, &of_windows);
+    c.ropes.push_back(of_windows);
   }
-  read_window(fields, config, family, &c);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json* scaling = find(config, key);
+    if (!scaling || c.ropes[0].scaling.type != RopeScaling::NONE) continue;
+    if (scaling == rope && (full || sliding)) {
+      if (full) rope_part(*full, "rope_parameters.full_attention", &c.ropes[0]);
+    } else {
+      rope_part(*scaling, key, &c.ropes[0]);
+    }
+  }
+  const int window = read_window(fields, config, family);
+  set_layers(family, window, windowed_layers(fields, config, family, window, c), &c);
+  read_no_rope(fields, config, family, &c);
+  c.activation = family.activation;
+  c.pre_norm = family.pre_norm;
+  c.post_norm = family.post_norm;
   c.qk_norm = family.qk_norm;
   c.qkv_bias = family.qkv_bias;
   if (family.bias_fields) {
     c.qkv_bias = c.o_bias = fields.boolean("attention_bias").value_or(false);
     c.mlp_bias = fields.boolean("mlp_bias").value_or(false);
   }
-  c.tied_output = fields.boolean("tie_word_embeddings").value_or(false);
+  if (family.describe) family.describe(JsonFamilyFields(fields), &c);
+  if (sliding && std::any_of(c.layers.begin(), c.layers.end(), [](const LayerConfig& layer) {
+        return layer.window > 0 && layer.rope == 0;
+      }))
+    unsupported(file.name, "rope_parameters.sliding_attention", shown(*sliding),
+                "none, as this family rotates all layers alike");
+  c.tied_output = fields.boolean("tie_word_embeddings").value_or(family.defaults.tied);
   c.bos_id = first_or_none(token_ids(file.name, config, "bos_token_id", c.vocab_size));
   c.eos_ids = token_ids(file.name, config, "eos_token_id", c.vocab_size);
   c.eos_id = first_or_none(c.eos_ids);

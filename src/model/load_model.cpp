@@ -1,6 +1,7 @@
 #include "model/load_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/chat/chat_template.h"
 #include "model/config.h"
@@ -160,11 +161,24 @@ void take_own_template(Model* model) {
   }
 }
 
+// The last norm takes it over.
+void fold_logit_scale(Model* model) {
+  const float scale = std::exchange(model->config.logit_scale, 1.0f);
+  if (scale == 1) return;
+  Tensor& norm = model->weights.final_norm;
+  const auto* weights = static_cast<const float*>(norm.data);
+  auto scaled = std::make_unique<std::vector<float>>(weights, weights + norm.cols);
+  for (float& w : *scaled) w *= scale;
+  model->owned.push_back(std::move(scaled));
+  norm.data = model->owned.back()->data();
+}
+
 }  // namespace
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& progress,
                                   std::unique_ptr<const ChatTemplate> chat) {
   auto model = read_model(path, progress);
+  fold_logit_scale(model.get());
   model->chat = std::move(chat);
   if (!model->chat) take_own_template(model.get());
   if (model->chat) {

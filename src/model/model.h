@@ -3,6 +3,7 @@
 // knows which it was.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,18 +39,64 @@ struct Tensor {
 // How positions beyond the first trained length are brought into it; model/rope.h says what each
 // does.
 struct RopeScaling {
-  enum Type : uint8_t { NONE, LINEAR, DYNAMIC, YARN, LLAMA3, FACTORS } type = NONE;
+  enum Type : uint8_t { NONE, LINEAR, DYNAMIC, YARN, LLAMA3, FACTORS, LONGROPE } type = NONE;
   float factor = 1;
-  int original_ctx = 0;                 // the first trained length; DYNAMIC, YARN, LLAMA3
-  float attention_factor = 1;           // YARN: of cosines and sines
+  int original_ctx = 0;                 // the first trained length; DYNAMIC, YARN, LLAMA3, LONGROPE
+  float attention_factor = 1;           // YARN, LONGROPE: of cosines and sines
   float beta_fast = 32, beta_slow = 1;  // YARN
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
-  std::vector<float> factors;  // FACTORS: by which each frequency is divided [head_dim/2]
+  // FACTORS, LONGROPE: by which each frequency is divided [rotated/2]; LONGROPE: in contexts no
+  // longer than original_ctx, and in longer ones.
+  std::vector<float> factors, long_factors;
+};
+
+// One way of rotating queries and keys by their positions. Layers name theirs by its index in
+// Config::ropes.
+struct Rope {
+  float theta = 0;  // 0: the heads are not rotated
+  RopeScaling scaling;
+  // Of each head the first so many dimensions are rotated, in pairs (j, j + rotated/2); 0: all.
+  int rotated = 0;
+  // Queries and keys are multiplied by it. Scores are q.k / sqrt(head_dim) everywhere; where a
+  // model says another factor f, this is sqrt(f * sqrt(head_dim)).
+  float factor = 1;
+  // Queries at position p are multiplied by 1 + temperature * ln(1 + floor(p / temperature_ctx)).
+  // It needs an entry of its own (LayerConfig::query_rope).
+  float temperature = 0;
+  int temperature_ctx = 0;
+};
+
+// How a layer differs from others.
+struct LayerConfig {
+  int window = 0;            // tokens that a query sees, its own included; 0: all
+  int rope = 0;              // of keys, and of queries
+  int query_rope = -1;       // of queries, if it is another one
+  bool has_experts = false;  // the FFN is a mixture of experts
+};
+
+// gate(W1 x) * (W3 x).
+enum class Activation : uint8_t {
+  SILU,       // SwiGLU (Shazeer, arXiv 2002.05202)
+  GELU_TANH,  // GeGLU with the approximation by tanh
+};
+
+struct ExpertsConfig {
+  int n = 0, n_used = 0;  // experts of a layer; those that a token goes through
+  int hidden_dim = 0;     // width of an expert
+  // The weights of the chosen experts, from a softmax over all, are divided by their sum.
+  bool renormalised = true;
+};
+
+// RMS norm of q and of k before RoPE.
+enum class QkNorm : uint8_t {
+  NONE,
+  HEAD,   // of each head, with one weight [head_dim]
+  WHOLE,  // of all heads together
 };
 
 struct Config {
   std::string name;          // general.name, or the folder's name
-  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string architecture;  // as GGUF names the family: "llama", "qwen3", ...
   int dim = 0;               // width of the residual stream
   int hidden_dim = 0;        // width of the FFN
   int head_dim = 0;
@@ -59,40 +106,70 @@ struct Config {
   int vocab_size = 0;
   int n_ctx = 0;  // trained length
   float norm_eps = 0;
-  float rope_theta = 0;
-  RopeScaling rope;
-  // Tokens that a query sees in layers from first_window_layer on, its own included; 0: all.
-  int sliding_window = 0, first_window_layer = 0;
-  bool qk_norm = false;  // each head of q and of k is normalised before RoPE
+  std::vector<Rope> ropes;          // the first is the model's usual one
+  std::vector<LayerConfig> layers;  // [n_layers]
+  Activation activation = Activation::SILU;
+  ExpertsConfig experts;
+  // Embeddings are multiplied by it before the first layer, what a layer adds to the residual
+  // stream, and the logits.
+  float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
+  // Which norms layers have: of what attention and FFN read, of what they add, of q and k.
+  bool pre_norm = true, post_norm = false;
+  QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
-  // GGUF stores the rows of wq and wk permuted so that a RoPE pair is (2i, 2i+1); Hugging Face
-  // pairs (i, i+head_dim/2). The forward pass undoes it when it rotates, so that q and k look alike
+  // GGUF stores the rows of wq and wk of Llamas permuted so that a RoPE pair is (2i, 2i+1); others
+  // pair (i, i+head_dim/2). The forward pass undoes it when it rotates, so that q and k look alike
   // from there on.
   bool rope_interleaved = false;
 
   bool ends_answer(int token) const {
     return std::find(eos_ids.begin(), eos_ids.end(), token) != eos_ids.end();
   }
-  // Architectures whose GGUF files keep the rows of wq and wk as Hugging Face has them.
-  bool rows_as_trained() const { return architecture == "qwen2" || architecture == "qwen3"; }
-  int window(int layer) const { return layer >= first_window_layer ? sliding_window : 0; }
+  int query_rope(int layer) const {
+    const LayerConfig& l = layers[layer];
+    return l.query_rope < 0 ? l.rope : l.query_rope;
+  }
+  // Scores are q.k * scale.
+  void set_score_scale(double scale) {
+    for (Rope& rope : ropes)
+      rope.factor = static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(head_dim))));
+  }
+  // The residual stream is held divided by residual_scale, so that layers add their outputs as they
+  // are. Norms undo it; these two make it exact.
+  float stream_scale() const { return embedding_scale / residual_scale; }
+  float stream_eps() const { return norm_eps / (residual_scale * residual_scale); }
 };
 
+// One expert of a mixture, as the FFN of a layer without.
+struct ExpertWeights {
+  Tensor w1, w3, w2;  // [experts.hidden_dim][dim] twice, [dim][experts.hidden_dim]
+  Tensor b1, b3, b2;  // [1][rows] F32, or without data
+};
+
+// Norms, biases and sinks without data: the model has none.
 struct LayerWeights {
-  Tensor attn_norm;  // [1][dim] F32 (norm vectors are converted to F32 at load)
-  Tensor wq;         // [n_heads*head_dim][dim]
-  Tensor wk, wv;     // [n_kv_heads*head_dim][dim]
-  Tensor wo;         // [dim][n_heads*head_dim]
-  Tensor ffn_norm;   // [1][dim] F32
-  Tensor w1, w3;     // gate, up: [hidden_dim][dim]
-  Tensor w2;         // down: [dim][hidden_dim]
-  // RMS norms of each head of q and of k before RoPE, [1][head_dim] F32; without data: none.
+  // Of what a layer reads: [1][dim] F32 (norm vectors are converted to F32 at load).
+  Tensor attn_norm, ffn_norm;
+  // Of what attention (after wo) and the FFN (after w2) add to the residual stream, [1][dim] F32.
+  Tensor post_attn_norm, post_ffn_norm;
+  Tensor wq;      // [n_heads*head_dim][dim]
+  Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
+  Tensor wo;      // [dim][n_heads*head_dim]
+  // The matrix that wq, wk and wv are rows of, one after the other, in files that keep one; and
+  // that of w1 and w3.
+  Tensor wqkv, w13;
+  Tensor w1, w3;  // gate, up: [hidden_dim][dim]
+  Tensor w2;      // down: [dim][hidden_dim]
+  // RMS norms of q and of k before RoPE, F32: [1][head_dim] of each head, or [1][rows of wq] and
+  // [1][rows of wk] of all heads together.
   Tensor q_norm, k_norm;
-  // Added to the products, [1][rows] F32; without data where the model has none.
+  // Added to the products, [1][rows] F32.
   Tensor bq, bk, bv, bo, b1, b3, b2;
+  Tensor router, router_bias;  // [experts.n][dim], [1][experts.n] F32: scores of the experts
+  std::vector<ExpertWeights> experts;
 };
 
 struct Weights {

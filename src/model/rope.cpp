@@ -52,37 +52,56 @@ void llama3(const RopeScaling& s, std::vector<float>* frequency) {
 }  // namespace
 
 void RopeFrequencies::row(int64_t position, float* out) const {
+  // Ministral 3 takes the logarithm of whole lengths.
+  const auto lengths = static_cast<float>(position / temperature_ctx);
+  const float all = factor * (1 + temperature * std::log(1 + lengths));
   for (size_t j = 0; j < frequency.size(); ++j) {
     const double angle = static_cast<float>(position) * frequency[j];
-    out[2 * j] = static_cast<float>(std::cos(angle)) * scale;
-    out[2 * j + 1] = static_cast<float>(std::sin(angle)) * scale;
+    const float times = frequency[j] == 0 ? all : scale * all;
+    out[2 * j] = static_cast<float>(std::cos(angle)) * times;
+    out[2 * j + 1] = static_cast<float>(std::sin(angle)) * times;
   }
 }
 
-RopeFrequencies rope_frequencies(const Config& c, int64_t n_ctx) {
-  const RopeScaling& s = c.rope;
-  float theta = c.rope_theta;
+RopeFrequencies rope_frequencies(const Rope& rope, int head_dim, int64_t n_ctx) {
+  const RopeScaling& s = rope.scaling;
+  const int rotated = rope.rotated > 0 ? rope.rotated : head_dim;
+  float theta = rope.theta;
   // NTK-aware scaling by the length (transformers' "dynamic"): the base grows so that the slowest
   // wave reaches it.
-  if (s.type == RopeScaling::DYNAMIC && n_ctx > s.original_ctx && c.head_dim > 2) {
+  if (s.type == RopeScaling::DYNAMIC && n_ctx > s.original_ctx && rotated > 2) {
     const double stretch = static_cast<double>(s.factor) * n_ctx / s.original_ctx - (s.factor - 1);
-    theta = static_cast<float>(theta * std::pow(stretch, c.head_dim / (c.head_dim - 2.0)));
+    theta = static_cast<float>(theta * std::pow(stretch, rotated / (rotated - 2.0)));
   }
   RopeFrequencies r;
-  r.frequency.resize(c.head_dim / 2);
-  for (int j = 0; j < c.head_dim / 2; ++j)
+  r.factor = rope.factor;
+  r.temperature = rope.temperature;
+  r.temperature_ctx = std::max(1, rope.temperature_ctx);
+  if (theta == 0) {
+    r.frequency.resize(head_dim / 2);
+    return r;
+  }
+  r.frequency.resize(rotated / 2);
+  for (int j = 0; j < rotated / 2; ++j)
     r.frequency[j] =
-        1.0f / std::pow(theta, static_cast<float>(2 * j) / static_cast<float>(c.head_dim));
+        1.0f / std::pow(theta, static_cast<float>(2 * j) / static_cast<float>(rotated));
+  const auto divide = [&](const std::vector<float>& factors) {
+    for (size_t j = 0; j < factors.size(); ++j) r.frequency[j] /= factors[j];
+  };
   if (s.type == RopeScaling::LINEAR) {  // Chen et al., arXiv 2306.15595
     for (float& f : r.frequency) f /= s.factor;
   } else if (s.type == RopeScaling::YARN) {
-    yarn(s, c.head_dim, theta, &r.frequency);
+    yarn(s, rotated, theta, &r.frequency);
     r.scale = s.attention_factor;
   } else if (s.type == RopeScaling::LLAMA3) {
     llama3(s, &r.frequency);
   } else if (s.type == RopeScaling::FACTORS) {
-    for (size_t j = 0; j < r.frequency.size(); ++j) r.frequency[j] /= s.factors[j];
+    divide(s.factors);
+  } else if (s.type == RopeScaling::LONGROPE) {  // Ding et al., arXiv 2402.13753
+    divide(n_ctx > s.original_ctx ? s.long_factors : s.factors);
+    r.scale = s.attention_factor;
   }
+  r.frequency.resize(head_dim / 2);  // the rest of the head stays
   return r;
 }
 
@@ -95,6 +114,8 @@ std::string rope_scaling_text(const RopeScaling& s) {
     case RopeScaling::YARN: return format("yarn, factor %g of %d", s.factor, s.original_ctx);
     case RopeScaling::LLAMA3: return format("llama3, factor %g of %d", s.factor, s.original_ctx);
     case RopeScaling::FACTORS: return "factors of the file";
+    case RopeScaling::LONGROPE:
+      return format("longrope, factor %g of %d", s.factor, s.original_ctx);
   }
   return "?";
 }

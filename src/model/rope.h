@@ -9,18 +9,22 @@
 namespace riffle {
 
 struct RopeFrequencies {
-  std::vector<float> frequency;  // [head_dim/2] radians per position
-  float scale = 1;               // cosines and sines are multiplied by it (YaRN)
+  std::vector<float> frequency;  // [head_dim/2] radians per position; 0: not rotated
+  // Cosines and sines are multiplied by it: scale where the pair is rotated (YaRN), factor
+  // everywhere (Rope::factor).
+  float scale = 1, factor = 1;
+  float temperature = 0;  // Rope::temperature
+  int temperature_ctx = 1;
   // cosine and sine of each pair at a position: out[head_dim/2][2]. The angle is rounded to f32
   // before its cosine is taken, as the models were trained (transformers does so): at position
   // 30,000 the rounding is far larger than the error of a cosine.
   void row(int64_t position, float* out) const;
 };
 
-// n_ctx: the length of the context. It matters for DYNAMIC alone, whose frequencies follow from the
-// length that is to be reached; here they stay the same for the whole context, so that keys and
-// queries agree.
-RopeFrequencies rope_frequencies(const Config& config, int64_t n_ctx);
+// n_ctx: the length of the context. It matters for DYNAMIC and LONGROPE, whose frequencies follow
+// from the length that is to be reached; here they stay the same for the whole context, so that
+// keys and queries agree.
+RopeFrequencies rope_frequencies(const Rope& rope, int head_dim, int64_t n_ctx);
 
 // "none", "linear, factor 8", ...
 std::string rope_scaling_text(const RopeScaling& scaling);

@@ -182,7 +182,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   Config& c = model->config;
   c.name = s.name;
   c.architecture = s.architecture;
-  c.qk_norm = c.architecture == "qwen3";
+  c.qk_norm = c.architecture == "qwen3" ? QkNorm::HEAD : QkNorm::NONE;
   c.dim = s.dim;
   c.hidden_dim = s.hidden_dim;
   c.head_dim = s.head_dim;
@@ -192,7 +192,9 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   c.vocab_size = s.vocab_size;
   c.n_ctx = 131072;
   c.norm_eps = 1e-5f;
-  c.rope_theta = 500000;
+  c.ropes.resize(1);
+  c.ropes[0].theta = 500000;
+  c.layers.resize(c.n_layers);
   c.tied_output = s.tied_output;
   model->format = "synthetic";
 
@@ -222,7 +224,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     l.wk = matrix(kv_width, s.dim);
     l.wv = matrix(kv_width, s.dim);
     l.wo = matrix(s.dim, q_width);
-    if (c.qk_norm) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
+    if (c.qk_norm != QkNorm::NONE) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
     l.ffn_norm = norm();
     l.w1 = matrix(s.hidden_dim, s.dim);
     l.w3 = matrix(s.hidden_dim, s.dim);

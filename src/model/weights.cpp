@@ -10,39 +10,6 @@
 
 namespace riffle {
 
-const TensorNames kGgufNames = {
-    "token_embd.weight",  "output_norm.weight", "output.weight",   "blk.%d.",
-    "attn_norm.weight",   "attn_q.weight",      "attn_k.weight",   "attn_v.weight",
-    "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
-    "ffn_down.weight",    "attn_q.bias",        "attn_k.bias",     "attn_v.bias",
-    "attn_output.bias",   "ffn_gate.bias",      "ffn_up.bias",     "ffn_down.bias",
-    "attn_q_norm.weight", "attn_k_norm.weight",
-};
-const TensorNames kHuggingFaceNames = {
-    "model.embed_tokens.weight",
-    "model.norm.weight",
-    "lm_head.weight",
-    "model.layers.%d.",
-    "input_layernorm.weight",
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "post_attention_layernorm.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-    "self_attn.q_proj.bias",
-    "self_attn.k_proj.bias",
-    "self_attn.v_proj.bias",
-    "self_attn.o_proj.bias",
-    "mlp.gate_proj.bias",
-    "mlp.up_proj.bias",
-    "mlp.down_proj.bias",
-    "self_attn.q_norm.weight",
-    "self_attn.k_norm.weight",
-};
-
 bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
   if (shape.empty() || shape.back() == 0) return false;
   const DTypeInfo& info = dtype_info(type);
@@ -60,6 +27,15 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
   std::string out;
   for (const uint64_t n : shape) out += "[" + std::to_string(n) + "]";
   return out.empty() ? "no shape" : out;
+}
+
+void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts) {
+  if (whole.rows == 0) return;
+  const auto* data = static_cast<const std::byte*>(whole.data);
+  for (Tensor* part : parts) {
+    *part = {whole.type, part->rows, whole.cols, data};
+    data += part->bytes();
+  }
 }
 
 namespace {
@@ -83,7 +59,7 @@ class Binder {
   }
 
   // Norm weights and biases: F32 whatever the file has.
-  Tensor vector(const std::string& name, int64_t cols) {
+  Tensor vector(const std::string& name, int64_t cols, float offset = 0) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
     if (is_quantised(*raw.type))
       unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
@@ -94,10 +70,36 @@ class Binder {
         bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
                   "finite values");
       }
-      (*values)[i] = value;
+      (*values)[i] = value + offset;
     }
     model_.owned.push_back(std::move(values));
     return {DType::F32, 1, cols, model_.owned.back()->data()};
+  }
+
+  // Several matrices of the same columns: each by its name, or as rows of one that has all of them
+  // and is returned then.
+  struct Part {
+    Tensor* to;
+    const std::string name;
+    int64_t rows;
+  };
+  Tensor parts(const std::string& fused, std::initializer_list<Part> all, int64_t cols) {
+    int64_t rows = 0;
+    for (const Part& part : all) rows += part.rows;
+    const auto it = table_.find(fused);
+    const bool is_fused = it != table_.end() && !it->second.shape.empty() &&
+                          it->second.shape.front() == static_cast<uint64_t>(rows);
+    if (table_.count(all.begin()->name) || !is_fused) {
+      for (const Part& part : all) *part.to = matrix(part.name, part.rows, cols);
+      return {};
+    }
+    const Tensor whole = matrix(fused, rows, cols);
+    const auto* data = static_cast<const std::byte*>(whole.data);
+    for (const Part& part : all) {
+      *part.to = {whole.type, part.rows, cols, data};
+      data += part.to->bytes();
+    }
+    return whole;
   }
 
   void ignore(const std::string& name) { used_.insert(name); }
@@ -171,19 +173,33 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     char prefix[64];
     std::snprintf(prefix, sizeof prefix, names.layer, l);
     const auto name = [&](const char* rest) { return std::string(prefix) + rest; };
+    const auto norm = [&](const char* rest, int64_t cols) {
+      return binder.vector(name(rest), cols, names.norm_offset);
+    };
     LayerWeights layer;
-    layer.attn_norm = binder.vector(name(names.attn_norm), c.dim);
-    layer.wq = binder.matrix(name(names.wq), q_rows, c.dim);
-    layer.wk = binder.matrix(name(names.wk), kv_rows, c.dim);
-    layer.wv = binder.matrix(name(names.wv), kv_rows, c.dim);
+    if (c.pre_norm) {
+      layer.attn_norm = norm(names.attn_norm, c.dim);
+      layer.ffn_norm = norm(names.ffn_norm, c.dim);
+    }
+    if (c.post_norm) {
+      layer.post_attn_norm = norm(names.post_attn_norm, c.dim);
+      layer.post_ffn_norm = norm(names.post_ffn_norm, c.dim);
+    }
+    layer.wqkv = binder.parts(name(names.wqkv),
+                              {{&layer.wq, name(names.wq), q_rows},
+                               {&layer.wk, name(names.wk), kv_rows},
+                               {&layer.wv, name(names.wv), kv_rows}},
+                              c.dim);
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
-    layer.ffn_norm = binder.vector(name(names.ffn_norm), c.dim);
-    layer.w1 = binder.matrix(name(names.w1), c.hidden_dim, c.dim);
-    layer.w3 = binder.matrix(name(names.w3), c.hidden_dim, c.dim);
+    layer.w13 = binder.parts(
+        name(names.w13),
+        {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
+        c.dim);
     layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
-    if (c.qk_norm) {
-      layer.q_norm = binder.vector(name(names.q_norm), c.head_dim);
-      layer.k_norm = binder.vector(name(names.k_norm), c.head_dim);
+    if (c.qk_norm != QkNorm::NONE) {
+      const bool whole = c.qk_norm == QkNorm::WHOLE;
+      layer.q_norm = norm(names.q_norm, whole ? q_rows : c.head_dim);
+      layer.k_norm = norm(names.k_norm, whole ? kv_rows : c.head_dim);
     }
     if (c.qkv_bias) {
       layer.bq = binder.vector(name(names.bq), q_rows);
@@ -198,15 +214,18 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
     }
     w.layers.push_back(layer);
   }
-  w.final_norm = binder.vector(names.final_norm, c.dim);
+  w.final_norm = binder.vector(names.final_norm, c.dim, names.norm_offset);
   if (c.tied_output) {
     w.output = w.embedding;
     binder.ignore(names.output);  // a copy of the embedding that some files keep
   } else {
     w.output = binder.matrix(names.output, c.vocab_size, c.dim);
   }
-  if (c.rope.type == RopeScaling::FACTORS)
+  if (c.ropes[0].scaling.type == RopeScaling::FACTORS)
     binder.ignore("rope_freqs.weight");  // read with the config
+  if (c.ropes[0].scaling.type == RopeScaling::LONGROPE)
+    for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+      binder.ignore(name);
   binder.refuse_the_rest();
   binder.report(progress);
 }

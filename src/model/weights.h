@@ -23,15 +23,81 @@ struct RawTensor {
 };
 using TensorTable = std::map<std::string, RawTensor, std::less<>>;
 
-// How a format names the tensors of a Llama.
+// How a format names the tensors of a model.
 struct TensorNames {
   const char *embedding, *final_norm, *output;
   const char* layer;  // printf format of what every name of layer %d begins with
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
-  const char *q_norm, *k_norm;
+  const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
+  // One matrix in place of wq, wk and wv, and of w1 and w3 (GGUF: under the name of w3).
+  const char *wqkv, *w13;
+  float norm_offset = 0;  // is added to the weights of norms
 };
-extern const TensorNames kGgufNames, kHuggingFaceNames;
+inline constexpr TensorNames kGgufNames = {
+    "token_embd.weight",
+    "output_norm.weight",
+    "output.weight",
+    "blk.%d.",
+    "attn_norm.weight",
+    "attn_q.weight",
+    "attn_k.weight",
+    "attn_v.weight",
+    "attn_output.weight",
+    "ffn_norm.weight",
+    "ffn_gate.weight",
+    "ffn_up.weight",
+    "ffn_down.weight",
+    "attn_q.bias",
+    "attn_k.bias",
+    "attn_v.bias",
+    "attn_output.bias",
+    "ffn_gate.bias",
+    "ffn_up.bias",
+    "ffn_down.bias",
+    "attn_q_norm.weight",
+    "attn_k_norm.weight",
+    "post_attention_norm.weight",
+    "post_ffw_norm.weight",
+    "attn_qkv.weight",
+    "ffn_up.weight",
+};
+inline constexpr TensorNames kHuggingFaceNames = {
+    "model.embed_tokens.weight",
+    "model.norm.weight",
+    "lm_head.weight",
+    "model.layers.%d.",
+    "input_layernorm.weight",
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "post_attention_layernorm.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "self_attn.q_proj.bias",
+    "self_attn.k_proj.bias",
+    "self_attn.v_proj.bias",
+    "self_attn.o_proj.bias",
+    "mlp.gate_proj.bias",
+    "mlp.up_proj.bias",
+    "mlp.down_proj.bias",
+    "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",
+    "",
+    "",
+    "self_attn.qkv_proj.weight",
+    "mlp.gate_up_proj.weight",
+};
+// Of models with norms behind attention and FFN, where post_attention_layernorm is what it says.
+inline constexpr TensorNames kHuggingFacePostNorms = [] {
+  TensorNames names = kHuggingFaceNames;
+  names.ffn_norm = "pre_feedforward_layernorm.weight";
+  names.post_attn_norm = "post_attention_layernorm.weight";
+  names.post_ffn_norm = "post_feedforward_layernorm.weight";
+  return names;
+}();
 
 // Bytes of a tensor of this shape (outermost first; the last is the row). false: it does not fit 64
 // bits, a dimension is zero, or rows of a quantised type are not whole blocks.
@@ -39,6 +105,10 @@ bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* byte
 
 // "[512][1408]"
 std::string shape_text(const std::vector<uint64_t>& shape);
+
+// Sets matrices to the rows of one that has all of them, one after the other; their numbers of rows
+// are set. Without rows the one is none, and nothing is changed.
+void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
 
 // Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for
 // missing tensors. Throws RIFFLE_BAD_MODEL (missing tensor, wrong shape), RIFFLE_UNSUPPORTED

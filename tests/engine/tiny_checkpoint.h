@@ -112,9 +112,37 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
   return out;
 }
 
-inline void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohmann::json& rope) {
+// How the format names the family.
+inline std::string tiny_arch(const std::string& family) {
+  static const std::map<std::string, std::string> other = {{"mistral", "llama"},
+                                                           {"ministral3", "mistral3"},
+                                                           {"gemma3_text", "gemma3"},
+                                                           {"olmo3", "olmo2"}};
+  const auto it = other.find(family);
+  return it == other.end() ? family : it->second;
+}
+
+inline std::string floats(const nlohmann::json& values) {
+  std::string out;
+  for (const auto& x : values) put<float>(out, x.get<float>());
+  return out;
+}
+
+inline void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohmann::json& config,
+                           const nlohmann::json& rope) {
   const auto key = [&](const char* name) { return arch + ".rope.scaling." + name; };
   const std::string type = rope.value("rope_type", rope.value("type", "default"));
+  if (type == "longrope") {
+    const char* original_key = "original_max_position_embeddings";
+    const double original = (rope.contains(original_key) ? rope : config).at(original_key),
+                 factor = config.at("max_position_embeddings").get<double>() / original;
+    w.u32(key("original_context_length"), static_cast<uint32_t>(original));
+    w.f32(key("attn_factor"),
+          static_cast<float>(std::sqrt(1 + std::log(factor) / std::log(original))));
+    for (const std::string which : {"long", "short"})
+      w.tensor("rope_factors_" + which + ".weight", {rope.at(which + "_factor").size()}, 0,
+               floats(rope.at(which + "_factor")));
+  }
   if (type != "linear" && type != "yarn") return;
   w.text(key("type"), type);
   w.f32(key("factor"), rope.at("factor").get<float>());
@@ -133,13 +161,20 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
   const auto file = MappedFile::open(c.weights);
   TensorTable table;
   parse_safetensors(file->view(), table);
+  const bool post_norms = table.count("model.layers.0.post_feedforward_layernorm.weight") > 0;
   for (const auto& [hf, raw] : table) {
     const bool bias = hf.ends_with(".bias");
-    std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf);
+    std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
     const bool vector = raw.shape.size() == 1;
     std::string data =
         vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
+    if (vector && !bias && c.config.at("model_type") == "gemma3_text") {
+      std::string plus_one;
+      for (size_t i = 0; i < data.size(); i += 4)
+        put<float>(plus_one, load_unaligned<float>(&data[i]) + 1);
+      data = plus_one;
+    }
     if (permute && (name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos)) {
       const std::string plain = data;
       const uint64_t rows = raw.shape[0], row = plain.size() / rows;
@@ -150,10 +185,32 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
   }
 }
 
+// Fields that one family has.
+inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohmann::json& config,
+                             const nlohmann::json& rope) {
+  for (const auto& [hf, gguf] : {std::pair{"attention_multiplier", ".attention.scale"},
+                                 {"embedding_multiplier", ".embedding_scale"},
+                                 {"residual_multiplier", ".residual_scale"},
+                                 {"logits_scaling", ".logit_scale"}})
+    if (arch == "granite") w.f32(arch + gguf, config.at(hf).get<float>());
+  if (arch == "mistral3")
+    w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());
+  if (arch == "gemma3")
+    w.f32(arch + ".rope.freq_base_swa", config.at("rope_local_base_freq").get<float>());
+  const auto window = config.find("sliding_window");
+  if (arch.starts_with("qwen") || window == config.end() || !window->is_number()) return;
+  w.u32(arch + ".attention.sliding_window", window->get<uint32_t>());
+  if ((arch != "olmo2" && arch != "exaone4") || !config.contains("layer_types")) return;
+  std::vector<uint8_t> windowed;
+  for (const auto& type : config.at("layer_types")) windowed.push_back(type == "sliding_attention");
+  w.array(arch + ".attention.sliding_window_pattern", 7, windowed);
+}
+
 // What converters make of the checkpoint.
 inline std::string tiny_gguf(const TinyCheckpoint& c) {
-  const std::string family = c.config.at("model_type"),
-                    arch = family.starts_with("qwen") ? family : "llama";
+  const std::string family = c.config.at("model_type"), arch = tiny_arch(family);
+  const bool permute =
+      arch == "llama" || arch == "smollm3" || arch == "granite" || arch == "mistral3";
   nlohmann::json rope = nlohmann::json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"})
     if (c.config.contains(key) && c.config[key].is_object()) rope = c.config[key];
@@ -172,14 +229,15 @@ inline std::string tiny_gguf(const TinyCheckpoint& c) {
   }
   w.f32(arch + ".attention.layer_norm_rms_epsilon", c.config.at("rms_norm_eps").get<float>());
   w.f32(arch + ".rope.freq_base", static_cast<float>(theta));
-  if (arch == "llama") w.u32("llama.rope.dimension_count", static_cast<uint32_t>(c.head_dim()));
+  if (permute || arch == "phi3")
+    w.u32(arch + ".rope.dimension_count",
+          static_cast<uint32_t>(c.head_dim() * c.config.value("partial_rotary_factor", 1.0)));
   if (c.config.contains("head_dim")) {
     w.u32(arch + ".attention.key_length", static_cast<uint32_t>(c.head_dim()));
     w.u32(arch + ".attention.value_length", static_cast<uint32_t>(c.head_dim()));
   }
-  if (family == "mistral" && c.config.at("sliding_window").is_number())
-    w.u32("llama.attention.sliding_window", static_cast<uint32_t>(c.integer("sliding_window")));
-  tiny_gguf_rope(w, arch, rope);
+  tiny_gguf_family(w, arch, c.config, rope);
+  tiny_gguf_rope(w, arch, c.config, rope);
   std::vector<std::string> texts;
   std::vector<float> scores;
   std::vector<int32_t> types;
@@ -199,7 +257,7 @@ inline std::string tiny_gguf(const TinyCheckpoint& c) {
   if (rope.value("rope_type", "") == "llama3")
     w.tensor("rope_freqs.weight", {static_cast<uint64_t>(c.head_dim()) / 2}, 0,
              llama3_factors(rope, theta, c.head_dim()));
-  tiny_gguf_tensors(w, c, arch == "llama");
+  tiny_gguf_tensors(w, c, permute);
   return w.bytes();
 }
 
@@ -305,6 +363,13 @@ inline TinyDifference compare(const riffle_context_options& o, const TinyCheckpo
 inline riffle_context_options tiny_options(const TinyCheckpoint& c, riffle_context_options o,
                                            riffle_kv_type kv) {
   o.n_ctx = c.n_tokens() + 16;
+  // LongRoPE has other factors for contexts that are longer.
+  const int original =
+      c.config.contains("rope_parameters") && c.config["rope_parameters"].is_object()
+          ? c.config["rope_parameters"].value("original_max_position_embeddings", 0)
+          : 0;
+  if (c.config.dump().find("longrope") != std::string::npos && c.n_tokens() <= original)
+    o.n_ctx = original;
   o.kv_type = kv;
   o.selection.selector = RIFFLE_SELECTOR_DENSE;
   return o;

@@ -64,7 +64,7 @@ void check_model(const Model& model, const TinyModel& tiny, DType type) {
   CHECK(c.vocab_size == want.vocab_size);
   CHECK(c.n_ctx == want.n_ctx);
   CHECK(c.norm_eps == want.norm_eps);
-  CHECK(c.rope_theta == want.rope_theta);
+  CHECK(c.ropes[0].theta == want.ropes[0].theta);
   CHECK(c.tied_output == want.tied_output);
   CHECK(c.bos_id == 1);
   CHECK(c.eos_id == 2);

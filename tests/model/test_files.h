@@ -243,7 +243,9 @@ inline TinyModel tiny_model(uint32_t seed, bool tied = false, int n_layers = 2) 
   c.vocab_size = static_cast<int>(tiny.pieces.size());
   c.n_ctx = 512;
   c.norm_eps = 1e-5f;
-  c.rope_theta = 10000;
+  c.ropes.resize(1);
+  c.ropes[0].theta = 10000;
+  c.layers.resize(c.n_layers);
   c.tied_output = tied;
   c.bos_id = 1;
   c.eos_id = 2;
@@ -280,21 +282,33 @@ inline TinyModel tiny_model(uint32_t seed, bool tied = false, int n_layers = 2) 
   return tiny;
 }
 
-inline std::string gguf_name(const std::string& hf) {
+// post_norms: post_attention_layernorm is behind attention, not before the FFN.
+inline std::string gguf_name(const std::string& hf, bool post_norms = false) {
   if (hf == "model.embed_tokens.weight") return "token_embd.weight";
   if (hf == "model.norm.weight") return "output_norm.weight";
   if (hf == "lm_head.weight") return "output.weight";
   static const std::map<std::string, std::string> rest = {
-      {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},       {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"}};
+      {"input_layernorm", "attn_norm"},
+      {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.o_proj", "attn_output"},
+      {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},
+      {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"},
+      {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"},
+      {"self_attn.qkv_proj", "attn_qkv"},
+      {"mlp.gate_up_proj", "ffn_up"},
+      {"pre_feedforward_layernorm", "ffn_norm"},
+      {"post_feedforward_layernorm", "post_ffw_norm"}};
   const std::string tail = hf.substr(13);  // after "model.layers."
   const size_t dot = tail.find('.');
   const std::string module = tail.substr(dot + 1, tail.size() - dot - 1 - 7);  // without ".weight"
-  return "blk." + tail.substr(0, dot) + "." + rest.at(module) + ".weight";
+  const bool behind = post_norms && module == "post_attention_layernorm";
+  return "blk." + tail.substr(0, dot) + "." + (behind ? "post_attention_norm" : rest.at(module)) +
+         ".weight";
 }
 
 // Row of a Hugging Face wq or wk that GGUF keeps at row r: pairs (i, i + head_dim/2) become
@@ -332,7 +346,7 @@ inline void add_tiny_keys(GgufWriter& w, const TinyModel& tiny, const std::strin
   u32("llama.attention.key_length", c.head_dim);
   u32("llama.attention.value_length", c.head_dim);
   u32("llama.rope.dimension_count", c.head_dim);
-  if (leave_out != "llama.rope.freq_base") w.f32("llama.rope.freq_base", c.rope_theta);
+  if (leave_out != "llama.rope.freq_base") w.f32("llama.rope.freq_base", c.ropes[0].theta);
   if (leave_out != "llama.attention.layer_norm_rms_epsilon") {
     w.f32("llama.attention.layer_norm_rms_epsilon", c.norm_eps);
   }

@@ -44,7 +44,9 @@ struct ListScene {
     c.n_kv_heads = kHeads;
     c.head_dim = kD;
     c.dim = kWidth;
-    c.rope_theta = 10000;
+    c.ropes.resize(1);
+    c.ropes[0].theta = 10000;
+    c.layers.resize(c.n_layers);
     c.rope_interleaved = interleaved;
     BackendOptions o;
     o.isa = isa;
@@ -52,7 +54,9 @@ struct ListScene {
     o.has_pool = emu;
     o.slots = 12;
     backend = make_cpu_backend(model, o, &threads);
-    backend->rope_table(tokens + steps, rope_frequencies(model.config, tokens + steps));
+    const RopeFrequencies frequencies[] = {
+        rope_frequencies(model.config.ropes[0], kD, tokens + steps)};
+    backend->rope_table(tokens + steps, frequencies);
     std::mt19937 random(99);
     std::normal_distribution<float> normal;
     for (auto* x : {&q, &k, &v})
@@ -84,7 +88,8 @@ struct ListScene {
   std::vector<double> rotated(const float* x, int64_t position) const {
     std::vector<double> out(kD);
     for (int j = 0; j < kD / 2; ++j) {
-      const float frequency = 1.0f / std::pow(model.config.rope_theta, float(2 * j) / float(kD));
+      const float frequency =
+          1.0f / std::pow(model.config.ropes[0].theta, float(2 * j) / float(kD));
       const double angle = float(position) * frequency;
       const bool pairs = model.config.rope_interleaved;
       const double a = x[pairs ? 2 * j : j], b = x[pairs ? 2 * j + 1 : j + kD / 2];
@@ -156,7 +161,7 @@ struct ListScene {
     for (int64_t first = 0; first < n; first += chunk) {
       const int64_t m = std::min(chunk, n - first);
       std::vector<float> keys(k.begin() + first * kKvWidth, k.begin() + (first + m) * kKvWidth);
-      backend->append(keys.data(), &v[first * kKvWidth], m, first, kv);
+      backend->append(keys.data(), &v[first * kKvWidth], m, first, kv, 0);
       PrefillAttention a;
       a.q = &q[first * kWidth];
       a.n = m;

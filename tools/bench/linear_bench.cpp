@@ -207,7 +207,7 @@ void bench_rows(const Kernels& k) {
   });
   for (bool interleaved : {false, true}) {
     const double rope = best_time(1, 200, [&](int) {
-      k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), interleaved);
+      k.linear.rope(out.data(), n, dim, 16, 32, table.data(), pos.data(), {interleaved, 32});
     });
     std::printf("  rope %s: %.2f ns a value\n", interleaved ? "interleaved" : "split",
                 rope / (n * dim) * 1e9);

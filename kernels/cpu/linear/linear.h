@@ -38,11 +38,11 @@ struct LinearKernels {
                   float* out);
   void (*add)(float* x, const float* y, int64_t count);         // x += y
   void (*swiglu)(float* gate, const float* up, int64_t count);  // gate = silu(gate) * up
-  // Rotates n_heads heads of n rows x[n][ld]; cos_sin[p][head_dim/2][2] is indexed by pos[i]. Pairs
-  // are (j, j+head_dim/2); interleaved: the input pairs are (2j, 2j+1), the output is in (j,
-  // j+head_dim/2) order all the same.
+  void (*geglu)(float* gate, const float* up, int64_t count);   // gelu by tanh in place of silu
+  // Rotates n_heads heads of n rows x[n][ld]; cos_sin[p][head_dim/2][2] is indexed by pos[i]. The
+  // input has `pairs`; pair j of the output is (j, j+head_dim/2) all the same.
   void (*rope)(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-               const int32_t* pos, bool interleaved);
+               const int32_t* pos, RopePairs pairs);
 };
 
 // Each file defines its parts; an entry that it does not define stays as it was.

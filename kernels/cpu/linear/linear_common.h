@@ -50,31 +50,17 @@ inline float weight_at(WType type, const uint8_t* row, int64_t j) {
   }
 }
 
-constexpr int kRopeMaxHalf = 512;  // half heads up to this size are unshuffled through the stack
+constexpr int kRopeMaxHalf = 2048;  // pairs of the largest head
 
-// Rotates one head of 2*half values; cs is [half][2] (cos, sin). Any size, no extra memory beyond
-// the stack buffer.
-inline void rope_head(float* x, int half, const float* cs, bool interleaved) {
-  const int a = interleaved ? 2 : 1, b = interleaved ? 1 : half;  // pair j is x[a*j], x[a*j + b]
+// Rotates one head of 2*half values; cs is [half][2] (cos, sin).
+inline void rope_head(float* x, int half, const float* cs, RopePairs pairs) {
+  float in[2 * kRopeMaxHalf];
+  memcpy(in, x, sizeof(float) * 2 * half);
   for (int j = 0; j < half; ++j) {
-    const float c = cs[2 * j], s = cs[2 * j + 1], x0 = x[a * j], x1 = x[a * j + b];
-    x[a * j] = x0 * c - x1 * s;
-    x[a * j + b] = x0 * s + x1 * c;
-  }
-  if (!interleaved) return;
-  if (half <= kRopeMaxHalf) {
-    float second[kRopeMaxHalf];
-    for (int j = 0; j < half; ++j) {
-      second[j] = x[2 * j + 1];
-      x[j] = x[2 * j];
-    }
-    memcpy(x + half, second, sizeof(float) * half);
-  } else {  // quadratic, for heads that no known model has
-    for (int j = 1; j < half; ++j) {
-      const float v = x[2 * j];
-      memmove(x + j + 1, x + j, sizeof(float) * j);
-      x[j] = v;
-    }
+    const float c = cs[2 * j], s = cs[2 * j + 1];
+    const float x0 = in[pairs.first(j)], x1 = in[pairs.second(j, half)];
+    x[j] = x0 * c - x1 * s;
+    x[j + half] = x0 * s + x1 * c;
   }
 }
 

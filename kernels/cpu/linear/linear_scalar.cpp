@@ -84,12 +84,23 @@ void swiglu(float* gate, const float* up, int64_t count) {
   }
 }
 
+// GELU by tanh (Hendrycks and Gimpel, arXiv 1606.08415): g / (1 + e^-2u) of
+// u = sqrt(2/pi) (g + 0.044715 g^3), with the exponential of a number below 0 alone.
+void geglu(float* gate, const float* up, int64_t count) {
+  for (int64_t j = 0; j < count; ++j) {
+    const float g = gate[j], u = 0.7978845608028654f * g * (1 + 0.044715f * g * g),
+                e = __builtin_expf(-2 * __builtin_fabsf(u));
+    const float below = (g < -__FLT_MAX__ ? -__FLT_MAX__ : g) * e;
+    gate[j] = (g < 0 ? below : g) / (1 + e) * up[j];
+  }
+}
+
 void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-          const int32_t* pos, bool interleaved) {
+          const int32_t* pos, RopePairs pairs) {
   for (int64_t i = 0; i < n; ++i)
     for (int h = 0; h < n_heads; ++h)
       rope_head(x + i * ld + static_cast<int64_t>(h) * head_dim, head_dim / 2,
-                cos_sin + static_cast<int64_t>(pos[i]) * head_dim, interleaved);
+                cos_sin + static_cast<int64_t>(pos[i]) * head_dim, pairs);
 }
 
 }  // namespace
@@ -108,6 +119,7 @@ void linear_scalar(LinearKernels* t) {
   t->rmsnorm = rmsnorm;
   t->add = add;
   t->swiglu = swiglu;
+  t->geglu = geglu;
   t->rope = rope;
 }
 

@@ -337,18 +337,38 @@ void simd_swiglu(float* gate, const float* up, int64_t count) {
     S::store_n(gate + j, silu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
 }
 
+// As geglu of linear_scalar.cpp.
+template <class S>
+inline typename S::Vec gelu_mul(typename S::Vec g, typename S::Vec up) {
+  using Vec = typename S::Vec;
+  const Vec one = S::set1(1.0f);
+  const Vec u = S::set1(0.7978845608028654f) * g * S::fma(S::set1(0.044715f) * g, g, one);
+  const Vec e = exp_nonpositive<S>(S::set1(2.0f) * S::negative_abs(u));
+  const Vec below = S::max(S::set1(-__FLT_MAX__), g) * e;
+  return S::select_negative(g, below, g) / (one + e) * up;
+}
+template <class S>
+void simd_geglu(float* gate, const float* up, int64_t count) {
+  int64_t j = 0;
+  for (; j + S::kLanes <= count; j += S::kLanes)
+    S::store(gate + j, gelu_mul<S>(S::load(gate + j), S::load(up + j)));
+  if (const int n = static_cast<int>(count - j))
+    S::store_n(gate + j, gelu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
+}
+
 template <class S>
 void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-               const int32_t* pos, bool interleaved) {
+               const int32_t* pos, RopePairs pairs) {
   using Vec = typename S::Vec;
   const int half = head_dim / 2;
-  const bool vectors = half % S::kLanes == 0 && half <= kRopeMaxHalf;
+  const bool interleaved = pairs.interleaved;
+  const bool vectors = half % S::kLanes == 0 && (interleaved || pairs.rotated == head_dim);
   for (int64_t i = 0; i < n; ++i) {
     const float* cs = cos_sin + static_cast<int64_t>(pos[i]) * head_dim;
     for (int h = 0; h < n_heads; ++h) {
       float* p = x + i * ld + static_cast<int64_t>(h) * head_dim;
       if (!vectors) {
-        rope_head(p, half, cs, interleaved);
+        rope_head(p, half, cs, pairs);
         continue;
       }
       float second[kRopeMaxHalf];  // the upper half must not overwrite pairs not yet read
@@ -380,6 +400,7 @@ inline void set_simd_entries(LinearKernels* t) {
   t->rmsnorm = simd_rmsnorm<S>;
   t->add = simd_add<S>;
   t->swiglu = simd_swiglu<S>;
+  t->geglu = simd_geglu<S>;
   t->rope = simd_rope<S>;
 }
 

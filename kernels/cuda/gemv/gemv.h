@@ -7,7 +7,7 @@ namespace riffle::cuda {
 enum class Then : uint8_t {
   Store,   // y[o] = W[o] x
   Add,     // y[o] += W[o] x
-  SwiGlu,  // two matrices of one shape: y[0] = silu(W[0] x) * (W[1] x)
+  SwiGlu,  // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
 };
 
 // Which units multiply weights of 4 to 6 bits, and of Q8_0. The bits are the same; tensor cores
@@ -37,6 +37,7 @@ struct Gemv {
   int64_t ldy[kGemvMaxOuts] = {};
   int n_outs = 1;  // SwiGlu: 2 matrices, output y[0]
   Then then = Then::Store;
+  Gate gate = Gate::Silu;  // of SwiGlu
   // Programmatic dependent launch: the kernel may start, and read weights, while the one before it
   // in the stream still runs; it waits before it touches x, norm or y. So the kernel before must
   // not be the one that writes the weights.

@@ -1,6 +1,7 @@
 // What a layer does beside products and attention: norms, biases, activations, conversions of
 // number formats, and RoPE, which also appends keys and values to blocks.
 #pragma once
+#include "kernels/common/rope_pairs.h"
 #include "kernels/cuda/matrix.h"
 
 namespace riffle::cuda {
@@ -13,6 +14,9 @@ Status add_bias(float* y, int64_t n, int64_t ldy, int64_t rows, const float* bia
 // +-65504).
 Status rmsnorm(const float* x, const float* weight, int64_t n, int64_t dim, float eps, void* out,
                WType out_type, cudaStream_t stream);
+// x += y / rms(y) * weight, n rows of dim. y has `bias` [dim] added first, if it is not null.
+Status add_rmsnorm(float* x, const float* y, const float* bias, const float* weight, int64_t n,
+                   int64_t dim, float eps, cudaStream_t stream);
 // x = x / rms(x) * weight in place, for n heads [n][head_dim], weight [head_dim].
 Status norm_heads(float* x, int64_t n, const float* weight, int head_dim, float eps,
                   cudaStream_t stream);
@@ -22,19 +26,19 @@ Status convert(const float* x, int64_t count, void* out, WType out_type, cudaStr
 // 16-bit tiles.
 Status dequantize(const Matrix& w, int64_t first, int64_t n, void* out, WType out_type,
                   cudaStream_t stream);
-// gate = silu(gate) * up elementwise; both of in_type (F32, F16, BF16); out of out_type may be gate
-// itself if same type. Biases (or null) are [width] and are added to gate and up first; count is a
-// multiple of width.
-Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out,
-              WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
-              const float* up_bias = nullptr, int64_t width = 0);
+// gate = silu(gate) * up elementwise, or what `kind` says in place of silu; both of in_type (F32,
+// F16, BF16); out of out_type may be gate itself if same type. Biases (or null) are [width] and are
+// added to gate and up first; count is a multiple of width.
+Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
+           WType out_type, cudaStream_t stream, const float* gate_bias = nullptr,
+           const float* up_bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
-// cos_sin[position][head_dim/2][2]. Pairs are (j, j + head_dim/2); interleaved: input pairs are
-// (2j, 2j+1), output in (j, j + head_dim/2) order all the same. spread: the heads are transformed
+// cos_sin[position][head_dim/2][2]. The input has `pairs`; pair j of the output is (j, j +
+// head_dim/2) all the same. spread: the heads are transformed
 // (kernels/common/hadamard.h), as queries and keys are where keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, bool interleaved, bool spread, cudaStream_t stream);
+            int64_t pos0, RopePairs pairs, bool spread, cudaStream_t stream);
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to position sequences[i].n_tokens
 // - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the sequences' tails of
@@ -44,8 +48,8 @@ struct RopeAppendStep {
   const float *k = nullptr, *v = nullptr;
   int64_t ldq = 0, ldk = 0;
   int n = 0, n_heads = 0, n_kv_heads = 0, layer = 0;
-  const float* cos_sin = nullptr;
-  bool interleaved = false;
+  const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // of keys, and of queries
+  RopePairs pairs;
   const StepSequence* sequences = nullptr;
   KvLayout layout;
   bool overlap = false;  // see Gemv::overlap
@@ -55,7 +59,7 @@ Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream);
 // rope.cu: prefill. k [n][ldk] is rotated to positions pos0 + i and, with v, written into blocks,
 // contiguous [n_kv_heads][n_blocks] of block_bytes.
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
-                           const float* cos_sin, int64_t pos0, bool interleaved, std::byte* blocks,
+                           const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
                            int64_t n_blocks, const KvLayout& layout, cudaStream_t stream);
 
 // Synthetic weights: what kernels/common/synthetic.h says of element i, as on the CPU, written in

@@ -15,9 +15,8 @@ struct Pair {
   float first, second;  // of the output: elements j and j + half
 };
 
-__device__ Pair rotate(const float* head, int j, int half, const float* cs, bool interleaved) {
-  const float x0 = interleaved ? head[2 * j] : head[j],
-              x1 = interleaved ? head[2 * j + 1] : head[j + half];
+__device__ Pair rotate(const float* head, int j, int half, const float* cs, RopePairs pairs) {
+  const float x0 = head[pairs.first(j)], x1 = head[pairs.second(j, half)];
   const float c = cs[2 * j], s = cs[2 * j + 1];
   return {__fsub_rn(__fmul_rn(x0, c), __fmul_rn(x1, s)),
           __fadd_rn(__fmul_rn(x0, s), __fmul_rn(x1, c))};
@@ -53,12 +52,12 @@ __device__ void hadamard_shared(float* head, int half) {
 }
 
 // In place: the whole head is read before any of it is written. All threads of the block call this.
-__device__ void rotate_in_place(float* head, int half, const float* cs, bool interleaved,
+__device__ void rotate_in_place(float* head, int half, const float* cs, RopePairs pairs,
                                 bool spread) {
   __shared__ float numbers[2 * kMaxHalf];
   const int j = threadIdx.x;
   Pair pair = {};
-  if (j < half) pair = rotate(head, j, half, cs, interleaved);
+  if (j < half) pair = rotate(head, j, half, cs, pairs);
   if (spread) {
     if (j < half) numbers[j] = pair.first, numbers[j + half] = pair.second;
     __syncthreads();
@@ -100,11 +99,11 @@ __device__ void append_q8(const Pair& pair, const float* v, int half, std::byte*
 }
 
 // Row `slot` of a block: the rotated key and the value. All threads of the block call this.
-__device__ void append(const float* k, const float* v, int half, const float* cs, bool interleaved,
+__device__ void append(const float* k, const float* v, int half, const float* cs, RopePairs pairs,
                        std::byte* block, int64_t slot, const KvLayout& layout) {
   const int j = threadIdx.x;
   Pair pair = {};
-  if (j < half) pair = rotate(k, j, half, cs, interleaved);
+  if (j < half) pair = rotate(k, j, half, cs, pairs);
   if (layout.type == KvType::Q8) {
     std::byte* key = block + slot * q8_row_bytes(layout.head_dim);
     return append_q8(pair, v, half, key, key + layout.value_offset);
@@ -118,10 +117,10 @@ __device__ void append(const float* k, const float* v, int half, const float* cs
 }
 
 __global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0,
-                            bool interleaved, bool spread) {
+                            RopePairs pairs, bool spread) {
   const int64_t i = blockIdx.x;
   rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
-                  cos_sin + (pos0 + i) * head_dim, interleaved, spread);
+                  cos_sin + (pos0 + i) * head_dim, pairs, spread);
 }
 
 __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
@@ -130,27 +129,27 @@ __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
   allow_next();
   const StepSequence& sequence = a.sequences[i];
   const int64_t position = sequence.n_tokens - 1;
-  const float* cs = a.cos_sin + position * d;
+  const float* cs = (head < a.n_heads ? a.query_cos_sin : a.cos_sin) + position * d;
   wait_for_earlier();  // q, k and v
   if (head < a.n_heads) {
-    rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.interleaved,
+    rotate_in_place(a.q + i * a.ldq + static_cast<int64_t>(head) * d, d / 2, cs, a.pairs,
                     a.layout.type == KvType::Q8);
     return;
   }
   const int64_t kv_head = head - a.n_heads;
   const int64_t from = i * a.ldk + kv_head * d,
                 block = static_cast<int64_t>(a.layer) * a.n_kv_heads + kv_head;
-  append(a.k + from, a.v + from, d / 2, cs, a.interleaved,
-         sequence.tail + block * a.layout.block_bytes, position % a.layout.block_size, a.layout);
+  append(a.k + from, a.v + from, d / 2, cs, a.pairs, sequence.tail + block * a.layout.block_bytes,
+         position % a.layout.block_size, a.layout);
 }
 
 __global__ void prefill_kernel(const float* k, const float* v, int64_t ldk, const float* cos_sin,
-                               int64_t pos0, bool interleaved, std::byte* blocks, int64_t n_blocks,
+                               int64_t pos0, RopePairs pairs, std::byte* blocks, int64_t n_blocks,
                                KvLayout layout) {
   const int64_t i = blockIdx.x, head = blockIdx.y, position = pos0 + i,
                 from = i * ldk + head * layout.head_dim;
   const int64_t block = head * n_blocks + position / layout.block_size;
-  append(k + from, v + from, layout.head_dim / 2, cos_sin + position * layout.head_dim, interleaved,
+  append(k + from, v + from, layout.head_dim / 2, cos_sin + position * layout.head_dim, pairs,
          blocks + block * layout.block_bytes, position % layout.block_size, layout);
 }
 
@@ -160,10 +159,10 @@ int threads_for(int head_dim) { return (head_dim / 2 + 31) / 32 * 32; }
 }  // namespace
 
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, bool interleaved, bool spread, cudaStream_t stream) {
+            int64_t pos0, RopePairs pairs, bool spread, cudaStream_t stream) {
   if (bad_head(head_dim)) return cudaErrorNotSupported;
   rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(
-      x, ld, head_dim, cos_sin, pos0, interleaved, spread);
+      x, ld, head_dim, cos_sin, pos0, pairs, spread);
   return cudaGetLastError();
 }
 
@@ -174,13 +173,13 @@ Status rope_append_step(const RopeAppendStep& args, cudaStream_t stream) {
 }
 
 Status rope_append_prefill(const float* k, const float* v, int64_t n, int64_t ldk, int n_kv_heads,
-                           const float* cos_sin, int64_t pos0, bool interleaved, std::byte* blocks,
+                           const float* cos_sin, int64_t pos0, RopePairs pairs, std::byte* blocks,
                            int64_t n_blocks, const KvLayout& layout, cudaStream_t stream) {
   if (bad_head(layout.head_dim)) return cudaErrorNotSupported;
   if ((pos0 + n + layout.block_size - 1) / layout.block_size > n_blocks)
     return cudaErrorInvalidValue;
   prefill_kernel<<<dim3(static_cast<unsigned>(n), n_kv_heads), threads_for(layout.head_dim), 0,
-                   stream>>>(k, v, ldk, cos_sin, pos0, interleaved, blocks, n_blocks, layout);
+                   stream>>>(k, v, ldk, cos_sin, pos0, pairs, blocks, n_blocks, layout);
   return cudaGetLastError();
 }
 

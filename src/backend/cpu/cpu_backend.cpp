@@ -48,31 +48,44 @@ void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
 
 void CpuBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) {
   threads_->parallel_for(n, [&](int64_t i, int) {
-    kernels_->linear.dequant_row(table.type, table.data, table.cols, tokens[i], x + i * table.cols);
+    float* row = x + i * table.cols;
+    kernels_->linear.dequant_row(table.type, table.data, table.cols, tokens[i], row);
+    if (const float scale = config_.stream_scale(); scale != 1)
+      for (int64_t j = 0; j < table.cols; ++j) row[j] *= scale;
   });
 }
 
 // Elementwise operations on few rows cost less than waking the threads.
 static constexpr int64_t kRowsPerItem = 16, kValuesPerItem = 1 << 15;
 
-void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float* out) {
+void CpuBackend::rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out) {
   const int64_t dim = weight.cols;
   const auto* w = static_cast<const float*>(weight.data);
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
-    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim,
-                             config_.norm_eps, out + first * dim);
+    kernels_->linear.rmsnorm(x + first * dim, w, std::min(kRowsPerItem, n - first), dim, eps,
+                             out + first * dim);
   });
 }
 
-void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
-  rmsnorm(x, weight, n * n_heads, x);
+// Rows of the residual stream, normalised if there is a norm.
+const float* CpuBackend::normed(const Tensor* norm, const float* x, int64_t n) {
+  if (!norm || !norm->data) return x;
+  normed_.reserve(n * norm->cols * sizeof(float));
+  rmsnorm(x, *norm, n, config_.stream_eps(), normed_.as<float>());
+  return normed_.as<float>();
 }
 
-void CpuBackend::swiglu(float* gate, const float* up, int64_t count) {
+void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
+  rmsnorm(x, weight, n * n_heads, config_.norm_eps, x);
+}
+
+void CpuBackend::activate(float* gate, const float* up, int64_t count) {
+  const auto kernel = config_.activation == Activation::GELU_TANH ? kernels_->linear.geglu
+                                                                  : kernels_->linear.swiglu;
   threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
     const int64_t first = i * kValuesPerItem;
-    kernels_->linear.swiglu(gate + first, up + first, std::min(kValuesPerItem, count - first));
+    kernel(gate + first, up + first, std::min(kValuesPerItem, count - first));
   });
 }
 
@@ -83,28 +96,33 @@ void CpuBackend::add(float* x, const float* y, int64_t count) {
   });
 }
 
-void CpuBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
+void CpuBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
-  cos_sin_.resize(n * config_.head_dim);
+  cos_sin_.resize(frequencies.size());
+  for (std::vector<float>& table : cos_sin_) table.resize(n * config_.head_dim);
   const int64_t first = rope_positions_;
   threads_->parallel_for(n - first, [&](int64_t i, int) {
-    frequencies.row(first + i, cos_sin_.data() + (first + i) * config_.head_dim);
+    for (size_t t = 0; t < cos_sin_.size(); ++t)
+      frequencies[t].row(first + i, cos_sin_[t].data() + (first + i) * config_.head_dim);
   });
   rope_positions_ = n;
 }
 
-void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos) {
+void CpuBackend::rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos,
+                        int rope) {
+  const Rope& r = config_.ropes[rope];
+  const RopePairs pairs = {config_.rope_interleaved, r.rotated > 0 ? r.rotated : config_.head_dim};
   threads_->parallel_for((n + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t i, int) {
     const int64_t first = i * kRowsPerItem;
     kernels_->linear.rope(x + first * ld, std::min(kRowsPerItem, n - first), ld, n_heads,
-                          config_.head_dim, cos_sin_.data(), pos + first, config_.rope_interleaved);
+                          config_.head_dim, cos_sin_[rope].data(), pos + first, pairs);
   });
 }
 
-void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
+void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
-  rotate(x, n, ld, n_heads, positions_.data());
+  rotate(x, n, ld, n_heads, positions_.data(), rope);
   if (!store_.layout().spread_keys()) return;
   threads_->parallel_for(n, [&](int64_t i, int) { spread(x + i * ld, n_heads); });
 }
@@ -115,12 +133,7 @@ void CpuBackend::spread(float* heads, int n_heads) const {
 }
 
 void CpuBackend::linear(const Linear& args) {
-  const float* x = args.x;
-  if (args.norm) {
-    normed_.reserve(args.n * args.norm->cols * sizeof(float));
-    rmsnorm(x, *args.norm, args.n, normed_.as<float>());
-    x = normed_.as<float>();
-  }
+  const float* x = normed(args.norm, args.x, args.n);
   const auto add_biases = [&] {
     for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
   };
@@ -134,11 +147,15 @@ void CpuBackend::linear(const Linear& args) {
     float* y = std::exchange(out.y, product_.as<float>());
     const int64_t ldy = std::exchange(out.ldy, out.weight->rows);
     products(&out, 1, x, args.n, args.phase);
+    if (args.post_norm && args.post_norm->data) {
+      add_bias(out, args.n);
+      rmsnorm(out.y, *args.post_norm, args.n, config_.norm_eps, out.y);
+    }
     if (ldy == out.ldy) add(y, out.y, args.n * ldy);
     else
       for (int64_t i = 0; i < args.n; ++i) add(y + i * ldy, out.y + i * out.ldy, out.ldy);
   }
-  add_biases();
+  if (!args.post_norm || !args.post_norm->data) add_biases();
 }
 
 void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
@@ -153,19 +170,19 @@ void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
 
 void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const int64_t hidden = w.w1.rows;
-  normed_.reserve(n * w.ffn_norm.cols * sizeof(float));
   gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));
-  rmsnorm(x, w.ffn_norm, n, normed_.as<float>());
+  const float* in = normed(&w.ffn_norm, x, n);
   const LinearOut outs[2] = {{&w.w1, gate_.as<float>(), hidden, &w.b1},
                              {&w.w3, up_.as<float>(), hidden, &w.b3}};
-  products(outs, 2, normed_.as<float>(), n, phase);
+  products(outs, 2, in, n, phase);
   for (const LinearOut& out : outs) add_bias(out, n);
-  swiglu(gate_.as<float>(), up_.as<float>(), n * hidden);
+  activate(gate_.as<float>(), up_.as<float>(), n * hidden);
   Linear down;
   down.x = gate_.as<float>();
   down.n = n;
   down.outs[0] = {&w.w2, x, w.w2.rows, &w.b2};
+  down.post_norm = &w.post_ffn_norm;
   down.add = true;
   down.phase = phase;
   linear(down);
@@ -222,13 +239,14 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
   });
 }
 
-void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
+void CpuBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+                        int rope) {
   const int heads = config_.n_kv_heads;
   if (!kv.unrotated) {
-    rope(k, n, int64_t(heads) * config_.head_dim, heads, pos0);
+    this->rope(k, n, int64_t(heads) * config_.head_dim, heads, pos0, rope);
   } else if (config_.rope_interleaved) {  // position 0 changes nothing but the order of the pairs
     positions_.assign(std::max<size_t>(positions_.size(), n), 0);
-    rotate(k, n, int64_t(heads) * config_.head_dim, heads, positions_.data());
+    rotate(k, n, int64_t(heads) * config_.head_dim, heads, positions_.data(), rope);
   }
   store_prefill(k, v, n, pos0, kv);
 }
@@ -286,8 +304,9 @@ void CpuBackend::end_step(const float* logits, float* const* host, int32_t* toke
 void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   const BlockLayout& layout = store_.layout();
   const int heads = config_.n_kv_heads, d = layout.head_dim;
-  rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data());
-  rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data());
+  rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data(),
+         config_.query_rope(layer));
+  rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
   for (int64_t i = 0; layout.spread_keys() && i < step_.n; ++i) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
     spread(q + i * config_.n_heads * d, config_.n_heads);

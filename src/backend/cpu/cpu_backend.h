@@ -19,13 +19,14 @@ class CpuBackend : public Backend {
 
   void prepare(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override { std::copy_n(src, n, host); }
-  void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
+  void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
-  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
-  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+              int rope) override;
   void change_positions(SequenceKv& sequence, bool unrotated) override;
   void begin_prompt(int64_t n, int64_t, int64_t) override {
     prompt_rows_ = Buffer(size_t(n) * config_.dim * sizeof(float));
@@ -74,13 +75,14 @@ class CpuBackend : public Backend {
     int begin, end;  // positions, of one span; a part of the row's planning
   };
 
-  void rmsnorm(const float* x, const Tensor& weight, int64_t n, float* out);
+  void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
+  const float* normed(const Tensor* norm, const float* x, int64_t n);
   void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);
-  void swiglu(float* gate, const float* up, int64_t count);
+  void activate(float* gate, const float* up, int64_t count);
   void add(float* x, const float* y, int64_t count);
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
   void add_bias(const LinearOut& out, int64_t n);
-  void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos);
+  void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
   void spread(float* heads, int n_heads) const;  // BlockLayout::spread_keys, of one token
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
@@ -128,7 +130,8 @@ class CpuBackend : public Backend {
   std::vector<RowReport> reports_;
   bool waits_ = false;           // rows wait for blocks that others load
   std::vector<Row> layer_rows_;  // of one sequence
-  std::vector<float> cos_sin_;   // [positions][head_dim/2][2]
+  // Of each entry of Config::ropes: [positions][head_dim/2][2].
+  std::vector<std::vector<float>> cos_sin_;
   int64_t rope_positions_ = 0;
 
   Buffer prompt_rows_;  // the residual stream of the prompt that is being read

@@ -18,7 +18,7 @@ namespace riffle {
 void CpuBackend::rotate_heads(float* x, int n_heads, int64_t position) const {
   const auto p = static_cast<int32_t>(position);
   kernels_->linear.rope(x, 1, int64_t(n_heads) * config_.head_dim, n_heads, config_.head_dim,
-                        cos_sin_.data(), &p, false);
+                        cos_sin_[0].data(), &p, {false, config_.head_dim});
 }
 
 // Two copies of the queries, both scaled: one for the selector, one that place_row rotates when the
@@ -75,7 +75,7 @@ int CpuBackend::load_rotated(const std::byte* block, uint64_t mask, int32_t posi
     kernels_->attention.kv_load(row + layout.value_offset(), d, layout.type, v + int64_t(n) * d);
     at[n] = position + n;
   }
-  kernels_->linear.rope(out, n, d, 1, d, cos_sin_.data(), at, false);
+  kernels_->linear.rope(out, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
   return n;
 }
 
@@ -140,7 +140,7 @@ void CpuBackend::place_list_queries(const PrefillAttention& a, int64_t position,
     positions_[i] = static_cast<int32_t>(position + i);
     std::copy_n(a.q + i * a.ldq + column, n_heads * d, q + i * width + column);
   }
-  rotate(q + column, a.n, width, n_heads, positions_.data());
+  rotate(q + column, a.n, width, n_heads, positions_.data(), 0);
 }
 
 // The query that selects for the whole chunk: of each head the mean of its queries, scaled.
@@ -220,7 +220,7 @@ void CpuBackend::gather_list(const Row& row) {
     }
     std::fill(k + int64_t(count) * d, v, 0.f);
     std::fill(v + int64_t(count) * d, v + int64_t(block_size) * d, 0.f);
-    kernels_->linear.rope(k, count, d, 1, d, cos_sin_.data(), at, false);
+    kernels_->linear.rope(k, count, d, 1, d, cos_sin_[0].data(), at, {false, d});
   });
 }
 
@@ -287,11 +287,11 @@ void CpuBackend::change_positions(SequenceKv& s, bool unrotated) {
       for (int t = 0; t < n; ++t)
         kernels_->attention.kv_load(block + t * stride, d, layout.type, k + int64_t(t) * d);
       for (int t = 0; t < n; ++t) at[t] = static_cast<int32_t>(first + t);
-      if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_.data(), at, false);
+      if (!unrotated) kernels_->linear.rope(k, n, d, 1, d, cos_sin_[0].data(), at, {false, d});
       if (layout.spread_keys()) spread(k, n);     // which undoes itself
       for (int t = 0; t < n && unrotated; ++t) {  // by the negative angle
         float* x = k + int64_t(t) * d;
-        const float* cos_sin = cos_sin_.data() + (first + t) * d;
+        const float* cos_sin = cos_sin_[0].data() + (first + t) * d;
         for (int j = 0; j < half; ++j) {
           const float c = cos_sin[2 * j], sine = cos_sin[2 * j + 1], a = x[j], b = x[j + half];
           x[j] = a * c + b * sine;

@@ -74,15 +74,17 @@ void CudaBackend::read(const float* src, int64_t n, float* host) {
   compute_.wait("reading results");
 }
 
-void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
+void CudaBackend::rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) {
   if (n <= rope_positions_) return;
   const DeviceScope on = enter();
   const size_t row = config_.head_dim;
   // All the context may ever need, once: a table that moves would outdate the recorded steps.
   const int64_t room = std::max<int64_t>(n, options_.options.n_ctx);
-  if (cos_sin_.size() < room * row * sizeof(float)) {
+  cos_sin_.resize(frequencies.size());
+  for (Buffer& of_rope : cos_sin_) {
+    if (of_rope.size() >= room * row * sizeof(float)) continue;
     rope_positions_ = 0;
-    grow(cos_sin_, room * row * sizeof(float), "the RoPE table");
+    grow(of_rope, room * row * sizeof(float), "the RoPE table");
   }
   std::vector<float> table;
   // Whole spans, so that the steps after a prompt seldom come here.
@@ -91,12 +93,14 @@ void CudaBackend::rope_table(int64_t n, const RopeFrequencies& frequencies) {
   while (rope_positions_ < last) {
     const int64_t first = rope_positions_, count = std::min(kAtOnce, last - first);
     table.resize(count * row);
-    threads_->parallel_for(
-        count, [&](int64_t i, int) { frequencies.row(first + i, table.data() + i * row); });
-    check(cudaMemcpyAsync(cos_sin_.as<float>() + first * row, table.data(),
-                          table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
-          "the RoPE table");
-    compute_.wait("the RoPE table");
+    for (size_t t = 0; t < cos_sin_.size(); ++t) {
+      threads_->parallel_for(
+          count, [&](int64_t i, int) { frequencies[t].row(first + i, table.data() + i * row); });
+      check(cudaMemcpyAsync(cos_sin_[t].as<float>() + first * row, table.data(),
+                            table.size() * sizeof(float), cudaMemcpyHostToDevice, compute_),
+            "the RoPE table");
+      compute_.wait("the RoPE table");
+    }
     rope_positions_ = first + count;
   }
 }
@@ -133,44 +137,76 @@ void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int6
 void CudaBackend::linear(const Linear& args) {
   const DeviceScope on = enter();
   const int64_t cols = args.outs[0].weight->cols;
+  const float* norm = args.norm && args.norm->data ? weights_.vector(*args.norm) : nullptr;
+  const bool post_norm = args.post_norm && args.post_norm->data;
   if (args.phase == Phase::Decode || args.n <= kFewRows) {
     Gemv g;
     g.x = args.x;
     g.ldx = cols;
-    g.norm = args.norm ? weights_.vector(*args.norm) : nullptr;
-    g.eps = config_.norm_eps;
+    g.norm = norm;
+    g.eps = config_.stream_eps();
     g.n_outs = args.n_outs;
-    g.then = args.add ? Then::Add : Then::Store;
+    g.then = args.add && !post_norm ? Then::Add : Then::Store;
     for (int o = 0; o < args.n_outs; ++o) {
       g.w[o] = weights_.matrix(*args.outs[o].weight);
       g.y[o] = args.outs[o].y;
       g.ldy[o] = args.outs[o].ldy;
     }
+    const int64_t rows = args.outs[0].weight->rows;
+    if (post_norm) {
+      g.y[0] = grow(products_, args.n * rows * sizeof(float), "a step's products").as<float>();
+      g.ldy[0] = rows;
+    }
     gemv_rows(g, args.n);
-    for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
+    if (post_norm) add_normed(args.outs[0], products_, args.n, *args.post_norm);
+    else
+      for (int o = 0; o < args.n_outs; ++o) add_bias(args.outs[o], args.n);
     return mark(Part::Linear);
   }
   WType prepared = WType::Q8_0;  // nothing yet
   for (int o = 0; o < args.n_outs; ++o) {
     const WType type = operand_type(options_.layout.type, args.outs[o].weight->type);
     if (type != prepared) {
-      grow(operand_, args.n * cols * size_of(type), "a prefill chunk");
-      check(args.norm ? rmsnorm(args.x, weights_.vector(*args.norm), args.n, cols, config_.norm_eps,
-                                operand_.data(), type, compute_)
-                      : convert(args.x, args.n * cols, operand_.data(), type, compute_),
-            "preparing a product");
+      prepare(args.x, norm, args.n, cols, type);
       prepared = type;
     }
-    multiply(*args.outs[o].weight, operand_.data(), type, args.n, args.outs[o].y, args.outs[o].ldy,
-             WType::F32, args.add);
-    add_bias(args.outs[o], args.n);
+    const LinearOut& out = args.outs[o];
+    float* y = post_norm ? prompt_products_.as<float>() : out.y;
+    multiply(*out.weight, operand_.data(), type, args.n, y, out.ldy, WType::F32,
+             args.add && !post_norm);
+    if (post_norm) add_normed(out, prompt_products_, args.n, *args.post_norm);
+    else add_bias(out, args.n);
   }
+}
+
+// operand_: rows of x, normalised if there is a norm, as prefill's products take them.
+void CudaBackend::prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type) {
+  grow(operand_, n * cols * size_of(type), "a prefill chunk");
+  check(norm ? rmsnorm(x, norm, n, cols, config_.stream_eps(), operand_.data(), type, compute_)
+             : convert(x, n * cols, operand_.data(), type, compute_),
+        "preparing a product");
+}
+
+// out.y += norm(rows + bias).
+void CudaBackend::add_normed(const LinearOut& out, const Buffer& rows, int64_t n,
+                             const Tensor& norm) {
+  check(add_rmsnorm(out.y, rows.as<float>(), out.bias ? weights_.bias(*out.bias) : nullptr,
+                    weights_.vector(norm), n, out.weight->rows, config_.norm_eps, compute_),
+        "normalising");
+}
+
+Gate CudaBackend::gate() const {
+  return config_.activation == Activation::GELU_TANH ? Gate::GeluTanh : Gate::Silu;
 }
 
 void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
   const DeviceScope on = enter();
-  check(riffle::cuda::norm_heads(x, n * n_heads, weights_.vector(weight),
-                                 static_cast<int>(weight.cols), config_.norm_eps, compute_),
+  const float* w = weights_.vector(weight);
+  constexpr int64_t kHead = 512;  // a warp reads no more
+  check(weight.cols <= kHead
+            ? riffle::cuda::norm_heads(x, n * n_heads, w, static_cast<int>(weight.cols),
+                                       config_.norm_eps, compute_)
+            : rmsnorm(x, w, n * n_heads, weight.cols, config_.norm_eps, x, WType::F32, compute_),
         "normalising heads");
 }
 
@@ -184,14 +220,17 @@ void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
+  const float* norm = w.ffn_norm.data ? weights_.vector(w.ffn_norm) : nullptr;
+  const bool post_norm = w.post_ffn_norm.data != nullptr;
+  const LinearOut out = {&w.w2, x, dim, &w.b2};
   if (phase == Phase::Decode || n <= kFewRows) {
     const bool biased = w.b1.data || w.b3.data;  // then SwiGLU is an operation of its own
     grow(hidden_, (biased ? 2 : 1) * n * hidden * sizeof(float), "a step's FFN");
     Gemv up;
     up.x = x;
     up.ldx = dim;
-    up.norm = weights_.vector(w.ffn_norm);
-    up.eps = config_.norm_eps;
+    up.norm = norm;
+    up.eps = config_.stream_eps();
     up.w[0] = weights_.matrix(w.w1);
     up.w[1] = weights_.matrix(w.w3);
     up.y[0] = hidden_.as<float>();
@@ -200,37 +239,39 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     up.ldy[1] = hidden;
     up.n_outs = 2;
     up.then = biased ? Then::Store : Then::SwiGlu;
+    up.gate = gate();
     gemv_rows(up, n);
     if (biased)
-      check(swiglu(up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_,
-                   weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-            "SwiGLU");
+      check(glu(gate(), up.y[0], up.y[1], n * hidden, WType::F32, up.y[0], WType::F32, compute_,
+                weights_.bias(w.b1), weights_.bias(w.b3), hidden),
+            "the FFN's gate");
     Gemv down;
     down.x = hidden_.as<float>();
     down.ldx = hidden;
     down.w[0] = weights_.matrix(w.w2);
-    down.y[0] = x;
+    down.y[0] =
+        !post_norm ? x : grow(products_, n * dim * sizeof(float), "a step's products").as<float>();
     down.ldy[0] = dim;
-    down.then = Then::Add;
+    down.then = post_norm ? Then::Store : Then::Add;
     gemv_rows(down, n);
-    add_bias({&w.w2, x, dim, &w.b2}, n);
+    if (post_norm) add_normed(out, products_, n, w.post_ffn_norm);
+    else add_bias(out, n);
     return mark(Part::Linear);
   }
   const WType type = operand_type(options_.layout.type, w.w1.type),
               down_type = operand_type(options_.layout.type, w.w2.type);
-  grow(operand_, n * dim * size_of(type), "a prefill chunk");
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
-  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, dim, config_.norm_eps, operand_.data(), type,
-                compute_),
-        "normalising");
+  prepare(x, norm, n, dim, type);
   multiply(w.w1, operand_.data(), type, n, gate_.data(), hidden, type, false);
   multiply(w.w3, operand_.data(), type, n, up_.data(), hidden, type, false);
-  check(swiglu(gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
-               weights_.bias(w.b1), weights_.bias(w.b3), hidden),
-        "SwiGLU");
-  multiply(w.w2, gate_.data(), down_type, n, x, dim, WType::F32, true);
-  add_bias({&w.w2, x, dim, &w.b2}, n);
+  check(glu(gate(), gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
+            weights_.bias(w.b1), weights_.bias(w.b3), hidden),
+        "the FFN's gate");
+  multiply(w.w2, gate_.data(), down_type, n, post_norm ? prompt_products_.as<float>() : x, dim,
+           WType::F32, !post_norm);
+  if (post_norm) add_normed(out, prompt_products_, n, w.post_ffn_norm);
+  else add_bias(out, n);
 }
 
 // ---- prefill
@@ -239,7 +280,10 @@ void CudaBackend::embedding_rows(const Tensor& table, const int32_t* tokens, int
                                  float* out) {
   threads_->parallel_for(n, [&](int64_t i, int) {
     const auto decode = [&](const void* data, int64_t row) {
-      host_kernels_->linear.dequant_row(table.type, data, table.cols, row, out + i * table.cols);
+      float* x = out + i * table.cols;
+      host_kernels_->linear.dequant_row(table.type, data, table.cols, row, x);
+      if (const float scale = config_.stream_scale(); scale != 1)
+        for (int64_t j = 0; j < table.cols; ++j) x[j] *= scale;
     };
     if (table.data) return decode(table.data, tokens[i]);
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(table.type, table.cols)));
@@ -264,6 +308,8 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
     operand_ = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
     gate_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
     up_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
+    if (config_.post_norm)
+      prompt_products_ = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
     unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
     if (const uint64_t bytes = unpacked_kv_bytes(config_, options_.layout, n_total))
       unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
@@ -277,7 +323,8 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
 void CudaBackend::end_prompt() {
   try {
     const DeviceScope on = enter();
-    for (Buffer* b : {&operand_, &gate_, &up_, &unpacked_, &unpacked_kv_}) *b = Buffer();
+    for (Buffer* b : {&operand_, &gate_, &up_, &prompt_products_, &unpacked_, &unpacked_kv_})
+      *b = Buffer();
     prompt_rows_.end();
     residency_.end_prompt();
   } catch (const Error&) {  // the device is lost: the next operation says so
@@ -306,20 +353,25 @@ void CudaBackend::embed(const Tensor& table, const int32_t* tokens, int64_t n, f
   }
 }
 
-void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) {
+RopePairs CudaBackend::rope_pairs(int rope) const {
+  const int rotated = config_.ropes[rope].rotated;
+  return {config_.rope_interleaved, rotated > 0 ? rotated : config_.head_dim};
+}
+
+void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   const DeviceScope on = enter();
-  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_.as<float>(), pos0,
-                           config_.rope_interleaved, options_.layout.spread_keys(), compute_),
+  check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_[rope].as<float>(), pos0,
+                           rope_pairs(rope), options_.layout.spread_keys(), compute_),
         "rotating queries");
 }
 
-void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) {
+void CudaBackend::append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+                         int rope) {
   const DeviceScope on = enter();
-  check(
-      rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
-                          config_.n_kv_heads, cos_sin_.as<float>(), pos0, config_.rope_interleaved,
-                          kv.base, kv.n_blocks, residency_.layout(), compute_),
-      "appending KV");
+  check(rope_append_prefill(k, v, n, int64_t(config_.n_kv_heads) * config_.head_dim,
+                            config_.n_kv_heads, cos_sin_[rope].as<float>(), pos0, rope_pairs(rope),
+                            kv.base, kv.n_blocks, residency_.layout(), compute_),
+        "appending KV");
 }
 
 // Prompts attend to f16: the layer's blocks in 8 bits are unpacked as far as they have not been for

@@ -47,13 +47,14 @@ class CudaBackend : public Backend {
   bool sequences_take_device_memory() const override { return true; }
   void prepare(const Selector& selector, SequenceKv& sequence) override;
   void read(const float* src, int64_t n, float* host) override;
-  void rope_table(int64_t n, const RopeFrequencies& frequencies) override;
+  void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) override;
   void linear(const Linear& args) override;
   void ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase) override;
   void norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) override;
   void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) override;
-  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0) override;
-  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv) override;
+  void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) override;
+  void append(float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv,
+              int rope) override;
   void check_prompt(const Selector& selector, SequenceKv& sequence) override;
   void begin_prompt(int64_t n, int64_t n_total, int64_t chunk) override;
   void end_prompt() override;
@@ -93,6 +94,10 @@ class CudaBackend : public Backend {
   Buffer& grow(Buffer& buffer, size_t bytes, const char* what);
   void embedding_rows(const Tensor& table, const int32_t* tokens, int64_t n, float* out);
   void add_bias(const LinearOut& out, int64_t n);
+  void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
+  void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
+  Gate gate() const;
+  RopePairs rope_pairs(int rope) const;
   void unpack_prefill(const PrefillAttention& args, FlashPrefill& flash);
   void gemv_rows(const Gemv& args, int64_t n);
   void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
@@ -124,9 +129,11 @@ class CudaBackend : public Backend {
   StreamedAttention streamed_attention_;
   PromptRows prompt_rows_;
 
-  Buffer cos_sin_;
+  std::vector<Buffer> cos_sin_;  // of each entry of Config::ropes
   int64_t rope_positions_ = 0;
   Buffer operand_, gate_, up_, unpacked_;  // prefill: 16-bit operands, FFN, dequantised weights
+  // Products that wait for their norm: of a prompt, of a step.
+  Buffer prompt_products_, products_;
   // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
   Buffer unpacked_kv_;
   int unpacked_layer_ = -1;

@@ -88,6 +88,7 @@ void CudaBackend::grow_step_memory() {
     check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
   }
   grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
+  if (config_.post_norm) grow(products_, n * config_.dim * sizeof(float), "a step's products");
   DecodeStep sparse = decode_step(0, nullptr, nullptr);
   sparse.ranked = ranked_of(rule_);  // also where the first layers are dense
   grow(scratch_, decode_scratch_bytes(sparse), "attention's scratch");
@@ -255,8 +256,10 @@ void CudaBackend::append_step(int layer, float* q, float* k, const float* v) {
   a.n_heads = config_.n_heads;
   a.n_kv_heads = config_.n_kv_heads;
   a.layer = layer;
-  a.cos_sin = cos_sin_.as<float>();
-  a.interleaved = config_.rope_interleaved;
+  const int rope = config_.layers[layer].rope, query_rope = config_.query_rope(layer);
+  a.cos_sin = cos_sin_[rope].as<float>();
+  a.query_cos_sin = cos_sin_[query_rope].as<float>();
+  a.pairs = rope_pairs(rope);
   a.sequences = sequences_.as<StepSequence>();
   a.layout = residency_.layout();
   a.overlap = overlap_;

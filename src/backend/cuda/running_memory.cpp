@@ -47,6 +47,7 @@ uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool ro
   const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2;
   add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
   add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
+  if (c.post_norm) add(4 * chunk * c.dim);
   add(unpacked_bytes(model, options.layout.type));
   add(unpacked_kv_bytes(c, options.layout, o.n_ctx));
   return bytes;
@@ -69,7 +70,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add(4 * n * kv), add(4 * n * kv);
   add(4 * n * c.vocab_size);
 
-  add(4 * n_ctx * c.head_dim);  // the RoPE table
+  for (size_t i = 0; i < c.ropes.size(); ++i) add(4 * n_ctx * c.head_dim);  // the RoPE tables
   for (int stream = 0; stream < 2; ++stream)
     add(sizeof(Copy) * std::max<int64_t>(blocks * c.n_kv_heads, layer_heads));
 
@@ -85,6 +86,7 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   step.layout.block_size = layout.block_size;
   step.layout.block_bytes = static_cast<int64_t>(layout.bytes());
   add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.hidden_dim);
+  if (c.post_norm) add(4 * std::max(n, kFewRows) * c.dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));
   // Scores of single tokens (twilight, tokenselect) take the most.

@@ -22,11 +22,10 @@ uint64_t device_bytes(const Tensor& t) {
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t :
-         {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.ffn_norm, &l.w1, &l.w3, &l.w2})
-      f(*t);
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) f(*t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.q_norm, &l.k_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2})
+    for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
+                            &l.q_norm, &l.k_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2})
       if (t->data) f(*t);
   f(w.final_norm);
   f(w.output);

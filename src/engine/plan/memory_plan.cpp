@@ -447,7 +447,7 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
         "%s, and `n_ctx` "
         "sets another length",
         r.options.n_ctx, trained, limit.c_str());
-    const RopeScaling& rope = model.config.rope;
+    const RopeScaling& rope = model.config.ropes[0].scaling;
     if (rope.type == RopeScaling::DYNAMIC && trained > rope.original_ctx)
       r.context_note +=
           ", which changes this model's text too (its RoPE scaling is dynamic: positions are "

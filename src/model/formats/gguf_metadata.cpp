@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/config_fields.h"
+#include "model/families/family.h"
 #include "model/formats/checked.h"
 #include "model/formats/gguf.h"
 #include "model/rope.h"
@@ -13,9 +14,13 @@ namespace {
 
 void write_rope_scaling(GgufFileWriter& out, const std::string& a, const Config& c,
                         const std::string& where) {
-  const RopeScaling& s = c.rope;
+  const RopeScaling& s = c.ropes[0].scaling;
   const std::string p = a + ".rope.scaling.";
   switch (s.type) {
+    case RopeScaling::LONGROPE:  // by tensors
+      out.u32(p + "original_context_length", static_cast<uint32_t>(s.original_ctx));
+      out.f32(p + "attn_factor", s.attention_factor);
+      return;
     case RopeScaling::NONE:
     case RopeScaling::LLAMA3:  // by tensor
     case RopeScaling::FACTORS: return;
@@ -92,12 +97,42 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
 
 }  // namespace
 
-void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
-  const std::string a = c.rows_as_trained() ? c.architecture : "llama";
-  if (c.sliding_window > 0 && c.first_window_layer > 0 && c.first_window_layer < c.n_layers) {
-    unsupported(where, "max_window_layers", std::to_string(c.first_window_layer),
-                "a sliding window in all layers or in none");
+// The window, if layers have one, and which ones do. Fails if this is not what the family's readers
+// expect and there is no key to say so.
+static void write_layers(GgufFileWriter& out, const Family& family, const Config& c,
+                         const std::string& where) {
+  const std::string a = c.architecture;
+  int window = 0;
+  std::vector<bool> windowed;
+  for (const LayerConfig& layer : c.layers) {
+    window = std::max(window, layer.window);
+    windowed.push_back(layer.window > 0);
   }
+  Config usual = c;
+  usual.ropes.resize(1);
+  set_layers(family, window, {}, &usual);
+  const auto has_rope = [](const Config& of, int l) {
+    return of.ropes[of.layers[l].rope].theta > 0;
+  };
+  for (int l = 0; l < c.n_layers; ++l) {
+    if (windowed[l] != (usual.layers[l].window > 0) && family.window != Family::PERIOD)
+      unsupported(where, "sliding_window", "a sliding window in some layers",
+                  "in all layers or in none, to write them as GGUF");
+    if (family.no_rope_period > 0 && has_rope(c, l) != has_rope(usual, l))
+      unsupported(
+          where, "no_rope_layers",
+          "layers other than every " + std::to_string(family.no_rope_period) + "th without RoPE",
+          "those, to write them as GGUF");
+  }
+  if (window == 0) return;
+  out.u32(a + ".attention.sliding_window", static_cast<uint32_t>(window));
+  if (family.window == Family::PERIOD)
+    out.booleans(a + ".attention.sliding_window_pattern", windowed);
+}
+
+void write_config(GgufFileWriter& out, const Config& c, const std::string& where) {
+  const std::string& a = c.architecture;
+  const Family& family = *family_of_architecture(a);
   const auto count = [&](const char* key, int value) {
     out.u32(a + key, static_cast<uint32_t>(value));
   };
@@ -114,23 +149,27 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(".attention.key_length", c.head_dim);
   count(".attention.value_length", c.head_dim);
   out.f32(a + ".attention.layer_norm_rms_epsilon", c.norm_eps);
-  count(".rope.dimension_count", c.head_dim);
-  out.f32(a + ".rope.freq_base", c.rope_theta);
-  if (c.sliding_window > 0 && c.first_window_layer < c.n_layers)
-    count(".attention.sliding_window", c.sliding_window);
+  const Rope& rope = c.ropes[0];
+  count(".rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
+  out.f32(a + ".rope.freq_base", rope.theta);
+  write_layers(out, family, c, where);
   write_rope_scaling(out, a, c, where);
+  if (!family.values) return;
+  for (const auto& [field, value] : family.values(c, where)) out.f32(a + "." + field.gguf, value);
 }
 
-std::vector<float> rope_factors_of(const Config& c) {
-  const RopeScaling& s = c.rope;
-  if (s.type == RopeScaling::FACTORS) return s.factors;
+std::vector<NamedFactors> rope_factors_of(const Config& c) {
+  const RopeScaling& s = c.ropes[0].scaling;
+  if (s.type == RopeScaling::FACTORS) return {{"rope_freqs.weight", s.factors}};
+  if (s.type == RopeScaling::LONGROPE)
+    return {{"rope_factors_long.weight", s.long_factors}, {"rope_factors_short.weight", s.factors}};
   if (s.type != RopeScaling::LLAMA3) return {};
-  Config plain = c;
-  plain.rope = {};
-  const std::vector<float> scaled = rope_frequencies(c, c.n_ctx).frequency;
-  std::vector<float> factors = rope_frequencies(plain, c.n_ctx).frequency;
+  Rope plain = c.ropes[0];
+  plain.scaling = {};
+  const std::vector<float> scaled = rope_frequencies(c.ropes[0], c.head_dim, c.n_ctx).frequency;
+  std::vector<float> factors = rope_frequencies(plain, c.head_dim, c.n_ctx).frequency;
   for (size_t i = 0; i < factors.size(); ++i) factors[i] /= scaled[i];
-  return factors;
+  return {{"rope_freqs.weight", factors}};
 }
 
 void write_pieces(GgufFileWriter& out, std::vector<VocabPiece> pieces, bool add_space_prefix,

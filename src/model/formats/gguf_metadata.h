@@ -8,13 +8,17 @@
 
 namespace riffle {
 
-// general.* but for the types of weights, and the architecture's keys. rope_freqs.weight is the
-// caller's: see rope_factors. Throws RIFFLE_UNSUPPORTED for what has no key.
+// general.* but for the types of weights, and the architecture's keys. The tensors
+// of rope_factors_of are the caller's. Throws RIFFLE_UNSUPPORTED for what has no key.
 void write_config(GgufFileWriter& out, const Config& config, const std::string& where);
 
-// What each frequency is divided by where the file says so by a tensor (llama3 scaling, or
-// factors); else empty.
-std::vector<float> rope_factors_of(const Config& config);
+// What each frequency is divided by where the file says so by tensors (llama3 scaling, factors,
+// longrope), with their names; else empty.
+struct NamedFactors {
+  const char* name;
+  std::vector<float> values;
+};
+std::vector<NamedFactors> rope_factors_of(const Config& config);
 
 // tokenizer.ggml.*; unused pieces are added until there is one for each row of the embedding. A
 // sentencepiece vocabulary of the BPE kind, or byte-level BPE.

@@ -98,6 +98,12 @@ void GgufFileWriter::boolean(std::string_view name, bool value) {
   key(name, GgufType::BOOL);
   append<uint8_t>(keys_, value ? 1 : 0);
 }
+void GgufFileWriter::booleans(std::string_view name, const std::vector<bool>& values) {
+  key(name, GgufType::ARRAY);
+  append<uint32_t>(keys_, static_cast<uint32_t>(GgufType::BOOL));
+  append<uint64_t>(keys_, values.size());
+  for (const bool value : values) append<uint8_t>(keys_, value ? 1 : 0);
+}
 void GgufFileWriter::text(std::string_view name, std::string_view value) {
   key(name, GgufType::STRING);
   append_text(keys_, value);

@@ -25,6 +25,7 @@ class GgufFileWriter {
   void u32(std::string_view key, uint32_t value);
   void f32(std::string_view key, float value);
   void boolean(std::string_view key, bool value);
+  void booleans(std::string_view key, const std::vector<bool>& values);
   void text(std::string_view key, std::string_view value);
   void strings(std::string_view key, const std::vector<std::string>& values);
   void floats(std::string_view key, const std::vector<float>& values);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "model/config.h"
+#include "model/families/family.h"
 #include "model/formats/json.h"
 #include "model/formats/mapped_file.h"
 #include "model/formats/safetensors.h"
@@ -175,7 +176,8 @@ std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgr
   model->config.name = last_part(folder);
   TensorTable table;
   read_shards(folder, *model, table);
-  bind_weights(*model, table, kHuggingFaceNames, folder, progress);
+  const Family& family = *family_of_architecture(model->config.architecture);
+  bind_weights(*model, table, *family.hf_names, folder, progress);
   return model;
 }
 

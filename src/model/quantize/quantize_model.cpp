@@ -8,6 +8,7 @@
 
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/linear/quants.h"
+#include "model/families/family.h"
 #include "model/formats/gguf_metadata.h"
 #include "model/formats/gguf_split.h"
 #include "model/formats/gguf_writer.h"
@@ -216,6 +217,10 @@ void quantize_weights(Model& model, const WeightMix& mix, int n_threads,
     model.generated.push_back(std::move(bytes));
   }
   if (model.config.tied_output) model.weights.output = model.weights.embedding;
+  for (LayerWeights& l : model.weights.layers) {
+    take_rows(l.wqkv, {&l.wq, &l.wk, &l.wv});
+    take_rows(l.w13, {&l.w1, &l.w3});
+  }
 }
 
 ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix& mix, int n_threads,
@@ -224,11 +229,11 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
   out.u32("general.quantization_version", 2);
   const Config& c = model.config;
   const std::vector<NamedTensor> tensors = named_tensors(model);
-  const std::vector<float> factors = rope_factors_of(c);
+  const std::vector<NamedFactors> factors = rope_factors_of(c);
   std::vector<DType> types;
   ConversionSums fallbacks;
   double total = 0;
-  if (!factors.empty()) out.tensor("rope_freqs.weight", DType::F32, {factors.size()});
+  for (const NamedFactors& f : factors) out.tensor(f.name, DType::F32, {f.values.size()});
   for (const NamedTensor& t : tensors) {
     bool fallback = false;
     types.push_back(type_in_mix(mix, t, c, &fallback));
@@ -240,8 +245,9 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
                t.role == NamedTensor::VECTOR ? std::vector{cols} : std::vector{rows, cols});
   }
   out.begin();
-  out.write(factors.data(), factors.size() * sizeof(float));
-  const bool reorder = !c.rope_interleaved && !c.rows_as_trained();
+  for (const NamedFactors& f : factors) out.write(f.values.data(), f.values.size() * sizeof(float));
+  const bool reorder =
+      !c.rope_interleaved && family_of_architecture(c.architecture)->rope_interleaved;
   Converter converter(model, n_threads, progress, total);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& t = tensors[i];

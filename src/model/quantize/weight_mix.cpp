@@ -65,13 +65,23 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     };
     LayerWeights& layer = w.layers[l];
     add(names.attn_norm, layer.attn_norm, N::VECTOR);
-    add(names.wq, layer.wq, N::OTHER, true);
-    add(names.wk, layer.wk, N::OTHER, true);
-    add(names.wv, layer.wv, N::V);
+    add(names.post_attn_norm, layer.post_attn_norm, N::VECTOR);
+    if (layer.wqkv.rows > 0) {
+      add(names.wqkv, layer.wqkv, N::V);
+    } else {
+      add(names.wq, layer.wq, N::OTHER, true);
+      add(names.wk, layer.wk, N::OTHER, true);
+      add(names.wv, layer.wv, N::V);
+    }
     add(names.wo, layer.wo, N::OTHER);
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
-    add(names.w1, layer.w1, N::OTHER);
-    add(names.w3, layer.w3, N::OTHER);
+    add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
+    if (layer.w13.rows > 0) {
+      add(names.w13, layer.w13, N::OTHER);
+    } else {
+      add(names.w1, layer.w1, N::OTHER);
+      add(names.w3, layer.w3, N::OTHER);
+    }
     add(names.w2, layer.w2, N::DOWN);
     add(names.q_norm, layer.q_norm, N::VECTOR);
     add(names.k_norm, layer.k_norm, N::VECTOR);

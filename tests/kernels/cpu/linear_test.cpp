@@ -375,8 +375,10 @@ TEST_CASE("rope rotates both pair layouts into the same order", "[linear]") {
               mixed[i * ld + h * head_dim + 2 * j + e] =
                   split[i * ld + h * head_dim + j + e * half];
       const std::vector<float> before = split;
-      k->linear.rope(split.data(), n, ld, heads, head_dim, table.data(), pos.data(), false);
-      k->linear.rope(mixed.data(), n, ld, heads, head_dim, table.data(), pos.data(), true);
+      k->linear.rope(split.data(), n, ld, heads, head_dim, table.data(), pos.data(),
+                     {false, head_dim});
+      k->linear.rope(mixed.data(), n, ld, heads, head_dim, table.data(), pos.data(),
+                     {true, head_dim});
       INFO(k->name << " head_dim " << head_dim);
       CHECK(count_unequal(split, mixed) == 0);
       int wrong = 0;

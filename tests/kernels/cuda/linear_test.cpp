@@ -381,7 +381,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
       check_cuda(rmsnorm(xd.get(), wd.get(), n, dim, 1e-5f, y.get(), out, nullptr));
       const auto got = y.download();
       y.poison();
-      check_cuda(swiglu(xd.get(), ud.get(), n * dim, WType::F32, y.get(), out, nullptr));
+      check_cuda(glu(Gate::Silu, xd.get(), ud.get(), n * dim, WType::F32, y.get(), out, nullptr));
       const auto gated = y.download();
       bool right = true, right_gated = true;
       for (int64_t i = 0; i < n; i++) {
@@ -408,7 +408,7 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   const std::vector<float> gate = {-INFINITY, -200, -90, 0, 90, 200}, up = {1, 1, 1, 1, 1, 2};
   DeviceArray<float> gd(gate);
   const DeviceArray<float> ud(up);
-  check_cuda(swiglu(gd.get(), ud.get(), 6, WType::F32, gd.get(), WType::F32, nullptr));
+  check_cuda(glu(Gate::Silu, gd.get(), ud.get(), 6, WType::F32, gd.get(), WType::F32, nullptr));
   const auto far = gd.download();
   CHECK((far[0] == 0 && std::fabs(far[1]) <= 1e-30f && std::fabs(far[2]) <= 1e-30f && far[3] == 0));
   CHECK((far[4] == 90 && far[5] == 400));

@@ -26,6 +26,8 @@ using riffle::test::store_rows;
 
 namespace {
 
+using riffle::RopePairs;
+
 using Rng = std::mt19937_64;
 float uniform(Rng& g) { return static_cast<float>(static_cast<double>(g() >> 11) * 0x1p-52 - 1.0); }
 float gaussian(Rng& g) { return std::normal_distribution<float>(0, 1)(g); }
@@ -52,10 +54,9 @@ cpu::KvType twin(KvType type) { return static_cast<cpu::KvType>(type); }
 
 // Writes what the kernel should into blocks here: rotated key and value of one (row, head).
 void append_here(const cpu::Kernels* k, const float* key, const float* value, const float* table,
-                 int32_t position, bool interleaved, const KvLayout& layout, uint8_t* block) {
+                 int32_t position, RopePairs pairs, const KvLayout& layout, uint8_t* block) {
   std::vector<float> head(key, key + layout.head_dim);
-  k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position,
-                 interleaved);
+  k->linear.rope(head.data(), 1, layout.head_dim, 1, layout.head_dim, table, &position, pairs);
   if (layout.type == KvType::Q8) hadamard(head.data(), layout.head_dim);
   const int64_t row = layout.value_offset / layout.block_size * (position % layout.block_size);
   k->attention.kv_store(head.data(), layout.head_dim, twin(layout.type), block + row);
@@ -70,7 +71,8 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
   Rng g(11);
   const cpu::Kernels* k = cpu::kernels(cpu::Isa::Scalar);
   for (int d : {2, 16, 64, 80, 96, 128, 256}) {
-    for (bool interleaved : {false, true}) {
+    // Pairs half a head apart, neighbours, and half of three quarters of a head apart.
+    for (const RopePairs pairs : {RopePairs{false, d}, {true, d}, {false, d * 3 / 8 * 2}}) {
       for (KvType type : {KvType::F16, KvType::F32, KvType::Q8}) {
         const int n = 5, n_heads = 6, n_kv = 3, block_size = 16, layer = 1, n_layers = 3;
         const int64_t ldq = n_heads * d + 2, ldk = n_kv * d + 1, pos0 = 13;
@@ -78,8 +80,8 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         const auto table = cos_sin_table(100, d), q = random_floats(g, n * ldq),
                    key = random_floats(g, n * ldk, 4), value = random_floats(g, n * ldk);
         const DeviceArray<float> table_d(table), key_d(key), value_d(value);
-        INFO("head_dim " << d << " interleaved " << interleaved << " type "
-                         << static_cast<int>(type));
+        INFO("head_dim " << d << " interleaved " << pairs.interleaved << " rotated "
+                         << pairs.rotated << " type " << static_cast<int>(type));
 
         DeviceArray<float> q_d(q);
         auto want = q;
@@ -89,11 +91,10 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         const auto spread_row = [&](float* heads) {
           for (int h = 0; spread && h < n_heads; h++) hadamard(heads + h * d, d);
         };
-        k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(),
-                       interleaved);
+        k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(), pairs);
         for (int i = 0; i < n; i++) spread_row(&want[i * ldq]);
         check_cuda(
-            rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, interleaved, spread, nullptr));
+            rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, pairs, spread, nullptr));
         CHECK(same_bits(q_d.download(), want));
 
         // Prefill: positions 13 to 17, so blocks 0 and 1.
@@ -104,11 +105,11 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         for (int i = 0; i < n; i++)
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(),
-                        positions[i], interleaved, layout,
+                        positions[i], pairs, layout,
                         &blocks[(h * n_blocks + positions[i] / block_size) * layout.block_bytes]);
-        check_cuda(rope_append_prefill(
-            key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(), pos0, interleaved,
-            reinterpret_cast<std::byte*>(blocks_d.get()), n_blocks, layout, nullptr));
+        check_cuda(rope_append_prefill(key_d.get(), value_d.get(), n, ldk, n_kv, table_d.get(),
+                                       pos0, pairs, reinterpret_cast<std::byte*>(blocks_d.get()),
+                                       n_blocks, layout, nullptr));
         CHECK(same_bits(blocks_d.download(), blocks));
 
         // A step of n sequences at different positions.
@@ -122,11 +123,11 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
           const int32_t position = (i * 31 + 15) % 97;
           sequences[i].n_tokens = position + 1;
           sequences[i].tail = reinterpret_cast<std::byte*>(tails_d.get() + i * tail_bytes);
-          k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, interleaved);
+          k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, pairs);
           spread_row(&want[i * ldq]);
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position,
-                        interleaved, layout,
+                        pairs, layout,
                         &tails[i * tail_bytes + (layer * n_kv + h) * layout.block_bytes]);
         }
         const DeviceArray<StepSequence> sequences_d(sequences);
@@ -134,7 +135,8 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         RopeAppendStep a;
         a.q = q_d.get(), a.k = key_d.get(), a.v = value_d.get(), a.ldq = ldq, a.ldk = ldk, a.n = n;
         a.n_heads = n_heads, a.n_kv_heads = n_kv, a.layer = layer, a.cos_sin = table_d.get();
-        a.interleaved = interleaved, a.sequences = sequences_d.get(), a.layout = layout;
+        a.query_cos_sin = a.cos_sin, a.pairs = pairs, a.sequences = sequences_d.get(),
+        a.layout = layout;
         check_cuda(rope_append_step(a, nullptr));
         CHECK(same_bits(q_d.download(), want));
         CHECK(same_bits(tails_d.download(), tails));

@@ -274,7 +274,7 @@ TEST_CASE("gguf: what may be left out has the usual meaning", "[gguf]") {
     const Config want = tiny_model(1).config;
     const auto model = model_from_gguf(parse_gguf(view_of(bytes)), {});
     CHECK(model->config.head_dim == want.head_dim);
-    CHECK(model->config.rope_theta == want.rope_theta);
+    CHECK(model->config.ropes[0].theta == want.ropes[0].theta);
     CHECK(model->config.vocab_size == want.vocab_size);
     CHECK(model->config.bos_id == 1);
     CHECK(model->config.eos_id == 2);
@@ -407,13 +407,13 @@ TEST_CASE("gguf: every key that is read may be there, and is read", "[gguf]") {
   add_tiny_tensors(w, tiny, DType::F16);
   const auto model = model_from_gguf(parse_gguf(view_of(w.bytes())), {});
   const Config& c = model->config;
-  CHECK(c.sliding_window == 48);
-  CHECK(c.rope.type == RopeScaling::YARN);
-  CHECK(c.rope.factor == 4);
-  CHECK(c.rope.original_ctx == 32);
-  CHECK(c.rope.beta_fast == 31);
-  CHECK(c.rope.beta_slow == 2);
-  CHECK(c.rope.attention_factor == 2.5f);
+  CHECK(c.layers[0].window == 48);
+  CHECK(c.ropes[0].scaling.type == RopeScaling::YARN);
+  CHECK(c.ropes[0].scaling.factor == 4);
+  CHECK(c.ropes[0].scaling.original_ctx == 32);
+  CHECK(c.ropes[0].scaling.beta_fast == 31);
+  CHECK(c.ropes[0].scaling.beta_slow == 2);
+  CHECK(c.ropes[0].scaling.attention_factor == 2.5f);
   CHECK(c.eos_ids == std::vector<int>{2, 5, 6, 7});
   // Refused by what it asks for, not as unknown.
   expect_bad(with_key("",

@@ -45,7 +45,7 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   CHECK(c.n_heads == 4);
   CHECK(c.n_kv_heads == 2);
   CHECK(c.n_ctx == 512);
-  CHECK(c.rope_theta == 500000.0f);
+  CHECK(c.ropes[0].theta == 500000.0f);
   CHECK(c.norm_eps == 1e-5f);
   CHECK(c.bos_id == 1);
   CHECK(c.eos_id == 2);
@@ -59,7 +59,7 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   const Config d = config_from_json(view_of(least));
   CHECK(d.head_dim == 16);
   CHECK(d.n_kv_heads == 4);
-  CHECK(d.rope_theta == 10000.0f);
+  CHECK(d.ropes[0].theta == 10000.0f);
   CHECK(d.norm_eps == 1e-6f);
   CHECK(d.n_ctx == 2048);
   CHECK(d.bos_id == -1);
@@ -69,7 +69,7 @@ TEST_CASE("config.json: fields and defaults", "[hf]") {
   const std::string newer = tiny_config_json(
       tiny_model(1),
       ", \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}");
-  CHECK(config_from_json(view_of(newer)).rope_theta == 1000000.0f);
+  CHECK(config_from_json(view_of(newer)).ropes[0].theta == 1000000.0f);
 }
 
 TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") {
@@ -77,11 +77,10 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
     expect_config_error(RIFFLE_UNSUPPORTED, ", \"" + key + "\": " + value, {"config.json: " + key});
   };
   refused("rope_scaling", "{\"factor\": 2.0}");
-  refused("rope_scaling", "{\"type\": \"longrope\", \"factor\": 8.0}");
+  refused("rope_scaling", "{\"type\": \"proportional\", \"factor\": 8.0}");
   refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 8.0, \"alpha\": 2.0}");
   refused("rope_scaling", "{\"type\": \"yarn\", \"factor\": 8.0, \"truncate\": false}");
   refused("qkv_bias", "true");
-  refused("rope_parameters", "{\"full_attention\": {\"rope_type\": \"default\"}}");
   refused("rope_parameters", "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}");
   refused("sliding_window", "4096");
   refused("partial_rotary_factor", "0.5");

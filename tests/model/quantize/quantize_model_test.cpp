@@ -243,6 +243,11 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
         CHECK_FALSE(std::filesystem::exists(path));
         continue;
       }
+      if (c.name == "gemma3_untied") {  // its scale of scores is not that of other models
+        expect_error(RIFFLE_UNSUPPORTED, {"config.json", "query_pre_attn_scalar"},
+                     [&] { quantize(folder, path, "f32"); });
+        continue;
+      }
       quantize(folder, path, "f32");
       const TinyDifference d = compare(tiny_options(c, options(), RIFFLE_KV_F32), c, path);
       INFO(d.where);
@@ -254,7 +259,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
       if (!std::filesystem::exists(theirs_path)) continue;
       const auto their_file = MappedFile::open(theirs_path);
       const GgufFile theirs = parse_gguf(their_file->view());
-      const std::string type = theirs.tensors.at("blk.0.attn_q.weight").type_name;
+      const std::string type = theirs.tensors.at("blk.0.ffn_up.weight").type_name;
       const std::string same_type = temp / (c.name + "-same.gguf");
       quantize(folder, same_type, type.c_str());
       const auto our_file = MappedFile::open(same_type);

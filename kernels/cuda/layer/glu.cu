@@ -1,4 +1,4 @@
-// SwiGLU (Shazeer, arXiv 2002.05202): silu(gate) * up, elementwise.
+// Gated linear units (Shazeer, arXiv 2002.05202): SwiGLU and GeGLU, elementwise.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/layer/layer.h"
 
@@ -9,8 +9,8 @@ constexpr int kThreads = 256, kPerThread = 4;
 
 // out may be gate: an element is read and written by one thread, and read first.
 __global__ void __launch_bounds__(kThreads)
-    swiglu_kernel(const void* gate, const void* up, int64_t count, WType in_type, void* out,
-                  WType out_type, const float* gate_bias, const float* up_bias, int64_t width) {
+    glu_kernel(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
+               WType out_type, const float* gate_bias, const float* up_bias, int64_t width) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPerThread + threadIdx.x;
   float g[kPerThread], u[kPerThread];
 #pragma unroll
@@ -23,20 +23,20 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int j = 0; j < kPerThread; j++) {
     const int64_t i = first + j * kThreads;
-    if (i < count) store_f32_as(out, out_type, i, silu(g[j]) * u[j]);
+    if (i < count) store_f32_as(out, out_type, i, gated(kind, g[j]) * u[j]);
   }
 }
 
 }  // namespace
 
-Status swiglu(const void* gate, const void* up, int64_t count, WType in_type, void* out,
-              WType out_type, cudaStream_t stream, const float* gate_bias, const float* up_bias,
-              int64_t width) {
+Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_type, void* out,
+           WType out_type, cudaStream_t stream, const float* gate_bias, const float* up_bias,
+           int64_t width) {
   if ((gate_bias || up_bias) && (width < 1 || count % width != 0)) return cudaErrorInvalidValue;
   if (is_quantised(in_type) || is_quantised(out_type) || count < 1) return cudaErrorInvalidValue;
   const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
-  swiglu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
+  glu_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      kind, gate, up, count, in_type, out, out_type, gate_bias, up_bias, width);
   return cudaGetLastError();
 }
 

@@ -1,0 +1,41 @@
+// EXAONE 4 (LG AI Research, arXiv 2507.11407): norms after attention and FFN alone, and of each
+// head of q and k. Models with windows have three layers with one to one without, which has no
+// RoPE.
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+// Read with the windows: also as a number, which is the period, or as letters ("LLLG").
+constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
+constexpr Field kFields[] = {kPattern};
+
+void describe(const FamilyFields&, Config* c) {
+  const auto windowed = [](const LayerConfig& layer) { return layer.window > 0; };
+  if (std::none_of(c->layers.begin(), c->layers.end(), windowed)) return;
+  c->ropes.push_back({});  // theta 0: none
+  for (LayerConfig& layer : c->layers)
+    if (!windowed(layer)) layer.rope = static_cast<int>(c->ropes.size()) - 1;
+}
+
+}  // namespace
+
+extern const Family kExaone4;
+const Family kExaone4 = {
+    .name = "exaone4",
+    .model_type = "exaone4",
+    .class_name = "Exaone4ForCausalLM",
+    .defaults = {2048, 102400, 1e-5, 10000, 32},
+    .pre_norm = false,
+    .post_norm = true,
+    .qk_norm = QkNorm::HEAD,
+    .window = Family::PERIOD,
+    .window_period = 4,
+    .window_default = 4096,
+    .hf_names = &kHuggingFacePostNorms,
+    .fields = kFields,
+    .describe = describe,
+};
+
+}  // namespace riffle

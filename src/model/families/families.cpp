@@ -1,0 +1,72 @@
+#include "model/families/family.h"
+
+namespace riffle {
+
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
+    kOlmo2, kOlmo3, kExaone4;
+
+// Of families with the same general.architecture the first is taken: OLMo 3 is an OLMo 2 whose
+// layers may have windows.
+static constexpr const Family* kFamilies[] = {&kLlama,   &kMistral, &kQwen2,    &kQwen3,
+                                              &kSmolLm3, &kGranite, &kMistral3, &kPhi3,
+                                              &kGemma3,  &kOlmo3,   &kOlmo2,    &kExaone4};
+
+std::span<const Family* const> families() { return kFamilies; }
+
+const Family* family_of_architecture(std::string_view name) {
+  for (const Family* f : kFamilies)
+    if (name == f->name) return f;
+  return nullptr;
+}
+
+const Family* family_of_model_type(std::string_view type) {
+  for (const Family* f : kFamilies)
+    if (type == f->model_type) return f;
+  return nullptr;
+}
+
+// "a", "b" or "c", each once.
+static std::string one_of(const char* Family::*name) {
+  std::vector<std::string> names;
+  for (const Family* f : kFamilies) {
+    const std::string quoted = "\"" + std::string(f->*name) + "\"";
+    if (std::find(names.begin(), names.end(), quoted) == names.end()) names.push_back(quoted);
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+std::string known_architectures() { return one_of(&Family::name); }
+std::string known_model_types() { return one_of(&Family::model_type); }
+
+void set_layers(const Family& family, int window, const std::vector<bool>& windowed, Config* c) {
+  c->layers.assign(c->n_layers, {});
+  int no_rope = -1;
+  for (int l = 0; l < c->n_layers; ++l) {
+    LayerConfig& layer = c->layers[l];
+    const bool in_pattern = !windowed.empty()                 ? windowed[l]
+                            : family.window == Family::PERIOD ? (l + 1) % family.window_period != 0
+                                                              : true;
+    layer.window = in_pattern ? window : 0;
+    if (family.no_rope_period == 0 || (l + 1) % family.no_rope_period != 0) continue;
+    if (no_rope < 0) {
+      no_rope = static_cast<int>(c->ropes.size());
+      c->ropes.push_back({});
+    }
+    layer.rope = no_rope;
+  }
+}
+
+float positive(const FamilyFields& fields, const Field& field, double max, double fallback) {
+  const auto x = fields.number(field);
+  if (!x && fallback > 0) return static_cast<float>(fallback);
+  if (!x || !(*x > 0) || !(*x <= max) || !(static_cast<float>(*x) > 0)) {
+    bad_model(fields.file(), fields.name_of(field), x ? format("%g", *x) : "none",
+              format("above 0 and at most %g", max));
+  }
+  return static_cast<float>(*x);
+}
+
+}  // namespace riffle

@@ -1,0 +1,66 @@
+// Gemma 3 (Gemma Team, arXiv 2503.19786), its text part: five layers with a window to one without,
+// another RoPE base for each kind, norms before and after attention and FFN, norms of q and k,
+// GeGLU, embeddings times the square root of their width.
+#include <cmath>
+
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kLocalBase = {"rope.freq_base_swa", "rope_local_base_freq"},
+                kQueryScalar = {nullptr, "query_pre_attn_scalar"};
+constexpr Field kFields[] = {kLocalBase, kQueryScalar};
+
+// GGUF has no key for it. Of all sizes the 27B alone, which has 62 layers, scales by dim / heads.
+double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_heads : c.head_dim; }
+
+void describe(const FamilyFields& f, Config* c) {
+  c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
+  if (c->ropes.size() == 1) {  // else rope_parameters gave one for each kind of layer
+    c->ropes.push_back({});
+    c->ropes[1].theta = positive(f, kLocalBase, 1e15, 10000);
+  }
+  for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
+  c->set_score_scale(
+      1 / std::sqrt(f.is_json() ? positive(f, kQueryScalar, 1e6, 256) : gguf_scalar(*c)));
+}
+
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
+  Config usual = c;
+  usual.set_score_scale(1 / std::sqrt(gguf_scalar(c)));
+  if (std::fabs(usual.ropes[0].factor - c.ropes[0].factor) > 1e-5f)
+    unsupported(where, kQueryScalar.json, "another scale of attention scores",
+                format("%g, to write the model as GGUF", gguf_scalar(c)));
+  return {{kLocalBase, c.ropes[1].theta}};
+}
+
+// transformers multiplies by 1 + weight; GGUF's converters add the 1.
+constexpr TensorNames kNames = [] {
+  TensorNames names = kHuggingFacePostNorms;
+  names.norm_offset = 1;
+  return names;
+}();
+
+}  // namespace
+
+extern const Family kGemma3;
+const Family kGemma3 = {
+    .name = "gemma3",
+    .model_type = "gemma3_text",
+    .class_name = "Gemma3ForCausalLM",
+    .defaults = {131072, 262208, 1e-6, 1e6, 4, 256, true},
+    .post_norm = true,
+    .qk_norm = QkNorm::HEAD,
+    .window = Family::PERIOD,
+    .window_period = 6,
+    .window_default = 4096,
+    .activation = Activation::GELU_TANH,
+    .hf_names = &kNames,
+    .fields = kFields,
+    .describe = describe,
+    .values = values,
+};
+
+}  // namespace riffle

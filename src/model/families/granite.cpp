@@ -1,0 +1,50 @@
+// Granite 3 and dense Granite 4 (IBM): a Llama with four scales: of embeddings, of what layers add
+// to the residual stream, of attention scores, of logits.
+#include <cmath>
+
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kEmbedding = {"embedding_scale", "embedding_multiplier"},
+                kResidual = {"residual_scale", "residual_multiplier"},
+                kAttention = {"attention.scale", "attention_multiplier"},
+                kLogits = {"logit_scale", "logits_scaling"};
+constexpr Field kFields[] = {kEmbedding, kResidual, kAttention, kLogits};
+
+void describe(const FamilyFields& f, Config* c) {
+  constexpr double kMost = 1e6;
+  c->embedding_scale = positive(f, kEmbedding, kMost, 1);
+  c->residual_scale = positive(f, kResidual, kMost, 1);
+  c->logit_scale = 1 / positive(f, kLogits, kMost, 1);
+  // transformers has a default of 1, GGUF's readers that of all other families.
+  const double usual = 1 / std::sqrt(static_cast<double>(c->head_dim));
+  c->set_score_scale(positive(f, kAttention, kMost, f.is_json() ? 1 : usual));
+}
+
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string&) {
+  const float factor = c.ropes[0].factor;
+  return {{kEmbedding, c.embedding_scale},
+          {kResidual, c.residual_scale},
+          {kAttention, factor * factor / std::sqrt(static_cast<float>(c.head_dim))},
+          {kLogits, 1 / c.logit_scale}};
+}
+
+}  // namespace
+
+extern const Family kGranite;
+const Family kGranite = {
+    .name = "granite",
+    .model_type = "granite",
+    .class_name = "GraniteForCausalLM",
+    .defaults = {2048, 32000, 1e-6, 10000},
+    .rope_interleaved = true,
+    .bias_fields = true,
+    .fields = kFields,
+    .describe = describe,
+    .values = values,
+};
+
+}  // namespace riffle

@@ -1,0 +1,16 @@
+// Llama 1 to 3.2 (Touvron et al., arXiv 2302.13971) and what is stored as one.
+#include "model/families/family.h"
+
+namespace riffle {
+
+extern const Family kLlama;
+const Family kLlama = {
+    .name = "llama",
+    .model_type = "llama",
+    .class_name = "LlamaForCausalLM",
+    .defaults = {2048, 0, 1e-6, 10000},
+    .rope_interleaved = true,
+    .bias_fields = true,
+};
+
+}  // namespace riffle

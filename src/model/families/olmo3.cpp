@@ -1,0 +1,45 @@
+// OLMo 3 (Olmo Team, 2025): OLMo 2 with three layers with a window to one without. Layers with one
+// take RoPE as it was first trained, the others with YaRN. Its GGUF files say "olmo2".
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kLocalBase = {"rope.freq_base_swa", nullptr};
+constexpr Field kFields[] = {kLocalBase};
+
+void describe(const FamilyFields& f, Config* c) {
+  if (c->ropes.size() == 1) {  // else rope_parameters gave one for each kind of layer
+    c->ropes.push_back({});
+    c->ropes[1].theta = positive(f, kLocalBase, 1e15, c->ropes[0].theta);
+  }
+  for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
+}
+
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string&) {
+  if (c.ropes.size() == 1) return {};  // an OLMo 2
+  return {{kLocalBase, c.ropes[1].theta}};
+}
+
+}  // namespace
+
+extern const Family kOlmo3;
+const Family kOlmo3 = {
+    .name = "olmo2",
+    .model_type = "olmo3",
+    .class_name = "Olmo3ForCausalLM",
+    .defaults = {2048, 50304, 1e-5, 500000},
+    .pre_norm = false,
+    .post_norm = true,
+    .qk_norm = QkNorm::WHOLE,
+    .window = Family::PERIOD,
+    .window_period = 4,
+    .window_default = 4096,
+    .hf_names = &kHuggingFacePostNorms,
+    .fields = kFields,
+    .describe = describe,
+    .values = values,
+};
+
+}  // namespace riffle
