@@ -40,6 +40,9 @@ class GgufFamilyFields : public FamilyFields {
   std::optional<uint64_t> integer(const Field& field) const override {
     return field.gguf ? fields_.integer(name_of(field)) : std::nullopt;
   }
+  // What families ask for so far has no field in GGUF.
+  std::optional<bool> boolean(const Field&) const override { return std::nullopt; }
+  std::vector<int64_t> integers(const Field&) const override { return {}; }
 
  private:
   const GgufFields& fields_;

@@ -42,6 +42,17 @@ class JsonFields : public Fields {
     if (!value->is_boolean()) bad_model(file_, key, shown(*value), "true or false");
     return value->get<bool>();
   }
+  std::vector<int64_t> integers(const char* key) const {
+    const json* value = find(object_, key);
+    std::vector<int64_t> all;
+    if (!value) return all;
+    const bool array = value->is_array() && value->size() <= 100'000;
+    for (size_t i = 0; array && i < value->size(); ++i)
+      if ((*value)[i].is_number_integer()) all.push_back((*value)[i].get<int64_t>());
+    if (!array || all.size() != value->size())
+      bad_model(file_, key, shown(*value), "an array of whole numbers");
+    return all;
+  }
   std::optional<std::string> string(const char* key) const {
     const json* value = find(object_, key);
     if (!value) return std::nullopt;
@@ -101,6 +112,12 @@ class JsonFamilyFields : public FamilyFields {
   }
   std::optional<uint64_t> integer(const Field& field) const override {
     return field.json ? fields_.integer(field.json) : std::nullopt;
+  }
+  std::optional<bool> boolean(const Field& field) const override {
+    return field.json ? fields_.boolean(field.json) : std::nullopt;
+  }
+  std::vector<int64_t> integers(const Field& field) const override {
+    return field.json ? fields_.integers(field.json) : std::vector<int64_t>();
   }
 
  private:

@@ -102,6 +102,15 @@ class Binder {
     return whole;
   }
 
+  // n matrices of `rows` rows, stacked in a tensor of three dimensions.
+  std::vector<Tensor> stack(const std::string& name, int n, int64_t rows, int64_t cols) {
+    const RawTensor& raw = find(
+        name, {static_cast<uint64_t>(n), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)});
+    std::vector<Tensor> all(n, Tensor{*raw.type, rows, cols, raw.data});
+    for (int i = 0; i < n; ++i) all[i].data = raw.data + i * all[i].bytes();
+    return all;
+  }
+
   void ignore(const std::string& name) { used_.insert(name); }
 
   // A tensor nobody asked for means a model that computes something else.
@@ -159,6 +168,41 @@ class Binder {
   std::vector<const RawTensor*> bound_;
 };
 
+// The router and the experts of a layer.
+void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
+                  const std::string& prefix, LayerWeights* layer) {
+  const int n = c.experts.n;
+  const int64_t hidden = c.experts.hidden_dim;
+  layer->router = binder.matrix(prefix + names.router, n, c.dim);
+  layer->experts.resize(n);
+  if (!names.expert) {
+    const std::vector<Tensor> w1 = binder.stack(prefix + names.expert_w1, n, hidden, c.dim),
+                              w3 = binder.stack(prefix + names.expert_w3, n, hidden, c.dim),
+                              w2 = binder.stack(prefix + names.expert_w2, n, c.dim, hidden);
+    for (int e = 0; e < n; ++e) {
+      layer->experts[e].w1 = w1[e];
+      layer->experts[e].w3 = w3[e];
+      layer->experts[e].w2 = w2[e];
+    }
+    return;
+  }
+  for (int e = 0; e < n; ++e) {
+    char at[64];
+    std::snprintf(at, sizeof at, names.expert, e);
+    ExpertWeights& expert = layer->experts[e];
+    expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
+    expert.w3 = binder.matrix(prefix + at + names.expert_w3, hidden, c.dim);
+    expert.w2 = binder.matrix(prefix + at + names.expert_w2, c.dim, hidden);
+    // Devices keep them stacked.
+    const ExpertWeights& first = layer->experts[0];
+    for (const auto& [mine, other] :
+         {std::pair{&expert.w1, &first.w1}, {&expert.w3, &first.w3}, {&expert.w2, &first.w2}})
+      if (mine->type != other->type)
+        unsupported(prefix + at, "type", dtype_info(mine->type).name,
+                    std::string(dtype_info(other->type).name) + ", as expert 0 has");
+  }
+}
+
 }  // namespace
 
 void bind_weights(Model& model, const TensorTable& table, const TensorNames& names,
@@ -191,11 +235,15 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
                                {&layer.wv, name(names.wv), kv_rows}},
                               c.dim);
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
-    layer.w13 = binder.parts(
-        name(names.w13),
-        {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
-        c.dim);
-    layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    if (c.layers[l].has_experts) {
+      bind_experts(binder, c, names, prefix, &layer);
+    } else {
+      layer.w13 = binder.parts(
+          name(names.w13),
+          {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
+          c.dim);
+      layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
+    }
     if (c.qk_norm != QkNorm::NONE) {
       const bool whole = c.qk_norm == QkNorm::WHOLE;
       layer.q_norm = norm(names.q_norm, whole ? q_rows : c.head_dim);
@@ -207,7 +255,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
       layer.bv = binder.vector(name(names.bv), kv_rows);
     }
     if (c.o_bias) layer.bo = binder.vector(name(names.bo), c.dim);
-    if (c.mlp_bias) {
+    if (c.mlp_bias && !c.layers[l].has_experts) {
       layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
       layer.b3 = binder.vector(name(names.b3), c.hidden_dim);
       layer.b2 = binder.vector(name(names.b2), c.dim);

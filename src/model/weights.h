@@ -32,6 +32,9 @@ struct TensorNames {
   const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
   // One matrix in place of wq, wk and wv, and of w1 and w3 (GGUF: under the name of w3).
   const char *wqkv, *w13;
+  // A mixture of experts. expert: printf format of what the names of expert %d's w1, w3 and w2
+  // begin with; null: all experts are stacked in one tensor each, of three dimensions.
+  const char *router, *expert, *expert_w1, *expert_w3, *expert_w2;
   float norm_offset = 0;  // is added to the weights of norms
 };
 inline constexpr TensorNames kGgufNames = {
@@ -61,6 +64,11 @@ inline constexpr TensorNames kGgufNames = {
     "post_ffw_norm.weight",
     "attn_qkv.weight",
     "ffn_up.weight",
+    "ffn_gate_inp.weight",
+    nullptr,
+    "ffn_gate_exps.weight",
+    "ffn_up_exps.weight",
+    "ffn_down_exps.weight",
 };
 inline constexpr TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",
@@ -89,6 +97,11 @@ inline constexpr TensorNames kHuggingFaceNames = {
     "",
     "self_attn.qkv_proj.weight",
     "mlp.gate_up_proj.weight",
+    "mlp.gate.weight",
+    "mlp.experts.%d.",
+    "gate_proj.weight",
+    "up_proj.weight",
+    "down_proj.weight",
 };
 // Of models with norms behind attention and FFN, where post_attention_layernorm is what it says.
 inline constexpr TensorNames kHuggingFacePostNorms = [] {

@@ -116,6 +116,7 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
 inline std::string tiny_arch(const std::string& family) {
   static const std::map<std::string, std::string> other = {{"mistral", "llama"},
                                                            {"ministral3", "mistral3"},
+                                                           {"qwen3_moe", "qwen3moe"},
                                                            {"gemma3_text", "gemma3"},
                                                            {"olmo3", "olmo2"}};
   const auto it = other.find(family);
@@ -157,12 +158,41 @@ inline void tiny_gguf_rope(GgufWriter& w, const std::string& arch, const nlohman
   }
 }
 
+// One tensor for all experts of a layer.
+inline void tiny_gguf_experts(GgufWriter& w, const TinyCheckpoint& c, const TensorTable& table) {
+  for (int layer = 0; layer < c.integer("num_hidden_layers"); ++layer)
+    for (const auto& [hf, gguf] : {std::pair{"gate_proj", "ffn_gate_exps"},
+                                   {"up_proj", "ffn_up_exps"},
+                                   {"down_proj", "ffn_down_exps"}}) {
+      std::string data;
+      std::vector<uint64_t> shape;
+      int type = 0;
+      for (uint64_t e = 0;; ++e) {
+        const auto it = table.find("model.layers." + std::to_string(layer) + ".mlp.experts." +
+                                   std::to_string(e) + "." + hf + ".weight");
+        if (it == table.end()) break;
+        const RawTensor& raw = it->second;
+        data.append(reinterpret_cast<const char*>(raw.data), raw.bytes);
+        shape = {raw.shape[1], raw.shape[0], e + 1};
+        type = ggml_type(*raw.type);
+      }
+      if (!data.empty())
+        w.tensor("blk." + std::to_string(layer) + "." + gguf + ".weight", shape, type, data);
+    }
+}
+
 inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permute) {
   const auto file = MappedFile::open(c.weights);
   TensorTable table;
   parse_safetensors(file->view(), table);
   const bool post_norms = table.count("model.layers.0.post_feedforward_layernorm.weight") > 0;
+  tiny_gguf_experts(w, c, table);
   for (const auto& [hf, raw] : table) {
+    if (hf.find(".mlp.experts.") != hf.npos) continue;
+    if (hf.ends_with(".mlp.gate.weight")) {  // the router, in F32
+      w.tensor(gguf_name(hf), {raw.shape.rbegin(), raw.shape.rend()}, 0, widened(raw));
+      continue;
+    }
     const bool bias = hf.ends_with(".bias");
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
@@ -193,6 +223,10 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
                                  {"residual_multiplier", ".residual_scale"},
                                  {"logits_scaling", ".logit_scale"}})
     if (arch == "granite") w.f32(arch + gguf, config.at(hf).get<float>());
+  for (const auto& [hf, gguf] : {std::pair{"num_experts", ".expert_count"},
+                                 {"num_experts_per_tok", ".expert_used_count"},
+                                 {"moe_intermediate_size", ".expert_feed_forward_length"}})
+    if (config.contains("num_experts")) w.u32(arch + gguf, config.at(hf).get<uint32_t>());
   if (arch == "mistral3")
     w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());
   if (arch == "gemma3")

@@ -169,6 +169,7 @@ void CpuBackend::add_bias(const LinearOut& out, int64_t n) {
 }
 
 void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
+  if (!w.experts.empty()) return experts_ffn(w, x, n, phase);
   const int64_t hidden = w.w1.rows;
   gate_.reserve(n * hidden * sizeof(float));
   up_.reserve(n * hidden * sizeof(float));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/routing.h"
 #include "kv/cpu_residency.h"
 
 namespace riffle {
@@ -80,6 +81,9 @@ class CpuBackend : public Backend {
   void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);
   void activate(float* gate, const float* up, int64_t count);
   void add(float* x, const float* y, int64_t count);
+  // cpu_experts.cpp: the FFN of a layer that is a mixture of experts.
+  void experts_ffn(const LayerWeights& weights, float* x, int64_t n, Phase phase);
+  void route(const LayerWeights& weights, const float* in, int64_t n, Phase phase);
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
   void add_bias(const LinearOut& out, int64_t n);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
@@ -139,6 +143,13 @@ class CpuBackend : public Backend {
   Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, synthetic_k_, synthetic_v_,
       q_scaled_, states_, l_blocks_, coverage_;
   std::vector<Buffer> thread_scratch_;
+  // Of a mixture of experts: scores [rows][experts], rows in the order of experts, what they make.
+  Buffer router_, expert_in_, expert_out_;
+  std::vector<Routed> routed_;         // [rows][experts.n_used], by falling weight
+  std::vector<int64_t> expert_rows_;   // [rows * n_used]: the entries of routed_, by expert
+  std::vector<int64_t> expert_first_;  // [experts.n + 1] of expert_rows_
+  std::vector<int64_t> expert_next_;   // [experts.n] as expert_rows_ is filled in
+  std::vector<int64_t> expert_at_;     // of each entry of routed_: where it is in expert_rows_
   std::vector<ActiveRow> rows_;
   std::vector<RowPlan> plans_;
   std::vector<cpu::AttendState> span_states_;

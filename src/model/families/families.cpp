@@ -3,13 +3,13 @@
 namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
-    kOlmo2, kOlmo3, kExaone4;
+    kOlmo2, kOlmo3, kExaone4, kQwen3Moe;
 
 // Of families with the same general.architecture the first is taken: OLMo 3 is an OLMo 2 whose
 // layers may have windows.
-static constexpr const Family* kFamilies[] = {&kLlama,   &kMistral, &kQwen2,    &kQwen3,
-                                              &kSmolLm3, &kGranite, &kMistral3, &kPhi3,
-                                              &kGemma3,  &kOlmo3,   &kOlmo2,    &kExaone4};
+static constexpr const Family* kFamilies[] = {&kLlama,   &kMistral,  &kQwen2,   &kQwen3,  &kSmolLm3,
+                                              &kGranite, &kMistral3, &kPhi3,    &kGemma3, &kOlmo3,
+                                              &kOlmo2,   &kExaone4,  &kQwen3Moe};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -57,6 +57,22 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
     }
     layer.rope = no_rope;
   }
+}
+
+void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfig defaults,
+                  Config* c) {
+  const auto number = [&](const Field& field, int fallback, int most) {
+    const auto n = f.integer(field);
+    if (!n && f.is_json()) return fallback;
+    if (!n || *n < 1 || *n > static_cast<uint64_t>(most))
+      bad_model(f.file(), f.name_of(field), n ? std::to_string(*n) : "none",
+                "1 to " + std::to_string(most));
+    return static_cast<int>(*n);
+  };
+  constexpr int kMostExperts = 1024, kMostUsed = 64, kMostWidth = 1 << 20;
+  c->experts.n = number(names.n, defaults.n, kMostExperts);
+  c->experts.n_used = number(names.n_used, defaults.n_used, std::min(kMostUsed, c->experts.n));
+  c->experts.hidden_dim = number(names.hidden_dim, defaults.hidden_dim, kMostWidth);
 }
 
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback) {

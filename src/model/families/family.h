@@ -29,10 +29,19 @@ class FamilyFields {
   virtual std::string name_of(const Field& field) const = 0;  // as the file spells it
   virtual std::optional<uint64_t> integer(const Field& field) const = 0;
   virtual std::optional<double> number(const Field& field) const = 0;
+  virtual std::optional<bool> boolean(const Field& field) const = 0;
+  virtual std::vector<int64_t> integers(const Field& field) const = 0;  // an array; absent: empty
 };
 
 // Above 0 and at most max.
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback);
+
+// Fills in c->experts. defaults: transformers'; GGUF has none.
+struct ExpertFields {
+  Field n, n_used, hidden_dim;
+};
+void read_experts(const FamilyFields& fields, const ExpertFields& names, ExpertsConfig defaults,
+                  Config* c);
 
 struct Family {
   const char* name;                     // general.architecture

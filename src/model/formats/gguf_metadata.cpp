@@ -153,6 +153,11 @@ void write_config(GgufFileWriter& out, const Config& c, const std::string& where
   count(".rope.dimension_count", rope.rotated > 0 ? rope.rotated : c.head_dim);
   out.f32(a + ".rope.freq_base", rope.theta);
   write_layers(out, family, c, where);
+  if (c.experts.n > 0) {
+    count(".expert_count", c.experts.n);
+    count(".expert_used_count", c.experts.n_used);
+    count(".expert_feed_forward_length", c.experts.hidden_dim);
+  }
   write_rope_scaling(out, a, c, where);
   if (!family.values) return;
   for (const auto& [field, value] : family.values(c, where)) out.f32(a + "." + field.gguf, value);

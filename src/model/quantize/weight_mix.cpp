@@ -76,7 +76,18 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     add(names.wo, layer.wo, N::OTHER);
     add(names.ffn_norm, layer.ffn_norm, N::VECTOR);
     add(names.post_ffn_norm, layer.post_ffn_norm, N::VECTOR);
-    if (layer.w13.rows > 0) {
+    add(names.router, layer.router, N::ROUTER);
+    if (!layer.experts.empty()) {
+      for (const auto& [name, of, role] :
+           {std::tuple{names.expert_w1, &ExpertWeights::w1, N::OTHER},
+            {names.expert_w3, &ExpertWeights::w3, N::OTHER},
+            {names.expert_w2, &ExpertWeights::w2, N::DOWN}})
+        for (size_t e = 0; e < layer.experts.size(); ++e) {
+          add(name, layer.experts[e].*of, role);
+          all.back().part = static_cast<int>(e);
+          all.back().parts = static_cast<int>(layer.experts.size());
+        }
+    } else if (layer.w13.rows > 0) {
       add(names.w13, layer.w13, N::OTHER);
     } else {
       add(names.w1, layer.w1, N::OTHER);
@@ -103,7 +114,8 @@ DType type_in_mix(const WeightMix& mix, const NamedTensor& t, const Config& conf
                   bool* fallback) {
   *fallback = false;
   using N = NamedTensor;
-  if (t.role == N::VECTOR) return DType::F32;
+  // A router is small, and which experts it chooses hangs on small differences.
+  if (t.role == N::VECTOR || t.role == N::ROUTER) return DType::F32;
   DType type = mix.type;
   if (mix.mixed) {
     const bool output = t.role == N::OUTPUT || (t.role == N::EMBEDDING && config.tied_output);

@@ -23,9 +23,11 @@ const WeightMix& weight_mix_named(const std::string& name);
 struct NamedTensor {
   std::string name;
   Tensor* tensor;
-  enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, VECTOR } role;
+  enum Role { EMBEDDING, OUTPUT, V, DOWN, OTHER, ROUTER, VECTOR } role;
   int layer;        // -1: of none
   bool qk = false;  // rows (of a bias: values) are those of query or key heads
+  // Experts are parts of one tensor of three dimensions; they follow each other.
+  int part = 0, parts = 1;
 };
 // In the order of the layers. A tied output is not there.
 std::vector<NamedTensor> named_tensors(Model& model);

@@ -1,0 +1,45 @@
+// Which experts of a mixture a row goes through: the scalar twin of the device's kernel
+// (kernels/cuda/experts/route.cu).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace riffle {
+
+struct Routed {
+  int32_t expert = 0;
+  float weight = 0;  // of what the expert gives
+};
+
+// Chooses the n_used of n experts with the largest scores, of equal ones the first; by falling
+// score. Weights are a softmax over the scores of all, or, if renormalised, of the chosen ones,
+// which is that divided by its sum. A score that is NaN ranks last.
+inline void route_row(const float* scores, int n, int n_used, bool renormalised, Routed* out) {
+  const auto before = [&](int a, int b) {
+    const bool nan_a = std::isnan(scores[a]), nan_b = std::isnan(scores[b]);
+    if (nan_a || nan_b) return nan_a == nan_b ? a < b : nan_b;
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  };
+  for (int i = 0; i < n_used; ++i) {
+    int best = -1;
+    for (int e = 0; e < n; ++e) {
+      const bool taken = std::any_of(out, out + i, [e](const Routed& r) { return r.expert == e; });
+      if (!taken && (best < 0 || before(e, best))) best = e;
+    }
+    out[i].expert = best;
+  }
+  const float most = scores[out[0].expert];
+  float sum = 0;
+  for (int i = 0; i < n_used; ++i) {
+    out[i].weight = std::exp(scores[out[i].expert] - most);
+    sum += out[i].weight;
+  }
+  if (!renormalised) {
+    sum = 0;
+    for (int e = 0; e < n; ++e) sum += std::exp(scores[e] - most);
+  }
+  for (int i = 0; i < n_used; ++i) out[i].weight /= sum;
+}
+
+}  // namespace riffle

@@ -1,0 +1,58 @@
+// Qwen3's mixtures of experts (Yang et al., arXiv 2505.09388): a Qwen3 whose FFN is one, in all
+// layers or in those that config.json leaves to it.
+#include "model/families/family.h"
+
+namespace riffle {
+
+namespace {
+
+constexpr Field kExperts = {"expert_count", "num_experts"},
+                kUsed = {"expert_used_count", "num_experts_per_tok"},
+                kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
+                kStep = {nullptr, "decoder_sparse_step"}, kDense = {nullptr, "mlp_only_layers"},
+                kRenormalised = {nullptr, "norm_topk_prob"};
+constexpr Field kFields[] = {kExperts, kUsed, kWidth, kStep, kDense, kRenormalised};
+
+void describe(const FamilyFields& f, Config* c) {
+  read_experts(f, {kExperts, kUsed, kWidth}, {128, 8, 768}, c);
+  // GGUF's readers renormalise; it has no key to say otherwise, and all models of the family do.
+  if (f.is_json()) c->experts.renormalised = f.boolean(kRenormalised).value_or(false);
+  const uint64_t step = f.integer(kStep).value_or(1);
+  if (step == 0) bad_model(f.file(), f.name_of(kStep), "0", "at least 1");
+  for (int l = 0; l < c->n_layers; ++l)
+    c->layers[l].has_experts = (static_cast<uint64_t>(l) + 1) % step == 0;
+  for (const int64_t l : f.integers(kDense)) {
+    if (l < 0 || l >= c->n_layers)
+      bad_model(f.file(), f.name_of(kDense), std::to_string(l),
+                "layers below " + std::to_string(c->n_layers));
+    c->layers[l].has_experts = false;
+  }
+}
+
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
+  if (!c.experts.renormalised)
+    unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
+  for (const LayerConfig& layer : c.layers)
+    if (!layer.has_experts)
+      unsupported(where, kDense.json, "layers without experts", "none, to write the model as GGUF");
+  return {};
+}
+
+}  // namespace
+
+extern const Family kQwen3Moe;
+const Family kQwen3Moe = {
+    .name = "qwen3moe",
+    .model_type = "qwen3_moe",
+    .class_name = "Qwen3MoeForCausalLM",
+    .defaults = {32768, 0, 1e-6, 10000, 4, 128},
+    .qk_norm = QkNorm::HEAD,
+    .bias_fields = true,
+    .window = Family::IF_USED,
+    .window_default = 4096,
+    .fields = kFields,
+    .describe = describe,
+    .values = values,
+};
+
+}  // namespace riffle
