@@ -166,6 +166,9 @@ typedef struct riffle_model_info {
   /* what the model writes around its reasoning ("<think>", "</think>"); "" if its template names
      none. If they are control tokens, the text of an answer does not show them */
   const char *reasoning_begin, *reasoning_end;
+  /* a mixture of experts: how many a layer has, through how many a token goes, the width of one; 0:
+     none */
+  int32_t n_experts, n_experts_used, expert_dim;
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);

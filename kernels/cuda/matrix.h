@@ -56,4 +56,19 @@ RIFFLE_HOST_DEVICE constexpr RowParts row_parts(WType type, int64_t cols) {
   return {};
 }
 
+// Rows [first, first + n) of a matrix.
+inline Matrix rows_of(const Matrix& w, int64_t first, int64_t n) {
+  const RowParts row = row_parts(w.type, w.cols);
+  const auto at = [&](const void* part, int64_t bytes) -> const void* {
+    return part ? static_cast<const char*>(part) + first * bytes : nullptr;
+  };
+  return {w.type,
+          n,
+          w.cols,
+          at(w.data, row.data),
+          at(w.scales, row.scales),
+          at(w.high, row.high),
+          at(w.blocks, row.blocks)};
+}
+
 }  // namespace riffle::cuda

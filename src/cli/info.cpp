@@ -31,6 +31,9 @@ Json info_json(const riffle_model_info& i) {
       {"weight_bytes", i.weight_bytes},
       {"dim", i.dim},
       {"hidden_dim", i.hidden_dim},
+      {"n_experts", i.n_experts},
+      {"n_experts_used", i.n_experts_used},
+      {"expert_dim", i.expert_dim},
       {"head_dim", i.head_dim},
       {"n_layers", i.n_layers},
       {"n_heads", i.n_heads},
@@ -88,6 +91,9 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.add({"weights", human_bytes(static_cast<double>(i.weight_bytes))});
   t.add({"layers", count(i.n_layers)});
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
+  if (i.n_experts > 0)
+    t.add({"experts",
+           text_of("%d of %d, %d of a layer used", i.n_experts, i.expert_dim, i.n_experts_used)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
   t.add(
       {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});

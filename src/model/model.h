@@ -137,6 +137,14 @@ struct Config {
     for (Rope& rope : ropes)
       rope.factor = static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(head_dim))));
   }
+  // Values a row of the widest FFN has between its products: of a mixture, all chosen experts'.
+  int64_t ffn_values() const {
+    int64_t most = 0;
+    for (const LayerConfig& l : layers)
+      most = std::max<int64_t>(most,
+                               l.has_experts ? experts.n_used * experts.hidden_dim : hidden_dim);
+    return most;
+  }
   // The residual stream is held divided by residual_scale, so that layers add their outputs as they
   // are. Norms undo it; these two make it exact.
   float stream_scale() const { return embedding_scale / residual_scale; }

@@ -20,7 +20,8 @@ struct Shape {
   const char* name;
   int dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
   bool tied_output;
-  const char* architecture = "llama";  // or "qwen3": each head of q and k is normalised
+  const char* architecture = "llama";  // or "qwen3...": each head of q and k is normalised
+  ExpertsConfig experts = {};
 };
 
 // The published sizes of these models (their config.json); "tiny" is of no model.
@@ -29,6 +30,7 @@ constexpr Shape kShapes[] = {
     {"llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, 128256, true},
     {"llama-3.2-3b", 3072, 8192, 28, 24, 8, 128, 128256, true},
     {"qwen3-8b", 4096, 12288, 36, 32, 8, 128, 151936, false, "qwen3"},
+    {"qwen3-30b-a3b", 2048, 6144, 48, 32, 4, 128, 151936, false, "qwen3moe", {128, 8, 768}},
     {"llama-3-70b-layer", 8192, 28672, 1, 64, 8, 128, 8192, false},
     {"tiny", 256, 512, 2, 8, 2, 32, 1024, false},
 };
@@ -161,8 +163,12 @@ void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
 
 static std::vector<Tensor*> tensors_of(Weights& w) {
   std::vector<Tensor*> all = {&w.embedding};
-  for (LayerWeights& l : w.layers)
-    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) all.push_back(t);
+  for (LayerWeights& l : w.layers) {
+    for (Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
+      if (t->rows > 0) all.push_back(t);
+    for (ExpertWeights& e : l.experts)
+      for (Tensor* t : {&e.w1, &e.w3, &e.w2}) all.push_back(t);
+  }
   all.push_back(&w.output);
   return all;
 }
@@ -182,7 +188,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   Config& c = model->config;
   c.name = s.name;
   c.architecture = s.architecture;
-  c.qk_norm = c.architecture == "qwen3" ? QkNorm::HEAD : QkNorm::NONE;
+  c.qk_norm = c.architecture.starts_with("qwen3") ? QkNorm::HEAD : QkNorm::NONE;
   c.dim = s.dim;
   c.hidden_dim = s.hidden_dim;
   c.head_dim = s.head_dim;
@@ -195,6 +201,8 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   c.ropes.resize(1);
   c.ropes[0].theta = 500000;
   c.layers.resize(c.n_layers);
+  c.experts = s.experts;
+  for (LayerConfig& layer : c.layers) layer.has_experts = s.experts.n > 0;
   c.tied_output = s.tied_output;
   model->format = "synthetic";
 
@@ -205,9 +213,11 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     return t;
   };
   std::mt19937_64 seeds(1);
+  const auto matrix_of = [&](DType type, int64_t rows, int64_t cols) {
+    return count({type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
+  };
   const auto matrix = [&](int64_t rows, int64_t cols) {
-    return count(
-        {weight_type, rows, cols, nullptr, seeds(), 1 / std::sqrt(static_cast<float>(cols))});
+    return matrix_of(weight_type, rows, cols);
   };
   const auto norm_of = [&](int64_t width) {  // all ones, of which dim are enough for a head
     return count({DType::F32, 1, width, model->owned[0]->data(), 0, 0});
@@ -226,9 +236,19 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     l.wo = matrix(s.dim, q_width);
     if (c.qk_norm != QkNorm::NONE) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
     l.ffn_norm = norm();
-    l.w1 = matrix(s.hidden_dim, s.dim);
-    l.w3 = matrix(s.hidden_dim, s.dim);
-    l.w2 = matrix(s.dim, s.hidden_dim);
+    if (s.experts.n == 0) {
+      l.w1 = matrix(s.hidden_dim, s.dim);
+      l.w3 = matrix(s.hidden_dim, s.dim);
+      l.w2 = matrix(s.dim, s.hidden_dim);
+      continue;
+    }
+    l.router = matrix_of(DType::F32, s.experts.n, s.dim);
+    l.experts.resize(s.experts.n);
+    for (ExpertWeights& e : l.experts) {
+      e.w1 = matrix(s.experts.hidden_dim, s.dim);
+      e.w3 = matrix(s.experts.hidden_dim, s.dim);
+      e.w2 = matrix(s.dim, s.experts.hidden_dim);
+    }
   }
   w.final_norm = norm();
   w.output = s.tied_output ? w.embedding : matrix(s.vocab_size, s.dim);

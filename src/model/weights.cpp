@@ -121,7 +121,7 @@ class Binder {
       if (name.ends_with(".rotary_emb.inv_freq")) continue;
       unsupported(raw.file, "tensor " + name,
                   "a tensor that a model of this kind and size does not have",
-                  "none (no other biases, no experts, no further layers)");
+                  "none (no other biases, no further layers)");
     }
   }
 

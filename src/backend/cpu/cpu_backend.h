@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/routing.h"
+#include "kernels/common/routing.h"
 #include "kv/cpu_residency.h"
 
 namespace riffle {

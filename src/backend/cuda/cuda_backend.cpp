@@ -119,9 +119,8 @@ void CudaBackend::gemv_rows(const Gemv& all, int64_t n) {
   }
 }
 
-void CudaBackend::multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c,
+void CudaBackend::multiply(const Matrix& w, const void* a, WType type, int64_t n, void* c,
                            int64_t ldc, WType c_type, bool add) {
-  const Matrix& w = weights_.matrix(weight);
   if (w.type == type)
     return cublas_.product(a, w.data, type, n, w.rows, w.cols, c, ldc, c_type, add);
   const int64_t tile = unpacked_rows(w.rows, w.cols, type);
@@ -172,7 +171,7 @@ void CudaBackend::linear(const Linear& args) {
     }
     const LinearOut& out = args.outs[o];
     float* y = post_norm ? prompt_products_.as<float>() : out.y;
-    multiply(*out.weight, operand_.data(), type, args.n, y, out.ldy, WType::F32,
+    multiply(weights_.matrix(*out.weight), operand_.data(), type, args.n, y, out.ldy, WType::F32,
              args.add && !post_norm);
     if (post_norm) add_normed(out, prompt_products_, args.n, *args.post_norm);
     else add_bias(out, args.n);
@@ -219,6 +218,11 @@ void CudaBackend::add_bias(const LinearOut& out, int64_t n) {
 
 void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   const DeviceScope on = enter();
+  if (!w.experts.empty()) {
+    if (phase == Phase::Prefill && n > kFewRows) return experts_of_prompt(w, x, n);
+    experts_of_step(w, x, n);
+    return mark(Part::Linear);
+  }
   const int64_t dim = w.w1.cols, hidden = w.w1.rows;
   const float* norm = w.ffn_norm.data ? weights_.vector(w.ffn_norm) : nullptr;
   const bool post_norm = w.post_ffn_norm.data != nullptr;
@@ -263,13 +267,13 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
   prepare(x, norm, n, dim, type);
-  multiply(w.w1, operand_.data(), type, n, gate_.data(), hidden, type, false);
-  multiply(w.w3, operand_.data(), type, n, up_.data(), hidden, type, false);
+  multiply(weights_.matrix(w.w1), operand_.data(), type, n, gate_.data(), hidden, type, false);
+  multiply(weights_.matrix(w.w3), operand_.data(), type, n, up_.data(), hidden, type, false);
   check(glu(gate(), gate_.data(), up_.data(), n * hidden, type, gate_.data(), down_type, compute_,
             weights_.bias(w.b1), weights_.bias(w.b3), hidden),
         "the FFN's gate");
-  multiply(w.w2, gate_.data(), down_type, n, post_norm ? prompt_products_.as<float>() : x, dim,
-           WType::F32, !post_norm);
+  multiply(weights_.matrix(w.w2), gate_.data(), down_type, n,
+           post_norm ? prompt_products_.as<float>() : x, dim, WType::F32, !post_norm);
   if (post_norm) add_normed(out, prompt_products_, n, w.post_ffn_norm);
   else add_bias(out, n);
 }
@@ -306,8 +310,9 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
                   rows = std::max(chunk, std::min(kScoreRows, n)),
                   q = int64_t(config_.n_heads) * config_.head_dim;
     operand_ = memory.take(operand * rows * std::max<int64_t>(config_.dim, q), "a prefill chunk");
-    gate_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
-    up_ = memory.take(operand * chunk * config_.hidden_dim, "a prefill chunk");
+    gate_ = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
+    up_ = memory.take(operand * chunk * config_.ffn_values(), "a prefill chunk");
+    take_experts(memory, chunk, operand);
     if (config_.post_norm)
       prompt_products_ = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
     unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
@@ -325,6 +330,7 @@ void CudaBackend::end_prompt() {
     const DeviceScope on = enter();
     for (Buffer* b : {&operand_, &gate_, &up_, &prompt_products_, &unpacked_, &unpacked_kv_})
       *b = Buffer();
+    prompt_experts_ = {};
     prompt_rows_.end();
     residency_.end_prompt();
   } catch (const Error&) {  // the device is lost: the next operation says so

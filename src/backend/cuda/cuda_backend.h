@@ -97,10 +97,20 @@ class CudaBackend : public Backend {
   void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
   Gate gate() const;
+  // cuda_experts.cpp
+  struct Experts {
+    Buffer in, scores, routed;   // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
+    Buffer sorted, out, orders;  // prompts: rows by expert, their results, and where each one is
+  };
+  void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
+  void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
+  void route_rows(const LayerWeights& weights, const float* x, int64_t n, Experts& experts);
+  void grow_experts(int64_t n);
+  void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
   RopePairs rope_pairs(int rope) const;
   void unpack_prefill(const PrefillAttention& args, FlashPrefill& flash);
   void gemv_rows(const Gemv& args, int64_t n);
-  void multiply(const Tensor& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
+  void multiply(const Matrix& weight, const void* a, WType type, int64_t n, void* c, int64_t ldc,
                 WType c_type, bool add);
   DecodeStep decode_step(int layer, const float* q, float* out) const;
   void attend_streamed(int layer, const float* q, float* out);
@@ -134,6 +144,8 @@ class CudaBackend : public Backend {
   Buffer operand_, gate_, up_, unpacked_;  // prefill: 16-bit operands, FFN, dequantised weights
   // Products that wait for their norm: of a prompt, of a step.
   Buffer prompt_products_, products_;
+  Experts prompt_experts_, experts_;            // of a prompt, of a step
+  Buffer host_routed_, host_orders_by_expert_;  // pinned
   // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
   Buffer unpacked_kv_;
   int unpacked_layer_ = -1;

@@ -87,7 +87,8 @@ void CudaBackend::grow_step_memory() {
     grow(results_, (1 + layers * rows) * sizeof(RowResult), "a step's counts");
     check(cudaMemsetAsync(results_.data(), 0, sizeof(RowResult), compute_), "a step's counts");
   }
-  grow(hidden_, n * config_.hidden_dim * sizeof(float), "a step's FFN");
+  grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
+  grow_experts(n);
   if (config_.post_norm) grow(products_, n * config_.dim * sizeof(float), "a step's products");
   DecodeStep sparse = decode_step(0, nullptr, nullptr);
   sparse.ranked = ranked_of(rule_);  // also where the first layers are dense

@@ -3,6 +3,7 @@
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/weights.h"
+#include "kernels/common/routing.h"
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/sample/sample.h"
 
@@ -19,7 +20,11 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
       most = std::max<uint64_t>(most, unpacked_rows(t.rows, t.cols, type) * t.cols * size_of(type));
   };
   for (const LayerWeights& l : model.weights.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) see(*t);
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2})
+      if (t->rows > 0) see(*t);
+  for (const LayerWeights& l : model.weights.layers)
+    if (!l.experts.empty())
+      for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2}) see(*t);
   see(model.weights.output);
   return most;
 }
@@ -46,7 +51,12 @@ uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool ro
   // of products
   const int64_t operand = options.layout.type == cpu::KvType::F32 ? 4 : 2;
   add(operand * std::max(chunk, scored) * std::max<int64_t>(c.dim, q));
-  add(operand * chunk * c.hidden_dim), add(operand * chunk * c.hidden_dim);
+  add(operand * chunk * c.ffn_values()), add(operand * chunk * c.ffn_values());
+  if (c.experts.n > 0) {  // cuda_experts.cpp
+    const int64_t rows = chunk * c.experts.n_used;
+    add(4 * chunk * c.dim), add(4 * chunk * c.experts.n), add(sizeof(Routed) * rows);
+    add(operand * rows * c.dim), add(4 * rows * c.dim), add(2 * sizeof(int32_t) * rows);
+  }
   if (c.post_norm) add(4 * chunk * c.dim);
   add(unpacked_bytes(model, options.layout.type));
   add(unpacked_kv_bytes(c, options.layout, o.n_ctx));
@@ -85,7 +95,12 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   step.layout.head_dim = c.head_dim;
   step.layout.block_size = layout.block_size;
   step.layout.block_bytes = static_cast<int64_t>(layout.bytes());
-  add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.hidden_dim);
+  add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.ffn_values());
+  if (c.experts.n > 0) {
+    const int64_t rows = std::max(n, kFewRows);
+    add(4 * rows * c.dim), add(4 * rows * c.experts.n);
+    add(sizeof(Routed) * rows * c.experts.n_used);
+  }
   if (c.post_norm) add(4 * std::max(n, kFewRows) * c.dim);
   add(n * sizeof(StepSequence));
   add((1 + c.n_layers * step_rows) * sizeof(RowResult));

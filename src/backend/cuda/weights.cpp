@@ -13,19 +13,29 @@ static constexpr size_t kStagingBytes = size_t(32) << 20;
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-uint64_t device_bytes(const Tensor& t) {
+static uint64_t device_bytes(const Tensor& t, int64_t rows) {
   const RowParts row = row_parts(t.type, t.cols);
-  return aligned(t.rows * row.data) + aligned(t.rows * row.scales) + aligned(t.rows * row.high) +
-         aligned(t.rows * row.blocks);
+  return aligned(rows * row.data) + aligned(rows * row.scales) + aligned(rows * row.high) +
+         aligned(rows * row.blocks);
+}
+uint64_t device_bytes(const Tensor& t) { return device_bytes(t, t.rows); }
+
+static constexpr Tensor ExpertWeights::*kOfExpert[] = {&ExpertWeights::w1, &ExpertWeights::w3,
+                                                       &ExpertWeights::w2};
+static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeights::*which) {
+  const Tensor& t = l.experts[0].*which;
+  return device_bytes(t, t.rows * static_cast<int64_t>(l.experts.size()));
 }
 
 template <class F>
 static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2}) f(*t);
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2, &l.router})
+      if (t->rows > 0) f(*t);
   for (const LayerWeights& l : w.layers)
-    for (const Tensor* t : {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm,
-                            &l.q_norm, &l.k_norm, &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2})
+    for (const Tensor* t :
+         {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm, &l.q_norm, &l.k_norm,
+          &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias})
       if (t->data) f(*t);
   f(w.final_norm);
   f(w.output);
@@ -34,6 +44,9 @@ static void for_each_weight(const Weights& w, F&& f) {
 uint64_t device_bytes(const Model& model) {
   uint64_t sum = 0;
   for_each_weight(model.weights, [&](const Tensor& t) { sum += device_bytes(t); });
+  for (const LayerWeights& l : model.weights.layers)
+    for (const auto which : kOfExpert)
+      if (!l.experts.empty()) sum += device_bytes_of_experts(l, which);
   return sum;
 }
 
@@ -46,39 +59,67 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   }
   double done = 0;
   const double total = static_cast<double>(device_bytes(model));
-  for_each_weight(model.weights, [&](const Tensor& t) {
-    add(t);
-    done += static_cast<double>(device_bytes(t));
+  const auto tell = [&](uint64_t bytes) {
+    done += static_cast<double>(bytes);
     if (progress && !progress(done, total)) {
       stream_.wait("uploading the weights");
       fail(RIFFLE_ABORTED, "uploading the weights was cancelled");
     }
+  };
+  for_each_weight(model.weights, [&](const Tensor& t) {
+    add(t);
+    tell(device_bytes(t));
   });
+  for (const LayerWeights& l : model.weights.layers)
+    for (const auto which : kOfExpert)
+      if (!l.experts.empty()) {
+        add_experts(l, which);
+        tell(device_bytes_of_experts(l, which));
+      }
   stream_.wait("uploading the weights");
   for (Buffer& b : staging_) b = Buffer();
 }
 
 void DeviceWeights::add(const Tensor& t) {
-  Matrix m;
-  m.type = t.type;
-  m.rows = t.rows;
-  m.cols = t.cols;
-  Buffer buffer = heap_.take(device_bytes(t), "the weights");
-  const RowParts row = row_parts(t.type, t.cols);
-  std::byte* at = buffer.as<std::byte>();
-  const auto place = [&](int64_t row_bytes) {
-    std::byte* const part = at;
-    at += aligned(t.rows * row_bytes);
-    return part;
-  };
-  m.data = place(row.data);
-  if (row.scales) m.scales = place(row.scales);
-  if (row.high) m.high = place(row.high);
-  if (row.blocks) m.blocks = place(row.blocks);
+  const Matrix m = place(t, t.rows);
+  fill(t, m);
+  matrices_[&t] = m;
+}
+
+void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which) {
+  const Tensor& first = layer.experts[0].*which;
+  const auto n = static_cast<int64_t>(layer.experts.size());
+  const Matrix m = place(first, n * first.rows);
+  for (int64_t e = 0; e < n; ++e)
+    fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows));
+  matrices_[&first] = m;
+}
+
+void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
   if (t.data) upload(t, m);
   else check(fill_synthetic(m, t.seed, t.scale, stream_), "making synthetic weights");
+}
+
+// Memory for `rows` rows as a tensor has them.
+Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
+  Matrix m;
+  m.type = t.type;
+  m.rows = rows;
+  m.cols = t.cols;
+  Buffer buffer = heap_.take(device_bytes(t, rows), "the weights");
+  const RowParts row = row_parts(t.type, t.cols);
+  std::byte* at = buffer.as<std::byte>();
+  const auto part = [&](int64_t row_bytes) {
+    std::byte* const begin = at;
+    at += aligned(rows * row_bytes);
+    return begin;
+  };
+  m.data = part(row.data);
+  if (row.scales) m.scales = part(row.scales);
+  if (row.high) m.high = part(row.high);
+  if (row.blocks) m.blocks = part(row.blocks);
   buffers_.push_back(std::move(buffer));
-  matrices_[&t] = m;
+  return m;
 }
 
 // Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long

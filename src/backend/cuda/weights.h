@@ -25,6 +25,10 @@ class DeviceWeights {
                 const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
+  // A layer's experts on one another: rows of expert e behind those of expert e - 1.
+  const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
+    return matrix(layer.experts[0].*which);
+  }
   const float* vector(const Tensor& tensor) const {
     return static_cast<const float*>(matrix(tensor).data);
   }
@@ -33,6 +37,9 @@ class DeviceWeights {
 
  private:
   void add(const Tensor& tensor);
+  void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which);
+  Matrix place(const Tensor& tensor, int64_t rows);
+  void fill(const Tensor& tensor, const Matrix& matrix);
   void upload(const Tensor& tensor, const Matrix& matrix);
   template <class T>
   using Parts = std::array<T, 4>;  // data, scales, high, blocks

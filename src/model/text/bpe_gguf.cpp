@@ -53,6 +53,13 @@ constexpr Family kFamilies[] = {
     {"falcon3", false, kLlama3, true, true},
     {"megrez", false, kQwen2, false, false},
     {"minerva-7b", false, kSmolLm, false, false},
+    {"dbrx", false, kLlama3, false, false},    // Phi-4, OLMo 2, Granite 4
+    {"refact", false, kSmolLm, false, false},  // Granite 3
+    {"starcoder", false, kSmolLm, false, false},
+    {"exaone", false, kSmolLm, false, false},
+    {"exaone4", false, kGpt2, false, false},
+    {"granite-docling", false, kGpt2, false, false},
+    {"olmo", false, kGpt2, false, false},
 };
 
 std::string known_families() {

@@ -313,6 +313,73 @@ TEST_CASE("rmsnorm and add", "[linear]") {
       }
 }
 
+// GELU by tanh loses bits below -4, where it is a small difference from 0: the bound there is of
+// its argument, of which e^-2u makes a relative error 2|u| times as large.
+TEST_CASE("geglu is good to 1e-6 of its argument and keeps its head at the ends", "[linear]") {
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kMax = std::numeric_limits<float>::max();
+  for (const Kernels* k : available()) {
+    INFO(k->name);
+    std::vector<float> gate, up;
+    for (double v = -12; v <= 12; v += 0.00371)
+      gate.push_back(static_cast<float>(v)), up.push_back(1.25f);
+    for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kMax, -kMax, 60.0f, -60.0f})
+      gate.push_back(v), up.push_back(-0.5f);
+    std::vector<float> got = gate;
+    got.push_back(-7);
+    k->linear.geglu(got.data(), up.data(), static_cast<int64_t>(gate.size()));
+    CHECK(got.back() == -7);
+    double worst = 0;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = gate[i], u = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g),
+                   want = g / (1 + std::exp(-2 * u)) * up[i];
+      const double error =
+          std::fabs(got[i] - want) / ((1 + 2 * std::fabs(u)) * std::fabs(want) + 1e-36);
+      if (!(error <= worst)) worst = error;  // a NaN stays
+    }
+    CHECK(worst <= 1e-6);
+    float ends[] = {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}, ones[] = {1, 1, 1};
+    k->linear.geglu(ends, ones, 3);
+    CHECK(ends[0] == kInf);
+    CHECK(ends[1] == 0);
+    CHECK(std::isnan(ends[2]));
+    std::vector<float> pieces = gate;
+    for (size_t i = 0; i < gate.size();) {
+      const size_t n = std::min<size_t>(1 + i % 19, gate.size() - i);
+      k->linear.geglu(&pieces[i], &up[i], static_cast<int64_t>(n));
+      i += n;
+    }
+    got.pop_back();
+    CHECK(count_unequal(got, pieces) == 0);
+  }
+}
+
+TEST_CASE("rope of a part of the head moves the rest", "[linear]") {
+  for (const Kernels* k : available())
+    for (int head_dim : {16, 32, 96, 128}) {
+      INFO(k->name << " head_dim " << head_dim);
+      Random g(head_dim);
+      const int half = head_dim / 2, rotated = head_dim * 3 / 4, r = rotated / 2;
+      std::vector<float> x = random_values(head_dim, g), table(head_dim);
+      for (int j = 0; j < half; ++j) {
+        table[2 * j] = j < r ? std::cos(0.3f * (j + 1)) : 1;
+        table[2 * j + 1] = j < r ? std::sin(0.3f * (j + 1)) : 0;
+      }
+      const std::vector<float> in = x;
+      const int32_t position = 0;
+      k->linear.rope(x.data(), 1, head_dim, 1, head_dim, table.data(), &position, {false, rotated});
+      int wrong = 0;
+      for (int j = 0; j < r; ++j) {  // pairs (j, j + r), to (j, j + half)
+        const double c = table[2 * j], s = table[2 * j + 1], a = in[j], b = in[j + r];
+        wrong += !(std::fabs(x[j] - (a * c - b * s)) <= 1e-6);
+        wrong += !(std::fabs(x[j + half] - (a * s + b * c)) <= 1e-6);
+      }
+      for (int j = r; j < half; ++j)  // the rest in its order
+        wrong += x[j] != in[r + j] || x[j + half] != in[half + j];
+      CHECK(wrong == 0);
+    }
+}
+
 TEST_CASE("swiglu is good to 1e-6 and keeps its head at the ends", "[linear]") {
   const float kInf = std::numeric_limits<float>::infinity(),
               kMax = std::numeric_limits<float>::max();

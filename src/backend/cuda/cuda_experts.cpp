@@ -1,0 +1,146 @@
+// Mixtures of experts. A step goes through the chosen experts' weights once, all of it on the
+// device. A chunk of a prompt is grouped by expert, which the host does.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/running_memory.h"
+#include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/layer/layer.h"
+
+namespace riffle::cuda {
+
+// What steps need, before one is recorded.
+void CudaBackend::grow_experts(int64_t n) {
+  const ExpertsConfig& e = config_.experts;
+  if (e.n == 0) return;
+  grow(experts_.in, n * config_.dim * sizeof(float), "a step's experts");
+  grow(experts_.scores, n * e.n * sizeof(float), "a step's experts");
+  grow(experts_.routed, n * e.n_used * sizeof(Routed), "a step's experts");
+}
+
+// prompt_bytes counts the same. operand: bytes of a number that prefill multiplies.
+void CudaBackend::take_experts(DeviceArena& memory, int64_t chunk, int64_t operand) {
+  const ExpertsConfig& e = config_.experts;
+  if (e.n == 0) return;
+  const int64_t rows = chunk * e.n_used, dim = config_.dim;
+  Experts& p = prompt_experts_;
+  p.in = memory.take(sizeof(float) * chunk * dim, "a prefill chunk");
+  p.scores = memory.take(sizeof(float) * chunk * e.n, "a prefill chunk");
+  p.routed = memory.take(sizeof(Routed) * rows, "a prefill chunk");
+  p.sorted = memory.take(operand * rows * dim, "a prefill chunk");
+  p.out = memory.take(sizeof(float) * rows * dim, "a prefill chunk");
+  p.orders = memory.take(2 * sizeof(int32_t) * rows, "a prefill chunk");
+}
+
+// experts.in: x normalised; experts.routed: which experts each row goes through. The router's
+// product is the same for prompts and steps, so that a token's experts do not hang on the rounding
+// of its operands.
+void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, Experts& experts) {
+  const ExpertsConfig& e = config_.experts;
+  float* in = experts.in.as<float>();
+  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, config_.dim, config_.stream_eps(), in,
+                WType::F32, compute_),
+        "normalising");
+  Gemv g;
+  g.x = in;
+  g.ldx = config_.dim;
+  g.w[0] = weights_.matrix(w.router);
+  g.y[0] = experts.scores.as<float>();
+  g.ldy[0] = e.n;
+  gemv_rows(g, n);
+  add_bias({&w.router, experts.scores.as<float>(), e.n, &w.router_bias}, n);
+  check(route(experts.scores.as<float>(), n, e.n, e.n_used, e.renormalised,
+              experts.routed.as<Routed>(), compute_),
+        "choosing experts");
+}
+
+void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
+  const ExpertsConfig& e = config_.experts;
+  grow_experts(n);
+  grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
+  route_rows(w, x, n, experts_);
+  ExpertsStep step;
+  step.x = experts_.in.as<float>();
+  step.n = n;
+  step.n_used = e.n_used;
+  step.routed = experts_.routed.as<Routed>();
+  step.w1 = weights_.experts(w, &ExpertWeights::w1);
+  step.w3 = weights_.experts(w, &ExpertWeights::w3);
+  step.w2 = weights_.experts(w, &ExpertWeights::w2);
+  step.hidden = e.hidden_dim;
+  step.gate = gate();
+  step.between = hidden_.as<float>();
+  step.y = x;
+  check(experts_up(step, compute_), "multiplying by experts");
+  check(experts_down(step, compute_), "multiplying by experts");
+}
+
+void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
+  const ExpertsConfig& e = config_.experts;
+  const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
+  Experts& p = prompt_experts_;
+  route_rows(w, x, n, p);
+  const auto pin = [&](Buffer& buffer, size_t bytes) {
+    if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");
+  };
+  pin(host_routed_, rows * sizeof(Routed));
+  pin(host_orders_by_expert_, 2 * rows * sizeof(int32_t));
+  check(cudaMemcpyAsync(host_routed_.data(), p.routed.data(), rows * sizeof(Routed),
+                        cudaMemcpyDeviceToHost, compute_),
+        "grouping rows by expert");
+  compute_.wait("grouping rows by expert");
+  const auto* routed = host_routed_.as<Routed>();
+  std::vector<int64_t> first(e.n + 1, 0);
+  for (int64_t i = 0; i < rows; ++i) ++first[routed[i].expert + 1];
+  for (int k = 0; k < e.n; ++k) first[k + 1] += first[k];
+  // Row of each place in the order of experts, then the place of each entry of routed.
+  auto *from = host_orders_by_expert_.as<int32_t>(), *at = from + rows;
+  std::vector<int64_t> next(first.begin(), first.end() - 1);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t place = next[routed[i].expert]++;
+    from[place] = static_cast<int32_t>(i / e.n_used);
+    at[i] = static_cast<int32_t>(place);
+  }
+  check(cudaMemcpyAsync(p.orders.data(), from, 2 * rows * sizeof(int32_t), cudaMemcpyHostToDevice,
+                        compute_),
+        "grouping rows by expert");
+  const auto* device_from = p.orders.as<int32_t>();
+  const Matrix &w1 = weights_.experts(w, &ExpertWeights::w1),
+               &w3 = weights_.experts(w, &ExpertWeights::w3),
+               &w2 = weights_.experts(w, &ExpertWeights::w2);
+  const WType type = operand_type(options_.layout.type, w1.type),
+              up_type = operand_type(options_.layout.type, w3.type),
+              down_type = operand_type(options_.layout.type, w2.type);
+  if (type != up_type)
+    fail(RIFFLE_UNSUPPORTED, "experts whose gate and up matrices have types %s and %s",
+         dtype_info(w1.type).name, dtype_info(w3.type).name);
+  check(gather_rows(p.in.as<float>(), device_from, rows, dim, p.sorted.data(), type, compute_),
+        "grouping rows by expert");
+  const auto of = [](Buffer& buffer, int64_t values, WType t) {
+    return buffer.as<std::byte>() + values * size_of(t);
+  };
+  for (int k = 0; k < e.n; ++k) {
+    const int64_t begin = first[k], m = first[k + 1] - begin;
+    if (m == 0) continue;
+    const std::byte* in = of(p.sorted, begin * dim, type);
+    multiply(rows_of(w1, k * hidden, hidden), in, type, m, of(gate_, begin * hidden, type), hidden,
+             type, false);
+    multiply(rows_of(w3, k * hidden, hidden), in, type, m, of(up_, begin * hidden, type), hidden,
+             type, false);
+  }
+  check(
+      glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type, compute_),
+      "the experts' gate");
+  for (int k = 0; k < e.n; ++k) {
+    const int64_t begin = first[k], m = first[k + 1] - begin;
+    if (m > 0)
+      multiply(rows_of(w2, k * dim, dim), of(gate_, begin * hidden, down_type), down_type, m,
+               p.out.as<float>() + begin * dim, dim, WType::F32, false);
+  }
+  check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
+                     x, compute_),
+        "adding what experts give");
+}
+
+}  // namespace riffle::cuda
