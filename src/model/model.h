@@ -141,8 +141,8 @@ struct Config {
   int64_t ffn_values() const {
     int64_t most = 0;
     for (const LayerConfig& l : layers)
-      most = std::max<int64_t>(most,
-                               l.has_experts ? experts.n_used * experts.hidden_dim : hidden_dim);
+      most =
+          std::max<int64_t>(most, l.has_experts ? experts.n_used * experts.hidden_dim : hidden_dim);
     return most;
   }
   // The residual stream is held divided by residual_scale, so that layers add their outputs as they

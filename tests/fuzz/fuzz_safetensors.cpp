@@ -15,6 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     c.head_dim = 2;
     c.n_heads = 2;
     c.n_layers = c.n_kv_heads = 1;
+    c.ropes.resize(1);
+    c.layers.resize(1);
     c.vocab_size = 8;
     c.tied_output = true;
     riffle::bind_weights(model, table, riffle::kHuggingFaceNames, "fuzz", {});

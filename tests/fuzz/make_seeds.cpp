@@ -1,5 +1,6 @@
 // Writes what the fuzzers begin with: good files, as small as can be. usage: make_seeds FOLDER
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/model/test_files.h"
@@ -63,6 +64,10 @@ int main(int argc, char** argv) {
   write_file(root + "/config/rope",
              tiny_config_json(
                  tiny, ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}"));
+  for (const auto& folder : std::filesystem::directory_iterator("tests/golden/tiny"))
+    if (folder.is_directory())  // a configuration of each family
+      write_file(root + "/config/" + folder.path().filename().string(),
+                 read_file(folder.path().string() + "/config.json"));
   write_file(root + "/config/index",
              "{\"metadata\": {}, \"weight_map\": {\"a\": \"x.safetensors\"}}");
   write_file(root + "/config/generation",

@@ -22,7 +22,8 @@ TEST_CASE("synthetic models have the published sizes") {
   const std::pair<const char*, uint64_t> cases[] = {{"llama-3.1-8b", 8030261248},
                                                     {"llama-3.2-1b", 1235814400},
                                                     {"llama-3.2-3b", 3212749824},
-                                                    {"qwen3-8b", 8190735360}};
+                                                    {"qwen3-8b", 8190735360},
+                                                    {"qwen3-30b-a3b", 30532122624}};
   for (const auto& [name, n_params] : cases) {
     const auto model = synthetic_model(name, DType::BF16);
     INFO(name);

@@ -178,6 +178,8 @@ std::unique_ptr<Model> layer_model(int64_t n_ctx) {
   c.hidden_dim = kDim;
   c.vocab_size = 1;
   c.n_ctx = static_cast<int>(n_ctx);
+  c.ropes.resize(1);
+  c.layers.resize(1);
   return model;
 }
 

@@ -297,7 +297,7 @@ static void add_bench_notes(CLI::App& sub) {
 threads reach when they read a buffer of that size (a GPU: copying, read + write). bandwidth used:
 how near decoding comes to that. loaded: copied from host memory to the pool. syncs: times the host
 waited for the GPU. spread: slowest less fastest repeat, as a share of the median.
---shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, llama-3-70b-layer or tiny. The weights
+--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or tiny. The weights
 are synthetic, of type --weights (default: q8_0). The speed is real, the answers mean nothing.
 With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
 answer over its tokens. tokens/step: tokens that a step gave each sequence.
