@@ -94,7 +94,8 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   needs.activations =
       sizeof(float) *
       (uint64_t(o.n_ctx) * c.dim +
-       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.hidden_dim)) +
+       chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.ffn_values()) +
+                2 * uint64_t(c.experts.n_used) * c.dim) +
        c.ropes.size() * o.n_ctx * c.head_dim + (1 + 2 * uint64_t(o.lookup)) * c.vocab_size);
   needs.digests = product({sessions, heads, blocks, digest_spec(o.selection).bytes(c.head_dim)});
   needs.selector_state = make_selector(r.selection())->state_bytes(state_shape(c, r), o.n_ctx);
