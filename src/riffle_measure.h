@@ -17,10 +17,11 @@ extern "C" {
 /* A model of a known shape whose weights are made up as they are needed, for measuring speed
  * without a download: it runs, and what it says means nothing. shape: "llama-3.1-8b",
  * "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b", "qwen3-30b-a3b", "llama-3-70b-layer" (one layer,
- * small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0", "bf16",
- * "f16" or "f32". It has no tokenizer: functions that need one return RIFFLE_UNSUPPORTED. The
- * weights take memory on the device that runs them, first when a context is created; the CPU
- * devices keep them until the model is freed. RIFFLE_BAD_ARGUMENT names what there is. */
+ * small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1",
+ * "q4_0", "bf16", "f16" or "f32". It has no tokenizer: functions that need one return
+ * RIFFLE_UNSUPPORTED. The weights take memory on the device that runs them, first when a context is
+ * created; the CPU devices keep them until the model is freed. RIFFLE_BAD_ARGUMENT names what there
+ * is. */
 RIFFLE_API riffle_status riffle_model_synthetic(const char* shape, const char* weight_type,
                                                 riffle_model** model, char* err, size_t err_size);
 
