@@ -1,35 +1,95 @@
-// A mixture of experts: a token's bits depend on its own sequence alone.
+// Mixtures of experts: a row's bits do not depend on the rows that it shares experts with.
+#include <map>
+
+#include "kernels/common/routing.h"
 #include "tests/engine/steps.h"
 #include "tests/engine/tiny_checkpoint.h"
 
 using namespace riffle::test;
+using riffle::route_row;
+using riffle::Routed;
 
-TEST_CASE("experts: bits do not depend on threads, chunks and the batch", "[experts]") {
-  const TempDir temp;
+namespace {
+
+constexpr int kPrompt = 150, kSteps = 12;
+
+// As run of steps.h, of the first tokens of the golden text; in a session that steps together with
+// `others`, whose texts are other ones.
+std::vector<std::vector<float>> run_tiny(Runtime& r, int others) {
   const std::vector<int32_t> ids = tiny_tokens();
-  for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    if (!c.config.contains("num_experts")) continue;
-    INFO(c.name);
-    const std::string path = tiny_folder(c, temp);
-    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
-    o.n_sessions = 4;
-    const auto read = [&](Runtime& r, int n) {
-      riffle_session* s = r.session();
-      r.check(riffle_prefill(s, ids.data(), static_cast<size_t>(n), nullptr, nullptr));
-      return s;
-    };
-    Runtime plain(o, path);
-    riffle_session* alone = read(plain, 100);
-    const std::vector<float> prefilled = plain.logits(alone);
-    plain.check(riffle_step(plain.context, &alone, &ids[100], 1));
-    const std::vector<float> stepped = plain.logits(alone);
-    o.prefill_chunk = 7;
-    o.n_threads = 3;
-    Runtime other(o, path);
-    riffle_session* sessions[3] = {read(other, 40), read(other, 100), read(other, 71)};
-    CHECK(same_bits({other.logits(sessions[1])}, {prefilled}));
-    const int32_t next[3] = {ids[40], ids[100], ids[71]};
-    other.check(riffle_step(other.context, sessions, next, 3));
-    CHECK(same_bits({other.logits(sessions[1])}, {stepped}));
+  std::vector<riffle_session*> sessions;
+  for (int i = 0; i <= others; ++i) {
+    sessions.push_back(r.session());
+    const int first = 400 * (i > 0) + 3 * i;
+    r.check(riffle_prefill(sessions[i], ids.data() + first, kPrompt - 9 * i, nullptr, nullptr));
   }
+  std::vector<std::vector<float>> out{r.logits(sessions[0])};
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i <= others; ++i) tokens.push_back(ids[kPrompt + step + 37 * i]);
+    r.check(riffle_step(r.context, sessions.data(), tokens.data(), tokens.size()));
+    out.push_back(r.logits(sessions[0]));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("experts: bits do not depend on the batch, chunks, threads or the device",
+          "[experts][invariance]") {
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (!c.config.contains("num_experts_per_tok")) continue;
+    DYNAMIC_SECTION(c.name) {
+      const std::string folder = tiny_folder(c, temp);
+      riffle_context_options base = tiny_options(c, options(), RIFFLE_KV_F16);
+      base.n_threads = 2;
+      base.n_sessions = 8;
+      std::vector<std::vector<float>> reference;
+      {
+        Runtime r(base, folder);
+        reference = run_tiny(r, 0);
+      }
+      const auto same = [&](const char* how, int others, auto&& change) {
+        INFO(how);
+        riffle_context_options o = base;
+        change(o);
+        Runtime r(o, folder);
+        CHECK(same_bits(run_tiny(r, others), reference));
+      };
+      same("two others", 2, [](auto&) {});
+      same("seven others", 7, [](auto&) {});
+      same("one thread", 3, [](auto& o) { o.n_threads = 1; });
+      same("five threads", 1, [](auto& o) { o.n_threads = 5; });
+      same("chunks of 7", 2, [](auto& o) { o.prefill_chunk = 7, o.n_threads = 3; });
+      same("chunks of 100", 2, [](auto& o) { o.prefill_chunk = 100; });
+      same("emu", 2, [](auto& o) { o.device = RIFFLE_DEVICE_EMU; });
+    }
+  }
+}
+
+TEST_CASE("experts: routing by hand", "[experts]") {
+  const float scores[] = {1, 3, 3, -2, 2};
+  Routed out[5];
+  route_row(scores, 5, 3, true, out);
+  const double e1 = std::exp(-1.0), all = 2 + e1;
+  CHECK(out[0].expert == 1);  // of equal ones the first
+  CHECK(out[1].expert == 2);
+  CHECK(out[2].expert == 4);
+  CHECK(std::fabs(out[0].weight - 1 / all) <= 1e-7);
+  CHECK(out[0].weight == out[1].weight);
+  CHECK(std::fabs(out[2].weight - e1 / all) <= 1e-7);
+  route_row(scores, 5, 3, false, out);
+  const double every = all + std::exp(-2.0) + std::exp(-5.0);
+  CHECK(std::fabs(out[0].weight - 1 / every) <= 1e-7);
+  CHECK(std::fabs(out[2].weight - e1 / every) <= 1e-7);
+  route_row(scores, 5, 5, true, out);
+  CHECK(out[3].expert == 0);
+  CHECK(out[4].expert == 3);
+  // NaN ranks last, and all NaN still choose different experts.
+  const float nan = std::numeric_limits<float>::quiet_NaN(), with_nan[] = {nan, 0, nan, -1};
+  route_row(with_nan, 4, 3, true, out);
+  CHECK(out[0].expert == 1);
+  CHECK(out[1].expert == 3);
+  CHECK(out[2].expert == 0);
 }

@@ -224,9 +224,10 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
                                  {"logits_scaling", ".logit_scale"}})
     if (arch == "granite") w.f32(arch + gguf, config.at(hf).get<float>());
   for (const auto& [hf, gguf] : {std::pair{"num_experts", ".expert_count"},
+                                 {"num_local_experts", ".expert_count"},
                                  {"num_experts_per_tok", ".expert_used_count"},
                                  {"moe_intermediate_size", ".expert_feed_forward_length"}})
-    if (config.contains("num_experts")) w.u32(arch + gguf, config.at(hf).get<uint32_t>());
+    if (config.contains(hf)) w.u32(arch + gguf, config.at(hf).get<uint32_t>());
   if (arch == "mistral3")
     w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());
   if (arch == "gemma3")

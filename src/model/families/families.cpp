@@ -62,12 +62,15 @@ void set_layers(const Family& family, int window, const std::vector<bool>& windo
 void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c) {
   const auto number = [&](const Field& field, int fallback, int most) {
-    const auto n = f.integer(field);
-    if (!n && f.is_json()) return fallback;
-    if (!n || *n < 1 || *n > static_cast<uint64_t>(most))
-      bad_model(f.file(), f.name_of(field), n ? std::to_string(*n) : "none",
+    const auto given = f.integer(field);
+    const uint64_t n = given || !f.is_json() ? given.value_or(0) : static_cast<uint64_t>(fallback);
+    if (n < 1 || n > static_cast<uint64_t>(most))
+      bad_model(f.file(), f.name_of(field),
+                given         ? std::to_string(n)
+                : f.is_json() ? "none, which means " + std::to_string(n)
+                              : "none",
                 "1 to " + std::to_string(most));
-    return static_cast<int>(*n);
+    return static_cast<int>(n);
   };
   constexpr int kMostExperts = 1024, kMostUsed = 64, kMostWidth = 1 << 20;
   c->experts.n = number(names.n, defaults.n, kMostExperts);

@@ -7,14 +7,19 @@ namespace riffle {
 namespace {
 
 constexpr Field kExperts = {"expert_count", "num_experts"},
-                kUsed = {"expert_used_count", "num_experts_per_tok"},
+                kExpertsNow = {nullptr, "num_local_experts"},  // as transformers 5 writes it
+    kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
                 kStep = {nullptr, "decoder_sparse_step"}, kDense = {nullptr, "mlp_only_layers"},
                 kRenormalised = {nullptr, "norm_topk_prob"};
-constexpr Field kFields[] = {kExperts, kUsed, kWidth, kStep, kDense, kRenormalised};
+constexpr Field kFields[] = {kExperts, kExpertsNow, kUsed, kWidth, kStep, kDense, kRenormalised};
 
 void describe(const FamilyFields& f, Config* c) {
-  read_experts(f, {kExperts, kUsed, kWidth}, {128, 8, 768}, c);
+  const auto count = f.integer(kExperts), count_now = f.integer(kExpertsNow);
+  if (count && count_now && *count != *count_now)
+    bad_model(f.file(), f.name_of(kExpertsNow), std::to_string(*count_now),
+              "num_experts = " + std::to_string(*count));
+  read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth}, {128, 8, 768}, c);
   // GGUF's readers renormalise; it has no key to say otherwise, and all models of the family do.
   if (f.is_json()) c->experts.renormalised = f.boolean(kRenormalised).value_or(false);
   const uint64_t step = f.integer(kStep).value_or(1);
@@ -45,11 +50,9 @@ const Family kQwen3Moe = {
     .name = "qwen3moe",
     .model_type = "qwen3_moe",
     .class_name = "Qwen3MoeForCausalLM",
-    .defaults = {32768, 0, 1e-6, 10000, 4, 128},
+    .defaults = {32768, 0, 1e-6, 10000, 4},
     .qk_norm = QkNorm::HEAD,
     .bias_fields = true,
-    .window = Family::IF_USED,
-    .window_default = 4096,
     .fields = kFields,
     .describe = describe,
     .values = values,

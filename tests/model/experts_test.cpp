@@ -1,0 +1,117 @@
+// Mixtures of experts: what files say of them, and which files are refused.
+#include "model/config.h"
+#include "tests/engine/tiny_checkpoint.h"
+#include "tests/model/expect_error.h"
+
+using namespace riffle;
+using namespace riffle::test;
+
+namespace {
+
+TinyCheckpoint tiny_checkpoint(const std::string& name) {
+  for (TinyCheckpoint& c : tiny_checkpoints())
+    if (c.name == name) return std::move(c);
+  throw std::runtime_error("no checkpoint " + name);
+}
+
+Config config_of(const nlohmann::json& config) {
+  const std::string text = config.dump();
+  return config_from_json(
+      {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "config.json"});
+}
+
+std::vector<bool> sparse_layers(const Config& c) {
+  std::vector<bool> sparse;
+  for (const LayerConfig& layer : c.layers) sparse.push_back(layer.has_experts);
+  return sparse;
+}
+
+}  // namespace
+
+TEST_CASE("experts: config.json", "[experts]") {
+  auto json = tiny_checkpoint("qwen3moe").config;
+  Config c = config_of(json);
+  CHECK(c.experts.n == 7);
+  CHECK(c.experts.n_used == 3);
+  CHECK(c.experts.hidden_dim == 48);
+  CHECK_FALSE(c.experts.renormalised);
+  CHECK(sparse_layers(c) == std::vector{true, false, true});
+  json["mlp_only_layers"] = nullptr;
+  json["decoder_sparse_step"] = 2;
+  json["norm_topk_prob"] = true;
+  json["num_local_experts"] = 7;
+  c = config_of(json);
+  CHECK(sparse_layers(c) == std::vector{false, true, false});
+  CHECK(c.experts.renormalised);
+  for (const char* key : {"decoder_sparse_step", "norm_topk_prob", "num_experts", "head_dim"})
+    json.erase(key);
+  json["hidden_size"] = 48;
+  c = config_of(json);
+  CHECK(sparse_layers(c) == std::vector{true, true, true});
+  CHECK_FALSE(c.experts.renormalised);
+  CHECK(c.experts.n == 7);
+  CHECK(c.head_dim == 16);
+}
+
+TEST_CASE("experts: config.json is checked", "[experts]") {
+  const nlohmann::json good = tiny_checkpoint("qwen3moe").config;
+  const auto refused = [&](const char* key, const char* value, const std::string& found,
+                           riffle_status status = RIFFLE_BAD_MODEL) {
+    INFO(key << " " << value);
+    auto json = good;
+    json[key] = nlohmann::json::parse(value);
+    expect_error(status, {"config.json: ", key, found}, [&] { config_of(json); });
+  };
+  refused("num_experts", "0", "found 0, expected 1 to 1024");
+  refused("num_experts", "1025", "found 1025");
+  refused("num_experts", "18446744073709551615", "found 18446744073709551615");
+  refused("num_experts", "\"7\"", "7");
+  refused("num_experts", "[7, 7, 7]", "[7,7,7]");
+  refused("num_local_experts", "6", "found 6, expected num_experts = 7");
+  refused("num_experts_per_tok", "0", "found 0, expected 1 to 7");
+  refused("num_experts_per_tok", "8", "found 8, expected 1 to 7");
+  refused("num_experts_per_tok", "null", "found none, which means 8, expected 1 to 7");
+  refused("moe_intermediate_size", "0", "found 0");
+  refused("moe_intermediate_size", "1048577", "found 1048577");
+  refused("decoder_sparse_step", "0", "found 0");
+  refused("mlp_only_layers", "[3]", "found 3, expected layers below 3");
+  refused("mlp_only_layers", "[-1]", "found -1");
+  refused("mlp_only_layers", "[1.5]", "whole numbers");
+  refused("mlp_only_layers", "1", "whole numbers");
+  refused("norm_topk_prob", "1", "true or false");
+  refused("use_sliding_window", "true", "found true", RIFFLE_UNSUPPORTED);
+  auto many = good;
+  many["num_experts"] = 100;
+  many["num_experts_per_tok"] = 65;
+  expect_error(RIFFLE_BAD_MODEL, {"num_experts_per_tok", "found 65, expected 1 to 64"},
+               [&] { config_of(many); });
+}
+
+TEST_CASE("experts: tensors are as the fields say", "[experts]") {
+  const TempDir temp;
+  const auto refused = [&](const char* key, int value, bool gguf,
+                           const std::vector<std::string>& words) {
+    INFO(key << " " << value << (gguf ? " as GGUF" : ""));
+    TinyCheckpoint c = tiny_checkpoint("qwen3moe_tied");
+    if (value < 0) c.config.erase(key);
+    else c.config[key] = value;
+    std::string path = temp / "model.gguf";
+    if (gguf) write_file(path, tiny_gguf(c));
+    else path = tiny_folder(c, temp);
+    expect_error(RIFFLE_BAD_MODEL, words, [&] { load_model(path, {}); });
+  };
+  const std::string layer = "model.layers.0.mlp.";
+  refused("num_experts", 4, false,
+          {layer + "gate.weight shape", "found [5][64], expected [4][64]"});
+  refused("moe_intermediate_size", 16, false,
+          {layer + "experts.0.gate_proj.weight shape", "found [32][64], expected [16][64]"});
+  refused("num_experts", 6, true,
+          {"blk.0.ffn_gate_inp.weight shape", "found [5][64], expected [6][64]"});
+  refused("moe_intermediate_size", 16, true,
+          {"blk.0.ffn_gate_exps.weight shape", "found [5][32][64], expected [5][16][64]"});
+  refused("num_experts_per_tok", 6, true, {"qwen3moe.expert_used_count", "found 6"});
+  refused("num_experts", 0, true, {"qwen3moe.expert_count", "found 0"});
+  refused("num_experts", -1, true, {"qwen3moe.expert_count", "found none"});
+  refused("num_experts_per_tok", -1, true, {"qwen3moe.expert_used_count", "found none"});
+  refused("moe_intermediate_size", -1, true, {"qwen3moe.expert_feed_forward_length", "found none"});
+}
