@@ -38,9 +38,29 @@ __device__ inline void store_f32_as(void* p, WType type, int64_t i, float x) {
 
 static_assert(WType::BF16 < WType::Q8_0 && WType::Q8_0 < WType::Q4_0 &&
                   static_cast<int>(WType::Q4_0) == 4,
-              "the kernels tell plain types, Q8_0 and those of 4 to 6 bits by their order");
+              "the kernels tell plain types, Q8_0 and those of 2 to 6 bits by their order");
 
-// Values [col, col + 8) of a row of 4 to 6 bits, where col is a multiple of 8; to the bit what
+// The table of type T for __byte_perm.
+template <WType T>
+struct Table {
+  static constexpr uint32_t kWords[4] = {table_word(T, 0), table_word(T, 1), table_word(T, 2),
+                                         table_word(T, 3)};
+};
+// The table's values for the low halves of four bytes, and for their high halves.
+template <WType T>
+__device__ __forceinline__ void look_up(uint32_t codes, uint32_t* low, uint32_t* high) {
+  constexpr uint32_t t0 = Table<T>::kWords[0], t1 = Table<T>::kWords[1], t2 = Table<T>::kWords[2],
+                     t3 = Table<T>::kWords[3];
+  // Bits 0 to 2 of a code choose from either half of the table, bit 3 between those two.
+  const uint32_t at = codes & 0x77777777u, half = 0x32103210u | (codes & 0x88888888u) >> 1;
+  const uint32_t first =
+      __byte_perm(__byte_perm(t0, t1, at), __byte_perm(t2, t3, at), half & 0xffff);
+  const uint32_t last =
+      __byte_perm(__byte_perm(t0, t1, at >> 16), __byte_perm(t2, t3, at >> 16), half >> 16);
+  *low = __byte_perm(first, last, 0x6420), *high = __byte_perm(first, last, 0x7531);
+}
+
+// Values [col, col + 8) of a row of 2 to 6 bits, where col is a multiple of 8; to the bit what
 // kernels/cpu/linear/quants.h makes of them: no product here is rounded, so that it does not matter
 // which ones the compiler fuses.
 __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, float* out) {
@@ -53,10 +73,25 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
   const auto half_at = [](const void* p, int64_t i) {
     return f16_bits_to_f32(static_cast<const uint16_t*>(p)[i]);
   };
-  const uint2 low = *reinterpret_cast<const uint2*>(static_cast<const char*>(w.data) +
-                                                    row * parts.data + group * 16 + j % 16);
-  const int shift = j < 16 ? 0 : 4;
-  uint32_t q[2] = {low.x >> shift & 0x0f0f0f0fu, low.y >> shift & 0x0f0f0f0fu};
+  const auto* data = static_cast<const char*>(w.data) + row * parts.data;
+  const bool two_bits = w.type == WType::Q3_K || w.type == WType::Q2_K;
+  uint32_t q[2];
+  if (two_bits) {
+    const uint32_t pairs =
+        *reinterpret_cast<const uint32_t*>(data + group * 8 + j / 16 * 4) >> 2 * (k % 4);
+    q[0] = pairs & 0x03030303u, q[1] = pairs >> 2 & 0x03030303u;
+  } else {
+    const uint2 both = *reinterpret_cast<const uint2*>(data + group * 16 + j % 16);
+    uint32_t low[2] = {both.x & 0x0f0f0f0fu, both.y & 0x0f0f0f0fu},
+             up[2] = {both.x >> 4 & 0x0f0f0f0fu, both.y >> 4 & 0x0f0f0f0fu};
+    if (w.type == WType::MXFP4)
+      look_up<WType::MXFP4>(both.x, &low[0], &up[0]),
+          look_up<WType::MXFP4>(both.y, &low[1], &up[1]);
+    else if (has_table(w.type))
+      look_up<WType::IQ4_NL>(both.x, &low[0], &up[0]),
+          look_up<WType::IQ4_NL>(both.y, &low[1], &up[1]);
+    for (int i = 0; i < 2; i++) q[i] = j < 16 ? low[i] : up[i];
+  }
   float scale, min = 0;
   int offset = 0;
   switch (w.type) {
@@ -70,6 +105,29 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
       const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks;
       scale = half_at(d, col / 256) * static_cast<float>(static_cast<int8_t>(scales[col / 16])),
       offset = 32;
+      break;
+    }
+    case WType::IQ4_NL: scale = half_at(scales, group); break;
+    case WType::MXFP4:
+      scale = __uint_as_float(half_e8m0_bits(static_cast<uint8_t>(scales[group])));
+      break;
+    case WType::IQ4_XS: {
+      const uint2 s = *reinterpret_cast<const uint2*>(scales + group / 8 * 8);
+      scale = f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(scale_iq4_xs(s.y, s.x >> 16, g));
+      break;
+    }
+    case WType::Q3_K: {
+      const auto* s = reinterpret_cast<const uint8_t*>(scales + group / 8 * 16);
+      const int i = static_cast<int>(col % 256 / 16);
+      const int six = (s[4 + i % 8] >> i / 8 * 4 & 15) | (s[12 + i % 4] >> i / 4 * 2 & 3) << 4;
+      scale = half_at(s, 0) * static_cast<float>(six - 32), offset = 4;
+      break;
+    }
+    case WType::Q2_K: {
+      const auto* d = static_cast<const char*>(w.blocks) + row * parts.blocks + col / 256 * 4;
+      const int both = static_cast<uint8_t>(scales[col / 16]);
+      scale = half_at(d, 0) * static_cast<float>(both & 15);
+      min = half_at(d, 1) * static_cast<float>(both >> 4);
       break;
     }
     default: {  // Q4_K, Q5_K
@@ -86,12 +144,13 @@ __device__ inline void quants_at(const Matrix& w, int64_t row, int64_t col, floa
     q[0] |= (pairs & 0x03030303u) << 4, q[1] |= (pairs >> 2 & 0x03030303u) << 4;
   } else if (parts.high > 0) {
     const uint32_t bits = *reinterpret_cast<const uint32_t*>(high + group * 4) >> k;
-    q[0] |= (bits & 0x01010101u) << 4, q[1] |= (bits >> 1 & 0x01010101u) << 4;
+    const int at = two_bits ? 2 : 4;
+    q[0] |= (bits & 0x01010101u) << at, q[1] |= (bits >> 1 & 0x01010101u) << at;
   }
   const bool with_min = offset == 0;
   for (int i = 0; i < 8; i++) {
     const float product =
-        scale * static_cast<float>(static_cast<int>(q[i / 4] >> 8 * (i % 4) & 255) - offset);
+        scale * static_cast<float>(static_cast<int8_t>(q[i / 4] >> 8 * (i % 4)) - offset);
     out[i] = with_min ? product - min : product;
   }
 }

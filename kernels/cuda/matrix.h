@@ -8,7 +8,7 @@ namespace riffle::cuda {
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
 // are split so that loads are aligned, each part row-major:
 // - Q8_0: int8 quants [cols] at data; at scales an f16 for each 32 of them; value = scale * quant.
-// - 4 to 6 bits: the low halves of 32 values that follow each other are 16 bytes at data, value j
+// - 2 to 6 bits: the low halves of 32 values that follow each other are 16 bytes at data, value j
 // in the low half of byte
 //   j, value j + 16 in the high half. What a value has beyond 4 bits is at high, for the same 32
 //   values:
@@ -22,6 +22,12 @@ namespace riffle::cuda {
 //       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group i,
 //       then of group 4 + i;
 //     Q6_K: 16 int8 for 256 values; and at blocks their f16 d.
+//     IQ4_NL: f16 d for 32 values; MXFP4: a byte of exponent for 32 values;
+//     IQ4_XS: 8 bytes for 256 values: f16 d, the upper and the lower bits of the scales.
+//   Q3_K, Q2_K: 32 values that follow each other are 8 bytes at data with 2 bits of each, in the
+//   order of Q6_K's at high. Q3_K: at high the third bits, as Q5_K's; at scales 16 bytes for 256
+//   values: f16 d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
+//   Q2_K: at scales 16 bytes of scales and minima for 256 values; and at blocks their f16 d, dmin.
 //   Rows of each of these parts are padded to 16 bytes, with zeros. kernels/cpu/linear/quants.h
 //   says what the values are.
 struct Matrix {
@@ -52,6 +58,11 @@ RIFFLE_HOST_DEVICE constexpr RowParts row_parts(WType type, int64_t cols) {
     case WType::Q4_K: return {half, cols / 16, 0, 0};
     case WType::Q5_K: return {half, cols / 16, cols / 8, 0};
     case WType::Q6_K: return {half, cols / 16, cols / 4, padded16(cols / 128)};
+    case WType::IQ4_NL: return {half, padded16(cols / 16), 0, 0};
+    case WType::IQ4_XS:
+    case WType::MXFP4: return {half, padded16(cols / 32), 0, 0};
+    case WType::Q3_K: return {cols / 4, cols / 16, cols / 8, 0};
+    case WType::Q2_K: return {cols / 4, cols / 16, 0, padded16(cols / 64)};
   }
   return {};
 }

@@ -151,6 +151,13 @@ void synthetic_row(const Tensor& t, int64_t row, std::byte* out) {
     case DType::Q5_K: return fill_k_blocks(t, row, out);
     case DType::Q6_K: return fill_q6_k_blocks(t, row, out);
     case DType::Q8_0: break;
+    case DType::IQ4_NL:
+    case DType::IQ4_XS:
+    case DType::Q3_K:
+    case DType::Q2_K:
+    case DType::MXFP4:
+      fail(RIFFLE_INTERNAL, "there are no synthetic weights of the type %s",
+           dtype_info(t.type).name);
   }
   const uint16_t scale = cpu::f32_to_f16(synthetic::q8_scale(t.scale));
   for (int64_t c = 0; c < t.cols; c += kQ8Block, out += kQ8BlockBytes) {

@@ -151,7 +151,8 @@ class Binder {
     }
     if (!raw.type)
       unsupported(raw.file, name + " type", raw.type_name,
-                  "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K");
+                  "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
+                  "IQ4_NL, IQ4_XS or MXFP4");
     used_.insert(name);
     bound_.push_back(&raw);
     uint64_t elements = 1;

@@ -40,6 +40,16 @@ int main(int argc, char** argv) {
     write_file(root + "/safetensors/" + name, w.bytes());
   }
   write_file(root + "/gguf/Q8_0", tiny_gguf(tiny_model(2, true, 1), DType::Q8_0));
+  // Blocks of the types that only a GGUF file from elsewhere has, by their numbers there.
+  GgufWriter blocks;
+  for (const auto& [id, type] : {std::pair{10u, DType::Q2_K},
+                                 {11u, DType::Q3_K},
+                                 {20u, DType::IQ4_NL},
+                                 {23u, DType::IQ4_XS},
+                                 {39u, DType::MXFP4}})
+    blocks.tensor(dtype_info(type).name, {256, 2}, id,
+                  std::string(static_cast<size_t>(row_bytes(type, 512)), '\1'));
+  write_file(root + "/gguf/blocks", blocks.bytes());
   // Two parts: all but one tensor, and that one.
   std::string parts[2];
   for (int i = 0; i < 2; ++i) {

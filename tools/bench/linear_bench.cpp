@@ -63,9 +63,10 @@ struct Buffer {
   uint8_t* p;
 };
 
-constexpr WType kAll[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
-                          WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K,
-                          WType::F16,  WType::BF16, WType::F32};
+constexpr WType kAll[] = {WType::Q8_0,   WType::Q4_0,   WType::Q4_1, WType::Q5_0,
+                          WType::Q5_1,   WType::Q4_K,   WType::Q5_K, WType::Q6_K,
+                          WType::IQ4_NL, WType::IQ4_XS, WType::Q3_K, WType::Q2_K,
+                          WType::MXFP4,  WType::F16,    WType::BF16, WType::F32};
 const char* name_of(WType type) { return riffle::dtype_info(type).name; }
 
 void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
@@ -77,6 +78,10 @@ void fill_weights(WType type, int64_t cols, int64_t rows, uint8_t* p) {
     const bool min =
         type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
     for (int64_t i = 0; i < n; i += info.block_bytes) {
+      if (type == WType::MXFP4) p[i] = 110;
+      if (type == WType::Q2_K) p[i + 81] = p[i + 83] = 0x14;
+      if (type == WType::Q3_K) p[i + 109] = 0x14;
+      if (type == WType::MXFP4 || type == WType::Q2_K || type == WType::Q3_K) continue;
       p[i + (type == WType::Q6_K ? 209 : 1)] = 0x14;
       if (min) p[i + 3] = 0x14;
     }

@@ -124,10 +124,10 @@ inline void fill_tiles<WType::BF16>(const uint8_t* w, int64_t row_bytes, int64_t
 // Tiles of 32 columns of 16 rows from signed bytes (at p, p + stride, ...; the first n rows exist):
 // they are transposed in groups of four, then scaled by the vectors d[0] (16 columns) and d[1] of
 // the 16 rows' scales, times 2^-24, as a byte is left in the top byte of its lane; m is taken away
-// (kMin).
+// in the same way (kMin).
 template <bool kMin>
 inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, const __m512* d,
-                            __m512 m, uint8_t* hi, uint8_t* lo) {
+                            const __m512* m, uint8_t* hi, uint8_t* lo) {
   const __m512i top = _mm512_set1_epi32(static_cast<int>(0xff000000u));
   for (int part = 0; part < 2; ++part) {
     __m512i r[4];  // r[j] lane l: 16 bytes of row 4l + j
@@ -153,7 +153,7 @@ inline void fill_from_bytes(const uint8_t* first, int64_t stride, int64_t n, con
                           _mm512_unpackhi_epi64(b, e)};  // q[i] lane r: values 4i..4i+3 of row r
     const auto value = [&](__m512i v) {
       const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(v), d[part]);
-      return kMin ? _mm512_sub_ps(product, m) : product;
+      return kMin ? _mm512_sub_ps(product, m[part]) : product;
     };
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
@@ -176,21 +176,53 @@ inline void fill_tiles<WType::Q8_0>(const uint8_t* w, int64_t row_bytes, int64_t
   for (int i = 0; i < n; ++i) scale[i] = load_u16(block + i * row_bytes);
   const __m512 one = canonical(_mm512_mul_ps(Avx512::load_f16(scale), Avx512::set1(0x1p-24f))),
                d[2] = {one, one};
-  fill_from_bytes<false>(block + 2, row_bytes, n, d, Avx512::set1(0), hi, lo);
+  fill_from_bytes<false>(block + 2, row_bytes, n, d, nullptr, hi, lo);
 }
 
-// One block of 16 rows of a type with 4 to 6 bits: codes less their offset, and what goes with each
-// 16 (Q6_K) or 32.
+// One block of 16 rows of a type with 2 to 6 bits: codes less their offset, and what goes with each
+// 16 or 32.
 struct Codes {
   alignas(64) uint8_t q[16][kMaxBlockValues];
-  alignas(64) float d[16][16], m[8][16];  // [group][row], d times 2^-24
+  alignas(64) float d[16][16], m[16][16];  // [group][row], d times 2^-24
 };
 
 template <WType T>
 inline void take_codes(const uint8_t* b, int row, Codes* c) {
   uint8_t* q = c->q[row];
   const auto half = [b](int at) { return Avx512::f16_at(b + at); };
-  if constexpr (!has_256(T)) {
+  if constexpr (has_table(T)) {
+    constexpr int groups = dtype_info(T).block_values / 32;
+    const uint8_t* from = b + dtype_info(T).block_bytes - 16 * groups;
+    const auto store = [q](int at, __m128i codes) {
+      const __m128i v = _mm_shuffle_epi8(table_of<T>(), _mm_and_si128(codes, _mm_set1_epi8(15)));
+      _mm_store_si128(reinterpret_cast<__m128i*>(q + at), v);
+    };
+    for (int g = 0; g < groups; ++g) {
+      const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * g));
+      store(32 * g, codes), store(32 * g + 16, _mm_srli_epi16(codes, 4));
+    }
+    if constexpr (T == WType::IQ4_XS) {
+      alignas(32) float each[8];
+      _mm256_store_ps(each, scales_iq4_xs(b));
+      for (int g = 0; g < 8; ++g) c->d[g][row] = each[g] * 0x1p-24f;
+    } else {
+      c->d[0][row] = (T == WType::MXFP4 ? float_of_bits(half_e8m0_bits(b[0])) : half(0)) * 0x1p-24f;
+    }
+  } else if constexpr (T == WType::Q3_K || T == WType::Q2_K) {
+    constexpr bool three = T == WType::Q3_K;
+    const uint8_t* from = b + (three ? 32 : 16);
+    for (int g = 0; g < 8; ++g)
+      for (int l = 0; l < 32; ++l) {
+        const int v = from[g / 4 * 32 + l] >> g % 4 * 2 & 3;
+        q[32 * g + l] = static_cast<uint8_t>(three ? (v | (b[l] >> g & 1) << 2) - 4 : v);
+      }
+    const float d = half(three ? 108 : 80), dmin = three ? 0 : half(82);
+    for (int g = 0; g < 16; ++g) {
+      const int scale = three ? scale_q3_k(b + 96, g) : b[g] & 15;
+      c->d[g][row] = d * static_cast<float>(scale) * 0x1p-24f;
+      if constexpr (!three) c->m[g][row] = dmin * static_cast<float>(b[g] >> 4);
+    }
+  } else if constexpr (!has_256(T)) {
     constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
     constexpr uint8_t offset = code_offset(T);
     const uint8_t *high = b + (has_min(T) ? 4 : 2), *from = high + (five ? 4 : 0);
@@ -245,10 +277,12 @@ inline void fill_block(const uint8_t* w, int64_t row_bytes, int64_t n, uint8_t* 
   for (int i = 0; i < n; ++i) take_codes<T>(w + i * row_bytes, i, &c);
   for (int s = 0; s < dtype_info(T).block_values / kStep;
        ++s, hi += kPanelBytes, lo += kPanelBytes) {
-    const int g = T == WType::Q6_K ? 2 * s : s;
-    const __m512 d[2] = {canonical(Avx512::load(c.d[g])),
-                         canonical(Avx512::load(c.d[T == WType::Q6_K ? g + 1 : g]))};
-    const __m512 m = has_min(T) ? canonical(Avx512::load(c.m[s])) : Avx512::set1(0);
+    constexpr bool two = group_values(T) == 16;  // groups in a step
+    const int g = two ? 2 * s : s, other = two ? g + 1 : g;
+    const __m512 d[2] = {canonical(Avx512::load(c.d[g])), canonical(Avx512::load(c.d[other]))};
+    __m512 m[2] = {};
+    if constexpr (has_min(T))
+      m[0] = canonical(Avx512::load(c.m[g])), m[1] = canonical(Avx512::load(c.m[other]));
     fill_from_bytes<has_min(T)>(c.q[0] + s * kStep, kMaxBlockValues, n > 0 ? 16 : 0, d, m, hi, lo);
   }
 }
@@ -387,6 +421,11 @@ void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const vo
     case WType::Q4_K: run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
     case WType::Q5_K: run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
     case WType::Q6_K: run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::IQ4_NL: run<WType::IQ4_NL>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::IQ4_XS: run<WType::IQ4_XS>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q3_K: run<WType::Q3_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::Q2_K: run<WType::Q2_K>(wb, k, r0, r1, a, m, c, ldc, panel); break;
+    case WType::MXFP4: run<WType::MXFP4>(wb, k, r0, r1, a, m, c, ldc, panel); break;
   }
   _tile_release();
 }

@@ -1,4 +1,4 @@
-// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except for the weights of 4 to 6 bits
+// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except for the weights of 2 to 6 bits
 // (linear_blocks_avx2.cpp).
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_simd.h"

@@ -1,5 +1,5 @@
 // Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the decode products of
-// quantised weights, which are in exact integers (4 to 6 bits: linear_blocks_avx512.cpp). For Q8_0:
+// quantised weights, which are in exact integers (2 to 6 bits: linear_blocks_avx512.cpp). For Q8_0:
 //
 // A block of 32 activations becomes 22-bit integers x = s * (65536 hi + 256 mid + lo), s a power of
 // two, so that the rounding (2^-22 of the block's largest value) is no worse than that of f32 sums.

@@ -1,7 +1,8 @@
-// Decode products of the weights of 4 to 6 bits (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp)
+// Decode products of the weights of 2 to 6 bits (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp)
 // in exact integers, and the fixed-point activations that they take.
 //
-// Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations
+// Weights of a group are scale * (code - offset) - min with a small code. Types with a table have
+// codes of up to 7 bits and a sign in place of code - offset. A group of 32 activations
 // becomes 22-bit integers times a power of two, as for Q8_0 (linear_avx512.cpp), so that a group's
 // product is one integer, its scale and, where there are minima, min times the sum of the
 // activations.
@@ -26,15 +27,21 @@ namespace {
 
 constexpr bool has_blocks(WType type) { return is_quantised(type) && type != WType::Q8_0; }
 constexpr bool has_min(WType type) {
-  return type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
+  return type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K ||
+         type == WType::Q2_K;
 }
 constexpr int code_offset(WType type) {
-  return type == WType::Q4_0 ? 8 : type == WType::Q5_0 ? 16 : type == WType::Q6_K ? 32 : 0;
+  return type == WType::Q4_0   ? 8
+         : type == WType::Q5_0 ? 16
+         : type == WType::Q6_K ? 32
+         : type == WType::Q3_K ? 4
+                               : 0;
 }
 constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
+// Values that share a scale.
 constexpr int group_values(WType type) {
-  return type == WType::Q6_K ? 16 : 32;
-}  // that share a scale
+  return type == WType::Q6_K || type == WType::Q3_K || type == WType::Q2_K ? 16 : 32;
+}
 
 // The eight 6-bit scales, then the eight minima of a Q4_K or Q5_K block (s: its 12 bytes and 4
 // more), one a byte.
@@ -48,6 +55,53 @@ inline __m128i scales_mins_k(const uint8_t* s) {
   return _mm_or_si128(
       _mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
       _mm_and_si128(up, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+}
+
+// The sixteen scales of a Q3_K block (s: its 12 bytes), signed, one a byte.
+inline __m128i scales_q3_k(const uint8_t* s) {
+  uint32_t upper;
+  memcpy(&upper, s + 8, 4);
+  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s));
+  const __m128i low =
+      _mm_and_si128(_mm_unpacklo_epi64(eight, _mm_srli_epi16(eight, 4)), _mm_set1_epi8(15));
+  const __m128i high = _mm_and_si128(
+      _mm_srlv_epi32(_mm_set1_epi32(static_cast<int>(upper)), _mm_setr_epi32(0, 2, 4, 6)),
+      _mm_set1_epi8(3));
+  return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
+}
+
+// The eight scales of an IQ4_XS block.
+inline __m256 scales_iq4_xs(const uint8_t* b) {
+  uint32_t l;
+  memcpy(&l, b + 4, 4);
+  const __m256i low =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(l)),
+                                         _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)),
+                       _mm256_set1_epi32(15));
+  const __m256i high =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(load_u16(b + 2)),
+                                         _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14)),
+                       _mm256_set1_epi32(3));
+  const __m256i both = _mm256_or_si256(low, _mm256_slli_epi32(high, 4));
+  const __m256 d = _mm256_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(b)))));
+  return _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(both, _mm256_set1_epi32(32))));
+}
+
+// The table of a type that has one, for vpshufb.
+template <WType T>
+inline __m128i table_of() {
+  return _mm_setr_epi8(table_value(T, 0), table_value(T, 1), table_value(T, 2), table_value(T, 3),
+                       table_value(T, 4), table_value(T, 5), table_value(T, 6), table_value(T, 7),
+                       table_value(T, 8), table_value(T, 9), table_value(T, 10), table_value(T, 11),
+                       table_value(T, 12), table_value(T, 13), table_value(T, 14),
+                       table_value(T, 15));
+}
+
+// The scales of four neighbouring MXFP4 blocks.
+inline __m128 scales_mxfp4(const uint8_t* b) {
+  constexpr int n = dtype_info(WType::MXFP4).block_bytes;
+  const auto bits = [b](int i) { return static_cast<int>(half_e8m0_bits(b[i * n])); };
+  return _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
 }
 
 // Exponent e of the fixed point, largest < 2^(e+21); a group below about 1e-30 is rounded to that

@@ -1,15 +1,17 @@
-// Decode products of the weights of 4 to 6 bits for AVX2, see linear_blocks.h. An activation is s
+// Decode products of the weights of 2 to 6 bits for AVX2, see linear_blocks.h. An activation is s
 // (2^14 hi + lo), hi a signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at
 // most 2 * 63 * 128), lo meets them as 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4
 // * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
+// Signed codes of a table meet |hi| with the sign of hi, at most 2 * 127 * 128 < 2^15.
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Prepared activations: a Words for each 32 columns, a scale for each, then the sums of each (Q6_K:
-// each 16), times the offset of the codes if there is one. Padded with zeros to steps.
+// Prepared activations: a Words for each 32 columns, a scale for each, then the sums of each (of
+// types with groups of 16: each 16), times the offset of the codes if there is one. Padded with
+// zeros to steps.
 struct alignas(32) Words {
   int8_t hi[32];
   int16_t lo_even[16], lo_odd[16];
@@ -34,18 +36,35 @@ inline __m256i bit4_of(uint32_t high) {
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), splat(16));
 }
 
-// The 32 codes of group g of a block, unsigned, in the order of the columns.
+template <WType T>
+inline __m256i from_table(__m256i codes) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), codes);
+}
+
+// The 32 codes of group g of a block, unsigned (of types with a table: the signed values), in the
+// order of the columns.
 template <WType T>
 inline __m256i codes(const uint8_t* b, int g) {
   if constexpr (!has_256(T)) {
     constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
-    const uint8_t* high = b + (has_min(T) ? 4 : 2);
+    const uint8_t* high = b + (has_min(T) ? 4 : T == WType::MXFP4 ? 1 : 2);
     const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high + (five ? 4 : 0)));
     const __m256i v = low_half(_mm256_set_m128i(_mm_srli_epi16(q, 4), q));
+    if constexpr (has_table(T)) return from_table<T>(v);
     if constexpr (!five) return v;
     uint32_t bits;
     memcpy(&bits, high, 4);
     return _mm256_or_si256(v, bit4_of(bits));
+  } else if constexpr (T == WType::IQ4_XS) {
+    const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 8 + 16 * g));
+    return from_table<T>(low_half(_mm256_set_m128i(_mm_srli_epi16(q, 4), q)));
+  } else if constexpr (T == WType::Q3_K || T == WType::Q2_K) {
+    const __m256i q = load32(b + (T == WType::Q3_K ? 32 : 16) + g / 4 * 32);
+    const __m256i v = _mm256_and_si256(_mm256_srli_epi16(q, g % 4 * 2), splat(3));
+    if constexpr (T == WType::Q2_K) return v;
+    const __m256i all = load32(b),
+                  high = g < 2 ? _mm256_slli_epi16(all, 2 - g) : _mm256_srli_epi16(all, g - 2);
+    return _mm256_or_si256(v, _mm256_and_si256(high, splat(4)));
   } else if constexpr (T == WType::Q6_K) {
     const int part = g / 4, quarter = g % 4;
     const __m256i low = load32(b + 64 * part + quarter % 2 * 32),
@@ -67,6 +86,34 @@ inline __m256i codes(const uint8_t* b, int g) {
 }
 
 inline __m256 floats_of_bytes(__m128i v) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v)); }
+
+// Of a block with groups of 16: their scales, and what goes with the sums of the activations.
+struct Sixteen {
+  __m256 scale[2], taken[2];
+};
+template <WType T>
+inline Sixteen sixteen(const uint8_t* b) {
+  Sixteen of;
+  if constexpr (T == WType::Q2_K) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
+    const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15)),
+                  high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+    const __m256 d = Avx2::set1(Avx2::f16_at(b + 80)), dmin = Avx2::set1(Avx2::f16_at(b + 82));
+    of.scale[0] = d * floats_of_bytes(low),
+    of.scale[1] = d * floats_of_bytes(_mm_srli_si128(low, 8));
+    of.taken[0] = dmin * floats_of_bytes(high),
+    of.taken[1] = dmin * floats_of_bytes(_mm_srli_si128(high, 8));
+  } else {
+    const __m128i bytes = T == WType::Q3_K
+                              ? scales_q3_k(b + 96)
+                              : _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192));
+    const __m256 d = Avx2::set1(Avx2::f16_at(b + (T == WType::Q3_K ? 108 : 208)));
+    of.scale[0] = d * _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    of.scale[1] = d * _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)));
+    of.taken[0] = of.scale[0], of.taken[1] = of.scale[1];
+  }
+  return of;
+}
 
 // N activation vectors with one row.
 template <WType T, int N>
@@ -90,16 +137,21 @@ struct Row {
   // acc[i] += d[i] (codes . activations of group g).
   inline __attribute__((always_inline)) void group(__m256i code, int64_t g, const __m256 (&d)[N],
                                                    __m256 (&acc)[N]) const {
-    const __m256i even = _mm256_and_si256(code, _mm256_set1_epi16(255)),
-                  odd = _mm256_srli_epi16(code, 8);
+    constexpr bool is_signed = has_table(T);
+    const __m256i even = is_signed ? _mm256_srai_epi16(_mm256_slli_epi16(code, 8), 8)
+                                   : _mm256_and_si256(code, _mm256_set1_epi16(255)),
+                  odd = is_signed ? _mm256_srai_epi16(code, 8) : _mm256_srli_epi16(code, 8);
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g;
       const auto at = [](const void* p) {
         return _mm256_load_si256(static_cast<const __m256i*>(p));
       };
-      const __m256i hi =
-          _mm256_madd_epi16(_mm256_maddubs_epi16(code, at(x->hi)), _mm256_set1_epi16(1 << 14));
+      const __m256i top = at(x->hi);
+      const __m256i pairs =
+          is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(top), _mm256_sign_epi8(code, top))
+                    : _mm256_maddubs_epi16(code, top);
+      const __m256i hi = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1 << 14));
       const __m256i lo = _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)),
                                           _mm256_madd_epi16(odd, at(x->lo_odd)));
       acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(hi, lo)), d[i], acc[i]);
@@ -109,8 +161,8 @@ struct Row {
   // Blocks from b on, their first group of 32 columns being the g-th of the row.
   inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g, __m256 (&acc)[N],
                                                   __m256 (&low)[N]) const {
-    alignas(32) float
-        each[N][16];  // scales of the weights, times those of the activations but for Q6_K
+    // Scales of the weights, times those of the activations but for groups of 16.
+    alignas(32) float each[N][16];
     __m256 d[N];
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
@@ -121,31 +173,40 @@ struct Row {
                                 static_cast<uint64_t>(load_u16(b + at + 3 * block)) << 16;
         return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(first | second << 32)));
       };
-      const __m128 scale = halves(0),
+      const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(b) : halves(0),
                    taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
       for (int i = 0; i < N; ++i) {
         _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(scales(i) + g)));
-        low[i] = _mm256_add_ps(low[i],
-                               _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i) + g))));
+        if constexpr (!has_table(T))
+          low[i] = _mm256_add_ps(
+              low[i], _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i) + g))));
       }
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         for (int i = 0; i < N; ++i) d[i] = _mm256_broadcast_ss(each[i] + k);
         group(codes<T>(b + k * block, 0), g + k, d, acc);
       }
-    } else if constexpr (T == WType::Q6_K) {
-      const __m256 all = Avx2::set1(Avx2::f16_at(b + 208));
+    } else if constexpr (group_values(T) == 16) {
+      const Sixteen of = sixteen<T>(b);
       for (int h = 0; h < 2; ++h) {
-        const __m256 scale = all * Avx2::load_i8(b + 192 + 8 * h);
-        _mm256_store_ps(each[0] + 8 * h, scale);
+        _mm256_store_ps(each[0] + 8 * h, of.scale[h]);
         for (int i = 0; i < N; ++i)
-          low[i] = _mm256_fmadd_ps(scale, _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
+          low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
       }
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {
         const __m256 s = _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k),
                                          _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
         for (int i = 0; i < N; ++i) d[i] = _mm256_mul_ps(s, _mm256_broadcast_ss(scales(i) + g + k));
+        group(codes<T>(b, k), g + k, d, acc);
+      }
+    } else if constexpr (T == WType::IQ4_XS) {
+      const __m256 scale = scales_iq4_xs(b);
+      for (int i = 0; i < N; ++i)
+        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        for (int i = 0; i < N; ++i) d[i] = _mm256_broadcast_ss(each[i] + k);
         group(codes<T>(b, k), g + k, d, acc);
       }
     } else {
@@ -253,7 +314,7 @@ void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act
     for (int j = 0; j < 16; ++j) sum[0] += finite ? v[j] : 0, sum[1] += finite ? v[16 + j] : 0;
     // An infinity or NaN spoils the group's integers: let it be seen.
     scale[g] = finite ? power_of_two(e) : __builtin_nanf("");
-    if (type == WType::Q6_K)
+    if (group_values(type) == 16)
       for (int half = 0; half < 2; ++half)
         sums[2 * g + half] = static_cast<float>(sum[half]) * scale[g] * taken;
     else sums[g] = static_cast<float>(sum[0] + sum[1]) * scale[g] * taken;
@@ -270,6 +331,11 @@ void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64
     case WType::Q4_K: return gemv<WType::Q4_K>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q5_K: return gemv<WType::Q5_K>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q6_K: return gemv<WType::Q6_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::IQ4_NL: return gemv<WType::IQ4_NL>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::IQ4_XS: return gemv<WType::IQ4_XS>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q3_K: return gemv<WType::Q3_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q2_K: return gemv<WType::Q2_K>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::MXFP4: return gemv<WType::MXFP4>(w, cols, r0, r1, acts, n, y, ldy);
     default: return;
   }
 }

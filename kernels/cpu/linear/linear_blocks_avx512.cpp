@@ -1,7 +1,8 @@
-// Decode products of the weights of 4 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes
+// Decode products of the weights of 2 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes
 // are unpacked to unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid
 // and lo as the signed operand. A sum of 8 products stays below 8 * 63 * 2^21 < 2^31. What the type
-// takes off its codes goes with the sums of the activations.
+// takes off its codes goes with the sums of the activations. Signed codes of a table meet mid and
+// lo as they are, and hi with 128 more (Limbs::start); 8 * 127 * 2^21 < 2^31.
 #include "kernels/cpu/linear/linear_limbs.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -25,6 +26,11 @@ inline __m512i load_four(const uint8_t* p, int stride) {
 // Bit 4 of those codes whose bit of `high` is set.
 inline __m512i with_bit4(__m512i code, __mmask64 high) {
   return _mm512_mask_add_epi8(code, high, code, splat(16));
+}
+
+template <WType T>
+inline __m512i from_table(__m512i codes) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table_of<T>()), codes);
 }
 
 // A form F of blocks has:
@@ -52,13 +58,14 @@ struct Small {
     return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(low | high << 32)));
   }
   static Header header(const uint8_t* p) {
-    const __m128 scale = halves(p);
+    const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(p) : halves(p);
     return {scale, has_min(T) ? halves(p + 2) : scale};
   }
   static void codes(const uint8_t* p, __m512i* u) {
-    constexpr int header = has_min(T) ? 4 : 2;
+    constexpr int header = has_min(T) ? 4 : T == WType::MXFP4 ? 1 : 2;
     const __m512i q = load_four(p + header + (kFive ? 4 : 0), kBlock);
     u[0] = low_half(q), u[1] = high_half(q);
+    if constexpr (has_table(T)) u[0] = from_table<T>(u[0]), u[1] = from_table<T>(u[1]);
     if constexpr (kFive) {
       uint32_t h[4];
       for (int i = 0; i < 4; ++i) memcpy(&h[i], p + header + i * kBlock, 4);
@@ -70,8 +77,9 @@ struct Small {
     }
   }
   static __m512 apply(const Header& h, const float* x, Low* low) {
-    *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low)
-                      : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
+    if constexpr (!has_table(T))
+      *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low)
+                        : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
     return _mm512_castps128_ps512(_mm_mul_ps(h.scale, _mm_load_ps(x)));
   }
   static __m512 expand(__m512 d, int) {
@@ -172,6 +180,94 @@ struct Six {
   static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, low); }
 };
 
+// IQ4_XS: the first halves of groups 0 to 3, their second halves, then those of groups 4 to 7.
+struct Indices {
+  static constexpr WType kType = WType::IQ4_XS;
+  static constexpr int kBytes = dtype_info(kType).block_bytes;
+  using Header = __m256;
+  struct Low {};  // nothing is taken away
+
+  static Header header(const uint8_t* p) { return scales_iq4_xs(p); }
+  static void codes(const uint8_t* p, __m512i* u) {
+    for (int part = 0; part < 2; ++part) {
+      const __m512i q = _mm512_loadu_si512(p + 8 + 64 * part);
+      u[2 * part] = from_table<kType>(low_half(q));
+      u[2 * part + 1] = from_table<kType>(high_half(q));
+    }
+  }
+  static __m512 apply(Header h, const float* x, Low*) {
+    return _mm512_castps256_ps512(_mm256_mul_ps(h, _mm256_load_ps(x)));
+  }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * k)), d);
+  }
+  static __m512 finish(__m512 acc, Low) { return acc; }
+};
+
+// Q3_K and Q2_K: the first, then the last eight of each 16 values of the groups of 32 0, 1, 4, 5,
+// then of 2, 3, 6, 7.
+template <WType T>
+struct Pairs {
+  static constexpr WType kType = T;
+  static constexpr int kBytes = dtype_info(T).block_bytes;
+  struct Header {
+    __m512 scale, taken;
+  };
+  using Low = __m512;
+
+  static Header header(const uint8_t* p) {
+    if constexpr (T == WType::Q2_K) {
+      const __m512i bytes = _mm512_cvtepu8_epi32(load16(p));
+      const __m512i low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
+      return {_mm512_mul_ps(_mm512_set1_ps(Avx512::f16_at(p + 80)), _mm512_cvtepi32_ps(low)),
+              _mm512_mul_ps(_mm512_set1_ps(Avx512::f16_at(p + 82)),
+                            _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4)))};
+    } else {
+      const __m512 scale =
+          _mm512_mul_ps(_mm512_set1_ps(Avx512::f16_at(p + 108)),
+                        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales_q3_k(p + 96))));
+      return {scale, scale};
+    }
+  }
+  static void codes(const uint8_t* p, __m512i* u) {
+    const __m512i q = _mm512_loadu_si512(p + (T == WType::Q3_K ? 32 : 16));
+    const __m512i eights[2] = {_mm512_unpacklo_epi64(q, q), _mm512_unpackhi_epi64(q, q)};
+    const __m512i shift = _mm512_set_epi64(2, 0, 2, 0, 2, 0, 2, 0);
+    for (int eight = 0; eight < 2; ++eight) {
+      const __m512i v = _mm512_srlv_epi64(eights[eight], shift);
+      u[eight] = _mm512_and_si512(v, splat(3));
+      u[2 + eight] = _mm512_and_si512(_mm512_srli_epi64(v, 4), splat(3));
+    }
+    if constexpr (T == WType::Q3_K) {
+      const __m512i h =
+          _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+      // Bit g of a byte belongs to group g of 32: for the first pair bits 0, 1 and then 4, 5.
+      constexpr int64_t ones = 0x0101010101010101;
+      const __m512i first = _mm512_set_epi64(ones << 5, ones << 4, ones << 5, ones << 4, ones << 1,
+                                             ones, ones << 1, ones);
+      const __m512i second = _mm512_slli_epi64(first, 2);
+      for (int eight = 0; eight < 2; ++eight) {
+        const __m512i v = eight ? _mm512_unpackhi_epi64(h, h) : _mm512_unpacklo_epi64(h, h);
+        u[eight] = with_bit2(u[eight], _mm512_test_epi8_mask(v, first));
+        u[2 + eight] = with_bit2(u[2 + eight], _mm512_test_epi8_mask(v, second));
+      }
+    }
+  }
+  static __m512i with_bit2(__m512i code, __mmask64 high) {
+    return _mm512_mask_add_epi8(code, high, code, splat(4));
+  }
+  static __m512 apply(const Header& h, const float* x, Low* low) {
+    *low = _mm512_fmadd_ps(h.taken, _mm512_load_ps(x + 16), *low);
+    return _mm512_mul_ps(h.scale, _mm512_load_ps(x));
+  }
+  static __m512 expand(__m512 d, int k) {
+    const __m512i lane = _mm512_set_epi32(11, 11, 9, 9, 10, 10, 8, 8, 3, 3, 1, 1, 2, 2, 0, 0);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * k)), d);
+  }
+  static __m512 finish(__m512 acc, Low low) { return _mm512_sub_ps(acc, low); }
+};
+
 // R rows with N activation vectors, form F.
 template <class F, int R, int N>
 struct Tile {
@@ -255,8 +351,13 @@ struct Tile {
         for (int k = 0; k < kLimbs; k += 2) {
           const Limbs *l = limbs + k, *m = l + 1;
           const __m512i u0 = u[j][k], u1 = u[j][k + 1];
-          __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u0, _mm512_load_si512(l->hi));
-          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->hi)), 8);
+          const __m512i start =
+              has_table(kType) ? _mm512_load_si512(l->start) : _mm512_setzero_si512();
+          const auto shifted = [](__m512i v) {
+            return has_table(kType) ? _mm512_xor_si512(v, splat(-128)) : v;
+          };
+          __m512i t = _mm512_dpbusd_epi32(start, shifted(u0), _mm512_load_si512(l->hi));
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, shifted(u1), _mm512_load_si512(m->hi)), 8);
           t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->mid), u0);
           t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, _mm512_load_si512(m->mid), u1), 8);
           t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->lo), u0);
@@ -343,11 +444,18 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
                         _mm_sub_epi32(_mm_setzero_si128(), start));
       } else {
         sum[half] = _mm512_reduce_add_epi32(q);
+        if (has_table(type)) {  // a group's first half is in the first limb of a pair
+          const Place at = place_of(type, 4 * g);
+          __m128i* to = reinterpret_cast<__m128i*>(limbs[at.limb].start + at.at / 4);
+          const __m128i before = half == 0 ? _mm_setzero_si128() : _mm_load_si128(to);
+          const __m128i more = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
+          _mm_store_si128(to, _mm_sub_epi32(before, more));
+        }
       }
     }
     if (type == WType::Q8_0) {
       floats[g] = scale;
-    } else if (type == WType::Q6_K) {
+    } else if (group_values(type) == 16) {
       float* f = floats + g / 8 * 32 + g % 8 * 2;
       for (int half = 0; half < 2; ++half)
         f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
@@ -368,6 +476,11 @@ void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int
     case WType::Q4_K: return gemv<Large<WType::Q4_K>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q5_K: return gemv<Large<WType::Q5_K>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q6_K: return gemv<Six>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::IQ4_NL: return gemv<Small<WType::IQ4_NL>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::MXFP4: return gemv<Small<WType::MXFP4>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::IQ4_XS: return gemv<Indices>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q3_K: return gemv<Pairs<WType::Q3_K>>(w, cols, r0, r1, acts, n, y, ldy);
+    case WType::Q2_K: return gemv<Pairs<WType::Q2_K>>(w, cols, r0, r1, acts, n, y, ldy);
     default: return;
   }
 }

@@ -35,7 +35,7 @@ inline float load_f32(const void* p) {
 
 inline float f32_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
 
-// One weight of a row, as f32; not of the types with 4 to 6 bits (quants.h).
+// One weight of a row, as f32; not of the types with 2 to 6 bits (quants.h).
 inline float weight_at(WType type, const uint8_t* row, int64_t j) {
   switch (type) {
     case WType::F32: return load_f32(row + j * 4);

@@ -13,7 +13,9 @@ namespace {
 struct Limbs {
   int8_t hi[64];
   uint8_t mid[64], lo[64];
-  int32_t start[16];  // Q8_0: -128 * sum of hi of the same four columns
+  // Signed codes meet hi with 128 more, which this undoes: -128 * sum of hi of the same four
+  // columns (Q8_0), or of those of a pair of limbs, in the first of them (types with a table).
+  int32_t start[16];
 };
 constexpr int kScaleGroup = 16;  // Q8_0: scales are padded to whole vectors
 
@@ -44,7 +46,9 @@ inline Place place_of(WType type, int64_t i) {
   const int g = static_cast<int>(i / 4 % 8), half = static_cast<int>(i / 2 % 2),
             eight = static_cast<int>(i % 2);
   if (type == WType::Q8_0) return {i / 8, static_cast<int>(i % 8 * 8)};
-  if (!has_256(type)) return {i / 16 * 2 + half, g % 4 * 16 + eight * 8};
+  if (!has_256(type) || type == WType::IQ4_XS) return {i / 16 * 2 + half, g % 4 * 16 + eight * 8};
+  if (type == WType::Q3_K || type == WType::Q2_K)
+    return {i / 32 * 4 + g % 4 / 2 * 2 + eight, (g / 4 * 2 + half) * 16 + g % 2 * 8};
   if (type != WType::Q6_K) return {i / 32 * 4 + g % 2 * 2 + half, g / 2 * 16 + eight * 8};
   return {i / 32 * 4 + g % 4 / 2 * 2 + eight, (g % 2 * 2 + half) * 16 + g / 4 * 8};
 }

@@ -7,7 +7,7 @@
 namespace riffle::cpu {
 namespace {
 
-// kLanes weights of a row from column j on, as f32; not of the types with 4 to 6 bits. j is a
+// kLanes weights of a row from column j on, as f32; not of the types with 2 to 6 bits. j is a
 // multiple of kLanes. part: only the first n (1 <= n < kLanes) exist.
 template <class S, WType T>
 inline typename S::Vec weights(const uint8_t* row, int64_t j) {
@@ -141,7 +141,7 @@ struct GemmF32 {
     }
   }
 
-  // Types with 4 to 6 bits: whole blocks of W rows are decoded first.
+  // Types with 2 to 6 bits: whole blocks of W rows are decoded first.
   template <WType T>
   static void fill_panel_blocks(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0,
                                 int64_t k1, float* panel) {
@@ -253,6 +253,11 @@ struct GemmF32 {
       case WType::Q4_K: return run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel);
       case WType::Q5_K: return run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel);
       case WType::Q6_K: return run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::IQ4_NL: return run<WType::IQ4_NL>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::IQ4_XS: return run<WType::IQ4_XS>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q3_K: return run<WType::Q3_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q2_K: return run<WType::Q2_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::MXFP4: return run<WType::MXFP4>(wb, k, r0, r1, a, m, c, ldc, panel);
     }
   }
 };

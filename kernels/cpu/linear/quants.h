@@ -85,6 +85,60 @@ inline void dequant_q6_k(const uint8_t* b, float* out) {
   }
 }
 
+// f16 d; 16 bytes of codes as in Q4_0: d table[q]. MXFP4: a byte of exponent in place of d.
+inline void dequant_table(WType type, const uint8_t* b, float* out) {
+  const bool mx = type == WType::MXFP4;
+  const float d = mx ? float_of_bits(half_e8m0_bits(b[0])) : half_at(b);
+  const uint8_t* q = b + (mx ? 1 : 2);
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(table_value(type, q[j] & 15));
+    out[j + 16] = d * static_cast<float>(table_value(type, q[j] >> 4));
+  }
+}
+
+// f16 d; 16 bits of upper and 4 bytes of lower scale bits; 128 bytes of codes, groups of 32 as
+// Q4_0's: (d scale) table[q].
+inline void dequant_iq4_xs(const uint8_t* b, float* out) {
+  const float d = half_at(b);
+  const uint16_t high = load_u16(b + 2);
+  uint32_t low;
+  memcpy(&low, b + 4, 4);
+  for (int g = 0; g < 8; ++g) {
+    const float s = d * static_cast<float>(scale_iq4_xs(low, high, g));
+    const uint8_t* q = b + 8 + 16 * g;
+    float* to = out + 32 * g;
+    for (int j = 0; j < 16; ++j) {
+      to[j] = s * static_cast<float>(table_value(WType::IQ4_XS, q[j] & 15));
+      to[j + 16] = s * static_cast<float>(table_value(WType::IQ4_XS, q[j] >> 4));
+    }
+  }
+}
+
+// The scale of group j of 16 in a Q3_K block; s: its 12 bytes of 6 bits each.
+inline int scale_q3_k(const uint8_t* s, int j) {
+  return static_cast<int>((s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
+}
+
+// Groups of 16. Q2_K: 16 bytes of 4-bit scales and minima, 64 bytes of codes, f16 d, dmin:
+// (d scale) q - dmin min. Q3_K: 32 bytes of high bits (bit g of byte l is for value l of group g of
+// 32), 64 bytes of codes, 12 of scales, f16 d: (d scale) (q - 4).
+inline void dequant_q23_k(bool three_bits, const uint8_t* b, float* out) {
+  const uint8_t *high = b, *q = b + (three_bits ? 32 : 16), *scales = b + (three_bits ? 96 : 0);
+  const float d = half_at(b + (three_bits ? 108 : 80)), dmin = three_bits ? 0 : half_at(b + 82);
+  for (int g = 0; g < 16; ++g) {
+    const int part = g / 8, shift = g % 8 / 2 * 2, at = g % 2 * 16;
+    const int scale = three_bits ? scale_q3_k(scales, g) : scales[g] & 15;
+    const float s = d * static_cast<float>(scale),
+                m = dmin * static_cast<float>(three_bits ? 0 : scales[g] >> 4);
+    float* to = out + g * 16;
+    for (int l = 0; l < 16; ++l) {
+      const int v = q[part * 32 + at + l] >> shift & 3;
+      if (three_bits) to[l] = s * static_cast<float>((v | (high[at + l] >> g / 2 & 1) << 2) - 4);
+      else to[l] = s * static_cast<float>(v) - m;
+    }
+  }
+}
+
 // Values of one block, block_values of them.
 inline void dequant_block(WType type, const uint8_t* b, float* out) {
   switch (type) {
@@ -103,6 +157,11 @@ inline void dequant_block(WType type, const uint8_t* b, float* out) {
     case WType::Q4_K: return dequant_q4_k(false, b, out);
     case WType::Q5_K: return dequant_q4_k(true, b, out);
     case WType::Q6_K: return dequant_q6_k(b, out);
+    case WType::IQ4_NL:
+    case WType::MXFP4: return dequant_table(type, b, out);
+    case WType::IQ4_XS: return dequant_iq4_xs(b, out);
+    case WType::Q3_K: return dequant_q23_k(true, b, out);
+    case WType::Q2_K: return dequant_q23_k(false, b, out);
   }
 }
 

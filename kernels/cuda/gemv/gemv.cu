@@ -1,5 +1,5 @@
 // y = W x for few rows x. BF16 goes to the tensor cores where the device and the shape allow
-// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh), types of 4 to 6 bits and most of Q8_0
+// (gemv_mma.cuh, from 9 rows on gemv_mma_pair.cuh), types of 2 to 6 bits and most of Q8_0
 // (gemv_quant::fits_q8) go to gemv_quant.cu; the kernel here does the rest without tensor cores.
 // The time is that of reading W once, so everything serves that: a warp takes a unit of kRows rows
 // of W at a time and keeps kDepth 16-byte loads a lane in flight, also across units and before x is

@@ -10,7 +10,7 @@ enum class Then : uint8_t {
   SwiGlu,  // two matrices of one shape: y[0] = gate(W[0] x) * (W[1] x)
 };
 
-// Which units multiply weights of 4 to 6 bits, and of Q8_0. The bits are the same; tensor cores
+// Which units multiply weights of 2 to 6 bits, and of Q8_0. The bits are the same; tensor cores
 // need compute capability 9.0, and where there are none the others do it. Other types take no
 // notice.
 enum class Cores : uint8_t { Best, Tensor, Ordinary };
@@ -22,7 +22,7 @@ inline constexpr int kGemvMaxOuts = 3, kGemvMaxRows = 16;
 // products of integers take and, where two blocks of a cluster of compute capability 9.0 have the
 // shared memory for it, BF16). The bits of a row of y do not depend on n or on the other rows.
 // Arithmetic in f32; weights are widened. With BF16 weights x goes through tensor cores in two bf16
-// parts, which leaves out at most 2^-18 of a value. With weights of 4 to 6 bits, and with Q8_0 in
+// parts, which leaves out at most 2^-18 of a value. With weights of 2 to 6 bits, and with Q8_0 in
 // rows of whole 256 columns, products are of integers: x (times norm) is rounded to 2^-22 of the
 // largest of its group of 32 columns, and a group that is not all finite makes NaN.
 struct Gemv {

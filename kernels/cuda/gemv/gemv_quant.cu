@@ -1,4 +1,4 @@
-// y = W x for few rows x, of weights of 4 to 6 bits: what gemv.cu does for wider ones. Fewer bytes
+// y = W x for few rows x, of weights of 2 to 6 bits: what gemv.cu does for wider ones. Fewer bytes
 // leave less time for arithmetic, so products are dp4a's of quants and of x in three signed bytes,
 // 23 bits of a group of 32 with a scale in common; sums of 32 products are exact, and what is left
 // is f32. A warp takes a unit of R rows of W at a time; its bytes come through a ring in shared
@@ -187,6 +187,7 @@ __global__ void __launch_bounds__(Tune::kThreads, 1) kernel(const __grid_constan
             x.part[p / 2][p % 2] = *reinterpret_cast<const uint4*>(x_at + (p * 32 + lane) * 16);
           const float2 more = *reinterpret_cast<const float2*>(x_at + 6 * 32 * 16 + lane * 8);
           x.unit = more.x, x.sum = more.y;
+          if constexpr (Format<T>::kHalves && Format<T>::kMin) sum_halves(x);
 #pragma unroll
           for (int r = 0; r < R; r++) sum[r][j] = multiply<T>(q[r], scales[r], x, sum[r][j]);
         }
@@ -259,6 +260,11 @@ Status launch_ordinary(const Gemv& args, const GemvDevice& device, cudaStream_t 
     case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
     case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
     case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
+    case WType::IQ4_NL: return launch_type<WType::IQ4_NL>(args, device, stream);
+    case WType::IQ4_XS: return launch_type<WType::IQ4_XS>(args, device, stream);
+    case WType::Q3_K: return launch_type<WType::Q3_K>(args, device, stream);
+    case WType::Q2_K: return launch_type<WType::Q2_K>(args, device, stream);
+    case WType::MXFP4: return launch_type<WType::MXFP4>(args, device, stream);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -1,4 +1,4 @@
-// How weights of 4 to 6 bits are read: the bytes of a step, and 32 values and their scales as the
+// How weights of 2 to 6 bits are read: the bytes of a step, and 32 values and their scales as the
 // operands of dp4a.
 #pragma once
 #include "kernels/cuda/convert.cuh"
@@ -11,17 +11,28 @@ constexpr int kStep = 32 * kGroup;  // columns of a warp's step
 constexpr bool is_k(WType t) { return t == WType::Q4_K || t == WType::Q5_K || t == WType::Q6_K; }
 constexpr bool is_five(WType t) { return t == WType::Q5_0 || t == WType::Q5_1 || t == WType::Q5_K; }
 
+RIFFLE_HOST_DEVICE constexpr bool is_two(WType t) {  // bits at data
+  return t == WType::Q3_K || t == WType::Q2_K;
+}
+
 // Bytes of a row's step in each part of a matrix.
 template <WType T>
 struct Format {
-  static constexpr int kData = T == WType::Q8_0 ? 1024 : 512, kHigh = T == WType::Q6_K ? 256
-                                                                      : is_five(T)     ? 128
-                                                                                       : 0;
-  static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1 ? 128 : 64;
-  static constexpr int kBlocks = T == WType::Q6_K ? 8 : 0;
+  static constexpr int kData = T == WType::Q8_0 ? 1024
+                               : is_two(T)      ? 256
+                                                : 512,
+                       kHigh = T == WType::Q6_K                 ? 256
+                               : is_five(T) || T == WType::Q3_K ? 128
+                                                                : 0;
+  static constexpr int kScales = T == WType::Q4_1 || T == WType::Q5_1      ? 128
+                                 : T == WType::IQ4_XS || T == WType::MXFP4 ? 32
+                                                                           : 64;
+  static constexpr int kBlocks = T == WType::Q6_K ? 8 : T == WType::Q2_K ? 16 : 0;
+  // Two scales in a lane's 32 values.
+  static constexpr bool kHalves = T == WType::Q6_K || is_two(T);
   // Value = scale * quant - min * m, else scale * quant.
-  static constexpr bool kMin =
-      T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K || T == WType::Q5_K;
+  static constexpr bool kMin = T == WType::Q4_1 || T == WType::Q5_1 || T == WType::Q4_K ||
+                               T == WType::Q5_K || T == WType::Q2_K;
 };
 
 // A place in shared memory for a step of R rows: [rows][kData], [rows][kHigh], ...
@@ -39,8 +50,31 @@ struct Slot {
 template <WType T>
 __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int lane, int (&q)[8]) {
   using F = Format<T>;
+  if constexpr (is_two(T)) {
+    const uint2 v = *reinterpret_cast<const uint2*>(slot + r * F::kData + lane * 8);
+    uint32_t high = 0;  // inverted: a sign
+    if constexpr (T == WType::Q3_K)
+      high = ~*reinterpret_cast<const uint32_t*>(slot + rows * F::kData + r * F::kHigh + lane * 4);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const uint32_t pairs = (k < 4 ? v.x : v.y) >> 2 * (k % 4);
+      q[k] = static_cast<int>(T == WType::Q2_K
+                                  ? pairs & 0x03030303u
+                                  : (pairs << 5 & 0x60606060u) | (high << (7 - k) & 0x80808080u));
+    }
+    return;
+  }
   const uint4 v = *reinterpret_cast<const uint4*>(slot + r * F::kData + lane * 16);
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  if constexpr (has_table(T)) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      uint32_t low, up;
+      look_up<T>(words[k], &low, &up);
+      q[k] = static_cast<int>(low), q[4 + k] = static_cast<int>(up);
+    }
+    return;
+  }
   uint32_t high[2] = {};
   if constexpr (T == WType::Q6_K) {
     const uint2 h =
@@ -70,9 +104,11 @@ __device__ __forceinline__ void unpack(const char* slot, int rows, int r, int la
   }
 }
 
-// Of a lane's 32 values in row r: scale and min; Q6_K: the scales of the first and of the last 16.
+// Of a lane's 32 values in row r: scale and min; with two scales: those of the first and of the
+// last 16, and (Q2_K) their minima.
 struct Scales {
   float scale, other;
+  float mins[2] = {};
 };
 template <WType T>
 __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, int lane) {
@@ -92,6 +128,31 @@ __device__ __forceinline__ Scales scales_of(const char* slot, int rows, int r, i
         half_of(slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 2) *
         0.25f;
     return {d * static_cast<float>(s.x), d * static_cast<float>(s.y)};
+  } else if constexpr (T == WType::IQ4_NL) {
+    return {half_of(at + lane * 2), 0};
+  } else if constexpr (T == WType::MXFP4) {
+    return {__uint_as_float(half_e8m0_bits(static_cast<uint8_t>(at[lane]))), 0};
+  } else if constexpr (T == WType::IQ4_XS) {
+    const uint2 s = *reinterpret_cast<const uint2*>(at + lane / 8 * 8);
+    const int scale = scale_iq4_xs(s.y, s.x >> 16, lane % 8);
+    return {f16_bits_to_f32(s.x & 0xffff) * static_cast<float>(scale), 0};
+  } else if constexpr (T == WType::Q3_K) {
+    const int g = lane % 8;
+    at += lane / 8 * 16;
+    const uint32_t low = *reinterpret_cast<const uint16_t*>(at + 4 + g % 4 * 2) >> g / 4 * 4,
+                   up = *reinterpret_cast<const uint16_t*>(at + 12 + g % 2 * 2) >> g / 2 * 2;
+    const uint32_t both = (low & 0x0f0fu) | (up & 0x0303u) << 4;
+    const float d = half_of(at) * (1.0f / 32);
+    return {d * static_cast<float>(static_cast<int>(both & 255) - 32),
+            d * static_cast<float>(static_cast<int>(both >> 8) - 32)};
+  } else if constexpr (T == WType::Q2_K) {
+    const uint32_t both = *reinterpret_cast<const uint16_t*>(at + lane * 2);
+    const uint32_t d = *reinterpret_cast<const uint32_t*>(
+        slot + rows * (F::kData + F::kHigh + F::kScales) + r * F::kBlocks + lane / 8 * 4);
+    const float scale = f16_bits_to_f32(d & 0xffff), min = -f16_bits_to_f32(d >> 16);
+    return {scale * static_cast<float>(both & 15),
+            scale * static_cast<float>(both >> 8 & 15),
+            {min * static_cast<float>(both >> 4 & 15), min * static_cast<float>(both >> 12)}};
   } else {
     const int g = lane % 8;
     at += lane / 8 * 16;
@@ -153,6 +214,7 @@ __device__ __forceinline__ Eight in_bytes(const float (&x)[8]) {
 struct Group {
   uint4 part[3][2];
   float unit, sum;
+  float halves[2];  // sums of the first and of the last 16; set for types with minima of 16 only
 };
 
 __device__ __forceinline__ int dot16(const int* q, const uint4& x, int sum) {
@@ -172,17 +234,29 @@ __device__ __forceinline__ float join(int p0, int p1, int p2) {
   return fmaf(static_cast<float>(p2 * 256 + p1), 256.0f, static_cast<float>(p0));
 }
 
+// The sums of a group's halves, as exact as that of the group.
+__device__ __forceinline__ void sum_halves(Group& x) {
+  constexpr int kOnes[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    x.halves[h] = x.unit * join(dot16(kOnes, x.part[0][h], 0), dot16(kOnes, x.part[1][h], 0),
+                                dot16(kOnes, x.part[2][h], 0));
+}
+
 // sum + the product of 32 values with their x.
 template <WType T>
 __device__ __forceinline__ float multiply(const int (&q)[8], const Scales& s, const Group& x,
                                           float sum) {
-  if constexpr (T == WType::Q6_K) {
+  if constexpr (Format<T>::kHalves) {
     float half[2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
       half[h] = join(dot16(q + 4 * h, x.part[0][h], 0), dot16(q + 4 * h, x.part[1][h], 0),
                      dot16(q + 4 * h, x.part[2][h], 0));
-    return fmaf(fmaf(half[1], s.other, half[0] * s.scale), x.unit, sum);
+    sum = fmaf(fmaf(half[1], s.other, half[0] * s.scale), x.unit, sum);
+    if constexpr (Format<T>::kMin)
+      sum = fmaf(s.mins[1], x.halves[1], fmaf(s.mins[0], x.halves[0], sum));
+    return sum;
   } else {
     int p[3];
 #pragma unroll

@@ -1,4 +1,4 @@
-// y = W x of quantised weights of 4 to 6 bits, for gemv.cu.
+// y = W x of quantised weights of 2 to 6 bits, for gemv.cu.
 #pragma once
 #include "kernels/cuda/gemv/gemv_launch.cuh"
 

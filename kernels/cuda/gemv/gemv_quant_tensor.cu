@@ -1,4 +1,4 @@
-// y = W x for several rows x, of weights of 4 to 6 bits and Q8_0, on the tensor cores' integer
+// y = W x for several rows x, of weights of 2 to 6 bits and Q8_0, on the tensor cores' integer
 // product (mma.m16n8k32): the same integers as gemv_quant.cu's, added as f32 in the same order, so
 // that y has the same bits, in a time that hardly grows with the rows. The quants of 16 rows of W
 // are one operand, the other is one byte of each of 8 rows of x; three products make the sums of a
@@ -570,6 +570,11 @@ Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t st
     case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
     case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
     case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
+    case WType::IQ4_NL:
+    case WType::IQ4_XS:
+    case WType::Q3_K:
+    case WType::Q2_K:
+    case WType::MXFP4: return cudaErrorNotSupported;  // gemv_quant.cu takes any number of rows
     default: return cudaErrorInvalidValue;
   }
 }

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status fill_synthetic(Matrix w, uint64_t seed, float scale, cudaStream_t stream) {
-  if (w.rows < 1 || w.cols < 1 || w.cols % dtype_info(w.type).block_values != 0)
+  if (w.type > WType::Q6_K || w.rows < 1 || w.cols < 1 ||
+      w.cols % dtype_info(w.type).block_values != 0)
     return cudaErrorInvalidValue;
   const bool groups = w.type > WType::Q8_0;
   const int64_t items = w.rows * w.cols / (groups ? 32 : 1),

@@ -35,6 +35,21 @@ uint32_t spread(uint32_t bits) {
   return out;
 }
 
+// Some low bits, of which `mask` has those of each byte, of n words from `from` on, shifted down by
+// `shift` and put side by side: byte b has those of bytes b, 4 + b, ..., `bits` bits apart.
+uint32_t gather(const std::byte* from, int n, int shift, uint32_t mask, int bits) {
+  uint32_t out = 0;
+  for (int k = 0; k < n; ++k) out |= (word_at(from + 4 * k) >> shift & mask) << bits * k;
+  return out;
+}
+constexpr uint32_t kOneBit = 0x01010101, kTwoBits = 0x03030303;
+
+// The high bits of 256 values, a group of 32 after the other; bit g of byte l of `from` is for
+// value l of group g.
+void gather_high_bits(const std::byte* from, std::byte* to) {
+  for (int g = 0; g < 8; ++g) put(to + 4 * g, gather(from, 8, g, kOneBit, 1));
+}
+
 // From the 12 bytes of 6-bit scales and minima (scale_min_k of
 // kernels/cpu/linear/quants.h) to those of Matrix.
 void regroup_scales(const std::byte* from, std::byte* to) {
@@ -43,8 +58,8 @@ void regroup_scales(const std::byte* from, std::byte* to) {
   // and 7 of a and b.
   put(to, (a & 0x0f0f0f0f) | (b & 0x0f0f0f0f) << 4);
   put(to + 4, c);
-  constexpr uint32_t kTwo = 0x03030303;
-  put(to + 8, (a >> 4 & kTwo) | (b >> 4 & kTwo) << 2 | (a >> 6 & kTwo) << 4 | (b >> 6 & kTwo) << 6);
+  put(to + 8, (a >> 4 & kTwoBits) | (b >> 4 & kTwoBits) << 2 | (a >> 6 & kTwoBits) << 4 |
+                  (b >> 6 & kTwoBits) << 6);
 }
 
 }  // namespace
@@ -54,7 +69,11 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
   const RowParts parts = row_parts(type, cols);
   const int64_t n = cols / info.block_values;
   const bool with_min = type == WType::Q4_1 || type == WType::Q5_1;
-  const int64_t scale_bytes = with_min ? 4 : 2;
+  // Of blocks of 32 values, and of IQ4_XS.
+  const int64_t scale_bytes = type == WType::IQ4_XS  ? 8
+                              : with_min             ? 4
+                              : type == WType::MXFP4 ? 1
+                                                     : 2;
   for (int64_t i = 0; i < n; ++i) {
     const std::byte* block = row + i * info.block_bytes;
     switch (type) {
@@ -62,6 +81,31 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
         std::memcpy(to.scales + 2 * i, block, 2);
         std::memcpy(to.data + 32 * i, block + 2, 32);
         break;
+      case WType::IQ4_XS:
+        std::memcpy(to.scales + scale_bytes * i, block, scale_bytes);
+        std::memcpy(to.data + 128 * i, block + scale_bytes, 128);
+        break;
+      case WType::Q3_K:
+      case WType::Q2_K: {
+        const bool three = type == WType::Q3_K;
+        const std::byte* codes = block + (three ? 32 : 16);
+        for (int g = 0; g < 8; ++g)
+          for (int half = 0; half < 2; ++half)
+            put(to.data + 64 * i + 8 * g + 4 * half,
+                gather(codes + g / 4 * 32 + 16 * half, 4, g % 4 * 2, kTwoBits, 2));
+        if (three) {
+          gather_high_bits(block, to.high + 32 * i);
+          std::memcpy(to.scales + 16 * i, block + 108, 2);
+          std::memset(to.scales + 16 * i + 2, 0, 2);
+          std::memcpy(to.scales + 16 * i + 4, block + 96, 12);
+        } else {
+          std::memcpy(to.scales + 16 * i, block, 16);
+          std::memcpy(to.blocks + 4 * i, block + 80, 4);
+        }
+        break;
+      }
+      case WType::IQ4_NL:
+      case WType::MXFP4:
       case WType::Q4_0:
       case WType::Q4_1:
       case WType::Q5_0:
@@ -78,11 +122,7 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
         regroup_scales(block + 4, to.scales + 16 * i + 4);
         block += 16;
         if (type == WType::Q5_K) {
-          for (int g = 0; g < 8; ++g) {
-            uint32_t bits = 0;
-            for (int k = 0; k < 8; ++k) bits |= (word_at(block + 4 * k) >> g & 0x01010101u) << k;
-            put(to.high + 32 * i + 4 * g, bits);
-          }
+          gather_high_bits(block, to.high + 32 * i);
           block += 32;
         }
         for (int pair = 0; pair < 4; ++pair)
@@ -96,14 +136,9 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
           for (int g = 0; g < 2; ++g)
             pair_halves(block + 64 * part + 32 * g, data + 16 * g, data + 16 * g + 32);
           for (int g = 0; g < 4; ++g)
-            for (int half = 0; half < 2; ++half) {
-              uint32_t pairs = 0;
-              for (int k = 0; k < 4; ++k)
-                pairs |=
-                    (word_at(block + 128 + 32 * part + 16 * half + 4 * k) >> 2 * g & 0x03030303u)
-                    << 2 * k;
-              put(to.high + 64 * i + 32 * part + 8 * g + 4 * half, pairs);
-            }
+            for (int half = 0; half < 2; ++half)
+              put(to.high + 64 * i + 32 * part + 8 * g + 4 * half,
+                  gather(block + 128 + 32 * part + 16 * half, 4, 2 * g, kTwoBits, 2));
         }
         std::memcpy(to.scales + 16 * i, block + 192, 16);
         std::memcpy(to.blocks + 2 * i, block + 208, 2);
@@ -115,11 +150,11 @@ void split_row(WType type, int64_t cols, const std::byte* row, const SplitRow& t
   const auto pad = [](std::byte* p, int64_t used, int64_t bytes) {
     if (bytes > used) std::memset(p + used, 0, bytes - used);
   };
-  if (info.block_values == 32) {
+  if (info.block_values == 32 || type == WType::IQ4_XS) {
     pad(to.scales, scale_bytes * n, parts.scales);
     if (parts.high > 0) pad(to.high, 4 * n, parts.high);
   }
-  if (parts.blocks > 0) pad(to.blocks, 2 * n, parts.blocks);
+  if (parts.blocks > 0) pad(to.blocks, (type == WType::Q2_K ? 4 : 2) * n, parts.blocks);
 }
 
 }  // namespace riffle::cuda

@@ -382,6 +382,13 @@ void quantise_block(DType type, const float* x, uint8_t* b) {
     case DType::Q4_K: return q45_k(x, false, b);
     case DType::Q5_K: return q45_k(x, true, b);
     case DType::Q6_K: return q6_k(x, b);
+    case DType::IQ4_NL:
+    case DType::IQ4_XS:
+    case DType::Q3_K:
+    case DType::Q2_K:
+    case DType::MXFP4:
+      fail(RIFFLE_INTERNAL, "riffle reads the weight type %s but does not write it",
+           dtype_info(type).name);
   }
 }
 

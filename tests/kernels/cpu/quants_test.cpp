@@ -12,16 +12,21 @@ using namespace riffle::cpu;
 
 namespace {
 
-constexpr WType kBlockTypes[] = {WType::Q8_0, WType::Q4_0, WType::Q4_1, WType::Q5_0,
-                                 WType::Q5_1, WType::Q4_K, WType::Q5_K, WType::Q6_K};
+constexpr WType kBlockTypes[] = {
+    WType::Q8_0, WType::Q4_0,   WType::Q4_1,   WType::Q5_0, WType::Q5_1, WType::Q4_K, WType::Q5_K,
+    WType::Q6_K, WType::IQ4_NL, WType::IQ4_XS, WType::Q3_K, WType::Q2_K, WType::MXFP4};
 
-// Where a block has f16 numbers, its scale and, if there is one, its minimum (-1: none).
+// Where a block has f16 numbers, its scale and, if there is one, its minimum (-1: none). MXFP4 has
+// none: its scale is an exponent in byte 0.
 struct Halves {
   int scale, min;
 };
 Halves halves_of(WType type) {
   switch (type) {
     case WType::Q6_K: return {208, -1};
+    case WType::Q3_K: return {108, -1};
+    case WType::Q2_K: return {80, 82};
+    case WType::MXFP4: return {-1, -1};
     case WType::Q4_1:
     case WType::Q5_1:
     case WType::Q4_K:
@@ -49,6 +54,10 @@ Matrix random_blocks(WType type, int64_t rows, int64_t cols, Random& g, double s
   for (uint8_t* b = w.bytes.data() + 1; b + info.block_bytes < w.bytes.data() + w.bytes.size();
        b += info.block_bytes) {
     for (int i = 0; i < info.block_bytes; ++i) b[i] = static_cast<uint8_t>(g());
+    if (type == WType::MXFP4) {
+      b[0] = static_cast<uint8_t>(120 + g() % 3 + std::ilogb(scale));
+      continue;
+    }
     const double d = scale / 100 * (1 + uniform(g) * 0.9) * (g() % 8 ? 1 : -1);
     put(b + at.scale, g() % 9 ? some_f16(d) : 0);  // some blocks are all zero
     if (at.min >= 0) put(b + at.min, g() % 9 ? some_f16(d * 7 * uniform(g)) : 0);
@@ -79,12 +88,14 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
     return v;
   };
   REQUIRE(std::memcmp(take(8), "QBLOCKS1", 8) == 0);
-  int known = 0;
+  size_t known = 0;
   for (uint32_t types = number(); types > 0; --types) {
     // ggml's type ids.
     constexpr std::pair<uint32_t, WType> kIds[] = {
-        {2, WType::Q4_0}, {3, WType::Q4_1},  {6, WType::Q5_0},  {7, WType::Q5_1},
-        {8, WType::Q8_0}, {12, WType::Q4_K}, {13, WType::Q5_K}, {14, WType::Q6_K}};
+        {2, WType::Q4_0},  {3, WType::Q4_1},  {6, WType::Q5_0},    {7, WType::Q5_1},
+        {8, WType::Q8_0},  {10, WType::Q2_K}, {11, WType::Q3_K},   {12, WType::Q4_K},
+        {13, WType::Q5_K}, {14, WType::Q6_K}, {20, WType::IQ4_NL}, {23, WType::IQ4_XS},
+        {39, WType::MXFP4}};
     const uint32_t id = number(), values = number(), bytes = number(), n = number();
     const uint8_t* blocks = take(size_t{bytes} * n);
     const uint8_t* want = take(size_t{values} * n * 4);
@@ -108,7 +119,7 @@ TEST_CASE("dequantisation gives the bits of the gguf package", "[linear][quants]
     }
   }
   CHECK(at == all.size());
-  CHECK(known == 8);
+  CHECK(known == std::size(kBlockTypes));
 }
 
 TEST_CASE("gemv of quantised weights agrees with float64 and does not depend on splits",
@@ -207,7 +218,10 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
       for (size_t b = 1; b + info.block_bytes < full.bytes.size(); b += info.block_bytes) {
         std::memset(&full.bytes[b], type == WType::Q8_0 ? 0x80 : 0xff, info.block_bytes);
         const Halves at = halves_of(type);
-        full.bytes[b + at.scale] = 0, full.bytes[b + at.scale + 1] = 0x1c;
+        // A table's largest magnitude is its first value.
+        if (has_table(type))
+          std::memset(&full.bytes[b], type == WType::MXFP4 ? 0x77 : 0, info.block_bytes);
+        if (at.scale >= 0) full.bytes[b + at.scale] = 0, full.bytes[b + at.scale + 1] = 0x1c;
         if (at.min >= 0) full.bytes[b + at.min] = 0, full.bytes[b + at.min + 1] = 0x18;
       }
       take_values(&full);
@@ -241,7 +255,10 @@ TEST_CASE("zeros, infinities and NaN among quantised weights reach their own res
                              : special == -kInf ? 0xfc00
                                                 : 0x7fff;
         for (int64_t b = 0; b < cols / info.block_values; ++b)
-          if (special == 0 || b == 1) {
+          if (at.scale <
+              0) {  // an exponent has no zero or infinity: codes of zero, or an infinite product
+            std::memset(row + b * info.block_bytes, special == 0 ? 0 : 0xff, info.block_bytes);
+          } else if (special == 0 || b == 1) {
             std::memcpy(row + b * info.block_bytes + at.scale, &f16, 2);
             if (special == 0 && at.min >= 0) std::memset(row + b * info.block_bytes + at.min, 0, 2);
           }

@@ -19,9 +19,10 @@ namespace riffle::test {
 
 using namespace riffle::cuda;
 
-inline constexpr WType kTypes[] = {WType::F32,  WType::F16,  WType::BF16, WType::Q8_0,
-                                   WType::Q4_0, WType::Q4_1, WType::Q5_0, WType::Q5_1,
-                                   WType::Q4_K, WType::Q5_K, WType::Q6_K};
+inline constexpr WType kTypes[] = {WType::F32,    WType::F16,  WType::BF16, WType::Q8_0,
+                                   WType::Q4_0,   WType::Q4_1, WType::Q5_0, WType::Q5_1,
+                                   WType::Q4_K,   WType::Q5_K, WType::Q6_K, WType::IQ4_NL,
+                                   WType::IQ4_XS, WType::Q3_K, WType::Q2_K, WType::MXFP4};
 static_assert(std::size(kTypes) == kNumDTypes);
 inline const char* name_of(WType t) { return dtype_info(t).name; }
 inline bool whole_blocks(WType t, int64_t cols) { return cols % dtype_info(t).block_values == 0; }
@@ -64,15 +65,27 @@ inline std::vector<uint8_t> random_blocks(Rng& g, WType type, int64_t n) {
   const bool with_min =
       type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K;
   const float most = type == WType::Q8_0       ? 0.01f
+                     : type == WType::IQ4_NL   ? 0.002f
+                     : type == WType::IQ4_XS   ? 1e-4f
+                     : type == WType::Q2_K     ? 0.01f
+                     : type == WType::Q3_K     ? 2e-3f
                      : info.block_values == 32 ? 0.03f
                      : type == WType::Q6_K     ? 1e-4f
                                                : 3e-4f;
   for (int64_t i = 0; i < n; i++) {
     uint8_t* block = &bytes[i * info.block_bytes];
+    if (type == WType::MXFP4) {  // an exponent
+      block[0] = static_cast<uint8_t>(i == 0 ? 1 : 118 + g() % 4);
+      continue;
+    }
     const uint16_t d = i == 0 ? 3 : cpu::f32_to_f16(uniform(g) * most),
                    m = cpu::f32_to_f16(uniform(g) * most * 8);
-    std::memcpy(block + (type == WType::Q6_K ? 208 : 0), &d, 2);
-    if (with_min) std::memcpy(block + 2, &m, 2);
+    const int at = type == WType::Q6_K   ? 208
+                   : type == WType::Q3_K ? 108
+                   : type == WType::Q2_K ? 80
+                                         : 0;
+    std::memcpy(block + at, &d, 2);
+    if (with_min || type == WType::Q2_K) std::memcpy(block + at + 2, &m, 2);
   }
   return bytes;
 }

@@ -543,8 +543,13 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
              RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("blk.0.attn_q.bias", {64}, 0), {"blk.0.attn_k.bias", "none"});
   expect_bad(with_tensor("blk.1.attn_q.bias", {64}, 0), {"blk.1.attn_q.bias"}, RIFFLE_UNSUPPORTED);
-  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 10), {"blk.0.attn_q.weight type", "Q2_K"},
-             RIFFLE_UNSUPPORTED);
+  expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, 16),
+             {"blk.0.attn_q.weight type", "IQ2_XXS"}, RIFFLE_UNSUPPORTED);
+  // A row of 64 values is no whole block of a type with 256.
+  for (const auto& [id, name] :
+       {std::pair<uint32_t, const char*>{10, "Q2_K"}, {11, "Q3_K"}, {23, "IQ4_XS"}})
+    expect_bad(with_tensor("blk.0.attn_q.weight", {64, 64}, id),
+               {"blk.0.attn_q.weight shape", name, "multiple of 256"});
   expect_bad(with_tensor("blk.0.attn_norm.weight", {64}, 8),
              {"blk.0.attn_norm.weight type", "Q8_0"}, RIFFLE_UNSUPPORTED);
   expect_bad(with_tensor("output.weight", {64, 64}, 0), {"output.weight shape", "[64][64]"});
