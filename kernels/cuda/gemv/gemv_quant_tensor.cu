@@ -23,17 +23,19 @@ constexpr int kRows = 16,
               kGroups = kBlockCols / kShares / kGroup;  // of a tile: a warp's part of a step
 constexpr int kSquares = 8;  // sums of squares of a row: as many as gemv_quant.cu has warps
 
-// A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K the 4 bytes
-// with each row's d. Pieces of 16 bytes within a row are swapped around, so that 8 rows' words at
-// the same place are in different banks.
+// A tile in shared memory: [rows][kData], [rows][kHigh], [rows][kScales], and of Q6_K and Q2_K the
+// 4 bytes with each row's d. Pieces of 16 bytes within a row are swapped around, so that 8 rows'
+// words at the same place are in different banks.
 template <WType T>
 struct Tile {
   using F = Format<T>;
   static constexpr int kParts = kCluster * kShares, kData = F::kData / kParts,
                        kHigh = F::kHigh / kParts;
-  // Of 256 columns, which both warps of a block have, or (8 parts) of a warp's own.
+  // Of 256 columns, which both warps of a block have, or (8 parts) of a warp's own, or (2 parts) of
+  // 512 columns, which two blocks have.
   static constexpr int kScales = 16, kScalesParts = F::kScales / kScales;
-  static_assert(kScalesParts == kCluster || kScalesParts == kParts);
+  static_assert(kScalesParts == 2 || kScalesParts == kCluster || kScalesParts == kParts);
+  // 4 bytes: d of two blocks (Q6_K), or d and dmin of one (Q2_K).
   static constexpr bool kBlocks = F::kBlocks > 0;
   static constexpr int kHighAt = kRows * kData, kScalesAt = kHighAt + kRows * kHigh,
                        kBlocksAt = kScalesAt + kRows * kScales,
@@ -163,10 +165,10 @@ struct Producer {
     data.seek(lane, w.data, v.data, pairs, rows, plan.row.data, part);
     high.seek(lane, w.high, v.high, pairs, rows, plan.row.high, part);
     scales.seek(lane, w.scales, v.scales, pairs, rows, plan.row.scales,
-                L::kScalesParts == 4 ? part / 2 : part);
+                part * L::kScalesParts / L::kParts);
     if constexpr (L::kBlocks) {
       const int r = lane % kRows, row = min(rows.first + (pairs ? r % 8 : r), rows.last),
-                in = part / 4 * 4;
+                in = part * (L::F::kBlocks / 4) / L::kParts * 4;
       blocks = static_cast<const char*>(r >= 8 ? v.blocks : w.blocks) + row * plan.row.blocks + in;
       blocks_left = static_cast<int>(plan.row.blocks) - in;
     }
@@ -178,7 +180,7 @@ struct Producer {
       scales.copy(lane, slot + L::kScalesAt);
       if constexpr (L::kBlocks) {
         if (lane < kRows) copy_or_zero<4>(slot + L::kBlocksAt + lane * 4, blocks, blocks_left > 0);
-        blocks += 8, blocks_left -= 8;
+        blocks += L::F::kBlocks, blocks_left -= L::F::kBlocks;
       }
       if (++step == plan.n_steps)
         seek(plan, lane, part, unit + static_cast<int>(gridDim.x) / kCluster * kSlots);
@@ -264,7 +266,22 @@ __device__ __forceinline__ void unpack_tile(const char* tile, int r, int m, int 
     *first = word(2 * m), *second = word(2 * m + 1);
     return;
   }
+  if constexpr (is_two(T)) {
+    const uint2 v =
+        *reinterpret_cast<const uint2*>(tile + piece_at<L::kData>(r, m / 2) + m % 2 * 8);
+    const uint32_t pairs[2] = {v.x >> 2 * t, v.y >> 2 * t};
+    if constexpr (T == WType::Q3_K) {
+      const uint32_t h = ~*reinterpret_cast<const uint32_t*>(
+          tile + L::kHighAt + piece_at<L::kHigh>(r, m / 4) + m % 4 * 4);
+      *first = (pairs[0] << 5 & 0x60606060u) | (h << (7 - t) & 0x80808080u);
+      *second = (pairs[1] << 5 & 0x60606060u) | (h << (3 - t) & 0x80808080u);
+    } else {
+      *first = pairs[0] & 0x03030303u, *second = pairs[1] & 0x03030303u;
+    }
+    return;
+  }
   const uint32_t w = *reinterpret_cast<const uint32_t*>(tile + piece_at<L::kData>(r, m) + t * 4);
+  if constexpr (has_table(T)) return look_up<T>(w, first, second);
   if constexpr (T == WType::Q6_K) {
     uint2 h = *reinterpret_cast<const uint2*>(tile + L::kHighAt + piece_at<L::kHigh>(r, m / 2) +
                                               m % 2 * 8);
@@ -309,6 +326,18 @@ struct RowScales {
                      min = half ? v.w >> 2 : v.w << 2;
       words[0] = (low & 0x0f0f0f0fu) | (scale & 0x30303030u),
       words[1] = (low >> 4 & 0x0f0f0f0fu) | (min & 0x30303030u);
+    } else if constexpr (T == WType::IQ4_XS) {
+      const uint2 v = *reinterpret_cast<const uint2*>(at + odd * 8);
+      d = f16_bits_to_f32(v.x & 0xffff);
+      words[0] = v.y >> 16 * half, words[1] = v.x >> (16 + 8 * half);
+    } else if constexpr (T == WType::MXFP4) {
+      words[0] = *reinterpret_cast<const uint32_t*>(at + odd * 8 + half * 4);
+    } else if constexpr (T == WType::Q3_K) {
+      const uint4 v = *reinterpret_cast<const uint4*>(at);
+      d = f16_bits_to_f32(v.x & 0xffff) * (1.0f / 32);
+      const uint32_t low[2] = {v.y >> 4 * half, v.z >> 4 * half}, up = v.w >> 4 * half;
+      for (int i = 0; i < 2; i++)
+        words[i] = (low[i] & 0x0f0f0f0fu) | (up >> 2 * i & 0x03030303u) << 4;
     } else if constexpr (L::kScalesParts == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(at + half * 8);
       words[0] = v.x, words[1] = v.y;
@@ -320,6 +349,10 @@ struct RowScales {
       d = f16_bits_to_f32(
               *reinterpret_cast<const uint16_t*>(tile + L::kBlocksAt + r * 4 + odd * 2)) *
           0.25f;
+    if constexpr (T == WType::Q2_K) {
+      const uint32_t both = *reinterpret_cast<const uint32_t*>(tile + L::kBlocksAt + r * 4);
+      d = f16_bits_to_f32(both & 0xffff), dmin = -f16_bits_to_f32(both >> 16);
+    }
   }
   __device__ __forceinline__ Scales of(int m) const {
     if constexpr (kSixBits) {
@@ -330,7 +363,23 @@ struct RowScales {
         return static_cast<float>(static_cast<int8_t>(words[k / 4] >> 8 * (k % 4)));
       };
       return {d * signed_at(2 * m), d * signed_at(2 * m + 1)};
-    } else if constexpr (T == WType::Q8_0) {
+    } else if constexpr (T == WType::IQ4_XS) {
+      return {d * static_cast<float>(scale_iq4_xs(words[0], words[1], m)), 0};
+    } else if constexpr (T == WType::MXFP4) {
+      return {__uint_as_float(half_e8m0_bits(words[0] >> 8 * m & 255)), 0};
+    } else if constexpr (is_two(T)) {
+      const uint32_t both = words[m / 2] >> 16 * (m % 2);
+      const auto part = [&](int shift, uint32_t mask) {
+        return static_cast<int>(both >> shift & mask);
+      };
+      if constexpr (T == WType::Q3_K)
+        return {d * static_cast<float>(part(0, 255) - 32),
+                d * static_cast<float>(part(8, 255) - 32)};
+      else
+        return {d * static_cast<float>(part(0, 15)),
+                d * static_cast<float>(part(8, 15)),
+                {dmin * static_cast<float>(part(4, 15)), dmin * static_cast<float>(part(12, 15))}};
+    } else if constexpr (T == WType::Q8_0 || T == WType::IQ4_NL) {
       return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff), 0};
     } else if constexpr (T == WType::Q4_0 || T == WType::Q5_0) {
       return {f16_bits_to_f32(words[m / 2] >> 16 * (m % 2) & 0xffff) *
@@ -368,9 +417,20 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
 #pragma unroll
       for (int p = 0; p < 3; p++) b[p] = *reinterpret_cast<const uint2*>(from + p * 256 + lane * 8);
       float c[3][4], e[3][4];
+      float halves[2][2] = {};  // sums of the first and of the last 16 values of x's rows
+      if constexpr (Format<T>::kHalves && Format<T>::kMin) {
+        constexpr uint32_t kOnes = 0x01010101;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+          for (int p = 0; p < 3; p++) mma_k16(c[p], kOnes, kOnes, i == 0 ? b[p].x : b[p].y);
+#pragma unroll
+          for (int k = 0; k < 2; k++) halves[i][k] = unit[k] * join(c[0][k], c[1][k], c[2][k]);
+        }
+      }
 #pragma unroll
       for (int p = 0; p < 3; p++) {
-        if constexpr (T == WType::Q6_K)
+        if constexpr (Format<T>::kHalves)
           mma_k16(c[p], a[0], a[1], b[p].x), mma_k16(e[p], a[2], a[3], b[p].y);
         else mma_k32(c[p], a, b[p]);
       }
@@ -379,9 +439,11 @@ __device__ __forceinline__ void multiply_tile(const char* tile, const char* x, i
         float& to = sum[m][h][k];
         const Scales& of_row = s[k / 2];
         const float whole = join(c[0][k], c[1][k], c[2][k]);
-        if constexpr (T == WType::Q6_K) {
+        if constexpr (Format<T>::kHalves) {
           const float other = join(e[0][k], e[1][k], e[2][k]);
           to = fmaf(fmaf(other, of_row.other, whole * of_row.scale), unit[k % 2], to);
+          if constexpr (Format<T>::kMin)
+            to = fmaf(of_row.mins[1], halves[1][k % 2], fmaf(of_row.mins[0], halves[0][k % 2], to));
         } else {
           to = fmaf(whole * of_row.scale, unit[k % 2], to);
           if constexpr (Format<T>::kMin) to = fmaf(of_row.other, sum_of_x[k % 2], to);
@@ -570,11 +632,11 @@ Status launch_tensor(const Gemv& args, const GemvDevice& device, cudaStream_t st
     case WType::Q4_K: return launch_type<WType::Q4_K>(args, device, stream);
     case WType::Q5_K: return launch_type<WType::Q5_K>(args, device, stream);
     case WType::Q6_K: return launch_type<WType::Q6_K>(args, device, stream);
-    case WType::IQ4_NL:
-    case WType::IQ4_XS:
-    case WType::Q3_K:
-    case WType::Q2_K:
-    case WType::MXFP4: return cudaErrorNotSupported;  // gemv_quant.cu takes any number of rows
+    case WType::IQ4_NL: return launch_type<WType::IQ4_NL>(args, device, stream);
+    case WType::IQ4_XS: return launch_type<WType::IQ4_XS>(args, device, stream);
+    case WType::Q3_K: return launch_type<WType::Q3_K>(args, device, stream);
+    case WType::Q2_K: return launch_type<WType::Q2_K>(args, device, stream);
+    case WType::MXFP4: return launch_type<WType::MXFP4>(args, device, stream);
     default: return cudaErrorInvalidValue;
   }
 }
