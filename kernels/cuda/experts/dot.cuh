@@ -59,6 +59,11 @@ Status with_type(WType type, F&& f) {
     case WType::Q4_K: return f.template operator()<WType::Q4_K>();
     case WType::Q5_K: return f.template operator()<WType::Q5_K>();
     case WType::Q6_K: return f.template operator()<WType::Q6_K>();
+    case WType::IQ4_NL: return f.template operator()<WType::IQ4_NL>();
+    case WType::IQ4_XS: return f.template operator()<WType::IQ4_XS>();
+    case WType::Q3_K: return f.template operator()<WType::Q3_K>();
+    case WType::Q2_K: return f.template operator()<WType::Q2_K>();
+    case WType::MXFP4: return f.template operator()<WType::MXFP4>();
   }
   return cudaErrorNotSupported;
 }
