@@ -445,6 +445,8 @@ typedef enum riffle_kv_type {
   RIFFLE_KV_F32 = 1,
   RIFFLE_KV_Q8 = 2
 } riffle_kv_type;
+/* AUTO: each kind of kernel in the set that is faster on this CPU, measured once a process. Sets
+ * differ in the last bits of their results; name a set for the same bits everywhere it runs. */
 typedef enum riffle_isa {
   RIFFLE_ISA_AUTO = 0,
   RIFFLE_ISA_SCALAR = 1,

@@ -1,6 +1,7 @@
-// The CPU's kernels: one table of function pointers for each instruction set, chosen once at run
-// time. A family of kernels has a header: linear/linear.h, attention/attention.h, select/select.h.
-// Two smaller tables are chosen on their own: attention/gather.h and select/score_table.h.
+// The CPU's kernels: one table of function pointers for each instruction set. Which one runs is
+// chosen at run time (src/backend/cpu/fastest_kernels.h). A family of kernels has a header:
+// linear/linear.h, attention/attention.h, select/select.h. Two smaller tables are chosen on their
+// own: attention/gather.h and select/score_table.h.
 #pragma once
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear/linear.h"

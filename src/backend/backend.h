@@ -247,7 +247,7 @@ class Backend {
 struct BackendOptions {
   // No AUTO or 0 stands for another value, except in `slots` and in the selection (settled).
   riffle_context_options options{};
-  cpu::Isa isa = cpu::Isa::Scalar;  // of what the host computes
+  const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);  // what the host computes with
   BlockLayout layout;
   bool has_pool = false;       // KV is read from slots of a pool (emu, cuda)
   bool device_memory = false;  // the device has memory of its own (cuda)
@@ -281,7 +281,7 @@ inline StateShape state_shape(const Config& config, const BackendOptions& o) {
   shape.g = config.n_heads / config.n_kv_heads;
   shape.layout = o.layout;
   shape.n_ctx = o.options.n_ctx;
-  shape.kernels = cpu::kernels(o.isa);
+  shape.kernels = o.kernels;
   return shape;
 }
 

@@ -49,7 +49,7 @@ struct ListScene {
     c.layers.resize(c.n_layers);
     c.rope_interleaved = interleaved;
     BackendOptions o;
-    o.isa = isa;
+    o.kernels = cpu::kernels(isa);
     o.layout = {kB, kD, type};
     o.has_pool = emu;
     o.slots = 12;

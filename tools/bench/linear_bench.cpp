@@ -125,20 +125,21 @@ void bench_gemv(const Kernels& k, int threads) {
             (cols != 512 || (type != WType::Q8_0 && type != WType::Q4_K && type != WType::Q6_K)))
           continue;
         const int64_t rb = row_bytes(type, cols), rows = static_cast<int64_t>(total) / rb / 64 * 64;
-        Buffer w(rb * rows + 8192), acts(k.linear.act_bytes(type, cols) * n);
+        Buffer w(rb * rows + 8192), acts(k.linear.gemv_of(type).act_bytes(type, cols) * n);
         fill_weights(type, cols, rows, w.p);
         std::vector<float> x(cols, 0.5f), y(n * rows);
-        const size_t each = k.linear.act_bytes(type, cols);
+        const size_t each = k.linear.gemv_of(type).act_bytes(type, cols);
         for (int64_t i = 0; i < n; ++i)
-          k.linear.act_prepare(type, x.data(), cols, acts.p + i * each);
+          k.linear.gemv_of(type).prepare(type, x.data(), cols, acts.p + i * each);
         const int64_t part = rows / threads;
         const double t = best_time(threads, n == 1 ? 60 : 8, [&](int th) {
-          k.linear.gemv(type, w.p, cols, th * part, (th + 1) * part, acts.p, n, y.data(), rows);
+          k.linear.gemv_of(type).run(type, w.p, cols, th * part, (th + 1) * part, acts.p, n,
+                                     y.data(), rows);
         });
         const double gbs = rb * rows / t / 1e9,
                      prepare = best_time(1, 200, [&](int) {
                        for (int i = 0; i < 20; ++i)
-                         k.linear.act_prepare(type, x.data(), cols, acts.p);
+                         k.linear.gemv_of(type).prepare(type, x.data(), cols, acts.p);
                      });
         std::printf(
             "  gemv %-4s cols %5ld n %2ld: %6.1f GB/s, %3.0f%% of reading, %7.1f GFLOP/s; "

@@ -249,10 +249,10 @@ class Bench {
   Bench(const Trace& trace, bool warm)
       : trace_(trace), warm_(warm), model_(layer_model(trace.n + trace.more + 64)) {
     BackendOptions options;
-    options.isa = cpu::best_isa();
+    options.kernels = cpu::kernels(cpu::best_isa());
     options.layout = layout_;
     backend_ = make_cpu_backend(*model_, options, &threads_);
-    kernels_ = cpu::kernels(options.isa);
+    kernels_ = options.kernels;
     if (!warm) flush_.resize(size_t(256) << 20);
   }
 

@@ -7,15 +7,20 @@
 
 namespace riffle::cpu {
 
-struct LinearKernels {
-  // Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
-  // are given in the form that act_prepare makes from f32 x[cols] (each act_bytes(cols) bytes,
-  // 64-byte aligned, one after the other). Accuracy: relative error of f32 arithmetic, about 1e-5
-  // of |W[r]||x|: activations are not cut to 8 bits.
+// Decode: y[i*ldy + r] = W[r] . x_i for r in [r0,r1), i in [0,n); meant for few rows. Activations
+// are given in the form that `prepare` makes from f32 x[cols] (each act_bytes(cols) bytes, 64-byte
+// aligned, one after the other). Accuracy: relative error of f32 arithmetic, about 1e-5 of
+// |W[r]||x|: activations are not cut to 8 bits.
+struct GemvKernels {
   size_t (*act_bytes)(WType type, int64_t cols);
-  void (*act_prepare)(WType type, const float* x, int64_t cols, void* act);
-  void (*gemv)(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
-               int64_t n, float* y, int64_t ldy);
+  void (*prepare)(WType type, const float* x, int64_t cols, void* act);
+  void (*run)(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
+              int64_t n, float* y, int64_t ldy);
+};
+
+struct LinearKernels {
+  GemvKernels gemv[kNumDTypes];  // of each type of weights
+  const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
 
   // Prefill: c[i*ldc + r] = a_i . W[r] for i in [0,m), r in [r0,r1). a: f32 [m][lda], k = cols
   // values each. gemm_pack writes rows [m0,m1) of a into packed (gemm_pack_bytes(m,k) bytes,
@@ -44,6 +49,10 @@ struct LinearKernels {
   void (*rope)(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
                const int32_t* pos, RopePairs pairs);
 };
+
+static inline void set_gemv(LinearKernels* t, const GemvKernels& kernels) {
+  for (GemvKernels& each : t->gemv) each = kernels;
+}
 
 // Each file defines its parts; an entry that it does not define stays as it was.
 void linear_scalar(LinearKernels*);

@@ -207,9 +207,7 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
 
 void linear_avx512(LinearKernels* t) {
   set_simd_entries<Avx512, 8, 2>(t);
-  t->act_bytes = act_bytes;
-  t->act_prepare = act_prepare;
-  t->gemv = gemv;
+  set_gemv(t, {act_bytes, act_prepare, gemv});
 }
 
 }  // namespace riffle::cpu

@@ -106,9 +106,7 @@ void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const floa
 }  // namespace
 
 void linear_scalar(LinearKernels* t) {
-  t->act_bytes = act_bytes;
-  t->act_prepare = act_prepare;
-  t->gemv = gemv;
+  set_gemv(t, {act_bytes, act_prepare, gemv});
   t->gemm_row_tile = 1;
   t->gemm_col_tile = 1;
   t->gemm_pack_bytes = gemm_pack_bytes;

@@ -18,7 +18,7 @@ static_assert(int(cpu::DigestKind::Mean) == RIFFLE_DIGEST_MEAN &&
 CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, ThreadPool* threads)
     : model_(model),
       config_(model.config),
-      kernels_(cpu::kernels(options.isa)),
+      kernels_(options.kernels),
       threads_(threads),
       state_shape_(state_shape(model.config, options)),
       store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads,
@@ -212,11 +212,12 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       bool prepared = false;
       for (int p = 0; p < o; ++p) prepared |= outs[p].weight->type == type;
       if (prepared) continue;
-      const size_t bytes = k.act_bytes(outs[o].weight->type, cols);
+      const cpu::GemvKernels& gemv = k.gemv_of(type);
+      const size_t bytes = gemv.act_bytes(type, cols);
       Buffer& act = acts_[static_cast<int>(type)];
       act.reserve(bytes * n);
       for (int64_t i = 0; i < n; ++i)
-        k.act_prepare(outs[o].weight->type, x + i * cols, cols, act.as<char>() + i * bytes);
+        gemv.prepare(type, x + i * cols, cols, act.as<char>() + i * bytes);
     }
   } else {
     packed_.reserve(k.gemm_pack_bytes(n, cols));
@@ -232,8 +233,8 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
     const Tensor& w = *outs[o].weight;
     const int64_t r0 = (i - items[o]) * step, r1 = std::min(w.rows, r0 + step);
     if (phase == Phase::Decode)
-      k.gemv(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n, outs[o].y,
-             outs[o].ldy);
+      k.gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
+                            outs[o].y, outs[o].ldy);
     else
       k.gemm(w.type, w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy,
              thread_scratch_[thread].data());

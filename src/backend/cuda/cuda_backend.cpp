@@ -39,7 +39,7 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       config_(model.config),
       options_(options),
       threads_(threads),
-      host_kernels_(cpu::kernels(options.isa)),
+      host_kernels_(options.kernels),
       device_(device),
       overlap_(device.limits.compute >= 90),
       heap_(options.options.gpu_mem),

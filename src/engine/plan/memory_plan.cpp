@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cpu/fastest_kernels.h"
 #include "engine/lookup.h"
 #include "engine/plan/auto_selector.h"
 #include "engine/plan/devices.h"
@@ -65,10 +66,14 @@ ResolvedOptions resolve_options(const Config& config, const riffle_context_optio
   }
   o.synthetic_attention = nullptr;  // the caller's
 
-  r.isa =
-      o.isa == RIFFLE_ISA_AUTO ? cpu::best_isa() : static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
-  if (!cpu::isa_available(r.isa))
-    fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", cpu::kernels(r.isa)->name);
+  if (o.isa == RIFFLE_ISA_AUTO) {
+    r.kernels = &fastest_kernels();
+  } else {
+    const auto isa = static_cast<cpu::Isa>(o.isa - RIFFLE_ISA_SCALAR);
+    r.kernels = cpu::kernels(isa);
+    if (!cpu::isa_available(isa))
+      fail(RIFFLE_UNSUPPORTED, "this CPU cannot run isa %s", r.kernels->name);
+  }
   r.layout.block_size = o.block_size;
   r.layout.head_dim = config.head_dim;
   r.layout.type = static_cast<KvType>(o.kv_type);
@@ -139,7 +144,7 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.device = device_name(r);
   std::snprintf(plan.device_note, sizeof plan.device_note, "%s", r.device_note.c_str());
   plan.no_driver = r.no_driver;
-  plan.isa = cpu::kernels(r.isa)->name;
+  plan.isa = r.kernels->name;
   plan.weights = needs.weights;
   plan.activations = needs.activations;
   plan.digests = needs.digests;

@@ -114,13 +114,14 @@ inline double norm_of(const float* x, int64_t n) {
 // All n results of gemv for rows [r0, r1); ldy = rows + 3, what is not asked for stays NaN.
 inline std::vector<float> run_gemv(const LinearKernels& k, const Matrix& w,
                                    const std::vector<float>& x, int64_t n, int64_t r0, int64_t r1) {
-  const size_t each = k.act_bytes(w.type, w.cols);
+  const GemvKernels& gemv = k.gemv_of(w.type);
+  const size_t each = gemv.act_bytes(w.type, w.cols);
   REQUIRE(each % 64 == 0);
   Aligned acts(each * n);
   for (int64_t i = 0; i < n; ++i)
-    k.act_prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
+    gemv.prepare(w.type, x.data() + i * w.cols, w.cols, acts.at(each * i));
   std::vector<float> y(n * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
-  k.gemv(w.type, w.data(), w.cols, r0, r1, acts.get(), n, y.data(), w.rows + 3);
+  gemv.run(w.type, w.data(), w.cols, r0, r1, acts.get(), n, y.data(), w.rows + 3);
   CHECK(acts.intact());
   return y;
 }

@@ -1,0 +1,183 @@
+#include "backend/cpu/fastest_kernels.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "kernels/common/dtype.h"
+#include "util/buffer.h"
+
+namespace riffle {
+namespace {
+
+constexpr int kRounds = 6;
+constexpr double kEnough = 0.9;  // of the time of the table that is preferred
+
+constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
+constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
+constexpr cpu::KvType kKv = cpu::KvType::F16;
+
+double seconds_of(const std::function<void()>& test) {
+  const auto start = std::chrono::steady_clock::now();
+  test();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What the tests read and write. Every byte is kByte: as a number of any type, and as a scale, it
+// and its products are normal numbers.
+constexpr int kByte = 0x3c;
+constexpr int64_t kBlockBytes = 2 * kBlockSize * cpu::kv_row_bytes(kKv, kHeadDim);
+struct Data {
+  Buffer weights{kWeightBytes}, in{64 << 10}, kv{kBlocks * kBlockBytes};
+  Buffer acts{64 << 10}, packed{64 << 10}, scratch{256 << 10}, out{64 << 10};
+  std::vector<const void*> blocks;
+
+  Data() {
+    for (const Buffer* b : {&weights, &in, &kv, &acts, &packed, &scratch, &out})
+      std::memset(b->data(), kByte, b->size());
+    for (int b = 0; b < kBlocks; ++b) blocks.push_back(kv.as<char>() + b * kBlockBytes);
+  }
+};
+
+// One family of kernels: how to test it, and how to take it over from another table. A test
+// reports false if its buffers are too small for this table.
+struct Family {
+  std::function<bool(const cpu::Kernels&)> test;
+  std::function<void(cpu::Kernels&, const cpu::Kernels&)> take;
+};
+
+Family gemv_family(cpu::WType type, const Data& d) {
+  return {[type, &d](const cpu::Kernels& k) {
+            const cpu::GemvKernels& gemv = k.linear.gemv_of(type);
+            if (gemv.act_bytes(type, kCols) > d.acts.size()) return false;
+            const DTypeInfo& info = dtype_info(type);
+            const int64_t rows = kWeightBytes / (kCols / info.block_values * info.block_bytes);
+            gemv.prepare(type, d.in.as<float>(), kCols, d.acts.data());
+            gemv.run(type, d.weights.data(), kCols, 0, rows, d.acts.data(), 1, d.out.as<float>(),
+                     rows);
+            return true;
+          },
+          [type](cpu::Kernels& to, const cpu::Kernels& from) {
+            to.linear.gemv[static_cast<int>(type)] = from.linear.gemv_of(type);
+          }};
+}
+
+Family gemm_family(const Data& d) {
+  return {[&d](const cpu::Kernels& k) {
+            constexpr int64_t kRows = 32, kDepth = 256;
+            const cpu::LinearKernels& l = k.linear;
+            const int64_t weights = 64 / l.gemm_col_tile * l.gemm_col_tile;
+            if (weights == 0 || l.gemm_pack_bytes(kRows, kDepth) > d.packed.size() ||
+                l.gemm_scratch_bytes(kDepth) > d.scratch.size())
+              return false;
+            l.gemm_pack(d.in.as<float>(), kDepth, kRows, kDepth, 0, kRows, d.packed.data());
+            l.gemm(cpu::WType::Q4_0, d.weights.data(), kDepth, 0, weights, d.packed.data(), kRows,
+                   d.out.as<float>(), weights, d.scratch.data());
+            return true;
+          },
+          [](cpu::Kernels& to, const cpu::Kernels& from) {
+            cpu::LinearKernels &t = to.linear, f = from.linear;
+            t.gemm_row_tile = f.gemm_row_tile;
+            t.gemm_col_tile = f.gemm_col_tile;
+            t.gemm_pack_bytes = f.gemm_pack_bytes;
+            t.gemm_pack = f.gemm_pack;
+            t.gemm_scratch_bytes = f.gemm_scratch_bytes;
+            t.gemm = f.gemm;
+          }};
+}
+
+Family step_attention_family(const Data& d) {
+  return {[&d](const cpu::Kernels& k) {
+            float* out = d.out.as<float>();
+            float m[kGroup], s[kGroup] = {}, blocks[kGroup];
+            std::fill(m, m + kGroup, -__builtin_inff());
+            cpu::AttendState state{out, m, s};
+            std::fill(out, out + kGroup * kHeadDim, 0.0f);
+            for (const void* block : d.blocks)
+              k.attention.attend_block(d.in.as<float>(), kGroup, kHeadDim, block, kKv, kBlockSize,
+                                       (1 << kBlockSize) - 1, &state, blocks, block);
+            return true;
+          },
+          [](cpu::Kernels& to, const cpu::Kernels& from) {
+            to.attention.attend_block = from.attention.attend_block;
+          }};
+}
+
+Family prompt_attention_family(const Data& d) {
+  return {[&d](const cpu::Kernels& k) {
+            const cpu::AttentionKernels& a = k.attention;
+            const int tile = a.prefill_tile(kGroup, kHeadDim), n = std::min(tile, 16);
+            const int64_t ld = kGroup * kHeadDim, tokens = kBlocks * kBlockSize;
+            if (a.prefill_scratch_bytes(n, kGroup, kHeadDim, kBlockSize) > d.scratch.size())
+              return false;
+            a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0,
+                             d.blocks.data(), kBlockSize, kKv, d.out.as<float>(), ld,
+                             d.scratch.data());
+            return true;
+          },
+          [](cpu::Kernels& to, const cpu::Kernels& from) {
+            to.attention.prefill_tile = from.attention.prefill_tile;
+            to.attention.prefill_scratch_bytes = from.attention.prefill_scratch_bytes;
+            to.attention.attend_prefill = from.attention.attend_prefill;
+          }};
+}
+
+Family int4_family(const Data& d) {
+  constexpr int64_t kGroups = kWeightBytes / cpu::int4_group_bytes(kHeadDim);
+  return {[&d](const cpu::Kernels& k) {
+            k.select.int4_query(d.in.as<float>(), kGroup, kHeadDim, d.acts.data());
+            k.select.int4_score(d.weights.data(), kGroups, kHeadDim, d.acts.data(), kGroup,
+                                d.out.as<float>(), kGroups * cpu::kInt4Group, nullptr);
+            return true;
+          },
+          [](cpu::Kernels& to, const cpu::Kernels& from) {
+            to.select.int4_query = from.select.int4_query;
+            to.select.int4_score = from.select.int4_score;
+          }};
+}
+
+}  // namespace
+
+cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
+  const Data data;
+  std::vector<Family> families = {gemm_family(data), step_attention_family(data),
+                                  prompt_attention_family(data), int4_family(data)};
+  for (int type = 0; type < kNumDTypes; ++type)
+    families.push_back(gemv_family(static_cast<cpu::WType>(type), data));
+
+  cpu::Kernels fastest = *tables[0];
+  bool other = false;
+  for (const Family& family : families) {
+    // The rounds take turns, so that a disturbance meets all tables alike.
+    std::vector<double> best(tables.size(), __builtin_inf());
+    for (int round = 0; round < kRounds; ++round)
+      for (size_t t = 0; t < tables.size(); ++t) {
+        bool ran = true;
+        const double seconds = seconds_of([&] { ran = family.test(*tables[t]); });
+        if (ran && round > 0) best[t] = std::min(best[t], seconds);  // the first one warms up
+      }
+    size_t chosen = 0;
+    for (size_t t = 1; t < tables.size(); ++t)
+      if (best[t] < kEnough * best[chosen]) chosen = t;
+    if (chosen == 0) continue;
+    family.take(fastest, *tables[chosen]);
+    other |= tables[chosen]->isa == cpu::Isa::Avx2;
+  }
+  if (other) fastest.name = fastest.isa == cpu::Isa::Amx ? "amx and avx2" : "avx512 and avx2";
+  return fastest;
+}
+
+const cpu::Kernels& fastest_kernels() {
+  static const cpu::Kernels fastest = [] {
+    std::vector<const cpu::Kernels*> tables;
+    for (const cpu::Isa isa : {cpu::Isa::Amx, cpu::Isa::Avx512, cpu::Isa::Avx2})
+      if (cpu::isa_available(isa)) tables.push_back(cpu::kernels(isa));
+    if (tables.empty()) return *cpu::kernels(cpu::Isa::Scalar);
+    return tables.size() == 1 ? *tables[0] : fastest_of(tables);
+  }();
+  return fastest;
+}
+
+}  // namespace riffle
