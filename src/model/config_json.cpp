@@ -289,8 +289,7 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
     if (name == "partial_rotary_factor" && value == 1) continue;
     unsupported(file, where + "." + name, shown(value), "none, with type \"" + type + "\"");
   }
-  if (!fields.boolean("truncate").value_or(true))
-    unsupported(file, where + ".truncate", "false", "true");
+  s.truncated = fields.boolean("truncate").value_or(true);
   if (s.type == RopeScaling::NONE) return;
   const JsonFields top(file, config);
   s.original_ctx = dimension(fields, "original_max_position_embeddings", 1 << 28,
@@ -384,8 +383,10 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   if (act != expected && (gelu || act != "swish"))
     unsupported(file, act_key, "\"" + act + "\"", "\"" + expected + "\"");
   for (const char* key : {"quantization_config", "compression_config"}) {
-    if (const json* value = find(config, key))
-      unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
+    const json* value = find(config, key);
+    const json* method = value && value->is_object() ? find(*value, "quant_method") : nullptr;
+    if (method && family.mxfp4 && *method == "mxfp4") continue;
+    if (value) unsupported(file, key, shown(*value), "null (F32, F16 or BF16 weights)");
   }
 }
 

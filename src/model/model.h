@@ -44,6 +44,7 @@ struct RopeScaling {
   int original_ctx = 0;                 // the first trained length; DYNAMIC, YARN, LLAMA3, LONGROPE
   float attention_factor = 1;           // YARN, LONGROPE: of cosines and sines
   float beta_fast = 32, beta_slow = 1;  // YARN
+  bool truncated = true;                // YARN: its ramp begins and ends at whole dimensions
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
   // FACTORS, LONGROPE: by which each frequency is divided [rotated/2]; LONGROPE: in contexts no
   // longer than original_ctx, and in longer ones.
@@ -76,8 +77,9 @@ struct LayerConfig {
 
 // gate(W1 x) * (W3 x).
 enum class Activation : uint8_t {
-  SILU,       // SwiGLU (Shazeer, arXiv 2002.05202)
-  GELU_TANH,  // GeGLU with the approximation by tanh
+  SILU,          // SwiGLU (Shazeer, arXiv 2002.05202)
+  GELU_TANH,     // GeGLU with the approximation by tanh
+  CLAMPED_SILU,  // SwiGLU as gpt-oss has it: clamped_swiglu of kernels/cpu/linear/linear.h
 };
 
 struct ExpertsConfig {
@@ -85,6 +87,7 @@ struct ExpertsConfig {
   int hidden_dim = 0;     // width of an expert
   // The weights of the chosen experts, from a softmax over all, are divided by their sum.
   bool renormalised = true;
+  bool bias = false;  // of the router's and the experts' products
 };
 
 // RMS norm of q and of k before RoPE.
@@ -117,6 +120,7 @@ struct Config {
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
   int bos_id = -1, eos_id = -1;
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
@@ -176,6 +180,9 @@ struct LayerWeights {
   Tensor q_norm, k_norm;
   // Added to the products, [1][rows] F32.
   Tensor bq, bk, bv, bo, b1, b3, b2;
+  // [1][n_heads] F32: the score of a key without a value that each head's softmax takes in too
+  // (Agarwal et al., arXiv 2508.10925).
+  Tensor sinks;
   Tensor router, router_bias;  // [experts.n][dim], [1][experts.n] F32: scores of the experts
   std::vector<ExpertWeights> experts;
 };

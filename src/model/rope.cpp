@@ -20,8 +20,9 @@ double yarn_dimension(double rotations, int head_dim, double theta, double origi
 void yarn(const RopeScaling& s, int head_dim, float theta, std::vector<float>* frequency) {
   double low = yarn_dimension(s.beta_fast, head_dim, theta, s.original_ctx);
   double high = yarn_dimension(s.beta_slow, head_dim, theta, s.original_ctx);
-  low = std::max(std::floor(low), 0.0);
-  high = std::min(std::ceil(high), head_dim - 1.0);
+  if (s.truncated) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);
   if (low == high) high += 0.001;
   for (size_t j = 0; j < frequency->size(); ++j) {
     const float ramp =

@@ -6,6 +6,7 @@
 
 #include "kernels/common/half.h"
 #include "model/formats/mapped_file.h"
+#include "model/formats/packed_experts.h"
 #include "util/error.h"
 
 namespace riffle {
@@ -61,19 +62,7 @@ class Binder {
   // Norm weights and biases: F32 whatever the file has.
   Tensor vector(const std::string& name, int64_t cols, float offset = 0) {
     const RawTensor& raw = find(name, {static_cast<uint64_t>(cols)});
-    if (is_quantised(*raw.type))
-      unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
-    auto values = std::make_unique<std::vector<float>>(cols);
-    for (int64_t i = 0; i < cols; ++i) {
-      const float value = element(raw, i);
-      if (!std::isfinite(value)) {
-        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
-                  "finite values");
-      }
-      (*values)[i] = value + offset;
-    }
-    model_.owned.push_back(std::move(values));
-    return {DType::F32, 1, cols, model_.owned.back()->data()};
+    return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
   }
 
   // Several matrices of the same columns: each by its name, or as rows of one that has all of them
@@ -111,6 +100,83 @@ class Binder {
     return all;
   }
 
+  // n vectors of `cols` values, the rows of a matrix.
+  std::vector<Tensor> vectors(const std::string& name, int n, int64_t cols) {
+    const RawTensor& raw = find(name, {static_cast<uint64_t>(n), static_cast<uint64_t>(cols)});
+    const float* values = floats(raw, name, n * cols, 0);
+    std::vector<Tensor> all;
+    for (int i = 0; i < n; ++i) all.push_back({DType::F32, 1, cols, values + i * cols});
+    return all;
+  }
+
+  // Of experts that lie as model/formats/packed_experts.h says: those rows of `all` rows of the
+  // product which are first, first + step, and so on; n matrices of `cols` columns.
+  std::vector<Tensor> packed(const std::string& name, int n, int64_t all, int64_t cols,
+                             int64_t first, int64_t step) {
+    const auto experts = static_cast<uint64_t>(n), rows = static_cast<uint64_t>(all / step),
+               whole = static_cast<uint64_t>(all), width = static_cast<uint64_t>(cols);
+    const bool mxfp4 = table_.count(name + "_blocks") > 0;
+    DType type = DType::MXFP4;
+    const uint8_t *values = nullptr, *scales = nullptr;
+    if (mxfp4) {
+      if (width % 32 != 0)
+        unsupported(where_, name + "_blocks", "rows of " + std::to_string(cols) + " values",
+                    "a multiple of 32");
+      values = bytes_of(name + "_blocks", {experts, whole, width / 32, 16});
+      scales = bytes_of(name + "_scales", {experts, whole, width / 32});
+    } else {
+      const RawTensor& raw = at(name, {experts, width, whole});
+      if (!raw.type || is_quantised(*raw.type))
+        unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+      type = *raw.type;
+      values = raw.data;
+      use(name, raw);
+    }
+    const int64_t bytes = static_cast<int64_t>(rows) * row_bytes(type, cols);
+    Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(n * bytes));
+    std::vector<Tensor> result;
+    for (int i = 0; i < n; ++i) {
+      std::byte* to = buffer.as<std::byte>() + i * bytes;
+      if (mxfp4) {
+        const int64_t blocks = cols / 32;
+        pack_mxfp4(values + i * all * blocks * 16, scales + i * all * blocks, first, step,
+                   static_cast<int64_t>(rows), blocks, to);
+      } else {
+        const int size = dtype_info(type).block_bytes;
+        transpose_experts(values + i * all * cols * size, size, all, first, step,
+                          static_cast<int64_t>(rows), cols, to);
+      }
+      result.push_back({type, static_cast<int64_t>(rows), cols, to});
+    }
+    model_.n_params += experts * rows * width;
+    model_.weight_bytes += static_cast<uint64_t>(n * bytes);
+    return result;
+  }
+  // The same of their biases [n][all].
+  std::vector<Tensor> packed_vectors(const std::string& name, int n, int64_t all, int64_t first,
+                                     int64_t step) {
+    const bool counted = used_.count(name) > 0;
+    const RawTensor& raw = at(name, {static_cast<uint64_t>(n), static_cast<uint64_t>(all)});
+    if (!raw.type) unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    const float* values = floats(raw, name, n * all, 0);
+    use(name, raw);
+    if (!counted) model_.n_params += static_cast<uint64_t>(n * all);
+    if (!counted) model_.weight_bytes += raw.bytes;
+    if (step == 1) {
+      std::vector<Tensor> result;
+      for (int i = 0; i < n; ++i) result.push_back({DType::F32, 1, all, values + i * all});
+      return result;
+    }
+    auto some = std::make_unique<std::vector<float>>();
+    for (int64_t i = first; i < n * all; i += step) some->push_back(values[i]);
+    model_.owned.push_back(std::move(some));
+    std::vector<Tensor> result;
+    const float* chosen = model_.owned.back()->data();
+    for (int i = 0; i < n; ++i)
+      result.push_back({DType::F32, 1, all / step, chosen + i * (all / step)});
+    return result;
+  }
+
   void ignore(const std::string& name) { used_.insert(name); }
 
   // A tensor nobody asked for means a model that computes something else.
@@ -137,7 +203,40 @@ class Binder {
   }
 
  private:
-  const RawTensor& find(const std::string& name, const std::vector<uint64_t>& shape) {
+  const float* floats(const RawTensor& raw, const std::string& name, int64_t n, float offset) {
+    if (is_quantised(*raw.type))
+      unsupported(raw.file, name + " type", raw.type_name, "F32, F16 or BF16");
+    auto values = std::make_unique<std::vector<float>>(n);
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = element(raw, i);
+      if (!std::isfinite(value)) {
+        bad_model(raw.file, name, format("%g at index %lld", value, static_cast<long long>(i)),
+                  "finite values");
+      }
+      (*values)[i] = value + offset;
+    }
+    model_.owned.push_back(std::move(values));
+    return model_.owned.back()->data();
+  }
+
+  // A tensor of bytes, whose type riffle does not have.
+  const uint8_t* bytes_of(const std::string& name, const std::vector<uint64_t>& shape) {
+    const RawTensor& raw = at(name, shape);
+    uint64_t n = 1;
+    for (const uint64_t size : shape)
+      if (!checked_mul(n, size, &n)) n = 0;
+    if (raw.type_name != "U8" || n == 0 || raw.bytes != n)
+      bad_model(raw.file, name + " type", raw.type_name, "U8");
+    use(name, raw);
+    return raw.data;
+  }
+
+  void use(const std::string& name, const RawTensor& raw) {
+    if (used_.insert(name).second) bound_.push_back(&raw);
+  }
+
+  // The tensor of this name and shape, which is not counted.
+  const RawTensor& at(const std::string& name, const std::vector<uint64_t>& shape) const {
     const auto it = table_.find(name);
     if (it == table_.end())
       bad_model(where_, "tensor " + name, "none", "shape " + shape_text(shape));
@@ -149,12 +248,16 @@ class Binder {
     if (!std::equal(raw.shape.begin() + ones, raw.shape.end(), shape.begin(), shape.end())) {
       bad_model(raw.file, name + " shape", shape_text(raw.shape), shape_text(shape));
     }
+    return raw;
+  }
+
+  const RawTensor& find(const std::string& name, const std::vector<uint64_t>& shape) {
+    const RawTensor& raw = at(name, shape);
     if (!raw.type)
       unsupported(raw.file, name + " type", raw.type_name,
                   "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
                   "IQ4_NL, IQ4_XS or MXFP4");
-    used_.insert(name);
-    bound_.push_back(&raw);
+    use(name, raw);
     uint64_t elements = 1;
     for (const uint64_t n : shape) elements *= n;  // fits: the bytes did
     model_.n_params += elements;
@@ -176,15 +279,29 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
   const int64_t hidden = c.experts.hidden_dim;
   layer->router = binder.matrix(prefix + names.router, n, c.dim);
   layer->experts.resize(n);
+  const auto set = [&](Tensor ExpertWeights::*to, const std::vector<Tensor>& from) {
+    for (int e = 0; e < n; ++e) layer->experts[e].*to = from[e];
+  };
+  using E = ExpertWeights;
+  if (c.experts.bias) layer->router_bias = binder.vector(prefix + names.router_bias, n);
+  if (names.packed_experts) {
+    set(&E::w1, binder.packed(prefix + names.expert_w1, n, 2 * hidden, c.dim, 0, 2));
+    set(&E::w3, binder.packed(prefix + names.expert_w3, n, 2 * hidden, c.dim, 1, 2));
+    set(&E::w2, binder.packed(prefix + names.expert_w2, n, c.dim, hidden, 0, 1));
+    if (!c.experts.bias) return;
+    set(&E::b1, binder.packed_vectors(prefix + names.expert_b1, n, 2 * hidden, 0, 2));
+    set(&E::b3, binder.packed_vectors(prefix + names.expert_b3, n, 2 * hidden, 1, 2));
+    set(&E::b2, binder.packed_vectors(prefix + names.expert_b2, n, c.dim, 0, 1));
+    return;
+  }
   if (!names.expert) {
-    const std::vector<Tensor> w1 = binder.stack(prefix + names.expert_w1, n, hidden, c.dim),
-                              w3 = binder.stack(prefix + names.expert_w3, n, hidden, c.dim),
-                              w2 = binder.stack(prefix + names.expert_w2, n, c.dim, hidden);
-    for (int e = 0; e < n; ++e) {
-      layer->experts[e].w1 = w1[e];
-      layer->experts[e].w3 = w3[e];
-      layer->experts[e].w2 = w2[e];
-    }
+    set(&E::w1, binder.stack(prefix + names.expert_w1, n, hidden, c.dim));
+    set(&E::w3, binder.stack(prefix + names.expert_w3, n, hidden, c.dim));
+    set(&E::w2, binder.stack(prefix + names.expert_w2, n, c.dim, hidden));
+    if (!c.experts.bias) return;
+    set(&E::b1, binder.vectors(prefix + names.expert_b1, n, hidden));
+    set(&E::b3, binder.vectors(prefix + names.expert_b3, n, hidden));
+    set(&E::b2, binder.vectors(prefix + names.expert_b2, n, c.dim));
     return;
   }
   for (int e = 0; e < n; ++e) {
@@ -256,6 +373,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
       layer.bv = binder.vector(name(names.bv), kv_rows);
     }
     if (c.o_bias) layer.bo = binder.vector(name(names.bo), c.dim);
+    if (c.sinks) layer.sinks = binder.vector(name(names.sinks), c.n_heads);
     if (c.mlp_bias && !c.layers[l].has_experts) {
       layer.b1 = binder.vector(name(names.b1), c.hidden_dim);
       layer.b3 = binder.vector(name(names.b3), c.hidden_dim);

@@ -35,6 +35,10 @@ struct TensorNames {
   // A mixture of experts. expert: printf format of what the names of expert %d's w1, w3 and w2
   // begin with; null: all experts are stacked in one tensor each, of three dimensions.
   const char *router, *expert, *expert_w1, *expert_w3, *expert_w2;
+  const char *router_bias, *expert_b1, *expert_b3, *expert_b2;
+  const char* sinks;
+  // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
+  bool packed_experts = false;
   float norm_offset = 0;  // is added to the weights of norms
 };
 inline constexpr TensorNames kGgufNames = {
@@ -69,6 +73,11 @@ inline constexpr TensorNames kGgufNames = {
     "ffn_gate_exps.weight",
     "ffn_up_exps.weight",
     "ffn_down_exps.weight",
+    "ffn_gate_inp.bias",
+    "ffn_gate_exps.bias",
+    "ffn_up_exps.bias",
+    "ffn_down_exps.bias",
+    "attn_sinks.weight",
 };
 inline constexpr TensorNames kHuggingFaceNames = {
     "model.embed_tokens.weight",
@@ -102,6 +111,11 @@ inline constexpr TensorNames kHuggingFaceNames = {
     "gate_proj.weight",
     "up_proj.weight",
     "down_proj.weight",
+    "mlp.gate.bias",
+    "",
+    "",
+    "",
+    "self_attn.sinks",
 };
 // Of models with norms behind attention and FFN, where post_attention_layernorm is what it says.
 inline constexpr TensorNames kHuggingFacePostNorms = [] {

@@ -114,11 +114,9 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
 
 // How the format names the family.
 inline std::string tiny_arch(const std::string& family) {
-  static const std::map<std::string, std::string> other = {{"mistral", "llama"},
-                                                           {"ministral3", "mistral3"},
-                                                           {"qwen3_moe", "qwen3moe"},
-                                                           {"gemma3_text", "gemma3"},
-                                                           {"olmo3", "olmo2"}};
+  static const std::map<std::string, std::string> other = {
+      {"gpt_oss", "gpt-oss"},    {"mistral", "llama"},      {"ministral3", "mistral3"},
+      {"qwen3_moe", "qwen3moe"}, {"gemma3_text", "gemma3"}, {"olmo3", "olmo2"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -181,21 +179,84 @@ inline void tiny_gguf_experts(GgufWriter& w, const TinyCheckpoint& c, const Tens
     }
 }
 
+// The experts of gpt-oss: columns of x . W become rows, gate and up come apart.
+inline void tiny_gguf_packed(GgufWriter& w, const TinyCheckpoint& c, const TensorTable& table) {
+  struct Part {
+    const char *hf, *gguf;
+    uint64_t first, step;
+  };
+  for (int layer = 0; layer < c.integer("num_hidden_layers"); ++layer)
+    for (const Part& p : {Part{"gate_up_proj", "ffn_gate_exps", 0, 2},
+                          {"gate_up_proj", "ffn_up_exps", 1, 2},
+                          {"down_proj", "ffn_down_exps", 0, 1}}) {
+      const std::string from = "model.layers." + std::to_string(layer) + ".mlp.experts." + p.hf,
+                        to = "blk." + std::to_string(layer) + "." + p.gguf;
+      const auto value = [](const RawTensor& raw, uint64_t i, int size) {
+        return std::string(reinterpret_cast<const char*>(raw.data) + i * size, size);
+      };
+      const RawTensor& bias = table.at(from + "_bias");
+      const uint64_t n = bias.shape[0], all = bias.shape[1], rows = all / p.step;
+      std::string biases, data;
+      for (uint64_t e = 0; e < n; ++e)
+        for (uint64_t r = 0; r < rows; ++r)
+          biases += value(bias, e * all + p.first + r * p.step, 2);
+      RawTensor chosen = bias;
+      chosen.data = reinterpret_cast<const uint8_t*>(biases.data()), chosen.bytes = biases.size();
+      w.tensor(to + ".bias", {rows, n}, 0, widened(chosen));
+      const auto plain = table.find(from), packed = table.find(from + "_blocks");
+      if (plain != table.end()) {
+        const uint64_t cols = plain->second.shape[1];
+        for (uint64_t e = 0; e < n; ++e)
+          for (uint64_t r = 0; r < rows; ++r)
+            for (uint64_t x = 0; x < cols; ++x)
+              data += value(plain->second, (e * cols + x) * all + p.first + r * p.step, 2);
+        w.tensor(to + ".weight", {cols, rows, n}, ggml_type(*plain->second.type), data);
+        continue;
+      }
+      const RawTensor &codes = packed->second, &scales = table.at(from + "_scales");
+      const uint64_t blocks = codes.shape[2];
+      for (uint64_t e = 0; e < n; ++e)
+        for (uint64_t r = 0; r < rows; ++r)
+          for (uint64_t b = 0; b < blocks; ++b) {
+            const uint64_t at = (e * all + p.first + r * p.step) * blocks + b;
+            data += value(scales, at, 1);
+            for (int j = 0; j < 16; ++j) {
+              const auto code = [&](int i) {
+                return codes.data[at * 16 + i / 2] >> i % 2 * 4 & 15;
+              };
+              data += static_cast<char>(code(j) + 16 * code(j + 16));
+            }
+          }
+      w.tensor(to + ".weight", {blocks * 32, rows, n}, 39, data);
+    }
+}
+
 inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permute) {
   const auto file = MappedFile::open(c.weights);
   TensorTable table;
   parse_safetensors(file->view(), table);
   const bool post_norms = table.count("model.layers.0.post_feedforward_layernorm.weight") > 0;
-  tiny_gguf_experts(w, c, table);
+  const bool packed = c.config.at("model_type") == "gpt_oss";
+  if (packed) tiny_gguf_packed(w, c, table);
+  else tiny_gguf_experts(w, c, table);
   for (const auto& [hf, raw] : table) {
     if (hf.find(".mlp.experts.") != hf.npos) continue;
-    if (hf.ends_with(".mlp.gate.weight")) {  // the router, in F32
+    // The router, in F32.
+    if (hf.ends_with(".mlp.gate.weight") || hf.ends_with(".mlp.router.weight")) {
       w.tensor(gguf_name(hf), {raw.shape.rbegin(), raw.shape.rend()}, 0, widened(raw));
+      continue;
+    }
+    if (hf.ends_with(".self_attn.sinks")) {
+      const size_t layer = hf.find("layers.") + 7;
+      w.tensor("blk." + hf.substr(layer, hf.find('.', layer) - layer) + ".attn_sinks.weight",
+               {raw.shape[0]}, 0, widened(raw));
       continue;
     }
     const bool bias = hf.ends_with(".bias");
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
+    if (packed && name.ends_with("ffn_norm.weight"))
+      name.replace(name.size() - 15, 15, "post_attention_norm.weight");
     const bool vector = raw.shape.size() == 1;
     std::string data =
         vector ? widened(raw) : std::string(reinterpret_cast<const char*>(raw.data), raw.bytes);
@@ -226,8 +287,10 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
   for (const auto& [hf, gguf] : {std::pair{"num_experts", ".expert_count"},
                                  {"num_local_experts", ".expert_count"},
                                  {"num_experts_per_tok", ".expert_used_count"},
-                                 {"moe_intermediate_size", ".expert_feed_forward_length"}})
-    if (config.contains(hf)) w.u32(arch + gguf, config.at(hf).get<uint32_t>());
+                                 {"moe_intermediate_size", ".expert_feed_forward_length"},
+                                 {"intermediate_size", ".expert_feed_forward_length"}})
+    if (config.contains(hf) && (arch == "gpt-oss" || hf != std::string("intermediate_size")))
+      w.u32(arch + gguf, config.at(hf).get<uint32_t>());
   if (arch == "mistral3")
     w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());
   if (arch == "gemma3")

@@ -302,6 +302,7 @@ inline std::string gguf_name(const std::string& hf, bool post_norms = false) {
       {"self_attn.qkv_proj", "attn_qkv"},
       {"mlp.gate_up_proj", "ffn_up"},
       {"mlp.gate", "ffn_gate_inp"},
+      {"mlp.router", "ffn_gate_inp"},
       {"pre_feedforward_layernorm", "ffn_norm"},
       {"post_feedforward_layernorm", "post_ffw_norm"}};
   const std::string tail = hf.substr(13);  // after "model.layers."

@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
     Aligned scratch(k.prefill_scratch_bytes(tile, g, d, kBlock));
     t = seconds([&] {
       k.attend_prefill(queries.data(), g * d, tile, g, d, pos0, 0, blocks.data(), kBlock,
-                       KvType::F16, out.data(), g * d, scratch.p);
+                       KvType::F16, nullptr, out.data(), g * d, scratch.p);
     });
     const double macs =
         2.0 * d * g *

@@ -33,14 +33,15 @@ struct AttentionKernels {
   // those positions. window > 0: a query at position i sees key j only if i - j < window; keys
   // before the last multiple of 64 that the first query's window begins at or after are not read. q
   // and out: f32 with row strides ldq and ldo; head h of the group at q + i*ldq + h*d. q is not yet
-  // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). scratch:
+  // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). sinks: [g], the score of a key
+  // without a value that each head's softmax takes in as well, or NULL. scratch:
   // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
   // prefill_tile(g) except at the end.
   int (*prefill_tile)(int g, int d);
   size_t (*prefill_scratch_bytes)(int n_q, int g, int d, int block_size);
   void (*attend_prefill)(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                          int64_t window, const void* const* blocks, int block_size, KvType type,
-                         float* out, int64_t ldo, void* scratch);
+                         const float* sinks, float* out, int64_t ldo, void* scratch);
 
   // count numbers to KvType and back. Q8: they are one row (kernels/common/kv_q8.h).
   void (*kv_store)(const float* src, int64_t count, KvType type, void* dst);

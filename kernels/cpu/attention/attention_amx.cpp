@@ -414,7 +414,7 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int) {
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const void* const* blocks, int block_size, KvType type,
-                    float* out, int64_t ldo, void* scratch) {
+                    const float* sinks, float* out, int64_t ldo, void* scratch) {
   const Scratch a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
   begin_tiles();
@@ -469,6 +469,8 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
     for (int i = 0; i < n_steps; i++) value_step(a, end - kGroup, a.p_hi + p_at, a.p_lo + p_at, i);
   }
   _tile_release();
+  for (int row = 0; sinks != nullptr && row < n_rows; row++)  // scores are in units of ln 2
+    a.s[row] += __builtin_exp2f(sinks[row % g] * 1.44269504f - a.m[row]);
   write_outputs(a, n_rows, g, d, out, ldo);
   _mm_setcsr(control);
 }

@@ -72,7 +72,7 @@ size_t prefill_scratch_bytes(int n_q, int g, int d, int block_size) {
 
 void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                     int64_t window, const void* const* blocks, int block_size, KvType type,
-                    float* out, int64_t ldo, void* scratch) {
+                    const float* sinks, float* out, int64_t ldo, void* scratch) {
   const int64_t n_keys = pos0 + n_q, row_bytes = kv_row_bytes(type, d);
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   auto* k = static_cast<float*>(scratch);
@@ -117,6 +117,7 @@ void attend_prefill(const float* q, int64_t ldq, int n_q, int g, int d, int64_t 
   }
   for (int row = 0; row < n_q * g; row++) {
     float* o = out + row / g * ldo + row % g * d;
+    if (sinks != nullptr) s[row] += std::exp(sinks[row % g] - m[row]);
     for (int j = 0; j < d; j++) o[j] /= s[row];
   }
 }

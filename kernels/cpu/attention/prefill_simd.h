@@ -120,7 +120,7 @@ size_t prefill_scratch_bytes_simd(int n_q, int g, int d, int) {
 template <class S>
 void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int64_t pos0,
                          int64_t window, const void* const* blocks, int block_size, KvType type,
-                         float* out, int64_t ldo, void* scratch) {
+                         const float* sinks, float* out, int64_t ldo, void* scratch) {
   constexpr int kGroup = PrefillScratch<S>::kGroup;
   const PrefillScratch<S> a(n_q, g, d, scratch);
   const int n_rows = n_q * g;
@@ -167,6 +167,7 @@ void attend_prefill_simd(const float* q, int64_t ldq, int n_q, int g, int d, int
   for (int row = 0; row < n_rows; row++) {
     const float* from = a.o + static_cast<int64_t>(row / kGroup) * d * kGroup + row % kGroup;
     float* to = out + row / g * ldo + row % g * d;
+    if (sinks != nullptr) a.s[row] += __builtin_expf(sinks[row % g] - a.m[row]);
     // Plus zero: a tile that a row does not see may turn its -0 into +0.
     for (int j = 0; j < d; j++) to[j] = from[j * kGroup] / a.s[row] + 0.0f;
   }

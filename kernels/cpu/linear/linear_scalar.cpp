@@ -95,6 +95,17 @@ void geglu(float* gate, const float* up, int64_t count) {
   }
 }
 
+// c / (1 + e^-z) of z = 1.702 c, again with the exponential of a number below 0 alone. A NaN stays
+// one: no comparison with it holds.
+void clamped_swiglu(float* gate, const float* up, int64_t count) {
+  for (int64_t j = 0; j < count; ++j) {
+    const float g = gate[j] > 7 ? 7 : gate[j], u = up[j] > 7 ? 7 : up[j] < -7 ? -7 : up[j];
+    const float e = __builtin_expf(-1.702f * __builtin_fabsf(g));
+    const float below = (g < -__FLT_MAX__ ? -__FLT_MAX__ : g) * e;
+    gate[j] = (g < 0 ? below : g) / (1 + e) * (u + 1);
+  }
+}
+
 void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
           const int32_t* pos, RopePairs pairs) {
   for (int64_t i = 0; i < n; ++i)
@@ -118,6 +129,7 @@ void linear_scalar(LinearKernels* t) {
   t->add = add;
   t->swiglu = swiglu;
   t->geglu = geglu;
+  t->clamped_swiglu = clamped_swiglu;
   t->rope = rope;
 }
 

@@ -361,6 +361,26 @@ void simd_geglu(float* gate, const float* up, int64_t count) {
     S::store_n(gate + j, gelu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
 }
 
+// As clamped_swiglu of linear_scalar.cpp. min(a, b) is -max(-a, -b).
+template <class S>
+inline typename S::Vec clamped_silu_mul(typename S::Vec g, typename S::Vec up) {
+  using Vec = typename S::Vec;
+  const Vec one = S::set1(1.0f), least = S::set1(-7.0f);
+  g = -S::max(least, -g);
+  up = S::max(least, -S::max(least, -up));
+  const Vec e = exp_nonpositive<S>(S::set1(1.702f) * S::negative_abs(g));
+  const Vec below = S::max(S::set1(-__FLT_MAX__), g) * e;
+  return S::select_negative(g, below, g) / (one + e) * (up + one);
+}
+template <class S>
+void simd_clamped_swiglu(float* gate, const float* up, int64_t count) {
+  int64_t j = 0;
+  for (; j + S::kLanes <= count; j += S::kLanes)
+    S::store(gate + j, clamped_silu_mul<S>(S::load(gate + j), S::load(up + j)));
+  if (const int n = static_cast<int>(count - j))
+    S::store_n(gate + j, clamped_silu_mul<S>(S::load_n(gate + j, n), S::load_n(up + j, n)), n);
+}
+
 template <class S>
 void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
                const int32_t* pos, RopePairs pairs) {
@@ -406,6 +426,7 @@ inline void set_simd_entries(LinearKernels* t) {
   t->add = simd_add<S>;
   t->swiglu = simd_swiglu<S>;
   t->geglu = simd_geglu<S>;
+  t->clamped_swiglu = simd_clamped_swiglu<S>;
   t->rope = simd_rope<S>;
 }
 

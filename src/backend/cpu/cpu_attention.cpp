@@ -183,13 +183,19 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
                                 r.plan->scratch.data()};
     kernels_->attention.merge(&r.spans[0], &rest, g, d);
   }
+  const float* sink = sinks(r.layer, r.head);
   for (int h = 0; h < g; ++h) {
     const float inverse = 1.0f / r.spans[0].s[h];
     for (int j = 0; j < d; ++j) out[h * d + j] = r.spans[0].o[h * d + j] * inverse;
-    if (r.plan->unread.empty()) continue;
-    const float unread = r.plan->unread[h];
-    for (int j = 0; j < d; ++j)
-      out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
+    const float unread = r.plan->unread.empty() ? 0 : r.plan->unread[h];
+    if (!r.plan->unread.empty())
+      for (int j = 0; j < d; ++j)
+        out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
+    if (!sink) continue;
+    // All keys' mass, in units of e^m: what is unread is a share of it.
+    const float keys = r.spans[0].s[h] / (1 - unread);
+    const float share = keys / (keys + std::exp(sink[h] - r.spans[0].m[h]));
+    for (int j = 0; j < d; ++j) out[h * d + j] *= share;
   }
 }
 

@@ -81,8 +81,10 @@ void CpuBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weig
 }
 
 void CpuBackend::activate(float* gate, const float* up, int64_t count) {
-  const auto kernel = config_.activation == Activation::GELU_TANH ? kernels_->linear.geglu
-                                                                  : kernels_->linear.swiglu;
+  const cpu::LinearKernels& k = kernels_->linear;
+  const auto kernel = config_.activation == Activation::GELU_TANH      ? k.geglu
+                      : config_.activation == Activation::CLAMPED_SILU ? k.clamped_swiglu
+                                                                       : k.swiglu;
   threads_->parallel_for((count + kValuesPerItem - 1) / kValuesPerItem, [&](int64_t i, int) {
     const int64_t first = i * kValuesPerItem;
     kernel(gate + first, up + first, std::min(kValuesPerItem, count - first));
@@ -357,6 +359,13 @@ void CpuBackend::attend_prefill(const PrefillAttention& a) {
   });
 }
 
+// Of the query heads of one KV head; null: none.
+const float* CpuBackend::sinks(int layer, int head) const {
+  if (!config_.sinks) return nullptr;
+  return static_cast<const float*>(model_.weights.layers[layer].sinks.data) +
+         head * (config_.n_heads / config_.n_kv_heads);
+}
+
 void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
   const BlockLayout& layout = store_.layout();
   const int d = layout.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
@@ -372,7 +381,8 @@ void CpuBackend::attend_prefill_dense(const PrefillAttention& a) {
     kernels_->attention.attend_prefill(
         a.q + i0 * a.ldq + h * g * d, a.ldq, n_q, g, d, a.pos0 + i0, a.window,
         reinterpret_cast<const void* const*>(a.kv.blocks + h * a.kv.n_blocks), layout.block_size,
-        layout.type, a.out + i0 * a.ldo + h * g * d, a.ldo, thread_scratch_[thread].data());
+        layout.type, sinks(a.layer, h), a.out + i0 * a.ldo + h * g * d, a.ldo,
+        thread_scratch_[thread].data());
   });
 }
 

@@ -103,6 +103,7 @@ class CpuBackend : public Backend {
   uint64_t token_mask(const ActiveRow& r, int position) const;
   const std::byte* block_data(const ActiveRow& r, int position) const;
   void finish_row(ActiveRow& r, float* out);
+  const float* sinks(int layer, int head) const;
   void measure_coverage(int64_t n_rows);
 
   // cpu_list_attention.cpp: sequences whose keys are held before RoPE.

@@ -113,7 +113,7 @@ Family prompt_attention_family(const Data& d) {
             if (a.prefill_scratch_bytes(n, kGroup, kHeadDim, kBlockSize) > d.scratch.size())
               return false;
             a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0,
-                             d.blocks.data(), kBlockSize, kKv, d.out.as<float>(), ld,
+                             d.blocks.data(), kBlockSize, kKv, nullptr, d.out.as<float>(), ld,
                              d.scratch.data());
             return true;
           },

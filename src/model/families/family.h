@@ -63,7 +63,8 @@ struct Family {
   // say another period (no_rope_layer_interval) or which layers have it (no_rope_layers).
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
-  const TensorNames* hf_names = &kHuggingFaceNames;
+  const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
+  bool mxfp4 = false;  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // what `describe` reads
   // Fills in what is the family's own, when all else was read.
   void (*describe)(const FamilyFields& fields, Config* config) = nullptr;

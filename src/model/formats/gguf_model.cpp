@@ -1,5 +1,6 @@
 // Apart from load_model.cpp so that the fuzzers need not link the tokenizer.
 #include "model/config.h"
+#include "model/families/family.h"
 #include "model/load_model.h"
 #include "model/weights.h"
 
@@ -12,7 +13,9 @@ std::unique_ptr<Model> model_from_gguf(const GgufFile& gguf, const LoadProgress&
   model->format = "gguf";
   model->config = config_from_gguf(gguf, vocab ? vocab : &unwanted);
   model->chat_template = gguf.string("tokenizer.chat_template").value_or("");
-  bind_weights(*model, gguf.tensors, kGgufNames, gguf.file.name, progress);
+  bind_weights(*model, gguf.tensors,
+               *family_of_architecture(model->config.architecture)->gguf_names, gguf.file.name,
+               progress);
   return model;
 }
 

@@ -244,9 +244,10 @@ ConversionSums write_weights(GgufFileWriter& out, Model& model, const WeightMix&
     if (t.part > 0) continue;  // the first one's tensor has room for it
     const auto parts = static_cast<uint64_t>(t.parts);
     out.tensor(t.name, types.back(),
-               t.role == NamedTensor::VECTOR ? std::vector{cols}
-               : parts > 1                   ? std::vector{parts, rows, cols}
-                                             : std::vector{rows, cols});
+               t.role == NamedTensor::VECTOR
+                   ? (parts > 1 ? std::vector{parts, cols} : std::vector{cols})
+               : parts > 1 ? std::vector{parts, rows, cols}
+                           : std::vector{rows, cols});
   }
   out.begin();
   for (const NamedFactors& f : factors) out.write(f.values.data(), f.values.size() * sizeof(float));

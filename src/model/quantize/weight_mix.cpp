@@ -4,6 +4,7 @@
 #include <cctype>
 #include <utility>
 
+#include "model/families/family.h"
 #include "model/weights.h"
 #include "util/error.h"
 
@@ -51,7 +52,7 @@ const WeightMix& weight_mix_named(const std::string& name) {
 
 std::vector<NamedTensor> named_tensors(Model& model) {
   using N = NamedTensor;
-  const TensorNames& names = kGgufNames;
+  const TensorNames& names = *family_of_architecture(model.config.architecture)->gguf_names;
   Weights& w = model.weights;
   std::vector<N> all = {{names.embedding, &w.embedding, N::EMBEDDING, -1, false}};
   for (size_t l = 0; l < w.layers.size(); ++l) {
@@ -87,6 +88,16 @@ std::vector<NamedTensor> named_tensors(Model& model) {
           all.back().part = static_cast<int>(e);
           all.back().parts = static_cast<int>(layer.experts.size());
         }
+      add(names.router_bias, layer.router_bias, N::VECTOR);
+      for (const auto& [name, of] : {std::pair{names.expert_b1, &ExpertWeights::b1},
+                                     {names.expert_b3, &ExpertWeights::b3},
+                                     {names.expert_b2, &ExpertWeights::b2}})
+        for (size_t e = 0; e < layer.experts.size(); ++e) {
+          if ((layer.experts[e].*of).rows == 0) continue;
+          add(name, layer.experts[e].*of, N::VECTOR);
+          all.back().part = static_cast<int>(e);
+          all.back().parts = static_cast<int>(layer.experts.size());
+        }
     } else if (layer.w13.rows > 0) {
       add(names.w13, layer.w13, N::OTHER);
     } else {
@@ -102,7 +113,8 @@ std::vector<NamedTensor> named_tensors(Model& model) {
                                      {names.bo, &layer.bo},
                                      {names.b1, &layer.b1},
                                      {names.b3, &layer.b3},
-                                     {names.b2, &layer.b2}})
+                                     {names.b2, &layer.b2},
+                                     {names.sinks, &layer.sinks}})
       add(name, *bias, N::VECTOR);
   }
   all.push_back({names.final_norm, &w.final_norm, N::VECTOR, -1, false});

@@ -135,7 +135,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& q, int g,
                            const Cache& cache, int pos0, int n_q, const std::vector<int>& parts,
-                           int window = 0) {
+                           int window = 0, const float* sinks = nullptr) {
   const int d = cache.d, ld = g * d;
   std::vector<float> out(q.size(), std::nanf(""));
   int at = 0;
@@ -145,7 +145,7 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
     std::memset(scratch.p, 0xff,
                 k.prefill_scratch_bytes(n, g, d, cache.block_size));  // NaN: nothing may rely on it
     k.attend_prefill(q.data() + static_cast<size_t>(at) * ld, ld, n, g, d, pos0 + at, window,
-                     cache.blocks.data(), cache.block_size, cache.type,
+                     cache.blocks.data(), cache.block_size, cache.type, sinks,
                      out.data() + static_cast<size_t>(at) * ld, ld, scratch.p);
     at += n;
   }
@@ -154,7 +154,8 @@ std::vector<float> prefill(const AttentionKernels& k, const std::vector<float>& 
 
 // Largest error of a prefill against float64, as a share of the largest value.
 double prefill_error(const std::vector<float>& q, const std::vector<float>& out, int g,
-                     const Cache& cache, int pos0, int n_q, int window = 0) {
+                     const Cache& cache, int pos0, int n_q, int window = 0,
+                     const float* sinks = nullptr) {
   const int d = cache.d;
   double error = 0;
   for (int i = 0; i < n_q; i++) {
@@ -165,8 +166,9 @@ double prefill_error(const std::vector<float>& q, const std::vector<float>& out,
       const size_t at = (static_cast<size_t>(i) * g + h) * d;
       const Reference r =
           attend_reference(q.data() + at, 1 / std::sqrt(static_cast<double>(d)), cache, tokens);
+      const double share = sinks != nullptr ? 1 / (1 + std::exp(sinks[h] - r.l)) : 1;
       for (int j = 0; j < d; j++) {
-        const double e = std::fabs(out[at + j] - r.o[j]) / r.largest_value;
+        const double e = std::fabs(out[at + j] - share * r.o[j]) / r.largest_value;
         if (!(e <= error)) error = e;
       }
     }
@@ -432,6 +434,36 @@ TEST_CASE("attend_prefill with a window equals float64, and bits do not depend o
           CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {k.prefill_tile(g, d)}, window)));
           if (window >= pos0 + n_q)
             CHECK(same_bits(out, prefill(k, q, g, cache, pos0, n_q, {n_q})));
+        }
+      }
+    }
+    CAPTURE(worst);
+    CHECK(worst <= 3e-5);
+  });
+}
+
+// From sinks that take nothing to sinks that take everything.
+TEST_CASE("attend_prefill with sinks equals float64, and bits do not depend on calls",
+          "[kernels][attention][sinks]") {
+  for_each_isa([&](const AttentionKernels& k) {
+    std::mt19937 random(52);
+    double worst = 0;
+    for (const KvType type : {KvType::F16, KvType::F32}) {
+      for (const int d : {34, 64, 128}) {
+        for (const int window : {0, 40}) {
+          const int block_size = 16 << random() % 3, g = std::vector<int>{1, 3, 8}[random() % 3];
+          const int pos0 = static_cast<int>(random() % 200),
+                    n_q = 1 + static_cast<int>(random() % 100);
+          const Cache cache(random, block_size, d, type, pos0 + n_q);
+          const std::vector<float> q = normal_vector(random, static_cast<size_t>(n_q) * g * d, 2);
+          std::vector<float> sinks = normal_vector(random, g, 5);
+          sinks[0] = std::vector<float>{-1e30f, -200, 300, 1e30f}[random() % 4];
+          const std::vector<float> out =
+              prefill(k, q, g, cache, pos0, n_q, {n_q}, window, sinks.data());
+          const double e = prefill_error(q, out, g, cache, pos0, n_q, window, sinks.data());
+          if (!(e <= worst)) worst = e;
+          CHECK(
+              same_bits(out, prefill(k, q, g, cache, pos0, n_q, {7, 1, 33}, window, sinks.data())));
         }
       }
     }

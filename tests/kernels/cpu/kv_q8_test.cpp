@@ -178,8 +178,8 @@ TEST_CASE("q8: attention and what is made of keys have the bits of f16", "[kerne
             const Bytes scratch =
                 aligned(k.attention.prefill_scratch_bytes(n_q, g, d, block_size) + 64);
             k.attention.attend_prefill(queries.data(), int64_t(g) * d, n_q, g, d, pos0, 0,
-                                       blocks.data(), block_size, type, out.data(), int64_t(g) * d,
-                                       scratch.get());
+                                       blocks.data(), block_size, type, nullptr, out.data(),
+                                       int64_t(g) * d, scratch.get());
             keep(out);
 
             std::vector<uint16_t> digest(3 * d);

@@ -315,6 +315,47 @@ TEST_CASE("rmsnorm and add", "[linear]") {
 
 // GELU by tanh loses bits below -4, where it is a small difference from 0: the bound there is of
 // its argument, of which e^-2u makes a relative error 2|u| times as large.
+TEST_CASE("clamped_swiglu is good to 1e-6 of its argument and keeps its head at the ends",
+          "[linear]") {
+  const float kInf = std::numeric_limits<float>::infinity(),
+              kMax = std::numeric_limits<float>::max(),
+              kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const Kernels* k : available()) {
+    INFO(k->name);
+    std::vector<float> gate, up;
+    int n = 0;
+    for (double v = -12; v <= 12; v += 0.00371)
+      gate.push_back(static_cast<float>(v)), up.push_back(static_cast<float>(n++ % 201 - 100) / 10);
+    for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, kMax, -kMax, 7.0f, kInf, -kInf})
+      gate.push_back(v), up.push_back(-0.5f);
+    for (float v : {kInf, -kInf, kMax, -1.0f}) gate.push_back(2), up.push_back(v);
+    std::vector<float> got = gate;
+    got.push_back(-7);
+    k->linear.clamped_swiglu(got.data(), up.data(), static_cast<int64_t>(gate.size()));
+    CHECK(got.back() == -7);
+    double worst = 0;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = std::min<double>(gate[i], 7), u = std::clamp<double>(up[i], -7, 7),
+                   want = std::isinf(g) ? 0 : g / (1 + std::exp(-1.702 * g)) * (u + 1);
+      const double error = std::fabs(got[i] - want) /
+                           ((1 + 2 * std::fabs(std::max(g, -200.0))) * std::fabs(want) + 1e-36);
+      if (!(error <= worst)) worst = error;  // a NaN stays
+    }
+    CHECK(worst <= 1e-6);
+    float gates[] = {kNan, 1, kNan}, ups[] = {1, kNan, kNan};
+    k->linear.clamped_swiglu(gates, ups, 3);
+    for (const float x : gates) CHECK(std::isnan(x));
+    std::vector<float> pieces = gate;
+    for (size_t i = 0; i < gate.size();) {
+      const size_t some = std::min<size_t>(1 + i % 19, gate.size() - i);
+      k->linear.clamped_swiglu(&pieces[i], &up[i], static_cast<int64_t>(some));
+      i += some;
+    }
+    got.pop_back();
+    CHECK(count_unequal(pieces, got) == 0);
+  }
+}
+
 TEST_CASE("geglu is good to 1e-6 of its argument and keeps its head at the ends", "[linear]") {
   const float kInf = std::numeric_limits<float>::infinity(),
               kMax = std::numeric_limits<float>::max();
