@@ -169,6 +169,7 @@ typedef struct riffle_model_info {
   /* a mixture of experts: how many a layer has, through how many a token goes, the width of one; 0:
      none */
   int32_t n_experts, n_experts_used, expert_dim;
+  uint64_t expert_params, expert_bytes; /* of all experts; n_params and weight_bytes count them */
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);

@@ -187,8 +187,18 @@ __device__ inline float gelu_tanh(float g) {
   return (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
 }
 
-__device__ inline float gated(Gate gate, float g) {
-  return gate == Gate::GeluTanh ? gelu_tanh(g) : silu(g);
+// clamped_swiglu of the CPU. A NaN stays one.
+__device__ inline float clamped_swiglu(float g, float up) {
+  g = g > 7.0f ? 7.0f : g;
+  up = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+  const float e = expf(-1.702f * fabsf(g));
+  const float glu = (g < 0 ? fmaxf(g, -3.402823466e38f) * e : g) / (1.0f + e);
+  return __fmul_rn(glu, __fadd_rn(up, 1.0f));
+}
+
+__device__ inline float gated(Gate gate, float g, float up) {
+  if (gate == Gate::ClampedSilu) return clamped_swiglu(g, up);
+  return __fmul_rn(gate == Gate::GeluTanh ? gelu_tanh(g) : silu(g), up);
 }
 
 // Whether 16-byte accesses of elements of `type` at p are possible for every multiple of `stride`

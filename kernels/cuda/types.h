@@ -27,8 +27,8 @@ enum class KvType : uint8_t { F16 = 0, F32 = 1, Q8 = 2 };
 enum class DigestKind : uint8_t { Mean = 0, Quest = 1, CuboidMean = 2 };
 enum class Gqa : uint8_t { Mean = 0, SoftSum = 1, Union = 2 };
 enum class Stop : uint8_t { Paper = 0, Last = 1, Bound = 2, Veto = 3 };
-enum class Gate : uint8_t { Silu = 0, GeluTanh = 1 };              // of a gated linear unit
-enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };  // riffle_vote
+enum class Gate : uint8_t { Silu = 0, GeluTanh = 1, ClampedSilu = 2 };  // of a gated linear unit
+enum class VoteKind : uint8_t { Soft = 0, Logits = 1, Hard = 2 };       // riffle_vote
 
 // n_sm and shared memory limits come from the caller, which asks the device once.
 struct DeviceLimits {

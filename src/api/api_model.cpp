@@ -106,10 +106,17 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->chat_template_name = m.chat ? m.chat->name() : "";
   info->chat_thinking = m.chat && m.chat->knows_thinking();
   info->reasoning_begin = m.chat ? m.chat->reasoning_marks().begin.c_str() : "";
+  info->reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
   info->n_experts = c.experts.n;
   info->n_experts_used = c.experts.n_used;
   info->expert_dim = c.experts.hidden_dim;
-  info->reasoning_end = m.chat ? m.chat->reasoning_marks().end.c_str() : "";
+  info->expert_params = info->expert_bytes = 0;
+  for (const LayerWeights& layer : m.weights.layers)
+    for (const ExpertWeights& expert : layer.experts)
+      for (const Tensor* t : {&expert.w1, &expert.w3, &expert.w2}) {
+        info->expert_params += static_cast<uint64_t>(t->rows * t->cols);
+        info->expert_bytes += static_cast<uint64_t>(t->bytes());
+      }
   return RIFFLE_OK;
 }
 

@@ -34,6 +34,8 @@ Json info_json(const riffle_model_info& i) {
       {"n_experts", i.n_experts},
       {"n_experts_used", i.n_experts_used},
       {"expert_dim", i.expert_dim},
+      {"expert_params", i.expert_params},
+      {"expert_bytes", i.expert_bytes},
       {"head_dim", i.head_dim},
       {"n_layers", i.n_layers},
       {"n_heads", i.n_heads},
@@ -82,6 +84,12 @@ Json plan_json(const riffle_plan& p, riffle_status status, const std::string& er
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
 
+// Parameters that a token goes through: all but those of the experts that it is not sent to.
+double token_params(const riffle_model_info& i) {
+  return static_cast<double>(i.n_params) -
+         static_cast<double>(i.expert_params) * (1 - 1.0 * i.n_experts_used / i.n_experts);
+}
+
 void print_info(const riffle_model_info& i, const std::string& path, const std::string& gpu) {
   const auto count = [](long long v) { return std::to_string(v); };
   Table t({"model", path});
@@ -92,8 +100,8 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.add({"layers", count(i.n_layers)});
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   if (i.n_experts > 0)
-    t.add({"experts",
-           text_of("%d of %d, %d of a layer used", i.n_experts, i.expert_dim, i.n_experts_used)});
+    t.add({"experts", text_of("%d of %d; a token goes through %d of a layer, and %.1f M parameters",
+                              i.n_experts, i.expert_dim, i.n_experts_used, token_params(i) / 1e6)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
   t.add(
       {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});

@@ -211,6 +211,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.eos_ids = vocab->options.eos_ids;
   c.rope_interleaved = family.rope_interleaved;
   read_rope_scaling(gguf, fields, a, &c);
+  c.ropes[0].scaling.truncated = family.yarn_truncated;
   const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
   set_layers(family, static_cast<int>(std::min<uint64_t>(window, 1 << 28)),
              windowed_layers(gguf, a, c.n_layers), &c);

@@ -173,6 +173,15 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
       sum.x = read * sum.x + unread * mean.x, sum.y = read * sum.y + unread * mean.y;
       sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
     }
+    if (a.step.sinks != nullptr) {
+      // Of all keys, read or not, in units of 2^m.
+      float keys = s;
+      if (blends_mean(a.step.ranked) && !w.r.everything)
+        keys = s / (1 - __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h));
+      const float sink = a.step.sinks[w.row % a.step.n_kv_heads * g + h];
+      const float share = keys / (keys + exp2f(__fsub_rn(__fmul_rn(sink, kLog2e), m)));
+      sum.x *= share, sum.y *= share, sum.z *= share, sum.w *= share;
+    }
     *reinterpret_cast<float4*>(a.step.out + (int64_t(w.row) * g + h) * d + x) = sum;
     if (x == 0 && a.step.lse != nullptr) a.step.lse[int64_t(w.row) * g + h] = (m + log2f(s)) * kLn2;
   }

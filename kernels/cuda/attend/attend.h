@@ -26,6 +26,9 @@ struct DecodeStep {
   const StepSequence* sequences = nullptr;  // [n], device
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled
   float* out = nullptr;                     // [n][n_heads * d]
+  // [n_heads]: the score of a key without a value that each head's softmax takes in too; null:
+  // none. What is read, and lse, are as without.
+  const float* sinks = nullptr;
   KvLayout layout;
   Ranked ranked;
   Pool pool;

@@ -1,28 +1,33 @@
-// The second half of the chosen experts' FFNs, W2 of what lies between, weighted and added to the
-// residual stream. A warp makes one value: its experts one after the other, by falling weight.
+// The second half of the chosen experts' FFNs: W2 of what lies between, of each entry on its own
+// (combine_rows weighs and adds them). A warp makes the values of a row of weights, for all entries
+// of its block.
 #include "kernels/cuda/experts/dot.cuh"
-#include "kernels/cuda/experts/experts.h"
 
 namespace riffle::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-template <WType T>
+template <WType T, bool kEven>
 __global__ void __launch_bounds__(kThreads)
     experts_down_kernel(const __grid_constant__ ExpertsStep a, int64_t dim) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t r = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t i = blockIdx.y;
   if (r >= dim) return;
-  float sum = 0;
-  for (int k = 0; k < a.n_used; ++k) {
-    const int64_t entry = i * a.n_used + k;
-    const Routed routed = a.routed[entry];
-    sum = fmaf(routed.weight,
-               dot<T>(a.w2, routed.expert * dim + r, a.between + entry * a.hidden, lane), sum);
-  }
-  if (lane == 0) a.y[i * dim + r] += sum;
+  with_entries(a, blockIdx.y, [&]<int N>(const Entries<N>& entries) {
+    const float* x[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = a.between + entries.at[i] * a.hidden;
+    const Matrix* const w[1] = {&a.w2};
+    float sums[1][N];
+    const int64_t row = a.routed[entries.at[0]].expert * dim + r;
+    dots<T, kEven>(w, row, x, lane, sums);
+    const float b2 = a.b2 == nullptr ? 0 : a.b2[row];
+    if (lane == 0)
+#pragma unroll
+      for (int i = 0; i < N; i++)
+        if (i < entries.count) a.parts[entries.at[i] * dim + r] = __fadd_rn(sums[0][i], b2);
+  });
 }
 
 }  // namespace
@@ -31,9 +36,9 @@ Status experts_down(const ExpertsStep& args, cudaStream_t stream) {
   if (args.n < 1) return cudaErrorInvalidValue;
   const int64_t dim = args.w1.cols;
   const dim3 grid(static_cast<unsigned>((dim + kWarps - 1) / kWarps),
-                  static_cast<unsigned>(args.n));
-  return with_type(args.w2.type, [&]<WType T>() {
-    experts_down_kernel<T><<<grid, kThreads, 0, stream>>>(args, dim);
+                  static_cast<unsigned>(args.n * args.n_used));
+  return with_type(args.w2.type, args.w2.cols, args.between, [&]<WType T, bool kEven>() {
+    experts_down_kernel<T, kEven><<<grid, kThreads, 0, stream>>>(args, dim);
     return cudaGetLastError();
   });
 }

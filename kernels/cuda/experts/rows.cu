@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t c = threadIdx.x; c < dim; c += kThreads) {
     float sum = 0;
     for (int64_t k = i * n_used; k < (i + 1) * n_used; ++k)
-      sum = fmaf(routed[k].weight, y[at[k] * dim + c], sum);
+      sum = fmaf(routed[k].weight, y[(at == nullptr ? k : at[k]) * dim + c], sum);
     x[i * dim + c] += sum;
   }
 }

@@ -262,9 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
     mine *= norm_of_mine;
     const float up = __shfl_down_sync(0xffffffffu, mine, kRows / 2 * N);
     if (y == nullptr) continue;
-    *y = a.then == Then::Add ? __fadd_rn(before, mine)
-         : pairs             ? __fmul_rn(gated(a.gate, mine), up)
-                             : mine;
+    *y = a.then == Then::Add ? __fadd_rn(before, mine) : pairs ? gated(a.gate, mine, up) : mine;
   }
 }
 
@@ -304,9 +302,7 @@ __global__ void __launch_bounds__(kThreads) gemv_any_kernel(const __grid_constan
       up = warp_sum(up) * scale;
       float* y = a.y[o] + i * a.ldy[o] + row;
       if (lane == 0)
-        *y = a.then == Then::Add ? __fadd_rn(*y, sum)
-             : pairs             ? __fmul_rn(gated(a.gate, sum), up)
-                                 : sum;
+        *y = a.then == Then::Add ? __fadd_rn(*y, sum) : pairs ? gated(a.gate, sum, up) : sum;
     }
   }
 }

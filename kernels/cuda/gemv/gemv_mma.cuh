@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 16 / Tune::kWarps)
     }
     result *= norm, up *= norm;
     *y = a.then == Then::Add ? __fadd_rn(before, result)
-         : pairs             ? __fmul_rn(gated(a.gate, result), up)
+         : pairs             ? gated(a.gate, result, up)
                              : result;
   }
   cp_async_wait<0>();

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(Tune::kWarps * 32, 1)
       }
       result *= norm, up *= norm;
       result = a.then == Then::Add ? __fadd_rn(out.before, result)
-               : pairs             ? __fmul_rn(gated(a.gate, result), up)
+               : pairs             ? gated(a.gate, result, up)
                                    : result;
     }
     __syncwarp();

@@ -473,7 +473,7 @@ __device__ __forceinline__ void finish(const Plan& plan, int unit, int lane, int
     const float mine = whole(of);
     float* y = a.y[at.out] + i * a.ldy[at.out] + at.first + r;
     *y = a.then == Then::Add ? __fadd_rn(*y, mine)
-         : pairs             ? __fmul_rn(gated(a.gate, mine), whole(of + kRows / 2))
+         : pairs             ? gated(a.gate, mine, whole(of + kRows / 2))
                              : mine;
   }
 }

@@ -1,4 +1,4 @@
-// Gated linear units (Shazeer, arXiv 2002.05202): SwiGLU and GeGLU, elementwise.
+// Gated linear units (Shazeer, arXiv 2002.05202): SwiGLU, GeGLU and clamped SwiGLU, elementwise.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/layer/layer.h"
 
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int j = 0; j < kPerThread; j++) {
     const int64_t i = first + j * kThreads;
-    if (i < count) store_f32_as(out, out_type, i, gated(kind, g[j]) * u[j]);
+    if (i < count) store_f32_as(out, out_type, i, gated(kind, g[j], u[j]));
   }
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 struct Params {
   const float* q;
+  const float* sinks;
   const std::byte* blocks;
   void* out;
   int64_t ldq, ldo, n_blocks, block_bytes, value_offset;
@@ -39,6 +40,12 @@ __device__ __forceinline__ int window_begin(const Params& p, int position) {
 
 // Maximum of a row to reckon with: that of a row that has seen no key yet must not meet itself.
 __device__ __forceinline__ float reference(float row_max) { return fmaxf(row_max, -3e38f); }
+
+// What a head's sink adds to the sum of a row whose maximum is row_max.
+__device__ __forceinline__ float sink_weight(const Params& p, int head, float row_max) {
+  return p.sinks == nullptr ? 0.0f
+                            : exp2f(p.sinks[head] * 1.4426950408889634f - reference(row_max));
+}
 
 // Columns c and c + 1 of a row of out, at `row` values from its beginning.
 __device__ __forceinline__ void store_pair(void* out, WType type, int64_t at, float x, float y) {
@@ -364,7 +371,7 @@ __global__ void __launch_bounds__(F16Tile<kD>::kThreads, 2) flash_prefill_f16(co
       float sum = row_sum[m][r];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float inverse = 1.0f / sum;
+      const float inverse = 1.0f / (sum + sink_weight(p, head, row_max[m][r]));
       const int row = first + (warp * kM + m) * 16 + lane / 4 + 8 * r;
       if (row >= p.n) continue;
       const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * (lane & 3);
@@ -508,6 +515,7 @@ __global__ void __launch_bounds__(F32Tile<kD>::kThreads) flash_prefill_f32(const
   for (int m = 0; m < kM; m++) {
     float sum = row_sum[m];
     for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    sum += sink_weight(p, head, row_max[m]);
     const int row = first + kM * y + m;
     if (row >= p.n) continue;
     const int64_t at = row * p.ldo + static_cast<int64_t>(head) * kD + 2 * x;
@@ -566,7 +574,7 @@ Status flash_prefill(const FlashPrefill& a, const DeviceLimits& limits, cudaStre
     return cudaErrorInvalidValue;
   }
   Params p;
-  p.q = a.q, p.blocks = a.blocks, p.out = a.out;
+  p.q = a.q, p.sinks = a.sinks, p.blocks = a.blocks, p.out = a.out;
   p.n = static_cast<int>(a.n), p.pos0 = static_cast<int>(a.pos0), p.ldq = a.ldq, p.ldo = a.ldo,
   p.n_blocks = a.n_blocks;
   p.block_bytes = a.layout.block_bytes, p.value_offset = a.layout.value_offset;

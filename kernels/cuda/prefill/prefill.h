@@ -8,7 +8,8 @@ namespace riffle::cuda {
 // (0: over all), in blocks [n_kv_heads][n_blocks] (contiguous, block_bytes apart) that hold the
 // keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
-// F32: f32 throughout. Q8: not taken; unpack_q8 makes F16 of it.
+// F32: f32 throughout. Q8: not taken; unpack_q8 makes F16 of it. sinks: [n_heads], the score of a
+// key without a value that each head's softmax takes in too, or null.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;
@@ -16,6 +17,7 @@ struct FlashPrefill {
   const std::byte* blocks = nullptr;
   int64_t n_blocks = 0;
   KvLayout layout;
+  const float* sinks = nullptr;
   void* out = nullptr;
   int64_t ldo = 0;
   WType out_type = WType::F32;

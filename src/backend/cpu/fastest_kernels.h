@@ -13,8 +13,8 @@ namespace riffle {
 // choose: the sets' results differ in their last bits. Everything else is the first table's.
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
 
-// Of the sets that this CPU offers. Measured once, in some two milliseconds, so that all contexts of
-// a process compute with the same bits.
+// Of the sets that this CPU offers. Measured once, in some two milliseconds, so that all contexts
+// of a process compute with the same bits.
 const cpu::Kernels& fastest_kernels();
 
 }  // namespace riffle

@@ -195,7 +195,12 @@ void CudaBackend::add_normed(const LinearOut& out, const Buffer& rows, int64_t n
 }
 
 Gate CudaBackend::gate() const {
-  return config_.activation == Activation::GELU_TANH ? Gate::GeluTanh : Gate::Silu;
+  switch (config_.activation) {
+    case Activation::SILU: return Gate::Silu;
+    case Activation::GELU_TANH: return Gate::GeluTanh;
+    case Activation::CLAMPED_SILU: return Gate::ClampedSilu;
+  }
+  return Gate::Silu;
 }
 
 void CudaBackend::norm_heads(float* x, int64_t n, int n_heads, const Tensor& weight) {
@@ -402,6 +407,11 @@ void CudaBackend::unpack_prefill(const PrefillAttention& a, FlashPrefill& f) {
   f.layout.block_bytes = 2 * f.layout.value_offset;
 }
 
+// Of a layer's heads; null: none.
+const float* CudaBackend::sinks(int layer) const {
+  return config_.sinks ? weights_.bias(model_.weights.layers[layer].sinks) : nullptr;
+}
+
 void CudaBackend::attend_prefill(const PrefillAttention& a) {
   const DeviceScope on = enter();
   FlashPrefill f;
@@ -416,6 +426,7 @@ void CudaBackend::attend_prefill(const PrefillAttention& a) {
   f.n_blocks = a.kv.n_blocks;
   f.layout = residency_.layout();
   if (f.layout.type == KvType::Q8) unpack_prefill(a, f);
+  f.sinks = sinks(a.layer);
   f.out = a.out;
   f.ldo = a.ldo;
   check(flash_prefill(f, device_.limits, compute_), "attention of a prompt");

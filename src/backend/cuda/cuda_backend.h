@@ -97,10 +97,13 @@ class CudaBackend : public Backend {
   void prepare(const float* x, const float* norm, int64_t n, int64_t cols, WType type);
   void add_normed(const LinearOut& out, const Buffer& rows, int64_t n, const Tensor& norm);
   Gate gate() const;
+  const float* sinks(int layer) const;
   // cuda_experts.cpp
   struct Experts {
-    Buffer in, scores, routed;   // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
-    Buffer sorted, out, orders;  // prompts: rows by expert, their results, and where each one is
+    Buffer in, scores, routed;  // [rows][dim], [rows][experts.n], [rows][n_used] of Routed
+    Buffer out;                 // [rows * n_used][dim]: what experts give
+    Buffer places;              // steps: [rows * n_used] of Place
+    Buffer sorted, orders;      // prompts: rows by expert, and where each one is
   };
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);

@@ -16,7 +16,10 @@ void CudaBackend::grow_experts(int64_t n) {
   if (e.n == 0) return;
   grow(experts_.in, n * config_.dim * sizeof(float), "a step's experts");
   grow(experts_.scores, n * e.n * sizeof(float), "a step's experts");
-  grow(experts_.routed, n * e.n_used * sizeof(Routed), "a step's experts");
+  const int64_t entries = n * e.n_used;
+  grow(experts_.routed, entries * sizeof(Routed), "a step's experts");
+  grow(experts_.places, entries * sizeof(Place), "a step's experts");
+  grow(experts_.out, entries * config_.dim * sizeof(float), "a step's experts");
 }
 
 // prompt_bytes counts the same. operand: bytes of a number that prefill multiplies.
@@ -68,12 +71,22 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   step.w1 = weights_.experts(w, &ExpertWeights::w1);
   step.w3 = weights_.experts(w, &ExpertWeights::w3);
   step.w2 = weights_.experts(w, &ExpertWeights::w2);
+  step.b1 = weights_.biases(w, &ExpertWeights::b1);
+  step.b3 = weights_.biases(w, &ExpertWeights::b3);
+  step.b2 = weights_.biases(w, &ExpertWeights::b2);
   step.hidden = e.hidden_dim;
   step.gate = gate();
   step.between = hidden_.as<float>();
-  step.y = x;
+  step.parts = experts_.out.as<float>();
+  if (n > 1) {  // a row alone chooses different experts
+    check(group(step.routed, n * e.n_used, experts_.places.as<Place>(), compute_),
+          "grouping rows by expert");
+    step.places = experts_.places.as<Place>();
+  }
   check(experts_up(step, compute_), "multiplying by experts");
   check(experts_down(step, compute_), "multiplying by experts");
+  check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, compute_),
+        "adding what experts give");
 }
 
 void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
@@ -110,11 +123,7 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
                &w3 = weights_.experts(w, &ExpertWeights::w3),
                &w2 = weights_.experts(w, &ExpertWeights::w2);
   const WType type = operand_type(options_.layout.type, w1.type),
-              up_type = operand_type(options_.layout.type, w3.type),
               down_type = operand_type(options_.layout.type, w2.type);
-  if (type != up_type)
-    fail(RIFFLE_UNSUPPORTED, "experts whose gate and up matrices have types %s and %s",
-         dtype_info(w1.type).name, dtype_info(w3.type).name);
   check(gather_rows(p.in.as<float>(), device_from, rows, dim, p.sorted.data(), type, compute_),
         "grouping rows by expert");
   const auto of = [](Buffer& buffer, int64_t values, WType t) {
@@ -129,14 +138,28 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
     multiply(rows_of(w3, k * hidden, hidden), in, type, m, of(up_, begin * hidden, type), hidden,
              type, false);
   }
-  check(
-      glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type, compute_),
-      "the experts' gate");
-  for (int k = 0; k < e.n; ++k) {
+  const float *b1 = weights_.biases(w, &ExpertWeights::b1),
+              *b3 = weights_.biases(w, &ExpertWeights::b3),
+              *b2 = weights_.biases(w, &ExpertWeights::b2);
+  for (int k = 0; k < e.n && b1; ++k) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     if (m > 0)
-      multiply(rows_of(w2, k * dim, dim), of(gate_, begin * hidden, down_type), down_type, m,
-               p.out.as<float>() + begin * dim, dim, WType::F32, false);
+      check(glu(gate(), of(gate_, begin * hidden, type), of(up_, begin * hidden, type), m * hidden,
+                type, of(gate_, begin * hidden, down_type), down_type, compute_, b1 + k * hidden,
+                b3 + k * hidden, hidden),
+            "the experts' gate");
+  }
+  if (!b1)
+    check(glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type,
+              compute_),
+          "the experts' gate");
+  for (int k = 0; k < e.n; ++k) {
+    const int64_t begin = first[k], m = first[k + 1] - begin;
+    if (m == 0) continue;
+    float* out = p.out.as<float>() + begin * dim;
+    multiply(rows_of(w2, k * dim, dim), of(gate_, begin * hidden, down_type), down_type, m, out,
+             dim, WType::F32, false);
+    if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
   }
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
                      x, compute_),

@@ -62,6 +62,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.sequences = sequences_.as<StepSequence>();
   s.q = q;
   s.out = out;
+  s.sinks = sinks(layer);
   s.layout = residency_.layout();
   s.overlap = overlap_;
   s.ranked = ranked_of(step_.is_dense(layer) ? dense_rule_ : rule_);

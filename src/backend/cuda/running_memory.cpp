@@ -3,8 +3,8 @@
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/prompt_memory.h"
 #include "backend/cuda/weights.h"
-#include "kernels/common/routing.h"
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/sample/sample.h"
 
 namespace riffle::cuda {
@@ -98,8 +98,9 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options) {
   add((c.mlp_bias ? 8 : 4) * std::max(n, kFewRows) * c.ffn_values());
   if (c.experts.n > 0) {
     const int64_t rows = std::max(n, kFewRows);
+    const int64_t entries = rows * c.experts.n_used;
     add(4 * rows * c.dim), add(4 * rows * c.experts.n);
-    add(sizeof(Routed) * rows * c.experts.n_used);
+    add(sizeof(Routed) * entries), add(sizeof(Place) * entries), add(4 * entries * c.dim);
   }
   if (c.post_norm) add(4 * std::max(n, kFewRows) * c.dim);
   add(n * sizeof(StepSequence));

@@ -21,7 +21,11 @@ static uint64_t device_bytes(const Tensor& t, int64_t rows) {
 uint64_t device_bytes(const Tensor& t) { return device_bytes(t, t.rows); }
 
 static constexpr Tensor ExpertWeights::*kOfExpert[] = {&ExpertWeights::w1, &ExpertWeights::w3,
-                                                       &ExpertWeights::w2};
+                                                       &ExpertWeights::w2, &ExpertWeights::b1,
+                                                       &ExpertWeights::b3, &ExpertWeights::b2};
+static bool has(const LayerWeights& l, Tensor ExpertWeights::*which) {
+  return !l.experts.empty() && (l.experts[0].*which).rows > 0;
+}
 static uint64_t device_bytes_of_experts(const LayerWeights& l, Tensor ExpertWeights::*which) {
   const Tensor& t = l.experts[0].*which;
   return device_bytes(t, t.rows * static_cast<int64_t>(l.experts.size()));
@@ -35,7 +39,7 @@ static void for_each_weight(const Weights& w, F&& f) {
   for (const LayerWeights& l : w.layers)
     for (const Tensor* t :
          {&l.attn_norm, &l.ffn_norm, &l.post_attn_norm, &l.post_ffn_norm, &l.q_norm, &l.k_norm,
-          &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias})
+          &l.bq, &l.bk, &l.bv, &l.bo, &l.b1, &l.b3, &l.b2, &l.router_bias, &l.sinks})
       if (t->data) f(*t);
   f(w.final_norm);
   f(w.output);
@@ -46,7 +50,7 @@ uint64_t device_bytes(const Model& model) {
   for_each_weight(model.weights, [&](const Tensor& t) { sum += device_bytes(t); });
   for (const LayerWeights& l : model.weights.layers)
     for (const auto which : kOfExpert)
-      if (!l.experts.empty()) sum += device_bytes_of_experts(l, which);
+      if (has(l, which)) sum += device_bytes_of_experts(l, which);
   return sum;
 }
 
@@ -57,6 +61,12 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
     staging_[i] = pinned(kStagingBytes, "staging for the weights");
     copied_[i] = std::make_unique<Event>();
   }
+  for (const LayerWeights& l : model.weights.layers)
+    if (!l.experts.empty() && l.experts[0].w1.type != l.experts[0].w3.type)
+      fail(RIFFLE_UNSUPPORTED,
+           "experts whose gate and up matrices have types %s and %s, expected one type on a GPU: "
+           "another file, or `weights` for one type",
+           dtype_info(l.experts[0].w1.type).name, dtype_info(l.experts[0].w3.type).name);
   double done = 0;
   const double total = static_cast<double>(device_bytes(model));
   const auto tell = [&](uint64_t bytes) {
@@ -72,7 +82,7 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
   });
   for (const LayerWeights& l : model.weights.layers)
     for (const auto which : kOfExpert)
-      if (!l.experts.empty()) {
+      if (has(l, which)) {
         add_experts(l, which);
         tell(device_bytes_of_experts(l, which));
       }

@@ -29,6 +29,11 @@ class DeviceWeights {
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }
+  // [experts][rows]; null where the model has none.
+  const float* biases(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
+    const Tensor& first = layer.experts[0].*which;
+    return first.rows > 0 ? static_cast<const float*>(matrix(first).data) : nullptr;
+  }
   const float* vector(const Tensor& tensor) const {
     return static_cast<const float*>(matrix(tensor).data);
   }

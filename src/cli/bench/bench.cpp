@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -225,12 +226,7 @@ class Bench {
     if (!o_.synthetic) truncate_all(depth);
     row.timing = take_apart();
     truncate_all(depth);
-    // A separate output matrix leaves all but one row of the embedding unread.
-    double weights = static_cast<double>(info_.weight_bytes);
-    if (!info_.tied_output && info_.n_params)
-      weights *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
-                         static_cast<double>(info_.n_params);
-    row.bytes = weights;
+    row.bytes = weights_of_step();
     if (row.stats.decode_steps)
       row.bytes += static_cast<double>(row.stats.kv_bytes_read) /
                    static_cast<double>(row.stats.decode_steps);
@@ -238,6 +234,21 @@ class Bench {
       row.bandwidth = read_bandwidth(static_cast<size_t>(row.bytes), results_.plan.n_threads);
     else if (row.timing) row.bandwidth = row.timing->copy_bandwidth;
     results_.decode.push_back(std::move(row));
+  }
+
+  // Bytes of the weights that a step reads.
+  double weights_of_step() const {
+    const auto experts = static_cast<double>(info_.expert_bytes);
+    double others = static_cast<double>(info_.weight_bytes) - experts;
+    // A separate output matrix leaves all but one row of the embedding unread.
+    if (!info_.tied_output && info_.n_params > info_.expert_params)
+      others *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
+                        static_cast<double>(info_.n_params - info_.expert_params);
+    if (info_.n_experts == 0) return others;
+    // Of a layer's experts a step reads those that any of its tokens is sent to. Tokens that choose
+    // evenly and apart from each other leave an expert out by this share, on average.
+    const double unread = std::pow(1 - 1.0 * info_.n_experts_used / info_.n_experts, o_.batch);
+    return others + experts * (1 - unread);
   }
 
   bool on_cpu() const {
@@ -293,12 +304,14 @@ Model make_synthetic(const std::string& shape, const std::string& weights) {
 static void add_bench_notes(CLI::App& sub) {
   set_notes(
       sub, "",
-      R"(Columns: MB/token: the weights, and the K and V of the blocks read. memory GB/s: what the same
-threads reach when they read a buffer of that size (a GPU: copying, read + write). bandwidth used:
-how near decoding comes to that. loaded: copied from host memory to the pool. syncs: times the host
-waited for the GPU. spread: slowest less fastest repeat, as a share of the median.
---shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or tiny. The weights
-are synthetic, of type --weights (default: q8_0). The speed is real, the answers mean nothing.
+      R"(Columns: MB/token: the weights (of experts: those that a step reads on average), and the K and V
+of the blocks read. memory GB/s: what the same threads reach when they read a buffer of that size (a
+GPU: copying, read + write). bandwidth used: how near decoding comes to that. loaded: copied from
+host memory to the pool. syncs: times the host waited for the GPU. spread: slowest less fastest
+repeat, as a share of the median.
+--shape: llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen3-8b, qwen3-30b-a3b, llama-3-70b-layer or
+tiny. The weights are synthetic, of type --weights (default: q8_0). The speed is real, the answers
+mean nothing.
 With --lookup, decode is measured with greedy answers to the text, and ms/token is the time of an
 answer over its tokens. tokens/step: tokens that a step gave each sequence.
 With --arrivals: first token, time between tokens and delay (arrival to the begin of prefill) are

@@ -51,9 +51,10 @@ struct Family {
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
-  bool qkv_bias = false;      // always there
-  bool bias_fields = false;   // attention_bias and mlp_bias of config.json say
-  bool partial_rope = false;  // a part of each head may be rotated
+  bool qkv_bias = false;       // always there
+  bool bias_fields = false;    // attention_bias and mlp_bias of config.json say
+  bool partial_rope = false;   // a part of each head may be rotated
+  bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
   // Which layers have a window, if the file's `sliding_window` gives one: none (a window is
   // refused), all of them, those that config.json says (`use_sliding_window`), those that are not a
   // multiple of window_period counted from 1.
@@ -64,7 +65,7 @@ struct Family {
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
-  bool mxfp4 = false;  // config.json may say that the experts are MXFP4
+  bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // what `describe` reads
   // Fills in what is the family's own, when all else was read.
   void (*describe)(const FamilyFields& fields, Config* config) = nullptr;

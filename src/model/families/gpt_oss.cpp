@@ -19,18 +19,9 @@ void describe(const FamilyFields& f, Config* c) {
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
   c->sinks = true;
   if (f.is_json()) c->qkv_bias = c->o_bias = f.boolean(kBias).value_or(true);
-  // GGUF has no key for it; its readers stretch from whole dimensions, which the model does not.
-  if (!f.is_json()) c->ropes[0].scaling.truncated = false;
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
-}
-
-std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
-  const RopeScaling& s = c.ropes[0].scaling;
-  if (s.type == RopeScaling::YARN && s.truncated)
-    unsupported(where, "rope_scaling.truncate", "true", "false, to write the model as GGUF");
-  return {};
 }
 
 constexpr TensorNames kNames = [] {
@@ -62,6 +53,7 @@ const Family kGptOss = {
     .class_name = "GptOssForCausalLM",
     .defaults = {131072, 201088, 1e-5, 150000, 8, 64},
     .qkv_bias = true,
+    .yarn_truncated = false,
     .window = Family::PERIOD,
     .window_period = 2,
     .window_default = 128,
@@ -71,7 +63,6 @@ const Family kGptOss = {
     .mxfp4 = true,
     .fields = kFields,
     .describe = describe,
-    .values = values,
 };
 
 }  // namespace riffle

@@ -33,6 +33,11 @@ void write_rope_scaling(GgufFileWriter& out, const std::string& a, const Config&
       return;
     case RopeScaling::YARN: break;
   }
+  const bool usual_ramp = family_of_architecture(a)->yarn_truncated;
+  if (s.truncated != usual_ramp)
+    unsupported(
+        where, "rope_scaling.truncate", s.truncated ? "true" : "false",
+        usual_ramp ? "true, to write the model as GGUF" : "false, to write the model as GGUF");
   out.text(p + "type", "yarn");
   out.f32(p + "factor", s.factor);
   out.u32(p + "original_context_length", static_cast<uint32_t>(s.original_ctx));

@@ -1,6 +1,9 @@
 // Mixtures of experts: the router against its scalar twin, the experts' products against float64.
 #include "kernels/cuda/experts/experts.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "kernels/common/routing.h"
 #include "tests/kernels/cuda/linear.h"
 
@@ -9,7 +12,7 @@ using riffle::route_row;
 using riffle::Routed;
 using namespace riffle::test;
 
-TEST_CASE("route chooses what the scalar twin chooses", "[cuda]") {
+TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
   if (skip()) return;
   Rng g(1);
   for (const auto& [n, used] : {std::pair{1, 1}, {7, 3}, {33, 33}, {128, 8}, {1000, 10}})
@@ -34,58 +37,186 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda]") {
     }
 }
 
-TEST_CASE("experts of a step against float64, every type", "[cuda]") {
+TEST_CASE("group puts the entries of an expert together", "[cuda][experts]") {
+  if (skip()) return;
+  Rng g(3);
+  for (const int n : {1, 2, 8, 31, 256, 257, 700})
+    for (const int experts : {1, 5, 128}) {
+      INFO(n << " entries, " << experts << " experts");
+      std::vector<Routed> routed(n);
+      for (Routed& r : routed) r.expert = static_cast<int32_t>(g() % experts);
+      const DeviceArray<Routed> on_device(routed);
+      DeviceArray<Place> places(std::vector<Place>(n, Place{-1, -1}));
+      check_cuda(group(on_device.get(), n, places.get(), nullptr));
+      const std::vector<Place> got = places.download();
+      std::vector<int32_t> order(n);
+      for (int i = 0; i < n; ++i) order[i] = i;
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return routed[a].expert < routed[b].expert; });
+      int wrong = 0;
+      for (int p = 0; p < n; ++p) {
+        const int32_t expert = routed[order[p]].expert;
+        const auto is_expert = [&](int32_t e) { return routed[e].expert == expert; };
+        const auto first = std::find_if(order.begin(), order.end(), is_expert) - order.begin(),
+                   total = std::count_if(order.begin(), order.end(), is_expert);
+        const int64_t nth = p - first;
+        wrong += got[p].entry != order[p];
+        wrong += got[p].count != (nth % kGroup == 0 ? std::min<int64_t>(kGroup, total - nth) : 0);
+      }
+      CHECK(wrong == 0);
+    }
+}
+
+namespace {
+
+// Rows x, each sent to `used` experts, and what they add to y.
+struct Scene {
+  int n, used, experts;
+  int64_t dim, hidden;
+  Weights w1, w3, w2;
+  std::vector<float> x, before;
+  std::vector<Routed> routed;
+
+  Scene(Rng& g, WType type, int n_rows, int64_t d, int64_t h)
+      : n(n_rows),
+        used(2),
+        experts(5),
+        dim(d),
+        hidden(h),
+        w1(g, type, experts * h, d),
+        w3(g, type, experts * h, d),
+        w2(g, type, experts * d, h),
+        x(random_floats(g, n * d)),
+        before(random_floats(g, n * d)) {
+    for (int i = 0; i < n; ++i) {  // some experts have more rows than a group, some have one
+      const auto first = static_cast<int32_t>(i % 3 == 2 ? i % experts : 4);
+      routed.push_back({first, 0.75f / static_cast<float>(1 + i)});
+      routed.push_back({(first + 1 + i % 4) % experts, 0.25f});
+    }
+  }
+
+  struct Result {
+    std::vector<float> between, y;
+  };
+  // Of rows [from, from + count).
+  Result run(int from, int count, bool grouped) const {
+    const std::vector<float> some_x(x.begin() + from * dim, x.begin() + (from + count) * dim),
+        some_y(before.begin() + from * dim, before.begin() + (from + count) * dim);
+    const std::vector<Routed> some(routed.begin() + from * used,
+                                   routed.begin() + (from + count) * used);
+    const DeviceArray<float> xd(some_x);
+    const DeviceArray<Routed> rd(some);
+    const int64_t entries = int64_t(count) * used;
+    DeviceArray<Place> places{static_cast<size_t>(entries)};
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    DeviceArray<float> between(std::vector<float>(entries * hidden, nan)),
+        parts(std::vector<float>(entries * dim, nan)), y(some_y);
+    ExpertsStep step;
+    step.x = xd.get(), step.n = count, step.n_used = used, step.routed = rd.get();
+    step.w1 = w1.matrix(), step.w3 = w3.matrix(), step.w2 = w2.matrix();
+    step.hidden = hidden, step.between = between.get(), step.parts = parts.get();
+    if (grouped) {
+      check_cuda(group(rd.get(), entries, places.get(), nullptr));
+      step.places = places.get();
+    }
+    check_cuda(experts_up(step, nullptr));
+    check_cuda(experts_down(step, nullptr));
+    check_cuda(combine_rows(parts.get(), rd.get(), nullptr, count, used, dim, y.get(), nullptr));
+    return {between.download(), y.download()};
+  }
+};
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("experts of a step against float64, every type", "[cuda][experts]") {
   if (skip()) return;
   Rng g(2);
-  for (const WType type : kTypes) {
-    INFO(name_of(type));
-    const int n = 3, experts = 5, used = 2;
-    const int64_t dim = type <= WType::BF16 ? 75 : 512, hidden = type <= WType::BF16 ? 21 : 256;
-    const Weights w1(g, type, experts * hidden, dim), w3(g, type, experts * hidden, dim),
-        w2(g, type, experts * dim, hidden);
-    const std::vector<float> x = random_floats(g, n * dim), before = random_floats(g, n * dim);
-    const std::vector<Routed> routed = {{4, 0.75f},  {0, 0.25f}, {2, 0.5f},
-                                        {4, 0.125f}, {1, 1.0f},  {3, 0.5f}};
-    const DeviceArray<float> xd(x);
-    const DeviceArray<Routed> rd(routed);
-    DeviceArray<float> between(std::vector<float>(n * used * hidden)), y(before);
-    ExpertsStep step;
-    step.x = xd.get(), step.n = n, step.n_used = used, step.routed = rd.get();
-    step.w1 = w1.matrix(), step.w3 = w3.matrix(), step.w2 = w2.matrix();
-    step.hidden = hidden, step.between = between.get(), step.y = y.get();
-    check_cuda(experts_up(step, nullptr));
-    check_cuda(experts_down(step, nullptr));
-    const std::vector<float> got = y.download(), middle = between.download();
-    int wrong = 0;
-    for (int entry = 0; entry < n * used; ++entry)
-      for (int64_t r = 0; r < hidden; ++r) {
-        const int64_t row = routed[entry].expert * hidden + r;
-        double a = 0, b = 0;
-        const float* in = &x[entry / used * dim];
-        const double gate = reference(w1, row, in, nullptr, 0, &a),
-                     up = reference(w3, row, in, nullptr, 0, &b), want = silu(gate) * up;
-        wrong += !(std::fabs(middle[entry * hidden + r] - want) <=
-                   2e-5 * (a * std::fabs(up) + b * std::fabs(gate) + a * b * 1e-3));
-      }
-    CHECK(wrong == 0);
-    for (int i = 0; i < n; ++i)
-      for (int64_t r = 0; r < dim; ++r) {
-        double want = before[i * dim + r], size = std::fabs(want), part = 0;
-        for (int k = 0; k < used; ++k) {
-          const Routed& to = routed[i * used + k];
-          want += to.weight * reference(w2, to.expert * dim + r, &middle[(i * used + k) * hidden],
-                                        nullptr, 0, &part);
-          size += to.weight * part;
+  for (const WType type : kTypes)
+    for (const bool even : {true, false}) {
+      if (!even && type > WType::BF16) continue;  // rows of these are whole blocks
+      const int64_t dim = type > WType::BF16 ? 512
+                          : even             ? 328
+                                             : 75,
+                    hidden = type > WType::BF16 ? 256
+                             : even             ? 40
+                                                : 21;
+      INFO(name_of(type) << ", rows of " << dim << " and " << hidden);
+      const Scene s(g, type, 11, dim, hidden);
+      const Scene::Result got = s.run(0, s.n, false);
+      int wrong = 0;
+      for (int entry = 0; entry < s.n * s.used; ++entry)
+        for (int64_t r = 0; r < hidden; ++r) {
+          const int64_t row = s.routed[entry].expert * hidden + r;
+          double a = 0, b = 0;
+          const float* in = &s.x[entry / s.used * dim];
+          const double gate = reference(s.w1, row, in, nullptr, 0, &a),
+                       up = reference(s.w3, row, in, nullptr, 0, &b), want = silu(gate) * up;
+          wrong += !(std::fabs(got.between[entry * hidden + r] - want) <=
+                     2e-5 * (a * std::fabs(up) + b * std::fabs(gate) + a * b * 1e-3));
         }
-        wrong += !(std::fabs(got[i * dim + r] - want) <= 1e-5 * size);
+      CHECK(wrong == 0);
+      for (int i = 0; i < s.n; ++i)
+        for (int64_t r = 0; r < dim; ++r) {
+          double want = s.before[i * dim + r], size = std::fabs(want), part = 0;
+          for (int k = 0; k < s.used; ++k) {
+            const Routed& to = s.routed[i * s.used + k];
+            const float* between = &got.between[(i * s.used + k) * hidden];
+            want += to.weight * reference(s.w2, to.expert * dim + r, between, nullptr, 0, &part);
+            size += to.weight * part;
+          }
+          wrong += !(std::fabs(got.y[i * dim + r] - want) <= 1e-5 * size);
+        }
+      CHECK(wrong == 0);
+      // Rows that share the reads of an expert, and a row alone, have the same bits.
+      const Scene::Result grouped = s.run(0, s.n, true);
+      CHECK(same(grouped.between, got.between));
+      CHECK(same(grouped.y, got.y));
+      for (const int i : {0, 4, 8}) {
+        const std::vector<float> alone = s.run(i, 1, false).y;
+        CHECK(same(alone, {got.y.begin() + i * dim, got.y.begin() + (i + 1) * dim}));
+      }
+    }
+}
+
+TEST_CASE("rows of a prompt go to their experts and back", "[cuda][experts]") {
+  if (skip()) return;
+  Rng g(4);
+  const int64_t n = 6, dim = 77;
+  const int used = 3;
+  const std::vector<float> x = random_floats(g, n * dim), y = random_floats(g, n * used * dim);
+  std::vector<int32_t> from(n * used), at(n * used);
+  std::vector<Routed> routed(n * used);
+  for (int i = 0; i < n * used; ++i) {
+    from[i] = static_cast<int32_t>(i * 5 % n);
+    at[i] = static_cast<int32_t>((i * 7 + 2) % (n * used));
+    routed[i] = {0, uniform(g)};
+  }
+  const DeviceArray<float> xd(x), yd(y);
+  const DeviceArray<int32_t> from_d(from), at_d(at);
+  const DeviceArray<Routed> routed_d(routed);
+  DeviceArray<float> out(x.size() * used);
+  check_cuda(gather_rows(xd.get(), from_d.get(), n * used, dim, out.get(), WType::F32, nullptr));
+  const std::vector<float> gathered = out.download();
+  int wrong = 0;
+  for (int64_t j = 0; j < n * used; ++j)
+    for (int64_t c = 0; c < dim; ++c) wrong += gathered[j * dim + c] != x[from[j] * dim + c];
+  CHECK(wrong == 0);
+  for (const bool ordered : {true, false}) {
+    DeviceArray<float> sum(x);
+    check_cuda(combine_rows(yd.get(), routed_d.get(), ordered ? at_d.get() : nullptr, n, used, dim,
+                            sum.get(), nullptr));
+    const std::vector<float> got = sum.download();
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t c = 0; c < dim; ++c) {
+        float want = 0;
+        for (int64_t k = i * used; k < (i + 1) * used; ++k)
+          want = std::fma(routed[k].weight, y[(ordered ? at[k] : k) * dim + c], want);
+        wrong += got[i * dim + c] != x[i * dim + c] + want;
       }
     CHECK(wrong == 0);
-    // A row alone gives the same bits.
-    DeviceArray<float> alone(std::vector<float>(before.begin() + dim, before.begin() + 2 * dim));
-    step.x += dim, step.routed += used, step.n = 1, step.y = alone.get();
-    check_cuda(experts_up(step, nullptr));
-    check_cuda(experts_down(step, nullptr));
-    const std::vector<float> one = alone.download();
-    CHECK(std::memcmp(one.data(), &got[dim], dim * sizeof(float)) == 0);
   }
 }

@@ -79,7 +79,6 @@ TEST_CASE("config.json: options that riffle lacks are refused by name", "[hf]") 
   refused("rope_scaling", "{\"factor\": 2.0}");
   refused("rope_scaling", "{\"type\": \"proportional\", \"factor\": 8.0}");
   refused("rope_scaling", "{\"type\": \"linear\", \"factor\": 8.0, \"alpha\": 2.0}");
-  refused("rope_scaling", "{\"type\": \"yarn\", \"factor\": 8.0, \"truncate\": false}");
   refused("qkv_bias", "true");
   refused("rope_parameters", "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}");
   refused("sliding_window", "4096");

@@ -292,6 +292,7 @@ TEST_CASE("quantize: folders as F32 files keep their golden logits", "[quantize]
           }
           continue;
         }
+        if (raw.type_name == "MXFP4") continue;  // asked for as another type
         CHECK(o.type_name == raw.type_name);
         REQUIRE(o.bytes == raw.bytes);
         CHECK(std::memcmp(o.data, raw.data, raw.bytes) == 0);

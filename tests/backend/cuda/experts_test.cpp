@@ -1,0 +1,52 @@
+// Mixtures of experts on a GPU: a row's bits do not depend on the rows that it shares experts with,
+// and steps are replayed as graphs.
+#include "tests/engine/steps.h"
+#include "tests/engine/tiny_checkpoint.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// Logits of the first of so many sessions that step together; each prompt is read on its own.
+std::vector<std::vector<float>> run_tiny(Runtime& r, int sessions) {
+  constexpr int kPrompt = 100, kSteps = 8;
+  const std::vector<int32_t> ids = tiny_tokens();
+  std::vector<riffle_session*> all;
+  for (int i = 0; i < sessions; ++i) {
+    all.push_back(r.session());
+    const int first = 400 * (i > 0) + 3 * i;
+    r.check(riffle_prefill(all[i], ids.data() + first, kPrompt - 2 * i, nullptr, nullptr));
+  }
+  std::vector<std::vector<float>> out{r.logits(all[0])};
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < sessions; ++i) tokens.push_back(ids[kPrompt + step + 37 * i]);
+    r.check(riffle_step(r.context, all.data(), tokens.data(), tokens.size()));
+    out.push_back(r.logits(all[0]));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][experts]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (c.name != "qwen3moe_wide") continue;
+    for (const riffle_kv_type kv : {RIFFLE_KV_F32, RIFFLE_KV_F16}) {
+      riffle_context_options o = tiny_options(c, options(), kv);
+      o.device = RIFFLE_DEVICE_CUDA;
+      o.n_sessions = 20;
+      const std::string folder = tiny_folder(c, temp);
+      Runtime alone(o, folder);
+      const auto reference = run_tiny(alone, 1);
+      for (const int sessions : {2, 5, 20}) {
+        INFO(sessions << " sessions");
+        Runtime r(o, folder);
+        CHECK(same_bits(run_tiny(r, sessions), reference));
+      }
+    }
+  }
+}
