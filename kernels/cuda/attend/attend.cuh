@@ -174,12 +174,14 @@ __device__ inline void finish_row(const AttendArgs& a, RowWarp<T, D, G>& w, int 
       sum.z = read * sum.z + unread * mean.z, sum.w = read * sum.w + unread * mean.w;
     }
     if (a.step.sinks != nullptr) {
-      // Of all keys, read or not, in units of 2^m.
-      float keys = s;
+      // All keys' share beside the sink. What was read, s, is `read` of them, which rounding may
+      // make 0; a sink far above all scores must not make that a NaN.
+      float read = 1;
       if (blends_mean(a.step.ranked) && !w.r.everything)
-        keys = s / (1 - __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h));
+        read -= __ldcg(a.scratch.unread + int64_t(w.row) * kMaxGroup + h);
       const float sink = a.step.sinks[w.row % a.step.n_kv_heads * g + h];
-      const float share = keys / (keys + exp2f(__fsub_rn(__fmul_rn(sink, kLog2e), m)));
+      const float weight = fminf(exp2f(__fsub_rn(__fmul_rn(sink, kLog2e), m)), 3e38f);
+      const float share = s / __fmaf_rn(read, weight, s);
       sum.x *= share, sum.y *= share, sum.z *= share, sum.w *= share;
     }
     *reinterpret_cast<float4*>(a.step.out + (int64_t(w.row) * g + h) * d + x) = sum;

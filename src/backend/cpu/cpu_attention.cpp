@@ -192,9 +192,10 @@ void CpuBackend::finish_row(ActiveRow& r, float* out) {
       for (int j = 0; j < d; ++j)
         out[h * d + j] = (1 - unread) * out[h * d + j] + unread * r.plan->mean_value[j];
     if (!sink) continue;
-    // All keys' mass, in units of e^m: what is unread is a share of it.
-    const float keys = r.spans[0].s[h] / (1 - unread);
-    const float share = keys / (keys + std::exp(sink[h] - r.spans[0].m[h]));
+    // All keys' share beside the sink. What was read, s, is 1 - unread of them, which rounding may
+    // make 0; a sink far above all scores must not make that a NaN.
+    const float s = r.spans[0].s[h], weight = std::exp(sink[h] - r.spans[0].m[h]);
+    const float share = s / (s + (1 - unread) * std::min(weight, 3e38f));
     for (int j = 0; j < d; ++j) out[h * d + j] *= share;
   }
 }

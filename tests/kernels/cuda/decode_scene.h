@@ -52,6 +52,7 @@ struct SceneShape {
   int vectors = 0;  // of a digest; 0: as many as the stopping test needs; -1: sequences take turns
                     // with 3 and 2
   unsigned seed = 1;
+  std::vector<float> sinks = {};  // [g * n_kv_heads], or none
   std::function<float(int token, int dim, float x)>
       key;  // what becomes of a random key; none: nothing
   std::function<float(int head, int dim, float x)> query;
@@ -264,7 +265,7 @@ struct SceneDevice {
   const Scene& scene;
   cuda::DeviceLimits limits = device_limits();
   int64_t n_slots;
-  DeviceArray<float> q, out, lse;
+  DeviceArray<float> q, out, lse, sinks;
   DeviceArray<cuda::RowResult> results;
   DeviceArray<uint64_t> masks;
   DeviceArray<int32_t> order;
@@ -326,6 +327,10 @@ struct SceneDevice {
     step.sequences = sequences.get();
     step.q = q.get();
     step.out = out.get();
+    if (!s.shape.sinks.empty()) {
+      sinks = DeviceArray<float>(s.shape.sinks);
+      step.sinks = sinks.get();
+    }
     step.layout = s.layout;
     step.ranked = s.ranked;
     if (n_slots > 0)

@@ -292,6 +292,46 @@ TEST_CASE("decode on the device: a sliding window", "[cuda][window]") {
         }
 }
 
+// Sinks join the sum once, when the CTAs' states are merged; orders, stops and lse are as without.
+TEST_CASE("decode on the device: sinks", "[cuda][sinks]") {
+  if (skip()) return;
+  unsigned seed = 700;
+  for (cuda::KvType type : {cuda::KvType::F16, cuda::KvType::F32, cuda::KvType::Q8})
+    for (Mode mode : {Mode::Everything, Mode::TopK, Mode::Psa})
+      for (int g : {1, 5, 8})
+        for (int window : {0, 100}) {
+          if (window > 0 && mode != Mode::Everything) continue;
+          SceneShape shape;
+          shape.type = type, shape.d = 64, shape.block_size = 32, shape.g = g, shape.seed = ++seed;
+          shape.tokens = {1, 33, 500, 32 * 90, 4001};
+          // From far below all scores to far above what most heads sum up to.
+          const float sinks[] = {4, -200, 0, 9, 6, 2, -3, 12};
+          for (int h = 0; h < g * shape.n_kv_heads; ++h) shape.sinks.push_back(sinks[h * 3 % 8]);
+          Ranked ranked = ranked_for(mode, DigestKind::CuboidMean, Gqa::Mean, Stop::Paper);
+          ranked.window = window;
+          const Scene scene(shape, ranked);
+          INFO("type " << int(type) << " mode " << int(mode) << " g " << g << " window " << window);
+          if (window == 0) {
+            check_scene(scene);
+          } else {
+            SceneDevice device(scene, 40);
+            device.run();
+            check_all(scene, Download(device));
+          }
+          SceneShape without = shape;
+          without.sinks.clear();
+          const Scene plain_scene(without, ranked);
+          SceneDevice device(scene, 40), plain(plain_scene, 40);
+          device.run();
+          plain.run();
+          const Download got(device), want(plain);
+          CHECK(same_bits(got.lse, want.lse));
+          CHECK(!same_bits(got.out, want.out));
+          for (size_t r = 0; r < got.results.size(); ++r)
+            CHECK(got.results[r].n_read == want.results[r].n_read);
+        }
+}
+
 // A warp's ring takes a block's keys, then its values, where a device has room for no more.
 TEST_CASE("decode on the device: half a block at a time gives the same bits", "[cuda]") {
   if (skip()) return;

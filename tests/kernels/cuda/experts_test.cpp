@@ -76,6 +76,22 @@ struct Scene {
   Weights w1, w3, w2;
   std::vector<float> x, before;
   std::vector<Routed> routed;
+  Gate gate = Gate::Silu;
+  std::vector<float> b1, b3, b2;  // none, or [experts][hidden] twice, [experts][dim]
+
+  // gpt-oss; large enough that some values reach the limit.
+  void clamp_and_bias(Rng& g) {
+    gate = Gate::ClampedSilu;
+    b1 = random_floats(g, experts * hidden, 5);
+    b3 = random_floats(g, experts * hidden, 5);
+    b2 = random_floats(g, experts * dim, 5);
+  }
+  double gated(double g, double up) const {
+    if (gate == Gate::Silu) return silu(g) * up;
+    g = std::min(g, 7.0);
+    return g / (1 + std::exp(-1.702 * g)) * (std::clamp(up, -7.0, 7.0) + 1);
+  }
+  static double at(const std::vector<float>& bias, int64_t i) { return bias.empty() ? 0 : bias[i]; }
 
   Scene(Rng& g, WType type, int n_rows, int64_t d, int64_t h)
       : n(n_rows),
@@ -115,6 +131,8 @@ struct Scene {
     step.x = xd.get(), step.n = count, step.n_used = used, step.routed = rd.get();
     step.w1 = w1.matrix(), step.w3 = w3.matrix(), step.w2 = w2.matrix();
     step.hidden = hidden, step.between = between.get(), step.parts = parts.get();
+    const DeviceArray<float> b1_d(b1), b3_d(b3), b2_d(b2);
+    step.b1 = b1_d.get(), step.b3 = b3_d.get(), step.b2 = b2_d.get(), step.gate = gate;
     if (grouped) {
       check_cuda(group(rd.get(), entries, places.get(), nullptr));
       step.places = places.get();
@@ -145,39 +163,47 @@ TEST_CASE("experts of a step against float64, every type", "[cuda][experts]") {
                              : even             ? 40
                                                 : 21;
       INFO(name_of(type) << ", rows of " << dim << " and " << hidden);
-      const Scene s(g, type, 11, dim, hidden);
-      const Scene::Result got = s.run(0, s.n, false);
-      int wrong = 0;
-      for (int entry = 0; entry < s.n * s.used; ++entry)
-        for (int64_t r = 0; r < hidden; ++r) {
-          const int64_t row = s.routed[entry].expert * hidden + r;
-          double a = 0, b = 0;
-          const float* in = &s.x[entry / s.used * dim];
-          const double gate = reference(s.w1, row, in, nullptr, 0, &a),
-                       up = reference(s.w3, row, in, nullptr, 0, &b), want = silu(gate) * up;
-          wrong += !(std::fabs(got.between[entry * hidden + r] - want) <=
-                     2e-5 * (a * std::fabs(up) + b * std::fabs(gate) + a * b * 1e-3));
-        }
-      CHECK(wrong == 0);
-      for (int i = 0; i < s.n; ++i)
-        for (int64_t r = 0; r < dim; ++r) {
-          double want = s.before[i * dim + r], size = std::fabs(want), part = 0;
-          for (int k = 0; k < s.used; ++k) {
-            const Routed& to = s.routed[i * s.used + k];
-            const float* between = &got.between[(i * s.used + k) * hidden];
-            want += to.weight * reference(s.w2, to.expert * dim + r, between, nullptr, 0, &part);
-            size += to.weight * part;
+      for (const bool biased : {false, true}) {
+        INFO("with biases: " << biased);
+        Scene s(g, type, 11, dim, hidden);
+        if (biased) s.clamp_and_bias(g);
+        const Scene::Result got = s.run(0, s.n, false);
+        int wrong = 0;
+        for (int entry = 0; entry < s.n * s.used; ++entry)
+          for (int64_t r = 0; r < hidden; ++r) {
+            const int64_t row = s.routed[entry].expert * hidden + r;
+            double a = 0, b = 0;
+            const float* in = &s.x[entry / s.used * dim];
+            const double gate = reference(s.w1, row, in, nullptr, 0, &a) + s.at(s.b1, row),
+                         up = reference(s.w3, row, in, nullptr, 0, &b) + s.at(s.b3, row),
+                         want = s.gated(gate, up);
+            a += std::fabs(s.at(s.b1, row)), b += std::fabs(s.at(s.b3, row)) + biased;
+            wrong += !(std::fabs(got.between[entry * hidden + r] - want) <=
+                       2e-5 * (a * (std::fabs(up) + biased) + b * std::fabs(gate) + a * b * 1e-3));
           }
-          wrong += !(std::fabs(got.y[i * dim + r] - want) <= 1e-5 * size);
+        CHECK(wrong == 0);
+        for (int i = 0; i < s.n; ++i)
+          for (int64_t r = 0; r < dim; ++r) {
+            double want = s.before[i * dim + r], size = std::fabs(want), part = 0;
+            for (int k = 0; k < s.used; ++k) {
+              const Routed& to = s.routed[i * s.used + k];
+              const float* between = &got.between[(i * s.used + k) * hidden];
+              const double bias = s.at(s.b2, to.expert * dim + r);
+              want += to.weight *
+                      (reference(s.w2, to.expert * dim + r, between, nullptr, 0, &part) + bias);
+              size += to.weight * (part + std::fabs(bias));
+            }
+            wrong += !(std::fabs(got.y[i * dim + r] - want) <= 1e-5 * size);
+          }
+        CHECK(wrong == 0);
+        // Rows that share the reads of an expert, and a row alone, have the same bits.
+        const Scene::Result grouped = s.run(0, s.n, true);
+        CHECK(same(grouped.between, got.between));
+        CHECK(same(grouped.y, got.y));
+        for (const int i : {0, 4, 8}) {
+          const std::vector<float> alone = s.run(i, 1, false).y;
+          CHECK(same(alone, {got.y.begin() + i * dim, got.y.begin() + (i + 1) * dim}));
         }
-      CHECK(wrong == 0);
-      // Rows that share the reads of an expert, and a row alone, have the same bits.
-      const Scene::Result grouped = s.run(0, s.n, true);
-      CHECK(same(grouped.between, got.between));
-      CHECK(same(grouped.y, got.y));
-      for (const int i : {0, 4, 8}) {
-        const std::vector<float> alone = s.run(i, 1, false).y;
-        CHECK(same(alone, {got.y.begin() + i * dim, got.y.begin() + (i + 1) * dim}));
       }
     }
 }

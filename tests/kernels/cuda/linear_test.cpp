@@ -404,6 +404,36 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
       CHECK(right_gated);
     }
   }
+  // Clamped, with biases, against float64; and what a NaN and the far ends become.
+  {
+    const int64_t width = 33, rows = 7;
+    const auto g1 = random_floats(g, rows * width, 6), u1 = random_floats(g, rows * width, 6),
+               gb = random_floats(g, width, 3), ub = random_floats(g, width, 3);
+    const DeviceArray<float> g1d(g1), u1d(u1), gbd(gb), ubd(ub);
+    DeviceArray<float> out(std::vector<float>(rows * width));
+    check_cuda(glu(Gate::ClampedSilu, g1d.get(), u1d.get(), rows * width, WType::F32, out.get(),
+                   WType::F32, nullptr, gbd.get(), ubd.get(), width));
+    const auto got = out.download();
+    int wrong = 0, cut = 0;
+    for (int64_t i = 0; i < rows * width; i++) {
+      const double a = double(g1[i]) + gb[i % width], b = double(u1[i]) + ub[i % width],
+                   x = std::min(a, 7.0), u = std::clamp(b, -7.0, 7.0),
+                   want = x / (1 + std::exp(-1.702 * x)) * (u + 1);
+      cut += x != a || u != b;
+      wrong += !(std::fabs(got[i] - want) <= 3e-6 * (1 + std::fabs(x)) * (1 + std::fabs(u)));
+    }
+    CHECK(wrong == 0);
+    CHECK(cut > 5);
+    const std::vector<float> ends = {INFINITY, -INFINITY, NAN, 1, 1},
+                             ups = {INFINITY, 1, 1, NAN, -INFINITY};
+    const DeviceArray<float> ends_d(ends), ups_d(ups);
+    DeviceArray<float> five(std::vector<float>(5));
+    check_cuda(glu(Gate::ClampedSilu, ends_d.get(), ups_d.get(), 5, WType::F32, five.get(),
+                   WType::F32, nullptr));
+    const auto far = five.download();
+    CHECK((std::isfinite(far[0]) && far[0] > 50 && far[1] == 0 && std::isfinite(far[4])));
+    CHECK((std::isnan(far[2]) && std::isnan(far[3])));
+  }
   // 16-bit in place, and the far ends.
   const std::vector<float> gate = {-INFINITY, -200, -90, 0, 90, 200}, up = {1, 1, 1, 1, 1, 2};
   DeviceArray<float> gd(gate);

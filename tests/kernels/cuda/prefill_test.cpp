@@ -29,6 +29,7 @@ struct Shape {
   float k_scale = 1;
   int64_t spare_blocks = 0;  // of each head, beyond the last token's
   int64_t window = 0;
+  bool sinks = false;
 
   int n_heads() const { return n_kv_heads * group; }
   int64_t width() const { return static_cast<int64_t>(n_heads()) * d; }
@@ -86,6 +87,10 @@ struct Case {
     }
     q.resize(static_cast<size_t>(s.n * s.ldq()));
     for (float& x : q) x = normal(random);
+    // From far below all scores to far above them.
+    const float some[] = {3, -200, 0, 8, 5, 20, -2};
+    for (int h = 0; s.sinks && h < s.n_heads(); h++) sinks.push_back(some[h % 7]);
+    if (s.sinks) device_sinks = DeviceArray<float>(sinks);
     device_q = DeviceArray<float>(q.size() + 8);
     device_q.upload(q);
     blocks = DeviceArray<std::byte>(bytes);
@@ -108,6 +113,7 @@ struct Case {
     args.pos0 = shape.pos0 + begin;
     args.window = shape.window, args.n_heads = shape.n_heads(), args.n_kv_heads = shape.n_kv_heads;
     args.blocks = blocks.get(), args.n_blocks = n_blocks, args.layout = layout;
+    args.sinks = shape.sinks ? device_sinks.get() : nullptr;
     args.out = out.get(), args.ldo = shape.ldo(), args.out_type = shape.out_type;
     check_cuda(flash_prefill(args, device_limits(), nullptr), "flash_prefill");
     std::vector<std::byte> bytes = out.download();
@@ -160,6 +166,7 @@ struct Case {
           for (int j = 0; j < shape.d; j++) exact[j] += e * keys[(t * 2 + 1) * shape.d + j];
         }
         double error = 0, norm = 0;
+        if (shape.sinks) sum += std::exp(sinks[head] - top);
         for (int j = 0; j < shape.d; j++) {
           const double want = exact[j] / sum, got = value(out, i, head * shape.d + j);
           error += (got - want) * (got - want), norm += want * want;
@@ -176,8 +183,8 @@ struct Case {
   int64_t total, n_blocks = 0;
   KvLayout layout;
   std::vector<double> kv;  // [n_kv_heads][total][2][d]: the values that the bytes mean
-  std::vector<float> q;
-  DeviceArray<float> device_q;
+  std::vector<float> q, sinks;
+  DeviceArray<float> device_q, device_sinks;
   DeviceArray<std::byte> blocks;
 };
 
@@ -193,6 +200,21 @@ void check_shape(const Shape& s, uint32_t seed, int64_t max_rows = 24) {
           static_cast<int>(s.out_type), s.q_pad, s.out_pad, s.k_scale, s.spare_blocks, s.window);
   const Case c(s, seed);
   CHECK(c.worst_error(c.run(0, s.n), max_rows) <= tolerance(s));
+}
+
+// With these, the whole prompt in one chunk and in several gives the same bits.
+void check_sinks(const Shape& s, uint32_t seed) {
+  CAPTURE(s.n, s.pos0, s.d, s.block_size, static_cast<int>(s.type), s.window);
+  const Case c(s, seed);
+  const std::vector<std::byte> whole = c.run(0, s.n);
+  CHECK(c.worst_error(whole, 24) <= tolerance(s));
+  std::vector<std::byte> parts = c.run(0, s.n / 3);
+  const std::vector<std::byte> rest = c.run(s.n / 3, s.n);
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  CHECK(parts == whole);
+  Shape plain = s;  // the same keys, values and queries
+  plain.sinks = false;
+  CHECK(Case(plain, seed).run(0, s.n) != whole);
 }
 
 constexpr int kHeadDims[] = {64, 80, 96, 128, 256}, kBlockSizes[] = {16, 32, 64};
@@ -338,4 +360,17 @@ TEST_CASE("prefill attention refuses what it has no kernel for", "[cuda][prefill
   wrong = args, wrong.layout.value_offset += 64;
   CHECK(flash_prefill(wrong, limits, nullptr) == cudaErrorInvalidValue);
   check_cuda(cudaDeviceSynchronize());
+}
+
+TEST_CASE("prefill attention with sinks against float64", "[cuda][sinks]") {
+  if (skip()) return;
+  uint32_t seed = 900;
+  for (const KvType type : {KvType::F16, KvType::F32})
+    for (const int d : kHeadDims)
+      for (const int64_t window : {0, 100}) {
+        Shape s;
+        s.n = 200, s.pos0 = 130, s.d = d, s.n_kv_heads = 2, s.group = 3, s.type = type;
+        s.window = window, s.sinks = true;
+        check_sinks(s, ++seed);
+      }
 }
