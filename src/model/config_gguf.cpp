@@ -19,6 +19,7 @@ class GgufFields : public Fields {
     return gguf_.integer(key);
   }
   std::optional<double> number(const std::string& key) const override { return gguf_.number(key); }
+  bool has(const std::string& key) const { return gguf_.has(key); }
 
  private:
   const GgufFile& gguf_;
@@ -43,6 +44,7 @@ class GgufFamilyFields : public FamilyFields {
   // What families ask for so far has no field in GGUF.
   std::optional<bool> boolean(const Field&) const override { return std::nullopt; }
   std::vector<int64_t> integers(const Field&) const override { return {}; }
+  bool has(const Field& field) const override { return field.gguf && fields_.has(name_of(field)); }
 
  private:
   const GgufFields& fields_;

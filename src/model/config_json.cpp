@@ -36,6 +36,7 @@ class JsonFields : public Fields {
     if (!value->is_number()) bad_model(file_, key, shown(*value), "a number");
     return value->get<double>();
   }
+  bool has(const char* key) const { return find(object_, key) != nullptr; }
   std::optional<bool> boolean(const char* key) const {
     const json* value = find(object_, key);
     if (!value) return std::nullopt;
@@ -119,6 +120,7 @@ class JsonFamilyFields : public FamilyFields {
   std::vector<int64_t> integers(const Field& field) const override {
     return field.json ? fields_.integers(field.json) : std::vector<int64_t>();
   }
+  bool has(const Field& field) const override { return field.json && fields_.has(field.json); }
 
  private:
   const JsonFields& fields_;

@@ -1,13 +1,16 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "kernels/common/half.h"
 #include "model/formats/mapped_file.h"
 #include "model/formats/packed_experts.h"
 #include "util/error.h"
+#include "util/thread_pool.h"
 
 namespace riffle {
 
@@ -131,11 +134,14 @@ class Binder {
       type = *raw.type;
       values = raw.data;
       use(name, raw);
+      packed_.insert(&raw);
     }
     const int64_t bytes = static_cast<int64_t>(rows) * row_bytes(type, cols);
     Buffer& buffer = model_.generated.emplace_back(static_cast<size_t>(n * bytes));
-    std::vector<Tensor> result;
-    for (int i = 0; i < n; ++i) {
+    if (!threads_)
+      threads_.emplace(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    std::vector<Tensor> result(static_cast<size_t>(n));
+    threads_->parallel_for(n, [&](int64_t i, int) {
       std::byte* to = buffer.as<std::byte>() + i * bytes;
       if (mxfp4) {
         const int64_t blocks = cols / 32;
@@ -146,8 +152,8 @@ class Binder {
         transpose_experts(values + i * all * cols * size, size, all, first, step,
                           static_cast<int64_t>(rows), cols, to);
       }
-      result.push_back({type, static_cast<int64_t>(rows), cols, to});
-    }
+      result[static_cast<size_t>(i)] = {type, static_cast<int64_t>(rows), cols, to};
+    });
     model_.n_params += experts * rows * width;
     model_.weight_bytes += static_cast<uint64_t>(n * bytes);
     return result;
@@ -194,7 +200,9 @@ class Binder {
   void report(const LoadProgress& progress) {
     double done = 0;
     for (const RawTensor* raw : bound_) {
-      will_need(raw->data, raw->bytes);
+      if (packed_.count(raw) == 0) will_need(raw->data, raw->bytes);
+      else  // read, and not needed any more
+        for (const auto& file : model_.files) file->drop(raw->data, raw->bytes);
       done += static_cast<double>(raw->bytes);
       if (progress && !progress(done, static_cast<double>(model_.weight_bytes))) {
         throw Error(RIFFLE_ABORTED, where_ + ": loading was cancelled");
@@ -228,6 +236,7 @@ class Binder {
     if (raw.type_name != "U8" || n == 0 || raw.bytes != n)
       bad_model(raw.file, name + " type", raw.type_name, "U8");
     use(name, raw);
+    packed_.insert(&raw);
     return raw.data;
   }
 
@@ -270,6 +279,8 @@ class Binder {
   const std::string& where_;
   std::set<std::string> used_;
   std::vector<const RawTensor*> bound_;
+  std::set<const RawTensor*> packed_;  // those of bound_ that the model has in another order
+  std::optional<ThreadPool> threads_;  // for these
 };
 
 // The router and the experts of a layer.

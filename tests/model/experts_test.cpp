@@ -115,3 +115,72 @@ TEST_CASE("experts: tensors are as the fields say", "[experts]") {
   refused("num_experts_per_tok", -1, true, {"qwen3moe.expert_used_count", "found none"});
   refused("moe_intermediate_size", -1, true, {"qwen3moe.expert_feed_forward_length", "found none"});
 }
+
+TEST_CASE("gpt-oss: config.json is checked", "[experts]") {
+  const nlohmann::json good = tiny_checkpoint("gpt_oss_mxfp4").config;
+  CHECK(config_of(good).sinks);
+  const auto refused = [&](const char* key, const char* value, const std::string& found,
+                           riffle_status status = RIFFLE_BAD_MODEL) {
+    INFO(key << " " << value);
+    auto json = good;
+    json[key] = nlohmann::json::parse(value);
+    expect_error(status, {"config.json: ", key, found}, [&] { config_of(json); });
+  };
+  refused("swiglu_limit", "5.0", "found 5, expected 7", RIFFLE_UNSUPPORTED);
+  refused("swiglu_alpha", "1", "found 1, expected 1.702", RIFFLE_UNSUPPORTED);
+  refused("swiglu_limit", "\"7\"", "a number");
+  refused("num_local_experts", "0", "found 0, expected 1 to 1024");
+  refused("num_experts_per_tok", "1000", "found 1000");
+  refused("quantization_config", R"({"quant_method": "fp8"})", "fp8", RIFFLE_UNSUPPORTED);
+  refused("quantization_config", "7", "found 7", RIFFLE_UNSUPPORTED);
+  refused("attention_bias", "1", "true or false");
+  auto plain = good;
+  plain.erase("rope_scaling");
+  plain.erase("rope_parameters");
+  expect_error(RIFFLE_BAD_MODEL, {"rope_scaling", "found none"}, [&] { config_of(plain); });
+}
+
+// A tensor goes by another name of the same length, so that the file's offsets stay right.
+TEST_CASE("gpt-oss: tensors are as the fields say", "[experts]") {
+  const TempDir temp;
+  const auto refused = [&](const char* name, const std::string& from, const std::string& to,
+                           const std::vector<std::string>& words,
+                           riffle_status status = RIFFLE_BAD_MODEL) {
+    INFO(name << ": " << from << " to " << to);
+    REQUIRE(from.size() == to.size());
+    const std::string folder = tiny_folder(tiny_checkpoint(name), temp);
+    std::string file = read_file(folder + "/model.safetensors");
+    const size_t at = file.find(from);
+    REQUIRE(at != file.npos);
+    file.replace(at, from.size(), to);
+    write_file(folder + "/model.safetensors", file);
+    expect_error(status, words, [&] { load_model(folder, {}); });
+  };
+  const std::string layer = "model.layers.0.", experts = layer + "mlp.experts.";
+  for (const std::string part :
+       {"self_attn.sinks", "mlp.router.bias", "mlp.experts.gate_up_proj_blocks",
+        "mlp.experts.gate_up_proj_scales", "mlp.experts.down_proj_scales",
+        "mlp.experts.down_proj_bias"}) {
+    std::string other = layer + part;
+    other.back() = 'X';
+    // Without its blocks a matrix is looked for as one of other numbers.
+    const std::string missing = part.ends_with("_blocks") ? part.substr(0, part.size() - 7) : part;
+    refused("gpt_oss_mxfp4", layer + part, other, {"tensor " + layer + missing, "found none"});
+  }
+  for (const std::string part : {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}) {
+    std::string other = "\"" + layer + part + "\"";
+    other[other.size() - 2] = 'X';
+    refused("gpt_oss", "\"" + layer + part + "\"", other, {"tensor " + layer + part, "found none"});
+  }
+  const auto wrong_shape = [&](const char* name, const char* key, int value,
+                               const std::string& tensor) {
+    INFO(name << " " << key << " " << value);
+    TinyCheckpoint c = tiny_checkpoint(name);
+    c.config[key] = value;
+    const std::string folder = tiny_folder(c, temp);
+    expect_error(RIFFLE_BAD_MODEL, {tensor, "shape"}, [&] { load_model(folder, {}); });
+  };
+  const int width = tiny_checkpoint("gpt_oss_mxfp4").config.at("intermediate_size").get<int>();
+  wrong_shape("gpt_oss_mxfp4", "intermediate_size", 2 * width, experts + "gate_up_proj");
+  wrong_shape("gpt_oss", "intermediate_size", 16, experts + "gate_up_proj");
+}

@@ -31,6 +31,7 @@ class FamilyFields {
   virtual std::optional<double> number(const Field& field) const = 0;
   virtual std::optional<bool> boolean(const Field& field) const = 0;
   virtual std::vector<int64_t> integers(const Field& field) const = 0;  // an array; absent: empty
+  virtual bool has(const Field& field) const = 0;                       // of any type
 };
 
 // Above 0 and at most max.

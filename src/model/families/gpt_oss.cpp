@@ -22,6 +22,9 @@ void describe(const FamilyFields& f, Config* c) {
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
+  // Where both are absent, transformers takes the scaling of the released models.
+  if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
+    bad_model(f.file(), "rope_scaling", "none", "how positions are scaled");
 }
 
 constexpr TensorNames kNames = [] {
