@@ -6,6 +6,9 @@
 // Order. Operations run in the order of the calls. A backend may run them later, but read() and
 // end_step() wait.
 //
+// Sinks. Where a layer has LayerWeights::sinks, attend_prefill and attend_step add each head's sink
+// to the sum of its softmax, once a row. Selectors and coverage do not see it.
+//
 // Numbers. Activations are f32. A result depends on its own row (token, query) only: its bits are
 // the same for any batch, pool, eviction policy and look-ahead. On the CPU they are also the same
 // for any number of threads and any chunks of a prompt (with list positions a chunk is one

@@ -62,9 +62,9 @@ struct GgufFile {
 GgufFile parse_gguf(const FileView& file);
 
 // Control tokens that end answers under whatever key, or none: files do not always name them.
-inline constexpr std::string_view kEndTokenNames[] = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>",
-                                                      "<|end_of_text|>", "<|endoftext|>",
-                                                      "<|return|>", "<|call|>"};
+inline constexpr std::string_view kEndTokenNames[] = {
+    "<|eot_id|>",    "<|eom_id|>", "<|im_end|>", "<|end_of_text|>",
+    "<|endoftext|>", "<|return|>", "<|call|>"};
 bool is_end_token_name(std::string_view text);
 // Of the tokens that end answers, and of ids in one list of a file: more than any model has, so
 // that lists stay short.

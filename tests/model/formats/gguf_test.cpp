@@ -335,6 +335,13 @@ TEST_CASE("gguf: end tokens in a list", "[gguf]") {
   bad(std::vector<int32_t>(257, 2), "257 ids");
   // So it is with those that a vocabulary names.
   TinyModel tiny = tiny_model(1);
+  // gpt-oss ends an answer with the first two; with the third its reasoning, an answer follows.
+  TinyModel harmony = tiny;
+  for (const auto& [id, text] : {std::pair{40, "<|return|>"}, {41, "<|call|>"}, {42, "<|end|>"}})
+    harmony.pieces[id] = {text, 0, VocabPiece::CONTROL};
+  const std::string bytes = tiny_gguf(harmony, DType::F16);
+  CHECK(model_from_gguf(parse_gguf(view_of(bytes)), {})->config.eos_ids ==
+        std::vector<int>{2, 40, 41});
   for (int i = 40; i < 300; ++i) tiny.pieces[i] = {"<|im_end|>", 0, VocabPiece::CONTROL};
   expect_bad(tiny_gguf(tiny, DType::F16), {"tokenizer.ggml.tokens", "at most 256"});
 }
