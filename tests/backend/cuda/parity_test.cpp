@@ -37,3 +37,51 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
     }
   }
 }
+
+// Sinks change the sum beside all that is read, so whoever reads everything is as dense is.
+TEST_CASE("cuda: with attention sinks, selectors that read everything give transformers' logits",
+          "[cuda][parity][sinks]") {
+  if (skip()) return;
+  const TempDir temp;
+  bool found = false;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (c.config.at("model_type") != "gpt_oss" || c.head_dim() < 64) continue;
+    found = true;
+    const std::string folder = tiny_folder(c, temp);
+    const auto check = [&](const char* name, auto&& change) {
+      INFO(c.name << ": " << name);
+      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+      o.device = RIFFLE_DEVICE_CUDA;
+      change(o);
+      const TinyDifference diff = compare(o, c, folder);
+      INFO(diff.where);
+      CHECK(diff.relative <= 1e-3);
+    };
+    const auto psa = [](riffle_context_options& o) {
+      o.selection.selector = RIFFLE_SELECTOR_PSA;
+      o.selection.epsilon = 1;
+    };
+    check("psa", psa);
+    check("psa by codes", [&](auto& o) { psa(o), o.selection.rank = RIFFLE_RANK_CODES; });
+    check("psa, driven by the host", [&](auto& o) { psa(o), o.residency = RIFFLE_RESIDENCY_HOST; });
+    check("dense, driven by the host", [](auto& o) { o.residency = RIFFLE_RESIDENCY_HOST; });
+    check("topk", [](auto& o) {
+      o.selection.selector = RIFFLE_SELECTOR_TOPK;
+      o.selection.budget = 1;
+    });
+    check("twilight", [](auto& o) {
+      o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
+      o.selection.base = RIFFLE_BASE_ALL;
+      o.selection.top_p = 1;
+    });
+    check("share", [](auto& o) {
+      o.selection.selector = RIFFLE_SELECTOR_SHARE;
+      o.selection.share = 0;
+    });
+    check("tokenselect", [](auto& o) {
+      o.selection.selector = RIFFLE_SELECTOR_TOKENSELECT;
+      o.selection.select_tokens = 4096;
+    });
+  }
+  CHECK(found);
+}
