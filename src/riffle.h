@@ -608,14 +608,23 @@ RIFFLE_API void riffle_session_free(riffle_session* session);
 RIFFLE_API size_t
 riffle_session_length(const riffle_session* session); /* tokens whose KV is held */
 
+/* The longest length, of at most n_tokens, to which the session can be cut or forked. It is n_tokens
+ * (or the session's length, if that is less) unless the model has layers with a sliding window that
+ * is shorter than the context. Such layers keep KV for their window alone. Then a session can be cut
+ * to 0, to any of its last 64 tokens, and to the end of its last two prompts (riffle_prefill,
+ * riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before that. A fork counts the place
+ * where it was forked as such an end. Windows of such places may join. */
+RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
+
 /* Keep the first n_tokens and forget the rest. If a token was forgotten, the logits are too.
- * RIFFLE_BAD_ARGUMENT if the session is shorter. */
+ * RIFFLE_BAD_ARGUMENT if the session is shorter, or if it cannot be cut there
+ * (riffle_session_reach); it is as before then. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens);
 
 /* A new session that holds the first n_tokens of another session of the same context. Either may be
  * freed first. Full blocks are shared in host memory and in the slot pool; the unfilled block is
  * copied. The new session has no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT if session
- * is shorter. RIFFLE_UNSUPPORTED with a selector that learns from the attention of prompts (lfps),
+ * is shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED with a selector that learns from the attention of prompts (lfps),
  * or that places tokens by a list (positions LIST). */
 RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
                                              riffle_session** fork);
@@ -626,8 +635,9 @@ RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size
 RIFFLE_API riffle_status riffle_prefill(riffle_session* session, const int32_t* tokens,
                                         size_t n_tokens, riffle_progress_fn progress, void* user);
 
-/* Make the session hold exactly these tokens: keep the longest prefix that it holds already, drop
- * the rest, prefill what is missing. Logits exist afterwards. For conversations. */
+/* Make the session hold exactly these tokens: keep the longest prefix that it holds already, as far
+ * as riffle_session_reach allows, drop the rest, prefill what is missing. Logits exist afterwards.
+ * For conversations. */
 RIFFLE_API riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens,
                                            size_t n_tokens, riffle_progress_fn progress,
                                            void* user);

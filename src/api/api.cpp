@@ -193,6 +193,13 @@ size_t riffle_session_length(const riffle_session* session) {
   return session ? session->sequence->tokens.size() : 0;
 }
 
+size_t riffle_session_reach(const riffle_session* session, size_t n_tokens) {
+  if (!session) return 0;
+  const size_t most = std::min(n_tokens, session->sequence->tokens.size());
+  return static_cast<size_t>(
+      session->context->engine->reach(*session->sequence, static_cast<int64_t>(most)));
+}
+
 riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens) {
   return on_session(session, [&] {
     const size_t length = session->sequence->tokens.size();
@@ -228,6 +235,7 @@ riffle_status riffle_prefill_to(riffle_session* session, const int32_t* tokens, 
     while (same < n_tokens && same < s.tokens.size() && s.tokens[same] == tokens[same]) ++same;
     if (same == n_tokens && (same < s.tokens.size() || s.logits.empty()))
       --same;  // logits come from running a token
+    same = static_cast<size_t>(engine.reach(s, static_cast<int64_t>(same)));
     engine.truncate(s, static_cast<int64_t>(same));
     if (same < n_tokens)
       engine.prefill(s, {tokens + same, n_tokens - same}, nullptr,

@@ -276,6 +276,17 @@ struct BackendOptions {
   }
 };
 
+// What sequences keep. A window that holds all of the context is none: there the selector chooses.
+inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
+  KvShape shape;
+  shape.layout = o.layout;
+  shape.n_layers = config.n_layers;
+  shape.n_kv_heads = config.n_kv_heads;
+  for (const LayerConfig& layer : config.layers)
+    shape.windows.push_back(o.options.n_ctx > layer.window ? layer.window : 0);
+  return shape;
+}
+
 // What a selector's state is made for.
 inline StateShape state_shape(const Config& config, const BackendOptions& o) {
   StateShape shape;

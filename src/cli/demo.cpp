@@ -137,7 +137,7 @@ struct Way {
 
 struct Outcome {
   riffle_stats read{};  // of the document
-  int64_t blocks = 0;   // of its KV
+  uint64_t slot_bytes = 0;
   Way ways[2];          // dense, and the selector
   int same = 0;         // answers that are the same both ways
   int lost = 0;         // answers that are right when dense, and not with the selector
@@ -221,8 +221,7 @@ void print_outcome(const Script& script, const Outcome& out) {
   const riffle_stats& read = out.read;
   std::string pool;
   if (read.pool_slots > 0) {
-    const double bytes =
-        double(read.pool_slots) * double(read.host_kv_bytes) / std::max<double>(1, out.blocks);
+    const double bytes = double(read.pool_slots) * double(out.slot_bytes);
     pool = text_of(", behind a pool of %lld slots (%s)", static_cast<long long>(read.pool_slots),
                    human_bytes(bytes).c_str());
   }
@@ -241,12 +240,18 @@ int demo_main(DemoOptions& o) {
   riffle_context_options& options = o.common.context;
   const Script script = choose_script(o, model.get(), info);
   Outcome out;
-  out.blocks =
-      static_cast<int64_t>(script.n_tokens) / options.block_size * info.n_layers * info.n_kv_heads;
+  // An error comes again when the context is created, with its text.
+  riffle_context_options document = options;
+  document.n_ctx = static_cast<int32_t>(script.n_tokens);
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  riffle_plan_memory(model.get(), &document, &plan, nullptr, 0);
+  out.slot_bytes = plan.slot_bytes;
   // A pool a quarter the size of the document's KV, about what one step reads and a little more: on
   // a GPU, or emulated.
   if (options.device != RIFFLE_DEVICE_CPU && !options.slots && !options.gpu_mem)
-    options.slots = std::max<int64_t>(out.blocks / 4, 64);
+    options.slots = std::max<int64_t>(
+        static_cast<int64_t>(plan.host_kv / std::max<uint64_t>(1, plan.slot_bytes)) / 4, 64);
   Context context = create_context(model.get(), options, o.common.quiet);
   Session session = create_session(context.get());
   InterruptGuard guard(context.get());

@@ -15,12 +15,9 @@
 namespace riffle {
 
 Engine::Engine(const Model& model, ResolvedOptions planned)
-    : model_(model), options_(std::move(planned)) {
+    : model_(model), options_(std::move(planned)), shape_(kv_shape(model.config, options_)) {
   const Config& c = model.config;
   for (const Rope& rope : c.ropes) ropes_.push_back(rope_frequencies(rope, c.head_dim, n_ctx()));
-  // A window that holds all of the context is none: there the selector chooses.
-  for (const LayerConfig& layer : c.layers)
-    windows_.push_back(n_ctx() > layer.window ? layer.window : 0);
   threads_ = std::make_unique<ThreadPool>(options_.options.n_threads);
   backend_ = make_backend(model, options_, threads_.get());
   dense_ = make_dense();
@@ -48,6 +45,7 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
     fail(
         RIFFLE_UNSUPPORTED,
         "`selection.positions` list: sessions whose keys have no fixed positions cannot be forked");
+  check_reach(from, n_tokens);
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);
@@ -57,7 +55,18 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
 
 void Engine::destroy(Sequence& s) { backend_->residency().destroy(s.kv); }
 
+void Engine::check_reach(const Sequence& s, int64_t n_tokens) const {
+  const int64_t reached = reach(s, n_tokens);
+  if (reached < n_tokens)
+    fail(RIFFLE_BAD_ARGUMENT,
+         "n_tokens is %lld, but the session of %lld tokens has dropped the KV that the model's "
+         "sliding windows would see after these: the next length below is %lld",
+         static_cast<long long>(n_tokens), static_cast<long long>(s.kv.n_tokens),
+         static_cast<long long>(reached));
+}
+
 void Engine::truncate(Sequence& s, int64_t n_tokens) {
+  check_reach(s, n_tokens);
   forget_ahead(s);
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
@@ -151,13 +160,27 @@ const char* Engine::notice() {
   return notice_.c_str();
 }
 
-// All heads share alike, so one is looked at.
+// All heads of a layer share alike, so one is looked at.
 int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
   int64_t freed = 0;
-  const std::vector<std::byte*>& blocks = s.kv.heads[0].blocks;
-  for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b)
-    freed += !backend_->residency().shared(blocks[b]);
-  return freed * static_cast<int64_t>(s.kv.heads.size());
+  for (size_t head = 0; head < s.kv.heads.size(); head += shape_.n_kv_heads) {
+    const std::vector<std::byte*>& blocks = s.kv.heads[head].blocks;
+    for (size_t b = options_.layout.blocks(n_tokens); b < blocks.size(); ++b)
+      freed += blocks[b] && !backend_->residency().shared(blocks[b]);
+  }
+  return freed * shape_.n_kv_heads;
+}
+
+int64_t Engine::own_blocks(int64_t n_tokens, int64_t shared,
+                           std::span<const int64_t> marks) const {
+  const int64_t block_size = options_.layout.block_size, from = shared / block_size;
+  Marks all;
+  for (const int64_t mark : marks) all.add(mark);
+  int64_t blocks = shape_.blocks(n_tokens, all, from);
+  // The fork copies a block that it does not share whole, also where it will pass out of a window.
+  for (int layer = 0; shared % block_size != 0 && layer < shape_.n_layers; ++layer)
+    if (!shape_.keeps(layer, from, n_tokens, all)) blocks += shape_.n_kv_heads;
+  return blocks;
 }
 
 int64_t Engine::longest_list() const {
@@ -192,12 +215,13 @@ std::unique_ptr<Selector> Engine::selector_of(const riffle_selection& wanted) co
 }
 
 void Engine::check_selector(const Selector& selector, const riffle_selection& wanted) const {
-  const auto windowed = std::find_if(windows_.begin(), windows_.end(), [](int w) { return w > 0; });
-  if (wants_list(wanted) && windowed != windows_.end())
+  const std::vector<int32_t>& windows = shape_.windows;
+  const auto windowed = std::find_if(windows.begin(), windows.end(), [](int w) { return w > 0; });
+  if (wants_list(wanted) && windowed != windows.end())
     fail(RIFFLE_UNSUPPORTED,
          "`selection.positions` list does not go with this model's sliding window: %d tokens in "
          "layer %d, and `n_ctx` is %lld",
-         *windowed, static_cast<int>(windowed - windows_.begin()), static_cast<long long>(n_ctx()));
+         *windowed, static_cast<int>(windowed - windows.begin()), static_cast<long long>(n_ctx()));
   // Keys are held before RoPE, and all layers are rotated by the first table.
   if (wants_list(wanted) && ropes_.size() > 1)
     fail(RIFFLE_UNSUPPORTED,
@@ -263,8 +287,11 @@ riffle_stats Engine::stats(const Sequence& s) const {
   out.pool_lookups = s.counts.pool_lookups;
   out.pool_hits = s.counts.pool_hits;
   out.loaded_bytes = s.counts.loaded_bytes;
-  out.host_kv_bytes =
-      uint64_t(options_.layout.blocks(s.kv.n_tokens)) * s.kv.heads.size() * options_.layout.bytes();
+  uint64_t blocks = 0;
+  for (const HeadKv& h : s.kv.heads)
+    blocks += std::count_if(h.blocks.begin(), h.blocks.begin() + options_.layout.blocks(s.kv.n_tokens),
+                            [](const std::byte* block) { return block != nullptr; });
+  out.host_kv_bytes = blocks * options_.layout.bytes();
   out.pool_slots = backend_->residency().slots();
   return out;
 }

@@ -72,6 +72,7 @@ struct PrefillRun {
   double done = 0, pairs = 0;  // token-layers; query and key pairs of attention in one head
   int64_t kv_blocks = 0;       // the most blocks of the prompt on the device at once
   double seconds = 0;
+  Marks marks;         // of the sequence when it holds the prompt
   bool begun = false;  // the backend has begun the prompt
   bool over = false;
 
@@ -91,9 +92,16 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
+  // The longest beginning of at most n_tokens to which the sequence can be cut, and that a fork can
+  // have: layers with a window have dropped what they would see after others (kv/kv_shape.h).
+  int64_t reach(const Sequence& sequence, int64_t n_tokens) const {
+    return backend_->residency().reach(sequence.kv, n_tokens);
+  }
   // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
   // if what the selector keeps of a sequence does not follow from its keys and values.
+  // RIFFLE_BAD_ARGUMENT if it is out of reach.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
+  // RIFFLE_BAD_ARGUMENT if n_tokens is out of reach.
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
@@ -101,9 +109,11 @@ class Engine {
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                const Progress& progress);
   // As prefill, in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay valid
-  // until the run ends.
+  // until the run ends. marks: lengths to which the sequence will be cut, or at which it will be
+  // forked, once it holds the prompt; those that matter most come first, and the last ones are left
+  // out if they are too many. prefill marks the prompt's end.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
-                                            riffle_score* scores);
+                                            riffle_score* scores, std::span<const int64_t> marks);
   // Runs `budget` token-layers more, but at least one piece. Returns true when the sequence holds
   // the prompt and has logits. After RIFFLE_ABORTED the run may continue with the piece that was
   // stopped. After any other Error the run is over, and the sequence is as before the prompt.
@@ -155,18 +165,14 @@ class Engine {
   int64_t n_ctx() const { return options_.options.n_ctx; }
   int64_t n_sessions() const { return options_.options.n_sessions; }
   size_t block_bytes() const { return options_.layout.bytes(); }
-  // Blocks of a sequence, of all layers and KV heads.
-  int64_t kv_blocks(const Sequence& s) const {
-    return options_.layout.blocks(s.kv.n_tokens) * int64_t(s.kv.heads.size());
-  }
+  // Blocks that steps of a sequence can read, of all layers and KV heads.
+  int64_t kv_blocks(const Sequence& s) const { return shape_.readable_blocks(s.kv.n_tokens); }
   // Slots that n sequences that step together may fill; 0: there is no pool.
   int64_t pool_room(size_t n_sequences) const;
-  // Blocks that a sequence of n_tokens does not share, if it is a fork of `shared` tokens.
-  int64_t own_blocks(int64_t n_tokens, int64_t shared) const {
-    const Config& c = model_.config;
-    return (options_.layout.blocks(n_tokens) - shared / options_.layout.block_size) * c.n_layers *
-           c.n_kv_heads;
-  }
+  // Blocks that a sequence of n_tokens with these marks takes, beside those that it shares if it is
+  // a fork of `shared` tokens.
+  int64_t own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
+  bool has_windows() const { return shape_.windowed_layers() > 0; }
   // Blocks that may still be taken.
   int64_t host_room() const { return backend_->residency().host_room(); }
   void expect(int64_t n_blocks) { backend_->residency().expect(n_blocks); }
@@ -193,7 +199,7 @@ class Engine {
   // Positions are those in the attended list (RIFFLE_POSITIONS_LIST).
   bool list_positions() const;
   // Tokens that a query of the layer sees; 0: all.
-  int window(int layer) const { return windows_[layer]; }
+  int window(int layer) const { return shape_.window(layer); }
   int64_t longest_list() const;  // the most tokens that a list holds
   // Number of positions that keys may be rotated to while sequences hold at most n_tokens.
   int64_t rope_positions(int64_t n_tokens) const;
@@ -203,6 +209,8 @@ class Engine {
   void check_selector(const Selector& selector, const riffle_selection& wanted) const;
   // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
+  void check_reach(const Sequence& sequence, int64_t n_tokens) const;
+  static void add_marks(PrefillRun& run, std::span<const int64_t> marks);
   void start_run(PrefillRun& run);
   int64_t next_rows(const PrefillRun& run) const;
   void run_piece(PrefillRun& run, int64_t rows);
@@ -232,7 +240,7 @@ class Engine {
   const Model& model_;
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // of each entry of Config::ropes
-  std::vector<int32_t> windows_;        // of each layer: Step::windows
+  KvShape shape_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Selector> selector_, dense_;

@@ -174,7 +174,7 @@ void Engine::step_group(std::span<Sequence* const> sequences, std::span<const in
   step.selector = dense ? dense_.get() : selector_.get();
   step.dense = dense_.get();
   step.dense_layers = selection().dense_layers;
-  step.windows = windows_.data();
+  step.windows = shape_.windows.data();
   step.lookahead = selection().lookahead;
   step.vote_position = selection().local_tokens;
   step.orders = bool(report_);

@@ -18,7 +18,8 @@ static constexpr int64_t kScoreRows = 64;
 
 void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score* scores,
                      const Progress& progress) {
-  const auto run = begin_prefill(s, tokens, scores);
+  const int64_t end = s.kv.n_tokens + static_cast<int64_t>(tokens.size());
+  const auto run = begin_prefill(s, tokens, scores, {&end, 1});
   try {
     advance(*run, INFINITY, progress);
   } catch (...) {
@@ -28,7 +29,8 @@ void Engine::prefill(Sequence& s, std::span<const int32_t> tokens, riffle_score*
 }
 
 std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const int32_t> tokens,
-                                                  riffle_score* scores) {
+                                                  riffle_score* scores,
+                                                  std::span<const int64_t> marks) {
   if (tokens.empty()) fail(RIFFLE_BAD_ARGUMENT, "the prompt is empty, expected at least one token");
   check_tokens(tokens);
   if (run_)
@@ -44,6 +46,7 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
          static_cast<long long>(n),
          n0 ? format(" and the session %lld", static_cast<long long>(n0)).c_str() : "",
          static_cast<long long>(n_ctx()));
+  add_marks(*run, marks);
   forget_ahead(s);
   run->old_logits.swap(s.logits);
   run_ = run.get();
@@ -58,11 +61,25 @@ std::unique_ptr<PrefillRun> Engine::begin_prefill(Sequence& s, std::span<const i
   return run;
 }
 
+// No more than KvShape::most_blocks counts: what the sequence holds stays until it has the prompt.
+void Engine::add_marks(PrefillRun& r, std::span<const int64_t> marks) {
+  const Marks& old = r.sequence->kv.marks;
+  const int64_t end = r.n0 + r.n();
+  r.marks = old;
+  auto windows = static_cast<int>(old.end() - old.begin()) + 1;
+  if (r.n0 > 0 && std::find(old.begin(), old.end(), r.n0) == old.end()) ++windows;
+  for (const int64_t mark : marks) {
+    if (mark < r.n0 || mark > end) continue;
+    if (mark > r.n0 && mark < end && ++windows > Marks::kMost + 2) return;
+    r.marks.add(mark);
+  }
+}
+
 void Engine::start_run(PrefillRun& r) {
   Sequence& s = *r.sequence;
   const int64_t n = r.n();
   require_state(s);
-  backend_->residency().reserve(s.kv, r.n0 + n);
+  backend_->residency().reserve_prompt(s.kv, r.n0 + n, r.marks);
   backend_->check_prompt(*selector_, s.kv);
   s.tokens.reserve(r.n0 + n);
   // Under list positions a chunk attends to one list, which must hold all of the chunk: in its
@@ -147,7 +164,7 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   const int64_t n_total = r.n0 + r.n();
   backend_->check_prompt(*selector_, r.sequence->kv);
   if (r.first == 0) {
-    r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total);
+    r.kv = residency.prefill_layer(r.sequence->kv, r.layer, n_total, r.chunk);
     r.kv.unrotated = r.list;
     r.kv_blocks = std::max(
         r.kv_blocks, static_cast<int64_t>(residency.prefill_held() / options_.layout.bytes()));
@@ -160,8 +177,11 @@ void Engine::run_piece(PrefillRun& r, int64_t rows) {
   r.done += static_cast<double>(rows);
   if (r.first < r.n()) return;
   if (options_.synthetic) {  // synthetic attention: the KV is what it says
-    backend_->fill_synthetic(*options_.synthetic, r.layer, r.n0, r.n(), r.kv);
-    if (r.sequence->kv.selection) end_synthetic_prompt(*r.sequence, r.layer, r.n(), r.kv);
+    for (int64_t first = 0; first < r.n(); first += r.chunk)
+      backend_->fill_synthetic(*options_.synthetic, r.layer, r.n0 + first,
+                               std::min(r.chunk, r.n() - first), r.kv);
+    if (r.sequence->kv.selection && window(r.layer) == 0)
+      end_synthetic_prompt(*r.sequence, r.layer, r.n(), r.kv);
   }
   residency.finish_layer(r.sequence->kv, r.layer, n_total);
   r.first = 0;
@@ -255,7 +275,7 @@ void Engine::finish_run(PrefillRun& r) {
   if (options_.synthetic)
     s.logits.assign(c.vocab_size, 0.f);  // they would mean nothing, but a token can be drawn
   end_prompt(r);
-  s.kv.n_tokens = r.n0 + n;
+  backend_->residency().commit_prompt(s.kv, r.n0 + n, r.marks);
   backend_->residency().clear_working_set(s.kv);
   s.working_sets.reset();
   s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());

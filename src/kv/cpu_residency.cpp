@@ -29,6 +29,7 @@ void CpuResidency::truncate(SequenceKv& s, int64_t n_tokens) {
 }
 
 void CpuResidency::commit(SequenceKv& s) {
+  store_->drop_passed(s, [this](const std::byte* block) { leave(block); });
   if (s.n_tokens % store_->layout().block_size != 0) return;
   flush_full(s);
   store_->build_digests(s, s.n_tokens);
@@ -37,6 +38,10 @@ void CpuResidency::commit(SequenceKv& s) {
 void CpuResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   flush_layer(s, layer, n_total);
   store_->build_digests(s, n_total, layer);
+}
+
+void CpuResidency::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
+  store_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 
 namespace {
@@ -62,12 +67,23 @@ class InPlace : public CpuResidency {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+  // Blocks that are not kept take turns in memory that a chunk's windows fit.
+  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
     const int64_t n_blocks = store_->layout().blocks(n_total);
-    table_.resize(n_blocks * store_->n_kv_heads());
-    for (int h = 0; h < store_->n_kv_heads(); ++h)
-      std::copy_n(store_->head(s, layer, h).blocks.begin(), n_blocks,
-                  table_.begin() + h * n_blocks);
+    const size_t bytes = store_->layout().bytes();
+    const int n_heads = store_->n_kv_heads();
+    table_.resize(n_blocks * n_heads);
+    int64_t turns = 0;
+    if (!store_->selects(layer)) {
+      turns = std::min(n_blocks, store_->shape().prompt_blocks(layer, rows));
+      passing_.reserve(turns * n_heads * bytes);
+    }
+    for (int h = 0; h < n_heads; ++h) {
+      const std::vector<std::byte*>& blocks = store_->head(s, layer, h).blocks;
+      for (int64_t b = 0; b < n_blocks; ++b)
+        table_[h * n_blocks + b] =
+            blocks[b] ? blocks[b] : passing_.as<std::byte>() + (h * turns + b % turns) * bytes;
+    }
     return {table_.data(), nullptr, n_blocks};
   }
 
@@ -76,9 +92,11 @@ class InPlace : public CpuResidency {
   void flush_full(SequenceKv&) override {}
   void flush_layer(SequenceKv&, int, int64_t) override {}
   void forget(SequenceKv&, int64_t) override {}
+  void leave(const std::byte*) override {}
 
  private:
   std::vector<std::byte*> table_;
+  Buffer passing_;  // prefill: blocks of one layer that windows will have passed at its end
 };
 
 class Pooled : public CpuResidency {
@@ -108,12 +126,13 @@ class Pooled : public CpuResidency {
 
   // The block that will be written next may be in the pool as another sequence's that held it too,
   // or from before a cut.
-  void reserve(SequenceKv& s, int64_t n_tokens) override {
-    store_->reserve(s, n_tokens);
+  void reserve(SequenceKv& s, int64_t n_tokens) override { reserve_prompt(s, n_tokens, s.marks); }
+  void reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) override {
+    store_->reserve_prompt(s, n_tokens, marks);
     const size_t block = s.n_tokens / store_->layout().block_size;
     if (!s.tail_slots.empty()) return;
     for (const HeadKv& h : s.heads)
-      if (block < h.blocks.size()) pool_.drop(block_key(h.blocks[block]));
+      if (block < h.blocks.size() && h.blocks[block]) pool_.drop(block_key(h.blocks[block]));
   }
 
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override {
@@ -180,7 +199,7 @@ class Pooled : public CpuResidency {
     }
   }
 
-  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total) override {
+  LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) override {
     park(s);
     const int64_t n_blocks = store_->layout().blocks(n_total),
                   old = store_->layout().blocks(s.n_tokens);
@@ -191,10 +210,10 @@ class Pooled : public CpuResidency {
       table_[i] = layer_memory_.as<std::byte>() + i * bytes_;
     threads_->parallel_for(old * n_heads, [&](int64_t i, int) {
       const int64_t h = i / old, b = i % old;
-      std::memcpy(table_[h * n_blocks + b], store_->head(s, layer, static_cast<int>(h)).blocks[b],
-                  bytes_);
+      const std::byte* from = store_->head(s, layer, static_cast<int>(h)).blocks[b];
+      if (from) std::memcpy(table_[h * n_blocks + b], from, bytes_);
     });
-    counters.loaded_bytes += old * n_heads * bytes_;
+    counters.loaded_bytes += store_->blocks_held(s, layer, 0, old) * bytes_;
     return {table_.data(), layer_memory_.as<std::byte>(), n_blocks};
   }
   uint64_t prefill_held() const override { return layer_memory_.size(); }
@@ -221,18 +240,19 @@ class Pooled : public CpuResidency {
     const int64_t fresh = n_blocks - first;
     threads_->parallel_for(fresh * store_->n_kv_heads(), [&](int64_t i, int) {
       const int64_t h = i / fresh, b = first + i % fresh;
-      std::memcpy(store_->head(s, layer, static_cast<int>(h)).blocks[b], table_[h * n_blocks + b],
-                  bytes_);
+      std::byte* to = store_->head(s, layer, static_cast<int>(h)).blocks[b];
+      if (to) std::memcpy(to, table_[h * n_blocks + b], bytes_);
     });
-    counters.flushed_bytes += fresh * store_->n_kv_heads() * bytes_;
+    counters.flushed_bytes += store_->blocks_held(s, layer, first, n_blocks) * bytes_;
   }
 
   void forget(SequenceKv& s, int64_t from_block) override {
     park(s);
     for (const HeadKv& h : s.heads)
       for (size_t b = from_block; b < h.blocks.size(); ++b)
-        if (!store_->shared(h.blocks[b])) pool_.drop(block_key(h.blocks[b]));
+        if (h.blocks[b] && !store_->shared(h.blocks[b])) leave(h.blocks[b]);
   }
+  void leave(const std::byte* block) override { pool_.drop(block_key(block)); }
 
   void park(SequenceKv& s) override {
     if (s.tail_slots.empty()) return;

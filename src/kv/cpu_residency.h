@@ -26,9 +26,15 @@ class CpuResidency : public Residency {
     return store_->create(n_ctx, spec);
   }
   void destroy(SequenceKv& sequence) override;
+  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const override {
+    return store_->reach(sequence, n_tokens);
+  }
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
   void reserve(SequenceKv& sequence, int64_t n_tokens) override {
     store_->reserve(sequence, n_tokens);
+  }
+  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override {
+    store_->reserve_prompt(sequence, n_tokens, marks);
   }
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override {
@@ -36,6 +42,7 @@ class CpuResidency : public Residency {
   }
   void commit(SequenceKv& sequence) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) override;
 
   virtual bool in_place() const = 0;
   // Brings all that the device changed back to the host store, forgets its copies, and gives the
@@ -66,6 +73,7 @@ class CpuResidency : public Residency {
   // Forgets blocks from this index on that no other sequence holds (truncation; 0: the sequence
   // ends).
   virtual void forget(SequenceKv& sequence, int64_t from_block) = 0;
+  virtual void leave(const std::byte* block) = 0;  // KvStore::Leaving
 
   KvStore* store_;
 };

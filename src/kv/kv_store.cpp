@@ -5,27 +5,24 @@
 
 namespace riffle {
 
-KvStore::KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads,
-                 const cpu::Kernels* kernels, ThreadPool* threads,
+KvStore::KvStore(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
                  std::unique_ptr<SlabSource> slabs, bool host_digests, uint64_t limit)
-    : layout_(layout),
-      n_layers_(n_layers),
-      n_kv_heads_(n_kv_heads),
+    : shape_(shape),
       kernels_(kernels),
       threads_(threads),
       host_digests_(host_digests),
-      store_(layout.bytes(), std::move(slabs), limit) {}
+      store_(shape.layout.bytes(), std::move(slabs), limit) {}
 
 SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
   SequenceKv s;
   s.spec = spec;
-  s.max_blocks = layout_.blocks(n_ctx);
-  s.heads.resize(size_t(n_layers_) * n_kv_heads_);
-  const size_t blocks = layout_.blocks(n_ctx);
-  for (HeadKv& h : s.heads) {
+  s.max_blocks = layout().blocks(n_ctx);
+  s.heads.resize(shape_.heads());
+  const size_t blocks = layout().blocks(n_ctx);
+  for (size_t i = 0; i < s.heads.size(); ++i) {
+    HeadKv& h = s.heads[i];
     h.blocks.reserve(blocks);
-    if (!host_digests_) continue;
-    if (!spec.kept) continue;
+    if (!host_digests_ || !spec.kept || !selects(layer_of(i))) continue;
     h.digests.reserve(blocks * digest_stride(spec));
     h.bound_factor.reserve(blocks);
   }
@@ -35,16 +32,22 @@ SequenceKv KvStore::create(int64_t n_ctx, const DigestSpec& spec) {
 
 SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx) {
   SequenceKv s = create(n_ctx, from.spec);
-  const size_t full = n_tokens / layout_.block_size, blocks = layout_.blocks(n_tokens);
+  const size_t full = n_tokens / layout().block_size, blocks = layout().blocks(n_tokens);
   const int64_t stride = digest_stride(from.spec);
   s.unrotated = from.unrotated;
+  s.marks = from.marks;
+  s.marks.cut(n_tokens);
+  if (n_tokens > 0) s.marks.add(n_tokens);
   try {
     for (size_t i = 0; i < s.heads.size(); ++i) {
       HeadKv& h = s.heads[i];
       h.blocks.reserve(blocks);
       for (size_t b = 0; b < full; ++b) {
-        store_.share(from.heads[i].blocks[b]);
-        h.blocks.push_back(from.heads[i].blocks[b]);
+        std::byte* block = from.heads[i].blocks[b];
+        if (block && !shape_.keeps(layer_of(i), static_cast<int64_t>(b), n_tokens, s.marks))
+          block = nullptr;
+        if (block) store_.share(block);
+        h.blocks.push_back(block);
       }
       if (full < blocks) h.blocks.push_back(store_.take());
       const size_t digested =
@@ -61,7 +64,7 @@ SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   }
   if (full < blocks)
     threads_->parallel_for(s.heads.size(), [&](int64_t i, int) {
-      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], layout_.bytes());
+      std::memcpy(s.heads[i].blocks[full], from.heads[i].blocks[full], layout().bytes());
     });
   s.n_tokens = n_tokens;
   return s;
@@ -70,9 +73,9 @@ SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx
 void KvStore::make_own(SequenceKv& s, int64_t first, int64_t last) {
   for (HeadKv& h : s.heads)
     for (int64_t b = first; b < last; ++b) {
-      if (!store_.shared(h.blocks[b])) continue;
+      if (!h.blocks[b] || !store_.shared(h.blocks[b])) continue;
       std::byte* own = store_.take();
-      std::memcpy(own, h.blocks[b], layout_.bytes());
+      std::memcpy(own, h.blocks[b], layout().bytes());
       store_.give_back(h.blocks[b]);
       h.blocks[b] = own;
     }
@@ -80,34 +83,103 @@ void KvStore::make_own(SequenceKv& s, int64_t first, int64_t last) {
 
 void KvStore::destroy(SequenceKv& s) {
   for (HeadKv& h : s.heads)
-    for (std::byte* block : h.blocks) store_.give_back(block);
+    for (std::byte* block : h.blocks)
+      if (block) store_.give_back(block);
   s.heads.clear();
   s.selection.reset();
   s.n_tokens = 0;
 }
 
-void KvStore::reserve(SequenceKv& s, int64_t n_tokens) {
-  const size_t want = layout_.blocks(n_tokens);
+// A step's block is its newest one, which all layers keep.
+void KvStore::reserve(SequenceKv& s, int64_t n_tokens) { reserve_prompt(s, n_tokens, s.marks); }
+
+void KvStore::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+  const size_t want = layout().blocks(n_tokens);
   try {
     // Full when it was shared, and cut since.
     if (n_tokens > s.n_tokens)
-      make_own(s, s.n_tokens / layout_.block_size, layout_.blocks(s.n_tokens));
-    for (HeadKv& h : s.heads)
+      make_own(s, s.n_tokens / layout().block_size, layout().blocks(s.n_tokens));
+    for (size_t i = 0; i < s.heads.size(); ++i) {
+      HeadKv& h = s.heads[i];
       while (h.blocks.size() < want) {
+        const auto block = static_cast<int64_t>(h.blocks.size());
         h.blocks.reserve(h.blocks.size() + 1);
-        h.blocks.push_back(store_.take());
+        h.blocks.push_back(shape_.keeps(layer_of(i), block, n_tokens, marks) ? store_.take()
+                                                                            : nullptr);
       }
+    }
   } catch (...) {
     truncate(s, s.n_tokens);
     throw;
   }
 }
 
+void KvStore::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const Leaving& leaving) {
+  for (int64_t b = first; b < last; ++b) {
+    if (shape_.keeps(layer, b, s.n_tokens, s.marks)) continue;
+    for (int i = 0; i < shape_.n_kv_heads; ++i) {
+      std::byte*& block = head(s, layer, i).blocks[b];
+      if (!block) continue;
+      if (!store_.shared(block)) leaving(block);
+      store_.give_back(block);
+      block = nullptr;
+    }
+  }
+}
+
+// Before the windows of the old end there is nothing but what the old marks keep.
+void KvStore::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
+                            const Leaving& leaving) {
+  const int64_t before = s.n_tokens;
+  const Marks old = s.marks;
+  s.n_tokens = n_tokens;
+  s.marks = marks;
+  for (int layer = 0; layer < n_layers(); ++layer) {
+    if (selects(layer)) continue;
+    for (const int64_t mark : old)
+      drop(s, layer, shape_.first_kept(layer, mark), layout().blocks(mark), leaving);
+    drop(s, layer, shape_.first_kept(layer, before), layout().blocks(before), leaving);
+  }
+}
+
+void KvStore::drop_passed(SequenceKv& s, const Leaving& leaving) {
+  for (int layer = 0; layer < n_layers(); ++layer)
+    if (!selects(layer))
+      drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1),
+           shape_.first_kept(layer, s.n_tokens), leaving);
+}
+
+// What one head lacks, all heads of its layer lack.
+int64_t KvStore::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
+  const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
+  return n_kv_heads() * std::count_if(blocks.begin() + first, blocks.begin() + last,
+                                      [](const std::byte* block) { return block != nullptr; });
+}
+
+int64_t KvStore::reach(const SequenceKv& s, int64_t n_tokens) const {
+  int64_t n = n_tokens;
+  const auto lacking = [&](int layer) {  // the last block that is needed and not there; -1: none
+    const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
+    int64_t b = layout().blocks(n) - 1;
+    while (b >= shape_.first_needed(layer, n) && blocks[b]) --b;
+    return b >= shape_.first_needed(layer, n) ? b : -1;
+  };
+  for (bool again = true; again;) {
+    again = false;
+    for (int layer = 0; layer < n_layers(); ++layer) {
+      if (selects(layer)) continue;
+      for (int64_t b; (b = lacking(layer)) >= 0; again = true) n = b * layout().block_size;
+    }
+  }
+  return n;
+}
+
 void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {
-  const size_t keep = layout_.blocks(n_tokens), full = n_tokens / layout_.block_size;
+  const size_t keep = layout().blocks(n_tokens), full = n_tokens / layout().block_size;
+  s.marks.cut(n_tokens);
   for (HeadKv& h : s.heads) {
     while (h.blocks.size() > keep) {
-      store_.give_back(h.blocks.back());
+      if (h.blocks.back()) store_.give_back(h.blocks.back());
       h.blocks.pop_back();
     }
     if (h.bound_factor.size() > full) {
@@ -120,37 +192,40 @@ void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {
 }
 
 void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {
-  const size_t full = n_tokens / layout_.block_size;
+  const size_t full = n_tokens / layout().block_size;
   const int64_t stride = digest_stride(s.spec);
-  const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads_;
-  const size_t count = layer < 0 ? s.heads.size() : n_kv_heads_;
+  const size_t first = layer < 0 ? 0 : size_t(layer) * n_kv_heads();
+  const size_t count = layer < 0 ? s.heads.size() : n_kv_heads();
   for (size_t i = 0; s.spec.kept && i < count; ++i) {  // what can fail first
+    if (!selects(layer_of(first + i))) continue;
     s.heads[first + i].digests.reserve(full * stride);
     s.heads[first + i].bound_factor.reserve(full);
   }
   threads_->parallel_for(count, [&](int64_t i, int) {
+    const int at = layer_of(first + i);
+    if (!selects(at)) return;
     HeadKv& h = s.heads[first + i];
     if (s.selection)
-      s.selection->add_blocks(static_cast<int>((first + i) / n_kv_heads_),
-                              static_cast<int>((first + i) % n_kv_heads_), static_cast<int>(full),
-                              h.blocks.data());
+      s.selection->add_blocks(at, static_cast<int>((first + i) % n_kv_heads()),
+                              static_cast<int>(full), h.blocks.data());
     const size_t old = h.bound_factor.size();
     if (old >= full || !s.spec.kept) return;
     h.digests.resize(full * stride);
     h.bound_factor.resize(full);
     for (size_t b = old; b < full; ++b)
       h.bound_factor[b] = kernels_->attention.digest_build(
-          h.blocks[b], layout_.type, layout_.block_size, layout_.head_dim, s.spec.kind,
+          h.blocks[b], layout().type, layout().block_size, layout().head_dim, s.spec.kind,
           s.spec.with_mean, h.digests.data() + b * stride);
   });
 }
 
 void KvStore::change_digests(SequenceKv& s, const DigestSpec& spec) {
   if (s.spec == spec) return;
-  const size_t blocks = s.n_tokens / layout_.block_size;
-  for (HeadKv& h : s.heads) {  // what can fail first
-    h.digests.reserve(blocks * digest_stride(spec));
-    h.bound_factor.reserve(blocks);
+  const size_t blocks = s.n_tokens / layout().block_size;
+  for (size_t i = 0; i < s.heads.size(); ++i) {  // what can fail first
+    if (!selects(layer_of(i))) continue;
+    s.heads[i].digests.reserve(blocks * digest_stride(spec));
+    s.heads[i].bound_factor.reserve(blocks);
   }
   for (HeadKv& h : s.heads) {
     h.digests.clear();

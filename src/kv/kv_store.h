@@ -2,11 +2,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "kv/block_layout.h"
 #include "kv/host_store.h"
+#include "kv/kv_shape.h"
 #include "kv/selector_state.h"
 #include "kv/working_set.h"
 #include "util/thread_pool.h"
@@ -29,7 +31,8 @@ struct DigestSpec {
 
 // One (sequence, layer, KV head).
 struct HeadKv {
-  std::vector<std::byte*> blocks;  // host blocks in token order
+  // Host blocks in token order. Null: a block that a layer with a window does not keep.
+  std::vector<std::byte*> blocks;
   std::vector<uint16_t> digests;   // f16, [full blocks][vectors][head_dim]
   std::vector<float>
       bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
@@ -42,6 +45,7 @@ struct DeviceKv {
 
 struct SequenceKv {
   int64_t n_tokens = 0;       // committed; blocks may hold more during a step or a prefill
+  Marks marks;                // up to n_tokens
   int64_t max_blocks = 0;     // the most blocks that a head may hold
   std::vector<HeadKv> heads;  // [n_layers][n_kv_heads]
   DigestSpec spec;
@@ -59,15 +63,17 @@ struct SequenceKv {
 class KvStore {
  public:
   // host_digests: digests are kept and built here; false: by the device. limit: see HostStore.
-  KvStore(const BlockLayout& layout, int n_layers, int n_kv_heads, const cpu::Kernels* kernels,
-          ThreadPool* threads, std::unique_ptr<SlabSource> slabs = make_system_slabs(),
-          bool host_digests = true, uint64_t limit = 0);
+  // Layers with a window have no digests, since they are not selected from.
+  KvStore(const KvShape& shape, const cpu::Kernels* kernels, ThreadPool* threads,
+          std::unique_ptr<SlabSource> slabs = make_system_slabs(), bool host_digests = true,
+          uint64_t limit = 0);
 
   // Reserves space for n_ctx tokens without touching it, so that decoding does not allocate.
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec);
   void destroy(SequenceKv& sequence);
-  // A new sequence of the first n_tokens of `from`, which must hold as many. Full blocks are
-  // shared; the partial ones and digests are copied; there is no selector's state. The host store
+  // A new sequence of the first n_tokens of `from`, which must be able to go on from there
+  // (reach). Full blocks are shared; the partial ones and digests are copied; there is no
+  // selector's state. Its marks are those of `from` up to its end, and one there. The host store
   // must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
@@ -76,17 +82,34 @@ class KvStore {
   void make_own(SequenceKv& sequence, int64_t first, int64_t last);
 
   HeadKv& head(SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * n_kv_heads_ + h];
+    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
   }
   const HeadKv& head(const SequenceKv& s, int layer, int h) const {
-    return s.heads[size_t(layer) * n_kv_heads_ + h];
+    return s.heads[size_t(layer) * shape_.n_kv_heads + h];
   }
 
   // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
   // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
-  // Gives back the blocks beyond n_tokens, drops the digests of blocks that are no longer full, and
-  // sets n_tokens.
+  // The same for a prompt that makes the sequence n_tokens long, with these marks: takes the blocks
+  // that stay. Those of layers with a window that pass out of it meanwhile are not taken. What the
+  // sequence held before stays until the prompt is read.
+  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
+  // Gets a block whose last holder is about to give it back. Throws nothing.
+  using Leaving = std::function<void(const std::byte*)>;
+  // The sequence holds a prompt up to n_tokens: sets n_tokens and marks, and gives back what is not
+  // kept then. Never allocates.
+  void commit_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
+                     const Leaving& leaving);
+  // n_tokens has grown by one: gives back blocks that windows have passed. Never allocates.
+  void drop_passed(SequenceKv& sequence, const Leaving& leaving);
+  // How many of a layer's blocks [first, last) the sequence holds, of all heads.
+  int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
+  // The longest beginning, of at most n_tokens, after which the sequence can go on: of layers with
+  // a window all that the next token sees is there. At least 0.
+  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
+  // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that are
+  // no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
   // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
   // and shows these blocks to the selector's state. layer < 0: all layers.
@@ -101,18 +124,24 @@ class KvStore {
   // selector's state. Does not allocate.
   void renew_digests(SequenceKv& sequence);
 
-  const BlockLayout& layout() const { return layout_; }
-  int n_layers() const { return n_layers_; }
-  int n_kv_heads() const { return n_kv_heads_; }
+  const KvShape& shape() const { return shape_; }
+  const BlockLayout& layout() const { return shape_.layout; }
+  int n_layers() const { return shape_.n_layers; }
+  int n_kv_heads() const { return shape_.n_kv_heads; }
+  // Whether blocks of this layer are chosen by digests, codes or a selector's state.
+  bool selects(int layer) const { return shape_.window(layer) == 0; }
   int64_t digest_stride(const DigestSpec& spec) const {
-    return int64_t(spec.vectors()) * layout_.head_dim;
+    return int64_t(spec.vectors()) * layout().head_dim;
   }
-  uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout_.bytes(); }
+  uint64_t host_bytes() const { return uint64_t(store_.in_use()) * layout().bytes(); }
   int64_t host_room() const { return store_.most() - store_.in_use(); }
 
  private:
-  BlockLayout layout_;
-  int n_layers_, n_kv_heads_;
+  int layer_of(size_t head) const { return static_cast<int>(head / shape_.n_kv_heads); }
+  // Of blocks [first, last) of a layer those that the sequence does not keep.
+  void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
+
+  KvShape shape_;
   const cpu::Kernels* kernels_;
   ThreadPool* threads_;
   bool host_digests_;

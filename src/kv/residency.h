@@ -12,7 +12,8 @@
 namespace riffle {
 
 // One layer's KV while prefilling: blocks [n_kv_heads][n_blocks], readable up to n_tokens and
-// writable beyond.
+// writable beyond. In a layer with a window those that a chunk of the prompt can see, and those of
+// the chunk; others may be the same memory.
 struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
   std::byte* base = nullptr;           // first of consecutive blocks; null in place
@@ -35,16 +36,19 @@ class Residency {
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
   virtual void destroy(SequenceKv& sequence) = 0;
+  // KvStore::reach.
+  virtual int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const = 0;
   // A new sequence of the first n_tokens of `from` (KvStore::fork). On an error there is no new
   // sequence, and `from` is as before.
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Takes memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
+  // The same before a prompt (KvStore::reserve_prompt).
+  virtual void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) = 0;
   // Announces that n_blocks more blocks will be reserved soon, so that slow work may begin now.
   // Never fails.
   virtual void expect(int64_t n_blocks) { (void)n_blocks; }
-  // Keeps the first n_tokens, of which the sequence must hold as many, and forgets the rest
-  // everywhere.
+  // Keeps the first n_tokens, which reach must allow, and forgets the rest everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
   // Called when a sequence was cut or prefilled: its working set begins anew with the next step.
@@ -65,15 +69,18 @@ class Residency {
   // `spare` more blocks in every layer. Other sequences are parked if needed. Throws
   // RIFFLE_NO_SLOT; every sequence still holds its KV then.
   virtual void activate(SequenceKv* const* sequences, size_t n, int64_t spare) = 0;
-  // Called after n_tokens was advanced: flushes blocks that became full to the host store and
-  // builds their digests.
+  // Called after n_tokens was advanced by one: gives back blocks that windows have passed, flushes
+  // blocks that became full to the host store and builds their digests.
   virtual void commit(SequenceKv& sequence) = 0;
 
   // ---- prefill
-  virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
+  // rows: the most tokens that are appended before they attend.
+  virtual LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) = 0;
   // Called when the layer is complete: builds its digests, flushes it, and drops what the device
   // held of it.
   virtual void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
+  // Called when all layers are (KvStore::commit_prompt).
+  virtual void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) = 0;
   // Bytes that the device holds now for layers of prompts.
   virtual uint64_t prefill_held() const { return 0; }
 

@@ -52,8 +52,8 @@ struct World {
   bool refuse = false;
   int slabs = 0;
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
-  KvStore store{layout,  kLayers,  kHeads,
-                kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
+  KvStore store{{layout, kLayers, kHeads}, kernels, &threads,
+                std::make_unique<FewSlabs>(&refuse, &slabs)};
   std::unique_ptr<CpuResidency> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;
@@ -154,7 +154,7 @@ struct World {
     for (uint32_t& t : fresh) t = random();
     named_append(s, n);
     for (int layer = 0; layer < kLayers; ++layer) {
-      const LayerKv kv = residency->prefill_layer(s.kv, layer, n0 + n);
+      const LayerKv kv = residency->prefill_layer(s.kv, layer, n0 + n, n);
       for (int64_t i = 0; i < n; ++i)
         for (int h = 0; h < kHeads; ++h)
           write(kv.blocks[h * kv.n_blocks + (n0 + i) / kB], n0 + i, fresh[i], layer, h);

@@ -156,7 +156,7 @@ struct ListScene {
   // The prompt in chunks; the outputs [n][kWidth]. Checks every chunk if asked to.
   std::vector<float> prefill(int64_t chunk, double tolerance) {
     std::vector<float> out(n * kWidth);
-    LayerKv kv = backend->residency().prefill_layer(sequence, 0, n);
+    LayerKv kv = backend->residency().prefill_layer(sequence, 0, n, chunk);
     kv.unrotated = true;
     for (int64_t first = 0; first < n; first += chunk) {
       const int64_t m = std::min(chunk, n - first);

@@ -21,8 +21,8 @@ CpuBackend::CpuBackend(const Model& model, const BackendOptions& options, Thread
       kernels_(options.kernels),
       threads_(threads),
       state_shape_(state_shape(model.config, options)),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, kernels_, threads,
-             make_system_slabs(), true, options.options.host_mem),
+      store_(kv_shape(config_, options), kernels_, threads, make_system_slabs(), true,
+             options.options.host_mem),
       thread_scratch_(threads->size()) {
   residency_ = options.has_pool ? make_pooled(&store_, threads, options.slots, options.evict(),
                                               options.options.pool_per_layer)
@@ -34,6 +34,7 @@ void CpuBackend::prepare(const Selector& selector, SequenceKv& s) {
             heads = config_.n_kv_heads;
   const auto take_in = [&](int64_t i, int) {
     const int head = static_cast<int>(i);
+    if (!store_.selects(head / heads)) return;
     s.selection->add_blocks(head / heads, head % heads, full, s.heads[i].blocks.data());
   };
   if (selector.fits(s.selection.get())) {
@@ -343,7 +344,7 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
 void CpuBackend::attend_prefill(const PrefillAttention& a) {
   if (a.kv.unrotated) attend_prefill_list(a);
   else attend_prefill_dense(a);
-  if (!a.last || !a.sequence->selection) return;
+  if (!a.last || !a.sequence->selection || !store_.selects(a.layer)) return;
   const int d = config_.head_dim, heads = config_.n_kv_heads, g = config_.n_heads / heads;
   threads_->parallel_for(heads, [&](int64_t h, int) {
     PromptEnd end;

@@ -46,7 +46,7 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       cublas_(heap_, compute_),
       weights_(model, heap_, compute_, threads, upload_progress(options.options)),
       slabs_(new PinnedSlabs(device.ordinal, options.options.no_pin)),
-      store_(options.layout, config_.n_layers, config_.n_kv_heads, host_kernels_, threads,
+      store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
       residency_(config_, device_, &heap_, &compute_, &store_, slabs_, options),
       streamed_attention_(config_, device_, &heap_, &compute_, &residency_),

@@ -137,7 +137,7 @@ void PinnedSlabs::add_unlocked(const std::byte* const* blocks, size_t n,
   const std::lock_guard lock(mutex_);
   auto slab = slabs_.end();
   for (size_t i = 0; i < n; ++i) {  // neighbours in the list mostly are in one slab
-    if (slab != slabs_.end() && slab->holds(blocks[i])) continue;
+    if (!blocks[i] || (slab != slabs_.end() && slab->holds(blocks[i]))) continue;
     slab = find(blocks[i]);
     if (!slab->tried() && std::find(slabs.begin(), slabs.end(), slab->data) == slabs.end())
       slabs.push_back(slab->data);

@@ -36,7 +36,8 @@ class PinnedSlabs : public SlabSource {
   void prepare(size_t bytes, size_t count);
   uint64_t taken_bytes();
 
-  // Appends the slabs that hold these blocks and are not locked or refused yet, once each.
+  // Appends the slabs that hold these blocks and are not locked or refused yet, once each. Null: no
+  // block.
   void add_unlocked(const std::byte* const* blocks, size_t n, std::vector<std::byte*>& slabs);
   // Waits until these slabs are locked (or refused): they go before all others. Empties the list.
   // False: some slab, of these or others, has been refused.

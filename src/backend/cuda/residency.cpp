@@ -50,7 +50,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
-  session_host_bytes_ = layer * config.n_layers;
+  session_host_bytes_ = store->shape().most_blocks(options.options.n_ctx) * l.bytes();
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
   words_ = heap->take(size_t(n_slots) * sizeof(unsigned long long), "the slot pool's table");
@@ -320,7 +320,14 @@ void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block)
   if (!streamed()) return;
   for (const HeadKv& h : s.heads)
     for (size_t b = from_block; b < h.blocks.size(); ++b)
-      if (!store_->shared(h.blocks[b])) slot_pool_->drop(block_key(h.blocks[b]));
+      if (h.blocks[b] && !store_->shared(h.blocks[b])) leave(h.blocks[b]);
+}
+
+// A pool that the device manages names blocks by their place in a sequence, not by their address,
+// and no step asks for one that a window has passed. Its slot becomes a victim like any unused one,
+// and a cut forgets its name before there is another block of that name.
+void CudaResidency::leave(const std::byte* block) {
+  if (streamed()) slot_pool_->drop(block_key(block));
 }
 
 // The block that will be written next may be in the host's pool as another sequence's that held it
@@ -328,14 +335,14 @@ void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block)
 void CudaResidency::drop_next(const SequenceKv& s) {
   const size_t block = s.n_tokens / layout_.block_size;
   for (const HeadKv& h : s.heads)
-    if (block < h.blocks.size()) slot_pool_->drop(block_key(h.blocks[block]));
+    if (block < h.blocks.size() && h.blocks[block]) slot_pool_->drop(block_key(h.blocks[block]));
 }
 
-void CudaResidency::reserve(SequenceKv& s, int64_t n_tokens) {
+void CudaResidency::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (!d.own) d.own = make_table(d.max_blocks);
-  store_->reserve(s, n_tokens);
+  store_->reserve_prompt(s, n_tokens, marks);
   if (streamed() && d.known_blocks <= s.n_tokens / layout_.block_size) drop_next(s);
   learn_addresses(s);
   // Locking a slab takes longer than a step, so the next one is got ready when the last is half
@@ -475,7 +482,9 @@ void CudaResidency::activate(SequenceKv* const* sequences, size_t n, int64_t) {
   if (!streamed() && ++steps_ >= kMaxStamp - 1) reset_pool();
 }
 
+// The step is over: nobody reads the blocks that are given back.
 void CudaResidency::commit(SequenceKv& s) {
+  store_->drop_passed(s, [this](const std::byte* block) { leave(block); });
   if (s.n_tokens % layout_.block_size != 0) return;
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
@@ -568,7 +577,23 @@ void CudaResidency::copy_blocks(SequenceKv& s, int layer, int head, int n_heads,
   }
 }
 
-LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) {
+int64_t CudaResidency::copy_held(SequenceKv& s, int layer, int64_t first, int64_t last,
+                                 std::byte* device, int64_t head_stride, bool to_host,
+                                 const Stream& stream) {
+  const std::vector<std::byte*>& blocks = store_->head(s, layer, 0).blocks;  // as all heads
+  int64_t n = 0;
+  for (int64_t b = first, end; b < last; b = end) {
+    end = b + 1;
+    while (end < last && !blocks[end] == !blocks[b]) ++end;
+    if (!blocks[b]) continue;
+    copy_blocks(s, layer, 0, config_.n_kv_heads, b, end, device + b * layout_.block_bytes,
+                head_stride, to_host, stream);
+    n += (end - b) * config_.n_kv_heads;
+  }
+  return n;
+}
+
+LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t) {
   const DeviceScope on(device_.ordinal);
   park(s);
   reading_ = s.device.get();
@@ -585,8 +610,11 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total) 
   check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
                           layout_.block_bytes, config_.n_kv_heads, *compute_),
         "clearing a layer's KV");
-  copy_blocks(s, layer, 0, config_.n_kv_heads, 0, old, base, head_bytes, false, *compute_);
-  counters.loaded_bytes += old * config_.n_kv_heads * layout_.block_bytes;
+  // What the windows passed long ago is neither there nor read.
+  counters.loaded_bytes +=
+      copy_held(s, layer, store_->shape().first_needed(layer, s.n_tokens), old, base, head_bytes,
+                false, *compute_) *
+      layout_.block_bytes;
   return {nullptr, base, n_blocks};
 }
 
@@ -596,16 +624,23 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
   const int64_t n_blocks = store_->layout().blocks(n_total),
                 first = s.n_tokens / layout_.block_size;
   std::byte* base = layer_at(turn_);
-  digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
+  if (store_->selects(layer))
+    digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
-  copy_blocks(s, layer, 0, config_.n_kv_heads, first, n_blocks, base + first * layout_.block_bytes,
-              n_blocks * layout_.block_bytes, true, flush_);
+  counters.flushed_bytes += copy_held(s, layer, first, n_blocks, base,
+                                      n_blocks * layout_.block_bytes, true, flush_) *
+                            layout_.block_bytes;
   flushed_[turn_].record(flush_);
-  counters.flushed_bytes += (n_blocks - first) * config_.n_kv_heads * layout_.block_bytes;
   if (layer + 1 < config_.n_layers) return;
   // What decodes next reads the host blocks.
   check(cudaStreamWaitEvent(*compute_, flushed_[turn_]), "flushing KV");
+}
+
+void CudaResidency::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
+  // A block that the prompt has written to may be one that its end does not see.
+  if (store_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
+  store_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }
 
 }  // namespace riffle::cuda

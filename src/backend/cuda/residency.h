@@ -65,8 +65,14 @@ class CudaResidency : public Residency {
   bool shared(const std::byte* block) const override { return store_->shared(block); }
   SequenceKv create(int64_t n_ctx, const DigestSpec& spec) override;
   void destroy(SequenceKv& sequence) override;
+  int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const override {
+    return store_->reach(sequence, n_tokens);
+  }
   SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) override;
-  void reserve(SequenceKv& sequence, int64_t n_tokens) override;
+  void reserve(SequenceKv& sequence, int64_t n_tokens) override {
+    reserve_prompt(sequence, n_tokens, sequence.marks);
+  }
+  void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   void expect(int64_t n_blocks) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
@@ -79,8 +85,9 @@ class CudaResidency : public Residency {
   void begin_working_set(SequenceKv& sequence, int window);
   void activate(SequenceKv* const* sequences, size_t n, int64_t spare) override;
   void commit(SequenceKv& sequence) override;
-  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  LayerKv prefill_layer(SequenceKv& sequence, int layer, int64_t n_total, int64_t rows) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
+  void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) override;
   uint64_t prefill_held() const override { return held_[0] + held_[1]; }
 
   // What a prompt needs of the device, from begin_prompt to end_prompt: its layers' KV, and
@@ -183,14 +190,19 @@ class CudaResidency : public Residency {
   void settle_pinning();
   void drop_from_slot_pool(const SequenceKv& s, int64_t from_block);
   void drop_next(const SequenceKv& s);
+  void leave(const std::byte* block);  // KvStore::Leaving
   void move_tails(SequenceKv& s, bool to_host);
   void park(SequenceKv& s);
   // Copies blocks [first, last) of n_heads heads of a layer between the host store and device
   // memory, where head h's lie one after the other from device + h * head_stride. Neighbouring host
   // blocks go in one copy; where there are few, one kernel moves all blocks (SparseServe's FlashH2D
-  // and FlashD2H, whose staging buffer and scattering threads this does without).
+  // and FlashD2H, whose staging buffer and scattering threads this does without). The sequence must
+  // hold them.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
+  // The same of those that the sequence holds. device: of block 0. Returns how many blocks that are.
+  int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
+                    int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(const Stream& stream);
   void digest_layer(SequenceKv& s, int layer, int64_t first, int64_t last, const std::byte* base,
                     int64_t n_blocks);

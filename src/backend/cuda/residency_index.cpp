@@ -87,7 +87,7 @@ void CudaResidency::require_codes(SequenceKv& s) {
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; h < config_.n_kv_heads; ++h) {
+    for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       check(encode_int4(head, full, 0, full, 1, layout_,
                         codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(),
@@ -143,7 +143,7 @@ void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
-    for (int h = 0; h < config_.n_kv_heads; ++h) {
+    for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       const int64_t stride = store_->digest_stride(spec),
                     entry = head_index(layer, h) * d.max_blocks;

@@ -122,8 +122,13 @@ class Bench {
     }
   }
 
+  // What cannot be cut there is read again.
   void truncate(riffle_session* session, size_t n) {
-    check(riffle_session_truncate(session, n), context_.get());
+    const size_t reached = riffle_session_reach(session, n);
+    check(riffle_session_truncate(session, reached), context_.get());
+    if (reached < n)
+      check(riffle_prefill(session, tokens_.data() + reached, n - reached, nullptr, nullptr),
+            context_.get());
   }
   void truncate_all(size_t n) {
     for (const Session& s : sessions_) truncate(s.get(), n);

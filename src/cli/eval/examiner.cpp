@@ -67,6 +67,12 @@ void Examiner::prefill(const int32_t* tokens, size_t n, Progress* progress) {
         context_);
 }
 
+void Examiner::go_back(const std::vector<int32_t>& text, size_t n) {
+  const size_t keep = riffle_session_reach(current_, n);
+  truncate(keep);
+  prefill(text.data() + keep, n - keep, nullptr);
+}
+
 void Examiner::on_report(void* user, const riffle_row_report* report) {
   Examiner& self = *static_cast<Examiner*>(user);
   self.usage_.add(*report);
@@ -113,6 +119,7 @@ void Examiner::rewind(const std::vector<int32_t>& prompt, size_t n) {
   // Nor to where the document ended: what lfps learnt of that would be left, if it was there
   // already.
   if (keep == document_end_ && keep > 0 && keep < n) --keep;
+  keep = riffle_session_reach(current_, keep);
   truncate(keep);
   // Behind a pool prefill loads all KV once; that is the examiner's doing, not the selector's.
   const uint64_t before = context_stats(context_).loaded_bytes;
@@ -209,7 +216,7 @@ std::vector<std::vector<EvalAnswer>> Examiner::ask(const Document& doc, Progress
     const Clock::time_point start = Clock::now();
     use(s);
     if (std::exchange(prepared[session_of_[s]], q) != q) {
-      truncate(doc.tokens.size());
+      go_back(doc.tokens, doc.tokens.size());
       prefill(question.tail.data(), question.tail.size() - 1, nullptr);
     }
     prompt_ = doc.tokens;
@@ -276,7 +283,7 @@ void Examiner::read_text(const Document& doc, Progress& progress, std::vector<Ro
   }
   for (const Session& session : sessions_) {
     current_ = session.get();
-    truncate(begin_at - 1);
+    go_back(doc.tokens, begin_at - 1);
   }
 }
 

@@ -22,10 +22,14 @@ int64_t everything_below(const Config& config, const ResolvedOptions& r) {
   if (!r.has_pool) return most;
   // While a prompt is read the pool lacks the slots that it lends.
   const int64_t slots = std::max<int64_t>(0, r.slots - r.lent_slots);
-  const int64_t heads = int64_t(config.n_layers) * config.n_kv_heads;
-  const int64_t blocks = slots / heads / r.options.n_sessions;
-  if (blocks >= r.layout.blocks(std::min<int64_t>(most, r.options.n_ctx))) return most;
-  return blocks * r.layout.block_size / kStep * kStep;
+  const KvShape shape = kv_shape(config, r);
+  const auto fits = [&](int64_t n_tokens) {
+    return shape.readable_blocks(n_tokens) <= slots / r.options.n_sessions;
+  };
+  if (fits(std::min<int64_t>(most, r.options.n_ctx))) return most;
+  int64_t longest = 0;
+  while (longest + kStep < most && fits(longest + kStep)) longest += kStep;
+  return longest;
 }
 
 static std::string with_commas(int64_t n) {

@@ -85,7 +85,9 @@ static DeviceNeeds cuda_needs(const Model& model, const ResolvedOptions& r) {
 static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
   const riffle_context_options& o = r.options;
   const Config& c = model.config;
-  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = uint64_t(c.n_layers) * c.n_kv_heads;
+  const KvShape shape = kv_shape(c, r);
+  const uint64_t blocks = r.layout.blocks(o.n_ctx), heads = shape.heads();
+  const int chosen = c.n_layers - shape.windowed_layers();  // layers that blocks are chosen from
   const uint64_t q_width = uint64_t(c.n_heads) * c.head_dim,
                  kv_width = uint64_t(c.n_kv_heads) * c.head_dim;
   const uint64_t chunk = std::min(o.prefill_chunk, o.n_ctx), sessions = o.n_sessions;
@@ -97,9 +99,19 @@ static DeviceNeeds cpu_needs(const Model& model, const ResolvedOptions& r) {
        chunk * (c.dim + 2 * q_width + 2 * kv_width + 2 * uint64_t(c.ffn_values()) +
                 2 * uint64_t(c.experts.n_used) * c.dim) +
        c.ropes.size() * o.n_ctx * c.head_dim + (1 + 2 * uint64_t(o.lookup)) * c.vocab_size);
-  needs.digests = product({sessions, heads, blocks, digest_spec(o.selection).bytes(c.head_dim)});
-  needs.selector_state = make_selector(r.selection())->state_bytes(state_shape(c, r), o.n_ctx);
-  if (!r.has_pool) return needs;
+  needs.digests = product({sessions, uint64_t(chosen), uint64_t(c.n_kv_heads), blocks,
+                           digest_spec(o.selection).bytes(c.head_dim)});
+  StateShape state = state_shape(c, r);
+  state.n_layers = chosen;
+  needs.selector_state = make_selector(r.selection())->state_bytes(state, o.n_ctx);
+  if (!r.has_pool) {
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      if (shape.window(layer) > 0)
+        needs.prefill_kv = std::max<uint64_t>(
+            needs.prefill_kv, std::min<uint64_t>(blocks, shape.prompt_blocks(layer, chunk)) *
+                                  c.n_kv_heads * r.layout.bytes());
+    return needs;
+  }
   needs.per_slot = r.layout.bytes();
   needs.prefill_kv = blocks * c.n_kv_heads * needs.per_slot;
   needs.min_slots = o.pool_per_layer ? (row_slots(o.selection) + c.n_kv_heads) * c.n_layers

@@ -130,8 +130,6 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
 }
 
-static uint64_t all_heads(const Config& c) { return uint64_t(c.n_layers) * c.n_kv_heads; }
-
 // What the context takes beside its slots.
 static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
                               const DeviceNeeds& needs) {
@@ -153,8 +151,10 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.min_slots = needs.min_slots;
   plan.slot_bytes = r.layout.bytes();
   plan.host_memory = r.host_memory;
-  plan.host_kv = product({all_heads(config), uint64_t(r.layout.blocks(o.n_ctx)), plan.slot_bytes});
+  plan.host_kv =
+      product({uint64_t(kv_shape(config, r).most_blocks(o.n_ctx)), plan.slot_bytes});
   plan.total = sum({plan.weights, plan.activations, plan.digests});
+  if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;
 }
 
@@ -198,9 +198,9 @@ static void plan_prompt(const Config& config, ResolvedOptions& r, riffle_plan& p
 static void plan_slots(const Config& config, ResolvedOptions& r, riffle_plan& plan,
                        uint64_t per_slot, uint64_t budget) {
   const uint64_t fixed = plan.total, sessions = r.options.n_sessions;
-  const uint64_t blocks = r.layout.blocks(r.options.n_ctx);
-  const auto all_blocks = static_cast<int64_t>(
-      std::min<uint64_t>(product({sessions, all_heads(config), blocks}), INT64_MAX / 2));
+  const uint64_t blocks = kv_shape(config, r).most_blocks(r.options.n_ctx);
+  const auto all_blocks =
+      static_cast<int64_t>(std::min<uint64_t>(product({sessions, blocks}), INT64_MAX / 2));
   r.slots = r.options.slots;
   if (r.slots == 0) {
     // Slots beyond the number of blocks would be idle, except the lent ones.
@@ -269,14 +269,14 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
                   format("`host_mem` is %s, but %s has %s", size_text(o.host_mem).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
   if (kv <= r.host_memory) return {};
-  const uint64_t blocks_bytes = product({sessions, all_heads(config), plan.slot_bytes});
+  const auto most = static_cast<int64_t>(r.host_memory / product({sessions, plan.slot_bytes}));
   return refuse(
       RIFFLE_OUT_OF_MEMORY, host_limit(r), true,
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
-             "most %llu tokens fit",
+             "most %lld tokens fit",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
              size_text(kv).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str(),
-             static_cast<unsigned long long>(r.host_memory / blocks_bytes * o.block_size)));
+             static_cast<long long>(kv_shape(config, r).longest(most))));
 }
 
 // Fills plan and r.slots for r.options.n_ctx, with what r.everything_below makes of selector AUTO.

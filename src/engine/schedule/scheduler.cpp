@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "util/error.h"
 #include "util/settings.h"
@@ -35,7 +36,8 @@ struct Scheduler::Request {
   std::unique_ptr<Sequence> sequence;
   size_t read = 0,
          reused = 0;  // tokens of the prompt that the sequence holds; of them, from another's
-  int32_t next = 0;   // the token to step with
+  std::vector<int64_t> beginnings;  // where other prompts part from this one
+  int32_t next = 0;                 // the token to step with
   int steps = 0, skips = 0, failures = 0;
   size_t calls = 0, shown = 0;  // of on_token: by this answer; by all attempts
   std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
@@ -364,7 +366,8 @@ void Scheduler::read_prompt(riffle_iteration& it) {
       size_t n = r.prompt.size() - r.read;
       if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS)
         n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
-      run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr);
+      run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr,
+                                   r.beginnings);
       expect_next();
       if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
     }
@@ -401,7 +404,8 @@ void Scheduler::expect_next() {
     shared =
         std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
   const int64_t blocks =
-      engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared));
+      engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared),
+                         beginnings(next, static_cast<int64_t>(shared)));
   if (blocks <= engine_.host_room()) engine_.expect(blocks);
 }
 
@@ -424,6 +428,7 @@ bool Scheduler::begin_next() {
       return false;
     Request& r = *waiting_.front();
     Donor donor = find_donor(r);
+    r.beginnings = beginnings(r, donor.n_tokens);
     const auto spare = [&] {  // a kept one that is of no use here
       for (size_t i = 0; i < kept_.size(); ++i)
         if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
@@ -431,9 +436,10 @@ bool Scheduler::begin_next() {
     };
     // Its prompt, and a block more for each that decodes, when so many more blocks are free.
     const auto fits = [&](int64_t freed) {
-      const int64_t ahead = engine_.own_blocks(1, 0) * static_cast<int64_t>(decoding_.size());
-      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens) + ahead -
-                 freed <=
+      const int64_t ahead = engine_.own_blocks(1, 0, {}) * static_cast<int64_t>(decoding_.size());
+      return engine_.own_blocks(static_cast<int64_t>(r.prompt.size()), donor.n_tokens,
+                                r.beginnings) +
+                 ahead - freed <=
              engine_.host_room();
     };
     const auto freed_by_kept = [&] {
@@ -502,16 +508,49 @@ size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> 
   return n - n % static_cast<size_t>(engine_.reuse_unit());
 }
 
+// Of those with which r can begin, if it is a fork of the donor's sequence. The last token is read
+// in any case: logits come from it.
+size_t Scheduler::reusable(const Request& r, const Request& donor) const {
+  const auto unit = static_cast<size_t>(engine_.reuse_unit());
+  size_t n = reusable({r.prompt.data(), r.prompt.size() - 1}, donor.prompt);
+  for (size_t reached; n > 0; n = reached - reached % unit) {
+    reached = static_cast<size_t>(engine_.reach(*donor.sequence, static_cast<int64_t>(n)));
+    if (reached == n) break;
+  }
+  return n;
+}
+
+// Where the prompts of other requests part from r's, not before the `read` tokens that it has: the
+// most wanted first. There a model with sliding windows must keep what they see. A prompt that
+// was there before r and could not be used as far as this may not be the last of its kind.
+std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
+  if (!engine_.has_windows() || o_.no_prefix_reuse || !engine_.can_fork()) return {};
+  std::map<int64_t, int> wanted;  // by how many
+  const auto add = [&](const Request& other) {
+    if (&other == &r) return;
+    const auto n = static_cast<int64_t>(
+        reusable({r.prompt.data(), r.prompt.size() - 1}, other.prompt));
+    if (n >= static_cast<int64_t>(kMinReuse) && n >= read) ++wanted[n];
+  };
+  for (const Requests* list : {&kept_, &decoding_})
+    for (const auto& other : *list) add(*other);
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) add(*waiting_[i]);
+  std::vector<int64_t> out;
+  for (const auto& [n, count] : wanted) out.push_back(n);
+  std::stable_sort(out.begin(), out.end(),
+                   [&](int64_t a, int64_t b) { return wanted[a] > wanted[b]; });
+  out.resize(std::min<size_t>(out.size(), Marks::kMost));
+  return out;
+}
+
 // The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a
 // selection of the KV.
 Scheduler::Donor Scheduler::find_donor(const Request& r) const {
   Donor best;
   if (o_.no_prefix_reuse || !engine_.can_fork()) return best;
-  // The last token is read in any case: logits come from it.
-  const std::span<const int32_t> prompt(r.prompt.data(), r.prompt.size() - 1);
   for (const Requests* list : {&kept_, &decoding_})
     for (const auto& d : *list) {
-      const size_t n = reusable(prompt, d->prompt);
+      const size_t n = reusable(r, *d);
       if (n >= kMinReuse && static_cast<int64_t>(n) > best.n_tokens)
         best = {d->sequence.get(), static_cast<int64_t>(n)};
     }
@@ -523,7 +562,7 @@ bool Scheduler::wanted(const Request& done) const {
   if (o_.no_prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     const Request& r = *waiting_[i];
-    const size_t n = reusable({r.prompt.data(), r.prompt.size() - 1}, done.prompt);
+    const size_t n = reusable(r, done);
     if (n >= kMinReuse && static_cast<int64_t>(n) > find_donor(r).n_tokens) return true;
   }
   return false;

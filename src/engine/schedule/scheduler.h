@@ -60,6 +60,8 @@ class Scheduler {
     int64_t n_tokens = 0;
   };
   size_t reusable(std::span<const int32_t> a, std::span<const int32_t> b) const;
+  size_t reusable(const Request& r, const Request& donor) const;
+  std::vector<int64_t> beginnings(const Request& r, int64_t read) const;
   Donor find_donor(const Request& r) const;
   bool wanted(const Request& done) const;
   void drop_unwanted();

@@ -1,0 +1,418 @@
+// Layers with a sliding window keep KV for their windows: how much is held, that no result changes,
+// and where sessions can be cut and forked. The rules alone: tests/kv/window_test.cpp.
+#include <memory>
+#include <random>
+
+#include "tests/engine/schedule/scheduled.h"
+#include "tests/engine/window_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+// Models whose windows (64 or 100 tokens) are in all layers, or in some.
+constexpr const char* kModels[] = {"mistral_window", "gemma3", "olmo3_period", "exaone4"};
+
+riffle_context_options on(riffle_device device, riffle_selector selector = RIFFLE_SELECTOR_SHARE) {
+  riffle_context_options o = sparse(selector);
+  o.device = device;
+  if (device == RIFFLE_DEVICE_EMU) o.slots = 100;
+  return o;
+}
+
+std::vector<int32_t> draw(std::mt19937& random, size_t n) {
+  std::vector<int32_t> out(n);
+  for (int32_t& t : out) t = 20 + static_cast<int32_t>(random() % 200);
+  return out;
+}
+
+// A session and how its tokens came into it, without what was taken back.
+struct Member {
+  struct Token {
+    int32_t id;
+    bool by_step;
+  };
+  riffle_session* session = nullptr;
+  std::vector<Token> tokens;
+};
+
+class Histories {
+ public:
+  Histories(const riffle_context_options& o, const std::string& path, uint32_t seed)
+      : shared_(o, path), alone_(on(RIFFLE_DEVICE_CPU, o.selection.selector), path), random_(seed) {}
+  ~Histories() {
+    for (const auto& m : members_) riffle_session_free(m->session);
+  }
+
+  // How often a session could not be cut where it was to be.
+  int play(int n_ops) {
+    for (int op = 0; op < n_ops; ++op) {
+      INFO("operation " << op);
+      const uint32_t what = below(10);
+      if (members_.empty() || (what == 0 && members_.size() < 4)) {
+        members_.push_back(std::make_unique<Member>());
+        shared_.check(riffle_session_create(shared_.context, &members_.back()->session));
+      }
+      Member& one = *members_[below(members_.size())];
+      if (what <= 3) steps();
+      else if (what <= 5) prompt(one, what == 5 && below(2) == 0);
+      else if (what <= 8) move(one, what <= 7);
+      else if (members_.size() > 1) end(below(members_.size()));
+    }
+    while (!members_.empty()) end(0);
+    CHECK(host_kv_bytes(shared_) == 0);
+    CHECK(compared_ > 0);
+    return refused_;
+  }
+
+ private:
+  uint32_t below(uint64_t n) { return static_cast<uint32_t>(random_() % n); }
+
+  // The same tokens in a session that never goes back.
+  void compare(const Member& m) {
+    REQUIRE(riffle_session_length(m.session) == m.tokens.size());
+    riffle_session* s = nullptr;
+    alone_.check(riffle_session_create(alone_.context, &s));
+    for (size_t i = 0, end; i < m.tokens.size(); i = end) {
+      end = i + 1;
+      if (m.tokens[i].by_step) {
+        alone_.check(riffle_step(alone_.context, &s, &m.tokens[i].id, 1));
+        continue;
+      }
+      std::vector<int32_t> ids{m.tokens[i].id};
+      for (; end < m.tokens.size() && !m.tokens[end].by_step; ++end)
+        ids.push_back(m.tokens[end].id);
+      alone_.check(riffle_prefill(s, ids.data(), ids.size(), nullptr, nullptr));
+    }
+    CHECK(same_bits({shared_.logits(m.session)}, {alone_.logits(s)}));
+    riffle_session_free(s);
+    ++compared_;
+  }
+  void steps() {
+    std::vector<riffle_session*> sessions;
+    std::vector<Member*> some;
+    for (const auto& m : members_)
+      if (!m->tokens.empty() && m->tokens.size() + 100 < 1024 && below(2)) {
+        some.push_back(m.get());
+        sessions.push_back(m->session);
+      }
+    if (some.empty()) return;
+    for (uint32_t i = 1 + below(100); i > 0; --i) {
+      const auto next = draw(random_, some.size());
+      shared_.check(riffle_step(shared_.context, sessions.data(), next.data(), some.size()));
+      for (size_t j = 0; j < some.size(); ++j) some[j]->tokens.push_back({next[j], true});
+    }
+    if (below(2)) compare(*some[below(some.size())]);
+  }
+  void prompt(Member& m, bool abort) {
+    const size_t n = std::min<size_t>(1 + below(below(2) ? 30 : 300), 1024 - m.tokens.size());
+    if (n == 0) return;
+    const auto more = draw(random_, n);
+    if (abort) {
+      const auto stop = [](void*, const riffle_progress* p) { return p->done < p->total / 2; };
+      REQUIRE(riffle_prefill(m.session, more.data(), n, stop, nullptr) == RIFFLE_ABORTED);
+      if (riffle_logits(m.session)) compare(m);
+      return;
+    }
+    shared_.check(riffle_prefill(m.session, more.data(), n, nullptr, nullptr));
+    for (const int32_t id : more) m.tokens.push_back({id, false});
+    if (below(2)) compare(m);
+  }
+  // A cut or a fork.
+  void move(Member& m, bool forks) {
+    const size_t length = m.tokens.size(),
+                 want = below(2) ? below(length + 1) : length - below(std::min<size_t>(length, 70) + 1),
+                 n = riffle_session_reach(m.session, want);
+    REQUIRE(n <= want);
+    if (n < want) {
+      const uint64_t held = host_kv_bytes(shared_);
+      riffle_session* none = nullptr;
+      CHECK(riffle_session_truncate(m.session, want) == RIFFLE_BAD_ARGUMENT);
+      CHECK_THAT(riffle_context_error(shared_.context),
+                 Catch::Contains("sliding windows") && Catch::EndsWith(" " + std::to_string(n)));
+      CHECK(riffle_session_fork(m.session, want, &none) == RIFFLE_BAD_ARGUMENT);
+      CHECK(none == nullptr);
+      CHECK(riffle_session_length(m.session) == length);
+      CHECK(host_kv_bytes(shared_) == held);
+      ++refused_;
+    }
+    if (!forks) {
+      shared_.check(riffle_session_truncate(m.session, n));
+      return m.tokens.resize(n);
+    }
+    if (members_.size() == 4) return;
+    auto fork = std::make_unique<Member>();
+    shared_.check(riffle_session_fork(m.session, n, &fork->session));
+    fork->tokens.assign(m.tokens.begin(), m.tokens.begin() + static_cast<std::ptrdiff_t>(n));
+    members_.push_back(std::move(fork));
+  }
+  void end(size_t i) {
+    riffle_session_free(members_[i]->session);
+    members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  Runtime shared_, alone_;
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<Member>> members_;
+  int compared_ = 0, refused_ = 0;
+};
+
+// Of a request alone, in a context that does not know of others.
+Got answer(const riffle_context_options& o, const std::string& path, const Ask& a) {
+  Runtime r(o, path);
+  riffle_session* s = r.session();
+  Got got;
+  r.check(riffle_prefill(s, a.prompt.data(), a.prompt.size(), nullptr, nullptr));
+  const auto on_token = [](void* user, size_t, int32_t token, const char*, size_t) {
+    if (token >= 0) static_cast<Got*>(user)->tokens.push_back(token);
+    return true;
+  };
+  r.check(riffle_generate(s, &a.options, on_token, &got, &got.result));
+  return got;
+}
+
+}  // namespace
+
+// gemma3 has seven layers, six with a window of 64, one KV head of 2 * 16 * head_dim f16 values a
+// block; a prompt's end and the last token keep 64 tokens more, from a multiple of 64 on.
+TEST_CASE("window: host memory holds the windows, counted by hand", "[window][memory]") {
+  const TempDir temp;
+  const std::string path = tiny_folder(checkpoint("gemma3"), temp);
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    riffle_context_options o = on(device);
+    o.kv_type = RIFFLE_KV_F16;
+    Runtime r(o, path);
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    riffle_model_get_info(r.model, &info);
+    REQUIRE(info.n_layers == 7);
+    const uint64_t block = uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;  // of a layer
+    const auto held = [&](uint64_t windowed, uint64_t whole) {
+      CHECK(host_kv_bytes(r) == (6 * windowed + whole) * block);
+      return (6 * windowed + whole) * block;
+    };
+    riffle_session* s = r.session();
+    const auto prompt = ids(0, 300);
+    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    // The next token sees tokens from 237 on; 64 before that begin in the tile of 128: 11 of 19.
+    held(11, 19);
+    riffle_stats own{};
+    own.struct_size = sizeof own;
+    r.check(riffle_session_get_stats(s, &own));
+    CHECK(own.host_kv_bytes == host_kv_bytes(r));
+    for (int i = 0; i < 300; ++i) {
+      const int32_t t = 20 + i % 200;
+      r.check(riffle_step(r.context, &s, &t, 1));
+    }
+    // 600 tokens: the tile of 448, 10 blocks of 38; and the 11 of the prompt's end.
+    held(21, 38);
+    CHECK(riffle_session_reach(s, 600) == 600);
+    CHECK(riffle_session_reach(s, 500) == 304);  // blocks up to the 19th are there
+    CHECK(riffle_session_reach(s, 240) == 240);
+    CHECK(riffle_session_reach(s, 100) == 0);
+    // A fork there shares what it needs.
+    riffle_session* fork = nullptr;
+    r.check(riffle_session_fork(s, 300, &fork));
+    r.sessions.push_back(fork);
+    held(22, 39);  // the block that 300 tokens do not fill
+    r.check(riffle_session_truncate(s, 290));
+    held(12, 20);
+  }
+}
+
+TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dropped",
+          "[window][fork]") {
+  const TempDir temp;
+  uint32_t seed = 0;
+  for (const char* model : kModels) {
+    const std::string path = tiny_folder(checkpoint(model), temp);
+    int refused = 0;
+    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+      for (const int slots : {60, 1000}) {
+        if (device == RIFFLE_DEVICE_CPU && slots == 60) continue;
+        INFO(model << ", " << (device == RIFFLE_DEVICE_CPU ? 0 : slots) << " slots");
+        riffle_context_options o =
+            on(device, seed % 2 ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE);
+        if (device == RIFFLE_DEVICE_EMU) o.slots = slots;
+        o.prefill_chunk = seed % 3 ? 50 : 512;
+        refused += Histories(o, path, ++seed).play(100);
+      }
+    CHECK(refused > 5);
+  }
+}
+
+TEST_CASE("window: an answer begins again from the prompt's end, however long it was",
+          "[window]") {
+  const TempDir temp;
+  for (const char* model : kModels)
+    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+      INFO(model);
+      Runtime r(on(device), tiny_folder(checkpoint(model), temp));
+      riffle_session* s = r.session();
+      const auto prompt = ids(0, 400);
+      std::mt19937 random(1);
+      const auto answer = draw(random, 300);
+      const auto first = run(r, s, prompt, answer);
+      const uint64_t read = r.stats().prefill_tokens;
+      for (int again = 0; again < 2; ++again) {
+        r.check(riffle_prefill_to(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        CHECK(r.stats().prefill_tokens == read + again + 1);  // the last token, for its logits
+        std::vector<std::vector<float>> logits{r.logits(s)};
+        for (const int32_t t : answer) {
+          r.check(riffle_step(r.context, &s, &t, 1));
+          logits.push_back(r.logits(s));
+        }
+        CHECK(same_bits(logits, first));
+      }
+      // Where the windows are gone, more is read: all of it, since the prompt was the first.
+      auto other = prompt;
+      other[200] ^= 1;
+      r.check(riffle_prefill_to(s, other.data(), other.size(), nullptr, nullptr));
+      CHECK(r.stats().prefill_tokens == read + 2 + 400);
+      riffle_session* fresh = r.session();
+      r.check(riffle_prefill(fresh, other.data(), other.size(), nullptr, nullptr));
+      CHECK(same_bits({r.logits(s)}, {r.logits(fresh)}));
+    }
+}
+
+TEST_CASE("window: a full session takes what the plan says, and no more than that",
+          "[window][memory]") {
+  const TempDir temp;
+  for (const char* model : kModels) {
+    INFO(model);
+    const std::string path = tiny_folder(checkpoint(model), temp);
+    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+    riffle_plan plan{};
+    plan.struct_size = sizeof plan;
+    char err[512];
+    {
+      Runtime r(o, path);
+      REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+    }
+    o.host_mem = plan.host_kv;
+    Runtime r(o, path);
+    riffle_session* s = r.session();
+    std::mt19937 random(2);
+    // Windows that do not overlap at the ends of prompts, and one that is being read.
+    for (const size_t n : {250, 200, 260}) {
+      const auto prompt = draw(random, n);
+      r.check(riffle_prefill(s, prompt.data(), n, nullptr, nullptr));
+    }
+    while (riffle_session_length(s) < 1000) {
+      const auto next = draw(random, 1);
+      r.check(riffle_step(r.context, &s, next.data(), 1));
+    }
+    const auto rest = draw(random, 24);
+    r.check(riffle_prefill(s, rest.data(), rest.size(), nullptr, nullptr));
+    CHECK(host_kv_bytes(r) <= plan.host_kv);
+  }
+  // Twice the context is twice the KV without windows, and the same where every layer has one.
+  const auto host_kv = [&](const std::string& path, int n_ctx) {
+    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+    Runtime r(o, path);
+    o.n_ctx = n_ctx;
+    riffle_plan plan{};
+    plan.struct_size = sizeof plan;
+    char err[512];
+    REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+    CHECK(plan.digests == (path == mistral(temp, 64) ? 0 : plan.digests));
+    return plan.host_kv;
+  };
+  CHECK(host_kv(mistral(temp, 0), 4096) == 2 * host_kv(mistral(temp, 0), 2048));
+  CHECK(host_kv(mistral(temp, 64), 4096) == host_kv(mistral(temp, 64), 2048));
+  CHECK(host_kv(mistral(temp, 64), 4096) < host_kv(mistral(temp, 0), 1024));
+}
+
+TEST_CASE("window: prompts that begin alike are read once, and all texts are those of requests alone",
+          "[window][scheduler][prefix]") {
+  const TempDir temp;
+  std::mt19937 random(3);
+  const auto document = draw(random, 500);
+  std::vector<Ask> asks;
+  for (uint32_t i = 0; i < 7; ++i) {
+    Ask a = ask(1, 70 + i, 60, i % 2 ? 1.0f : 0.0f);
+    a.prompt = draw(random, 30 + 20 * i);
+    // The fifth begins otherwise, the sixth is the third with a longer end.
+    if (i == 5) a.prompt.insert(a.prompt.begin(), asks[2].prompt.begin() + 500, asks[2].prompt.end());
+    if (i != 4) a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
+    asks.push_back(a);
+  }
+  for (const char* model : kModels) {
+    const std::string path = tiny_folder(checkpoint(model), temp);
+    riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+    std::vector<Got> want;
+    for (const Ask& a : asks) want.push_back(answer(o, path, a));
+    for (const int max_seqs : {1, 3})
+      for (const bool pooled : {false, true})
+        for (const riffle_prefill_mode mode : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_CHUNKS}) {
+          INFO(model << ", max_seqs " << max_seqs << ", pooled " << pooled << ", mode " << mode);
+          riffle_context_options all = o;
+          if (pooled) all.device = RIFFLE_DEVICE_EMU, all.slots = 120;
+          all.n_sessions = 4;
+          Runtime r(all, path);
+          riffle_scheduler_options so = defaults();
+          so.max_seqs = max_seqs;
+          so.prefill_mode = mode;
+          so.max_inject_tokens = 600;
+          Run run(r, so);
+          for (const Ask& a : asks) run.submit(a);
+          run.finish();
+          size_t prompts = 0;
+          for (size_t i = 0; i < asks.size(); ++i) {
+            INFO("request " << i);
+            const Got& got = run.got[i + 1];
+            CHECK(got.status == RIFFLE_OK);
+            CHECK(got.tokens == want[i].tokens);
+            prompts += asks[i].prompt.size();
+            // With one sequence at a time the fifth has displaced the document.
+            if (i > 0 && i != 4 && (i != 5 || max_seqs > 1))
+              CHECK(got.reused >= document.size());
+          }
+          CHECK(r.stats().prefill_tokens <= prompts - 4 * document.size());
+          CHECK(host_kv_bytes(r) == 0);
+        }
+  }
+}
+
+TEST_CASE("window: requests share memory for one to two sessions", "[window][scheduler][memory]") {
+  const TempDir temp;
+  std::mt19937 random(4);
+  const auto document = draw(random, 300);
+  std::vector<Ask> asks;
+  for (uint32_t i = 0; i < 8; ++i) {
+    Ask a = ask(1, 80 + i, 40 + 30 * static_cast<int>(i % 4));
+    a.prompt = draw(random, 40 + 50 * i);
+    if (i % 3) a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
+    asks.push_back(a);
+  }
+  const std::string path = tiny_folder(checkpoint("exaone4"), temp);
+  riffle_context_options o = on(RIFFLE_DEVICE_CPU);
+  std::vector<Got> want;
+  for (const Ask& a : asks) want.push_back(answer(o, path, a));
+  riffle_plan plan{};
+  plan.struct_size = sizeof plan;
+  char err[512];
+  {
+    Runtime r(o, path);
+    REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+  }
+  for (const riffle_prefill_mode mode : {RIFFLE_PREFILL_LAYERS, RIFFLE_PREFILL_CHUNKS})
+    for (const uint64_t host_mem : {plan.host_kv, plan.host_kv * 3 / 2}) {
+      INFO("mode " << mode << ", host_mem " << host_mem << " of " << plan.host_kv);
+      o.host_mem = host_mem;
+      o.n_sessions = 4;
+      Runtime r(o, path);
+      riffle_scheduler_options so = defaults();
+      so.prefill_mode = mode;
+      so.max_inject_tokens = 600;
+      Run run(r, so);
+      for (const Ask& a : asks) run.submit(a);
+      run.finish();
+      for (size_t i = 0; i < asks.size(); ++i) {
+        INFO("request " << i << ": " << run.got[i + 1].error);
+        CHECK(run.got[i + 1].status == RIFFLE_OK);
+        CHECK(run.got[i + 1].tokens == want[i].tokens);
+      }
+      CHECK(host_kv_bytes(r) == 0);
+    }
+}
