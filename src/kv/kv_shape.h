@@ -31,11 +31,13 @@ class Marks {
     at_[i] = n_tokens;
     if (++n_ > kMost) std::copy(at_.begin() + 1, at_.begin() + n_--, at_.begin());
   }
-  // The sequence keeps its first n_tokens. If a mark served for that, there is one now.
+  // The sequence keeps its first n_tokens. If a mark beyond served for that, there is one now. None
+  // of the others goes.
   void cut(int64_t n_tokens) {
     int64_t lowest = INT64_MAX;  // of those that go
     while (n_ > 0 && at_[n_ - 1] > n_tokens) lowest = at_[--n_];
-    if (n_tokens > 0 && lowest <= n_tokens + kTakeBack) add(n_tokens);
+    const bool is_there = n_ > 0 && at_[n_ - 1] == n_tokens;
+    if (n_tokens > 0 && !is_there && lowest <= n_tokens + kTakeBack) at_[n_++] = n_tokens;
   }
 
  private:

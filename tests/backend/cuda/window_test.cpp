@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "riffle_measure.h"
-#include "tests/engine/window_model.h"
+#include "tests/engine/window_histories.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::test;
@@ -134,6 +134,107 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   o.slots = 10;
   o.n_sessions = 5;
   check_together(alone, o, path);
+}
+
+// As tests/engine/window_kv_test.cpp counts it, wherever the pool is managed.
+TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window][memory]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = tiny_folder(checkpoint("gemma3"), temp);
+  for (const riffle_residency residency : {RIFFLE_RESIDENCY_DEVICE, RIFFLE_RESIDENCY_HOST}) {
+    riffle_context_options o = on_gpu(
+        sparse(residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
+    o.kv_type = RIFFLE_KV_F16;
+    o.residency = residency;
+    o.n_sessions = 2;
+    Runtime r(o, path);
+    riffle_model_info info{};
+    info.struct_size = sizeof info;
+    riffle_model_get_info(r.model, &info);
+    const uint64_t block = uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;
+    const auto held = [&](uint64_t windowed, uint64_t whole) {
+      CHECK(host_kv_bytes(r) == (6 * windowed + whole) * block);
+    };
+    riffle_session *s = r.session(), *fork = nullptr;
+    const auto prompt = ids(0, 300);
+    r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    held(11, 19);
+    const uint64_t flushed = r.stats().flushed_bytes;
+    CHECK(flushed == (6 * 11 + 19) * block);  // what windows pass stays on the device
+    riffle_reset_stats(r.context);
+    for (int i = 0; i < 300; ++i) {
+      const int32_t t = 20 + i % 200;
+      r.check(riffle_step(r.context, &s, &t, 1));
+    }
+    held(21, 38);
+    // Nobody waits for what is given back: a step waits for its results alone.
+    if (residency == RIFFLE_RESIDENCY_DEVICE) CHECK(r.stats().host_syncs <= 300 + 4);
+    CHECK(riffle_session_reach(s, 500) == 304);
+    r.check(riffle_session_fork(s, 300, &fork));
+    r.sessions.push_back(fork);
+    held(22, 39);
+    r.check(riffle_session_truncate(s, 290));
+    held(12, 20);
+  }
+}
+
+TEST_CASE("cuda: an answer begins again from the prompt's end, however long it was",
+          "[cuda][window]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const char* model : {"mistral_window", "gemma3", "olmo3_period", "exaone4"})
+    for (const int slots : {0, 100})
+      for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
+        INFO(model << ", slots " << slots << ", residency " << residency);
+        riffle_context_options o = on_gpu(
+            sparse(residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
+        o.slots = slots;
+        o.residency = residency;
+        Runtime r(o, tiny_folder(checkpoint(model), temp));
+        riffle_session* s = r.session();
+        const auto prompt = ids(0, 400);
+        std::mt19937 random(1);
+        const auto answer = draw(random, 300);
+        const auto first = run(r, s, prompt, answer);
+        for (int again = 0; again < 2; ++again) {
+          r.check(riffle_session_truncate(s, prompt.size()));
+          std::vector<std::vector<float>> logits{first[0]};
+          for (const int32_t t : answer) {
+            r.check(riffle_step(r.context, &s, &t, 1));
+            logits.push_back(r.logits(s));
+          }
+          CHECK(same_bits(logits, first));
+        }
+        CHECK(riffle_session_truncate(s, 500) == RIFFLE_BAD_ARGUMENT);
+        r.check(riffle_session_truncate(s, 0));
+        CHECK(host_kv_bytes(r) == 0);
+        CHECK(same_bits(run(r, s, prompt, answer), first));
+      }
+}
+
+TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropped",
+          "[cuda][window][fork]") {
+  if (skip()) return;
+  const TempDir temp;
+  uint32_t seed = 0;
+  int refused = 0;
+  for (const char* model : {"mistral_window", "gemma3", "olmo3_period", "exaone4"}) {
+    const std::string path = tiny_folder(checkpoint(model), temp);
+    for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
+      for (const int slots : {80, 1000, 0}) {
+        INFO(model << ", slots " << slots << ", residency " << residency);
+        riffle_context_options o = on_gpu(
+            sparse(residency == RIFFLE_RESIDENCY_HOST || seed % 2 ? RIFFLE_SELECTOR_PSA
+                                                                  : RIFFLE_SELECTOR_SHARE));
+        o.residency = residency;
+        o.slots = slots;
+        o.n_sessions = 5;
+        riffle_context_options alone = o;
+        alone.slots = 0;
+        refused += WindowHistories(o, alone, path, true, ++seed).play(60);
+      }
+  }
+  CHECK(refused > 5);
 }
 
 // Against the CPU, step by step for as long as both have chosen the same; afterwards they see

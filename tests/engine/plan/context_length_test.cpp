@@ -256,6 +256,7 @@ TEST_CASE("sessions that take more than 64 bits can count are too many", "[limit
   o.selection.selector = RIFFLE_SELECTOR_DENSE;
   o.n_ctx = 1 << 28;
   c.n_layers = 1024, c.n_heads = c.n_kv_heads = 16, c.head_dim = 256;
+  c.layers.resize(c.n_layers);
   // Powers of two: 2^52 bytes a session, 2^72 in all, of which the lower 64 bits are 0.
   o.n_sessions = 1 << 20;
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
