@@ -531,13 +531,16 @@ typedef struct riffle_plan {
   /* of a prompt of n_ctx tokens: the residual stream, where it has to be in host memory because
      gpu_mem is small; else 0 */
   uint64_t prompt_host;
-  uint64_t host_kv; /* the block store of one session of n_ctx tokens, in host memory */
+  /* the block store of one session of n_ctx tokens, in host memory. Of layers with a sliding window
+     this is the most that they keep (riffle_session_reach) */
+  uint64_t host_kv;
   /* what the selector keeps of such a session beside KV and digests, in host memory and outside
-     total. share, twilight, psa and topk with rank CODES: for each layer and KV head, INT4 keys of
-     d/2 + 4 bytes a token and a mean value of 2 d bytes a full block (cuda: on the device, among
-     digests). tokenselect: two lists of tokens and a query a layer, for any length. lfps: tables of
-     8 bytes a token, layer and KV head. Not counted for lfps: candidates, 2 to 4 bytes more by the
-     text, and a copy of both from a follow-up prompt to the second step after it. Others: 0 */
+     total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
+     for each layer and KV head, INT4 keys of d/2 + 4 bytes a token and a mean value of 2 d bytes a
+     full block (cuda: on the device, among digests). tokenselect: two lists of tokens and a query a
+     layer, for any length. lfps: tables of 8 bytes a token, layer and KV head. Not counted for
+     lfps: candidates, 2 to 4 bytes more by the text, and a copy of both from a follow-up prompt to
+     the second step after it. Others: 0 */
   uint64_t selector_state;
   uint64_t slot_bytes;
   int64_t slots, min_slots;
@@ -608,12 +611,12 @@ RIFFLE_API void riffle_session_free(riffle_session* session);
 RIFFLE_API size_t
 riffle_session_length(const riffle_session* session); /* tokens whose KV is held */
 
-/* The longest length, of at most n_tokens, to which the session can be cut or forked. It is n_tokens
- * (or the session's length, if that is less) unless the model has layers with a sliding window that
- * is shorter than the context. Such layers keep KV for their window alone. Then a session can be cut
- * to 0, to any of its last 64 tokens, and to the end of its last two prompts (riffle_prefill,
- * riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before that. A fork counts the place
- * where it was forked as such an end. Windows of such places may join. */
+/* The longest length, of at most n_tokens, to which the session can be cut or forked. It is
+ * n_tokens (or the session's length, if that is less) unless the model has layers with a sliding
+ * window that is shorter than the context. Such layers keep KV for their window alone. Then a
+ * session can be cut to 0, to any of its last 64 tokens, and to the end of its last two prompts
+ * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before that. A fork
+ * counts the place where it was forked as such an end. Windows of such places may join. */
 RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
 
 /* Keep the first n_tokens and forget the rest. If a token was forgotten, the logits are too.
@@ -624,8 +627,9 @@ RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t
 /* A new session that holds the first n_tokens of another session of the same context. Either may be
  * freed first. Full blocks are shared in host memory and in the slot pool; the unfilled block is
  * copied. The new session has no logits: prefill at least one token. RIFFLE_BAD_ARGUMENT if session
- * is shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED with a selector that learns from the attention of prompts (lfps),
- * or that places tokens by a list (positions LIST). */
+ * is shorter, or if it cannot be forked there (riffle_session_reach). RIFFLE_UNSUPPORTED with a
+ * selector that learns from the attention of prompts (lfps), or that places tokens by a list
+ * (positions LIST). */
 RIFFLE_API riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens,
                                              riffle_session** fork);
 

@@ -138,9 +138,9 @@ struct Way {
 struct Outcome {
   riffle_stats read{};  // of the document
   uint64_t slot_bytes = 0;
-  Way ways[2];          // dense, and the selector
-  int same = 0;         // answers that are the same both ways
-  int lost = 0;         // answers that are right when dense, and not with the selector
+  Way ways[2];   // dense, and the selector
+  int same = 0;  // answers that are the same both ways
+  int lost = 0;  // answers that are right when dense, and not with the selector
   double seconds = 0;
 };
 

@@ -171,8 +171,7 @@ int64_t Engine::freed_by_cut(const Sequence& s, int64_t n_tokens) const {
   return freed * shape_.n_kv_heads;
 }
 
-int64_t Engine::own_blocks(int64_t n_tokens, int64_t shared,
-                           std::span<const int64_t> marks) const {
+int64_t Engine::own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const {
   const int64_t block_size = options_.layout.block_size, from = shared / block_size;
   Marks all;
   for (const int64_t mark : marks) all.add(mark);
@@ -289,8 +288,9 @@ riffle_stats Engine::stats(const Sequence& s) const {
   out.loaded_bytes = s.counts.loaded_bytes;
   uint64_t blocks = 0;
   for (const HeadKv& h : s.kv.heads)
-    blocks += std::count_if(h.blocks.begin(), h.blocks.begin() + options_.layout.blocks(s.kv.n_tokens),
-                            [](const std::byte* block) { return block != nullptr; });
+    blocks +=
+        std::count_if(h.blocks.begin(), h.blocks.begin() + options_.layout.blocks(s.kv.n_tokens),
+                      [](const std::byte* block) { return block != nullptr; });
   out.host_kv_bytes = blocks * options_.layout.bytes();
   out.pool_slots = backend_->residency().slots();
   return out;

@@ -30,8 +30,7 @@ int64_t KvShape::most_blocks(int64_t n_tokens) const {
   const int64_t all = layout.blocks(n_tokens);
   int64_t sum = 0;
   for (int layer = 0; layer < n_layers; ++layer) {
-    const int64_t each =
-        (window(layer) + Marks::kTakeBack + kKeyTile) / layout.block_size + 2;
+    const int64_t each = (window(layer) + Marks::kTakeBack + kKeyTile) / layout.block_size + 2;
     sum += window(layer) == 0 ? all : std::min(all, (Marks::kMost + 2) * each);
   }
   return sum * n_kv_heads;
@@ -50,9 +49,8 @@ int64_t KvShape::readable_blocks(int64_t n_tokens) const {
   const int64_t all = layout.blocks(n_tokens);
   int64_t sum = 0;
   for (int layer = 0; layer < n_layers; ++layer)
-    sum += window(layer) == 0
-               ? all
-               : std::min<int64_t>(all, (window(layer) - 1) / layout.block_size + 2);
+    sum += window(layer) == 0 ? all
+                              : std::min<int64_t>(all, (window(layer) - 1) / layout.block_size + 2);
   return sum * n_kv_heads;
 }
 

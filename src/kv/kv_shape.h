@@ -22,7 +22,8 @@ class Marks {
 
   const int64_t* begin() const { return at_.data(); }
   const int64_t* end() const { return at_.data() + n_; }  // ascending
-  // It stands for those that can be reached from it. If there are kMost others, the lowest one goes.
+  // It stands for those that can be reached from it. If there are kMost others, the lowest one
+  // goes.
   void add(int64_t n_tokens) {
     const auto near = [&](int64_t m) { return m <= n_tokens && m >= n_tokens - kTakeBack; };
     n_ = static_cast<int>(std::remove_if(at_.begin(), at_.begin() + n_, near) - at_.begin());
@@ -74,11 +75,11 @@ struct KvShape {
   // Whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
 
-  // Blocks of all layers and heads that a sequence of n_tokens with these marks keeps, of those from
-  // block `from` on.
+  // Blocks of all layers and heads that a sequence of n_tokens with these marks keeps, of those
+  // from block `from` on.
   int64_t blocks(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
-  // The most that a sequence of n_tokens holds, also while a prompt is read into it. The prompt sets
-  // its end as a mark, or marks in a new sequence or a fork.
+  // The most that a sequence of n_tokens holds, also while a prompt is read into it. The prompt
+  // sets its end as a mark, or marks in a new sequence or a fork.
   int64_t most_blocks(int64_t n_tokens) const;
   // The longest sequence for which most_blocks is no more than this, in whole blocks; at most
   // kMaxBlocks of these.

@@ -105,7 +105,7 @@ void KvStore::reserve_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks
         const auto block = static_cast<int64_t>(h.blocks.size());
         h.blocks.reserve(h.blocks.size() + 1);
         h.blocks.push_back(shape_.keeps(layer_of(i), block, n_tokens, marks) ? store_.take()
-                                                                            : nullptr);
+                                                                             : nullptr);
       }
     }
   } catch (...) {
@@ -145,8 +145,8 @@ void KvStore::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
 void KvStore::drop_passed(SequenceKv& s, const Leaving& leaving) {
   for (int layer = 0; layer < n_layers(); ++layer)
     if (!selects(layer))
-      drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1),
-           shape_.first_kept(layer, s.n_tokens), leaving);
+      drop(s, layer, shape_.first_kept(layer, s.n_tokens - 1), shape_.first_kept(layer, s.n_tokens),
+           leaving);
 }
 
 // What one head lacks, all heads of its layer lack.

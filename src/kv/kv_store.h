@@ -33,7 +33,7 @@ struct DigestSpec {
 struct HeadKv {
   // Host blocks in token order. Null: a block that a layer with a window does not keep.
   std::vector<std::byte*> blocks;
-  std::vector<uint16_t> digests;   // f16, [full blocks][vectors][head_dim]
+  std::vector<uint16_t> digests;  // f16, [full blocks][vectors][head_dim]
   std::vector<float>
       bound_factor;  // [full blocks]: R of digest_build, see kernels/cpu/attention/attention.h
 };
@@ -108,8 +108,8 @@ class KvStore {
   // The longest beginning, of at most n_tokens, after which the sequence can go on: of layers with
   // a window all that the next token sees is there. At least 0.
   int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
-  // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that are
-  // no longer full, and sets n_tokens.
+  // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
+  // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
   // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
   // and shows these blocks to the selector's state. layer < 0: all layers.

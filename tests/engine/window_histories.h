@@ -128,7 +128,8 @@ class WindowHistories {
   }
   // A cut or a fork.
   void move(Member& m, bool forks) {
-    size_t want = below(2) ? below(m.length + 1) : m.length - below(std::min<size_t>(m.length, 70) + 1);
+    size_t want =
+        below(2) ? below(m.length + 1) : m.length - below(std::min<size_t>(m.length, 70) + 1);
     if (whole_prompts_) want = m.end_of_piece(want);
     size_t n = riffle_session_reach(m.session, want);
     REQUIRE(n <= want);

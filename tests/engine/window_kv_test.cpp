@@ -97,15 +97,15 @@ TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dro
             on(device, seed % 2 ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE);
         if (device == RIFFLE_DEVICE_EMU) o.slots = slots;
         o.prefill_chunk = seed % 3 ? 50 : 512;
-        refused += WindowHistories(o, on(RIFFLE_DEVICE_CPU, o.selection.selector), path, false, ++seed)
-                       .play(100);
+        refused +=
+            WindowHistories(o, on(RIFFLE_DEVICE_CPU, o.selection.selector), path, false, ++seed)
+                .play(100);
       }
   }
   CHECK(refused > 20);
 }
 
-TEST_CASE("window: an answer begins again from the prompt's end, however long it was",
-          "[window]") {
+TEST_CASE("window: an answer begins again from the prompt's end, however long it was", "[window]") {
   const TempDir temp;
   for (const char* model : kModels)
     for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
@@ -186,8 +186,9 @@ TEST_CASE("window: a full session takes what the plan says, and no more than tha
   CHECK(host_kv(mistral(temp, 64), 4096) < host_kv(mistral(temp, 0), 1024));
 }
 
-TEST_CASE("window: prompts that begin alike are read once, and all texts are those of requests alone",
-          "[window][scheduler][prefix]") {
+TEST_CASE(
+    "window: prompts that begin alike are read once, and all texts are those of requests alone",
+    "[window][scheduler][prefix]") {
   const TempDir temp;
   std::mt19937 random(3);
   const auto document = draw(random, 500);
@@ -196,7 +197,8 @@ TEST_CASE("window: prompts that begin alike are read once, and all texts are tho
     Ask a = ask(1, 70 + i, 60, i % 2 ? 1.0f : 0.0f);
     a.prompt = draw(random, 30 + 20 * i);
     // The fifth begins otherwise, the sixth is the third with a longer end.
-    if (i == 5) a.prompt.insert(a.prompt.begin(), asks[2].prompt.begin() + 500, asks[2].prompt.end());
+    if (i == 5)
+      a.prompt.insert(a.prompt.begin(), asks[2].prompt.begin() + 500, asks[2].prompt.end());
     if (i != 4) a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
     asks.push_back(a);
   }
@@ -228,8 +230,7 @@ TEST_CASE("window: prompts that begin alike are read once, and all texts are tho
             CHECK(got.tokens == want[i].tokens);
             prompts += asks[i].prompt.size();
             // With one sequence at a time the fifth has displaced the document.
-            if (i > 0 && i != 4 && (i != 5 || max_seqs > 1))
-              CHECK(got.reused >= document.size());
+            if (i > 0 && i != 4 && (i != 5 || max_seqs > 1)) CHECK(got.reused >= document.size());
           }
           CHECK(r.stats().prefill_tokens <= prompts - 4 * document.size());
           CHECK(host_kv_bytes(r) == 0);

@@ -52,8 +52,8 @@ struct World {
   bool refuse = false;
   int slabs = 0;
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
-  KvStore store{{layout, kLayers, kHeads}, kernels, &threads,
-                std::make_unique<FewSlabs>(&refuse, &slabs)};
+  KvStore store{
+      {layout, kLayers, kHeads}, kernels, &threads, std::make_unique<FewSlabs>(&refuse, &slabs)};
   std::unique_ptr<CpuResidency> residency;
   std::vector<std::unique_ptr<Live>> live;
   std::mt19937 random;

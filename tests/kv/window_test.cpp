@@ -1,6 +1,6 @@
 // Layers with a sliding window keep the blocks of their windows alone: random histories of prompts,
-// steps, cuts, forks and ends against a plain model of what must be there, in place and behind small
-// pools. Settings and rules once more by brute force.
+// steps, cuts, forks and ends against a plain model of what must be there, in place and behind
+// small pools. Settings and rules once more by brute force.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -71,7 +71,8 @@ struct World {
     for (int64_t t = first; t < last; ++t)
       for (int part = 0; part < 2; ++part) {
         float row[kD];
-        std::memcpy(row, block + (part ? layout.value_offset() : 0) + t % size() * layout.row_bytes(),
+        std::memcpy(row,
+                    block + (part ? layout.value_offset() : 0) + t % size() * layout.row_bytes(),
                     sizeof row);
         for (int j = 0; j < kD; ++j)
           if (row[j] != number(tokens[t], layer, head, j + part * kD)) return false;
@@ -179,12 +180,10 @@ struct World {
         const int64_t last = std::min(first + chunk, n0 + n);
         for (int h = 0; h < kHeads; ++h) {
           std::byte* const* blocks = kv.blocks + h * kv.n_blocks;
-          for (int64_t t = first; t < last; ++t)
-            write(blocks[t / size()], t, tokens[t], layer, h);
+          for (int64_t t = first; t < last; ++t) write(blocks[t / size()], t, tokens[t], layer, h);
           // What the chunk's attention reads.
           const int window = kWindows3[layer];
-          const int64_t seen =
-              window == 0 ? 0 : std::max<int64_t>(0, first + 1 - window) / 64 * 64;
+          const int64_t seen = window == 0 ? 0 : std::max<int64_t>(0, first + 1 - window) / 64 * 64;
           for (int64_t b = seen / size(); b < layout.blocks(last); ++b)
             good &= reads(blocks[b], tokens, std::max(seen, b * size()),
                           std::min(last, (b + 1) * size()), layer, h);
@@ -238,10 +237,11 @@ struct World {
         for (int64_t b = 0; good && b < layout.blocks(n); ++b) {
           good &= (head.blocks[b] != nullptr) == (s.names[layer][b] >= 0);
           if (!head.blocks[b]) continue;
-          const bool tail = (b + 1) * size() > n && !residency->in_place() && !s.kv.tail_slots.empty();
-          good &= reads(tail ? residency->tail(const_cast<SequenceKv&>(s.kv), layer, h)
-                             : head.blocks[b],
-                        s.tokens, b * size(), std::min(n, (b + 1) * size()), layer, h);
+          const bool tail =
+              (b + 1) * size() > n && !residency->in_place() && !s.kv.tail_slots.empty();
+          good &= reads(
+              tail ? residency->tail(const_cast<SequenceKv&>(s.kv), layer, h) : head.blocks[b],
+              s.tokens, b * size(), std::min(n, (b + 1) * size()), layer, h);
         }
         for (int64_t b = 0; good && b < layout.blocks(n); ++b)
           good &= head.blocks[b] || !wanted(kWindows3[layer], b, size(), n, 0);
@@ -281,15 +281,15 @@ struct World {
   }
 };
 
-// Counts the cuts and forks that could not be where they were to be. Returns how many blocks windows
-// passed.
-int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops, int& unreachable) {
+// Counts the cuts and forks that could not be where they were to be. Returns how many blocks
+// windows passed.
+int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops,
+         int& unreachable) {
   INFO("blocks of " << block_size << ", " << slots << " slots, seed " << seed);
   World w(block_size);
   w.random.seed(seed);
-  w.residency = slots == 0
-                    ? make_in_place(&w.store)
-                    : make_pooled(&w.store, &w.threads, slots, EvictPolicy::Lru, per_layer);
+  w.residency = slots == 0 ? make_in_place(&w.store)
+                           : make_pooled(&w.store, &w.threads, slots, EvictPolicy::Lru, per_layer);
   bool good = true;
   for (int op = 0; op < n_ops && good; ++op) {
     INFO("operation " << op);
@@ -315,11 +315,11 @@ int play(int block_size, int64_t slots, bool per_layer, uint32_t seed, int n_ops
                         w.below(4) == 0 ? static_cast<int>(w.below(3)) : 3, inside);
     } else if (what <= 10) {
       const uint32_t where = w.below(4);
-      const int64_t n = where == 0                         ? length
-                        : where == 1                       ? w.below(length + 1)
-                        : where == 2 || one.marks.empty()  ? length - w.below(std::min<uint64_t>(
-                                                                          length + 1, 80))
-                                                           : one.marks[w.below(one.marks.size())];
+      const int64_t n = where == 0   ? length
+                        : where == 1 ? w.below(length + 1)
+                        : where == 2 || one.marks.empty()
+                            ? length - w.below(std::min<uint64_t>(length + 1, 80))
+                            : one.marks[w.below(one.marks.size())];
       const int64_t reached = w.reach(one, n);
       good &= w.residency->reach(one.kv, n) == reached;
       unreachable += reached < n;

@@ -611,10 +611,9 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total, 
                           layout_.block_bytes, config_.n_kv_heads, *compute_),
         "clearing a layer's KV");
   // What the windows passed long ago is neither there nor read.
-  counters.loaded_bytes +=
-      copy_held(s, layer, store_->shape().first_needed(layer, s.n_tokens), old, base, head_bytes,
-                false, *compute_) *
-      layout_.block_bytes;
+  counters.loaded_bytes += copy_held(s, layer, store_->shape().first_needed(layer, s.n_tokens), old,
+                                     base, head_bytes, false, *compute_) *
+                           layout_.block_bytes;
   return {nullptr, base, n_blocks};
 }
 
@@ -628,9 +627,9 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
     digest_layer(s, layer, first, n_total / layout_.block_size, base, n_blocks);
   computed_.record(*compute_);
   check(cudaStreamWaitEvent(flush_, computed_), "flushing KV");
-  counters.flushed_bytes += copy_held(s, layer, first, n_blocks, base,
-                                      n_blocks * layout_.block_bytes, true, flush_) *
-                            layout_.block_bytes;
+  counters.flushed_bytes +=
+      copy_held(s, layer, first, n_blocks, base, n_blocks * layout_.block_bytes, true, flush_) *
+      layout_.block_bytes;
   flushed_[turn_].record(flush_);
   if (layer + 1 < config_.n_layers) return;
   // What decodes next reads the host blocks.

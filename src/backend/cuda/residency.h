@@ -200,7 +200,8 @@ class CudaResidency : public Residency {
   // hold them.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
-  // The same of those that the sequence holds. device: of block 0. Returns how many blocks that are.
+  // The same of those that the sequence holds. device: of block 0. Returns how many blocks that
+  // are.
   int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                     int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(const Stream& stream);

@@ -151,8 +151,7 @@ static riffle_plan plan_sizes(const Config& config, const ResolvedOptions& r,
   plan.min_slots = needs.min_slots;
   plan.slot_bytes = r.layout.bytes();
   plan.host_memory = r.host_memory;
-  plan.host_kv =
-      product({uint64_t(kv_shape(config, r).most_blocks(o.n_ctx)), plan.slot_bytes});
+  plan.host_kv = product({uint64_t(kv_shape(config, r).most_blocks(o.n_ctx)), plan.slot_bytes});
   plan.total = sum({plan.weights, plan.activations, plan.digests});
   if (!r.has_pool) plan.total = sum({plan.total, plan.prefill_kv});
   return plan;

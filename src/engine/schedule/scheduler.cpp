@@ -528,8 +528,8 @@ std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const
   std::map<int64_t, int> wanted;  // by how many
   const auto add = [&](const Request& other) {
     if (&other == &r) return;
-    const auto n = static_cast<int64_t>(
-        reusable({r.prompt.data(), r.prompt.size() - 1}, other.prompt));
+    const auto n =
+        static_cast<int64_t>(reusable({r.prompt.data(), r.prompt.size() - 1}, other.prompt));
     if (n >= static_cast<int64_t>(kMinReuse) && n >= read) ++wanted[n];
   };
   for (const Requests* list : {&kept_, &decoding_})

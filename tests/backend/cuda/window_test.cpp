@@ -186,8 +186,8 @@ TEST_CASE("cuda: an answer begins again from the prompt's end, however long it w
     for (const int slots : {0, 100})
       for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
         INFO(model << ", slots " << slots << ", residency " << residency);
-        riffle_context_options o = on_gpu(
-            sparse(residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
+        riffle_context_options o = on_gpu(sparse(
+            residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
         o.slots = slots;
         o.residency = residency;
         Runtime r(o, tiny_folder(checkpoint(model), temp));
@@ -223,9 +223,9 @@ TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropp
     for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
       for (const int slots : {80, 1000, 0}) {
         INFO(model << ", slots " << slots << ", residency " << residency);
-        riffle_context_options o = on_gpu(
-            sparse(residency == RIFFLE_RESIDENCY_HOST || seed % 2 ? RIFFLE_SELECTOR_PSA
-                                                                  : RIFFLE_SELECTOR_SHARE));
+        riffle_context_options o =
+            on_gpu(sparse(residency == RIFFLE_RESIDENCY_HOST || seed % 2 ? RIFFLE_SELECTOR_PSA
+                                                                         : RIFFLE_SELECTOR_SHARE));
         o.residency = residency;
         o.slots = slots;
         o.n_sessions = 5;
