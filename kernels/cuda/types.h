@@ -52,7 +52,9 @@ struct KvLayout {
 
 // What the device knows of one sequence of a step, or of a token computed ahead of one. An array of
 // these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
-// n_kv_heads + head) * max_blocks + block.
+// n_kv_heads + head) * max_blocks + block. The index, by which blocks are chosen (digests,
+// bound_factor, codes, value_means, votes), has no layers whose blocks are not chosen: those with a
+// sliding window.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on
@@ -72,7 +74,7 @@ struct StepSequence {
       nullptr;  // [..][max_blocks][int4_block_bytes]: INT4 keys; null: none are kept
   const uint16_t* value_means = nullptr;  // f16 [..][max_blocks][d], of full blocks; beside codes
   std::byte* votes =
-      nullptr;  // [n_layers][vote_bytes]: tokenselect's last selections; null: none are kept
+      nullptr;  // [..][vote_bytes]: tokenselect's last selections; null: none are kept
   std::byte* tail =
       nullptr;  // [n_layers][n_kv_heads] blocks: the newest block of each, being filled
   // [n_layers][n_kv_heads], 0 at first: positions that the row's last progressive step attended to.

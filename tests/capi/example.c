@@ -313,6 +313,10 @@ static void generation(riffle_model* model) {
          "a token outside the vocabulary", "");
   report(riffle_session_truncate(session, before + 1) == RIFFLE_BAD_ARGUMENT,
          "no truncating to more", "");
+  report(riffle_session_reach(session, before + 1) == before &&
+             riffle_session_reach(session, before / 2) == before / 2 &&
+             riffle_session_reach(NULL, 1) == 0,
+         "without windows every length can be reached", "");
 
   /* Two sessions at once answer as they do alone. */
   riffle_session* pair[2] = {session, NULL};

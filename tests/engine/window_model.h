@@ -30,13 +30,14 @@ inline std::string mistral(const TempDir& temp, int window) {
   return tiny_folder(c, temp);
 }
 
-// The second of two layers has it.
-inline std::string qwen(const TempDir& temp, int window) {
+// The second of two layers has it, or the first.
+inline std::string qwen(const TempDir& temp, int window, bool first = false) {
   TinyCheckpoint c = checkpoint("qwen2");
-  c.name += std::to_string(window);
+  c.name += std::to_string(window) + (first ? "_first" : "");
   c.config["use_sliding_window"] = true;
   c.config["sliding_window"] = window;
   c.config["max_window_layers"] = 1;
+  if (first) c.config["layer_types"] = {"sliding_attention", "full_attention"};
   return tiny_folder(c, temp);
 }
 

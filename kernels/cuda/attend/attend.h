@@ -22,6 +22,7 @@ inline constexpr int kRowWarps = 64;
 struct DecodeStep {
   int n = 0;  // sequences
   int layer = 0, n_layers = 0, n_heads = 0, n_kv_heads = 0;
+  int not_indexed = 0;     // layers before this one that have no index (StepSequence)
   int64_t max_blocks = 0;  // most blocks any sequence may come to hold: sizes the scratch
   const StepSequence* sequences = nullptr;  // [n], device
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled

@@ -93,6 +93,7 @@ struct Seal {
   uint16_t* value_means = nullptr;  // beside codes
   int64_t block = 0;
   int n_layers = 0, n_kv_heads = 0;
+  const uint8_t* indexed = nullptr;  // host, [n_layers]: which have an index; null: all
   KvLayout layout;
   DigestKind digest = DigestKind::CuboidMean;
   bool with_mean = false;

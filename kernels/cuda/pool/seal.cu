@@ -30,29 +30,47 @@ __global__ __launch_bounds__(kSealThreads) void seal_kernel(const __grid_constan
   }
 }
 
-}  // namespace
+bool has_index(const Seal& a, int layer) { return a.indexed == nullptr || a.indexed[layer] != 0; }
 
-Status seal_tails(const Seal& a, cudaStream_t stream) {
-  const int tails = a.n_layers * a.n_kv_heads;
-  seal_kernel<<<tails, kSealThreads, 0, stream>>>(a);
-  if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
-  // The tails are one block each of so many heads; digests of block `block`.
+// Of `layers` layers from `layer` on, which come behind `before` others in the index. Their tails
+// are one block each of so many heads; the index gets them as block `block`.
+Status index_tails(const Seal& a, int layer, int layers, int before, cudaStream_t stream) {
+  const std::byte* from = a.sequence.tail + int64_t(layer) * a.n_kv_heads * a.layout.block_bytes;
+  const int tails = layers * a.n_kv_heads;
+  const int64_t entry = int64_t(before) * a.n_kv_heads * a.sequence.max_blocks + a.block;
   const int64_t stride = int64_t(a.with_mean ? 3 : 2) * a.layout.head_dim;
   if (a.digests != nullptr)
-    if (Status status = build_digests(a.sequence.tail, 1, 0, 1, tails, a.layout, a.digest,
-                                      a.with_mean, a.digests + a.block * stride, stride,
-                                      a.bound_factor + a.block, a.sequence.max_blocks, stream);
+    if (Status status = build_digests(from, 1, 0, 1, tails, a.layout, a.digest, a.with_mean,
+                                      a.digests + entry * stride, stride, a.bound_factor + entry,
+                                      a.sequence.max_blocks, stream);
         status != cudaSuccess)
       return status;
   if (a.codes == nullptr) return cudaSuccess;
   if (Status means =
-          mean_values(a.sequence.tail, 1, 0, 1, tails, a.layout,
-                      a.value_means + a.block * a.layout.head_dim, a.sequence.max_blocks, stream);
+          mean_values(from, 1, 0, 1, tails, a.layout, a.value_means + entry * a.layout.head_dim,
+                      a.sequence.max_blocks, stream);
       means != cudaSuccess)
     return means;
-  return encode_int4(a.sequence.tail, 1, 0, 1, tails, a.layout,
-                     a.codes + a.block * int4_block_bytes(a.layout.block_size, a.layout.head_dim),
+  return encode_int4(from, 1, 0, 1, tails, a.layout,
+                     a.codes + entry * int4_block_bytes(a.layout.block_size, a.layout.head_dim),
                      a.sequence.max_blocks, stream);
+}
+
+}  // namespace
+
+Status seal_tails(const Seal& a, cudaStream_t stream) {
+  seal_kernel<<<a.n_layers * a.n_kv_heads, kSealThreads, 0, stream>>>(a);
+  if (Status status = cudaGetLastError(); status != cudaSuccess) return status;
+  int before = 0;
+  for (int layer = 0, end; layer < a.n_layers; layer = end) {
+    end = layer + 1;
+    if (!has_index(a, layer)) continue;
+    while (end < a.n_layers && has_index(a, end)) ++end;  // neighbours at once
+    if (Status status = index_tails(a, layer, end - layer, before, stream); status != cudaSuccess)
+      return status;
+    before += end - layer;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace riffle::cuda

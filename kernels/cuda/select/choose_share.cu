@@ -120,7 +120,7 @@ __device__ inline void mean_of_values(const ChooseArgs& a, int row, float* memor
             part = thread / d, j = thread % d;
   const int n = stride > 0 ? r.n_full / stride : 0;
   const uint16_t* means =
-      sequence.value_means + head_index(a.step, row) * sequence.max_blocks * d + j;
+      sequence.value_means + index_row(a.step, row) * sequence.max_blocks * d + j;
   float sum = 0;
   const int64_t step = int64_t(parts) * stride * d;
   const uint16_t* at = means + int64_t(part * stride + stride - 1) * d;

@@ -218,14 +218,14 @@ __global__ __launch_bounds__(kThreads) void estimate_kernel(
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = threadIdx.x % 32, token = lane / 4, part = lane % 4, h = token % kHeads;
   const bool upper = kShared && token >= kHeads;
-  const int64_t kv_head = head_index(a.step, row), block_bytes = int4_block_bytes(block_size, d);
+  const int64_t index = index_row(a.step, row), block_bytes = int4_block_bytes(block_size, d);
   const int warps = gridDim.x * kWarps, first = blockIdx.x * kWarps + warp,
             group_chunks = 4 * words + 4, units = block_size / (kGroups * kInt4Tokens),
             n_units = first < n_full ? (n_full - first + warps - 1) / warps * units : 0;
   const uint32_t stages = shared_address(rings[warp]);
   WarpRing ring;
   ring.to = in_register(stages + 16 * WarpRing::place(lane));
-  ring.from = sequence.codes + (kv_head * sequence.max_blocks + first) * block_bytes + 16 * lane;
+  ring.from = sequence.codes + (index * sequence.max_blocks + first) * block_bytes + 16 * lane;
   ring.unit_bytes = 16 * kGroups * group_chunks;
   ring.skipped_bytes = (warps - 1) * block_bytes;
   ring.left_of_unit = in_register(kGroups * group_chunks - lane);

@@ -38,8 +38,7 @@ __global__ __launch_bounds__(kScoreThreads) void score_kernel(const __grid_const
             stride_step = gridDim.x * (kScoreThreads / 32) * per_step;
   int i0 = (blockIdx.x * (kScoreThreads / 32) + threadIdx.x / 32) * per_step;
   const bool used = sub * 8 < d;
-  const int64_t entry =
-      (int64_t(a.step.layer) * a.step.n_kv_heads + head) * sequence.max_blocks + geometry.first;
+  const int64_t entry = index_row(a.step, head) * sequence.max_blocks + geometry.first;
   const int64_t stride = int64_t(sequence.vectors) * d;
   const uint16_t* digests =
       sequence.digests + entry * stride + int64_t(a.first_vector) * d + sub * 8;

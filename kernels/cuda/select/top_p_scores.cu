@@ -65,7 +65,8 @@ __global__ __launch_bounds__(kScoreThreads) void token_scores_kernel(
   const RowGeometry r = row_geometry(a.step.ranked, sequence.n_tokens, kBlock);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = lane / 4, part = lane % 4;
   const int64_t group_bytes = int4_group_bytes(d), kv_head = head_index(a.step, row);
-  const std::byte* codes = sequence.codes + kv_head * sequence.max_blocks * Groups * group_bytes;
+  const std::byte* codes =
+      sequence.codes + index_row(a.step, row) * sequence.max_blocks * Groups * group_bytes;
   const int warps = gridDim.x * (kScoreThreads / 32), tail = r.n_forced - 1, n = r.n_total - 1;
   // Positions but the tail's.
   int i = blockIdx.x * (kScoreThreads / 32) + warp;

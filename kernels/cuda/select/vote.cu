@@ -31,7 +31,8 @@ struct VoteArgs {
 
 __device__ inline VoteState* state_of(const VoteArgs& a, const StepSequence& s) {
   return reinterpret_cast<VoteState*>(
-      s.votes + a.step.layer * vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
+      s.votes + (a.step.layer - a.step.not_indexed) *
+                    vote_bytes(a.step.n_heads * a.step.layout.head_dim, s.max_blocks));
 }
 __device__ inline float* query_of(VoteState* state) { return reinterpret_cast<float*>(state + 1); }
 __device__ inline uint64_t* selected_of(const VoteArgs& a, VoteState* state) {

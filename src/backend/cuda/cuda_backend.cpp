@@ -508,8 +508,8 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   needs.prompt = cuda::prompt_bytes(model, options, false);
   needs.prompt_least = cuda::prompt_bytes(model, options, true);
   needs.lends = !why_host_residency(o) && o.slots == 0;
-  const uint64_t session = cuda::session_bytes(c, l, digest_spec(selection), rule.codes(),
-                                               rule.by_vote, o.lookup, o.n_ctx);
+  const uint64_t session = cuda::session_bytes(c, kv_shape(c, options), digest_spec(selection),
+                                               rule.codes(), rule.by_vote, o.lookup, o.n_ctx);
   if (!checked_mul(o.n_sessions, session, &needs.digests)) needs.digests = UINT64_MAX;
   const uint64_t layer = uint64_t(l.blocks(o.n_ctx)) * c.n_kv_heads * l.bytes();
   needs.prefill_kv = cuda::CudaResidency::prefill_bytes(layer);

@@ -56,6 +56,7 @@ DecodeStep CudaBackend::decode_step(int layer, const float* q, float* out) const
   s.n = static_cast<int>(step_.n);
   s.layer = layer;
   s.n_layers = config_.n_layers;
+  s.not_indexed = residency_.not_indexed(layer);
   s.n_heads = config_.n_heads;
   s.n_kv_heads = config_.n_kv_heads;
   s.max_blocks = max_blocks_;

@@ -6,20 +6,25 @@
 
 namespace riffle::cuda {
 
-uint64_t session_bytes(const Config& c, const BlockLayout& layout, const DigestSpec& spec,
-                       bool codes, bool votes, int lookup, int64_t n_ctx) {
+uint64_t session_bytes(const Config& c, const KvShape& shape, const DigestSpec& spec, bool codes,
+                       bool votes, int lookup, int64_t n_ctx) {
+  const BlockLayout& layout = shape.layout;
   const uint64_t n = uint64_t(c.n_layers) * c.n_kv_heads * layout.blocks(n_ctx);
+  const uint64_t indexed_layers = std::max(1, c.n_layers - shape.windowed_layers()),
+                 indexed = indexed_layers * c.n_kv_heads * layout.blocks(n_ctx);
   const uint64_t coded =
-      codes ? n * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) + 256
-            : 0;
+      codes
+          ? indexed * (int4_block_bytes(layout.block_size, layout.head_dim) + layout.head_dim * 2) +
+                256
+          : 0;
   const uint64_t voted =
-      votes ? c.n_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx)) : 0;
+      votes ? indexed_layers * vote_bytes(int64_t(c.n_heads) * c.head_dim, layout.blocks(n_ctx))
+            : 0;
   // Stamps of last use are planned even if working sets are not counted: they are 4 bytes a block.
   // Each session may have two page tables: its own, and one from an ended session that it was
   // forked from.
-  return n * (spec.bytes(layout.head_dim) + 2 * sizeof(int32_t) + sizeof(void*) +
-              sizeof(uint32_t)) +
-         coded + voted +
+  return indexed * spec.bytes(layout.head_dim) +
+         n * (2 * sizeof(int32_t) + sizeof(void*) + sizeof(uint32_t)) + coded + voted +
          uint64_t(c.n_layers) * c.n_kv_heads * (layout.bytes() + (1 + lookup) * sizeof(int32_t)) +
          9 * 256;
 }
@@ -50,6 +55,7 @@ CudaResidency::CudaResidency(const Config& config, const DeviceInfo& device, Dev
   lent_slots_ = options.lent_slots;
   prompt_bytes_ = layer_room_ + options.prompt_bytes;
   if (lent_slots_ == 0) own_prompt_ = heap->take(prompt_bytes_, "memory for prompts");
+  for (int i = 0; i < config.n_layers; ++i) indexed_.push_back(store->selects(i));
   session_host_bytes_ = store->shape().most_blocks(options.options.n_ctx) * l.bytes();
 
   slots_ = heap->take(size_t(n_slots) * l.bytes(), "the slot pool");
@@ -247,8 +253,9 @@ void CudaResidency::open(SequenceKv& s, int64_t n_ctx) {
   d->max_blocks = store_->layout().blocks(n_ctx);
   const int64_t n = entries(d->max_blocks);
   d->host_table = heap_->take(n * sizeof(std::byte*), "a session's table of host blocks");
-  d->digests = heap_->take(n * store_->digest_stride(s.spec) * 2, "a session's digests");
-  if (s.spec.kept) d->bound_factor = heap_->take(n * sizeof(float), "a session's digests");
+  const int64_t indexed = index_entries(d->max_blocks);
+  d->digests = heap_->take(indexed * store_->digest_stride(s.spec) * 2, "a session's digests");
+  if (s.spec.kept) d->bound_factor = heap_->take(indexed * sizeof(float), "a session's digests");
   d->tails = heap_->take(size_t(config_.n_layers) * config_.n_kv_heads * layout_.block_bytes,
                          "a session's newest blocks");
   d->expected = heap_->take((1 + lookup_) * head_index(config_.n_layers, 0) * sizeof(int32_t),
@@ -497,6 +504,7 @@ void CudaResidency::commit(SequenceKv& s) {
   seal.block = s.n_tokens / layout_.block_size - 1;
   seal.n_layers = config_.n_layers;
   seal.n_kv_heads = config_.n_kv_heads;
+  seal.indexed = indexed_.data();
   seal.layout = layout_;
   seal.digest = static_cast<DigestKind>(s.spec.kind);
   seal.with_mean = s.spec.with_mean;

@@ -1,6 +1,7 @@
 // Residency on a GPU: host blocks in pinned slabs, a pool of slots whose table the device keeps by
 // itself (struct Pool of kernels/cuda/pool/pool.h), one layer of KV while prefilling.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -48,7 +49,7 @@ struct CudaSequence : DeviceKv {
 };
 
 // Device bytes of one session of n_ctx tokens.
-uint64_t session_bytes(const Config& config, const BlockLayout& layout, const DigestSpec& spec,
+uint64_t session_bytes(const Config& config, const KvShape& shape, const DigestSpec& spec,
                        bool codes, bool votes, int lookup, int64_t n_ctx);
 
 class CudaResidency : public Residency {
@@ -104,6 +105,10 @@ class CudaResidency : public Residency {
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
+  // DecodeStep::not_indexed.
+  int not_indexed(int layer) const {
+    return static_cast<int>(std::count(indexed_.begin(), indexed_.begin() + layer, 0));
+  }
   // ahead: as Step::ahead.
   StepSequence describe(const SequenceKv& sequence, int ahead = 0) const;
   // Whether the host decides what is in the slots and streams it in (streamed_attention.h): an
@@ -149,6 +154,16 @@ class CudaResidency : public Residency {
   int64_t entries(int64_t max_blocks) const {
     return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks;
   }  // of all heads
+  // Of those of layers with an index (StepSequence); at least 1, so that there is one.
+  int64_t indexed_layers() const {
+    return std::max(1, config_.n_layers - not_indexed(config_.n_layers));
+  }
+  int64_t index_entries(int64_t max_blocks) const {
+    return indexed_layers() * config_.n_kv_heads * max_blocks;
+  }
+  int64_t index_entry(const CudaSequence& d, int layer, int head) const {
+    return head_index(layer - not_indexed(layer), head) * d.max_blocks;
+  }
   void open(SequenceKv& s, int64_t n_ctx);
   std::shared_ptr<PageTable> make_table(int64_t max_blocks);
   void forget(const PageTable& table, int64_t max_blocks, int64_t from_block);
@@ -217,6 +232,7 @@ class CudaResidency : public Residency {
   KvLayout layout_;
   Pool pool_;
   Buffer slots_, words_, tables_, victims_, counters_, victims_scratch_;
+  std::vector<uint8_t> indexed_;  // of each layer: Seal::indexed
   EvictPolicy evict_;
   uint64_t host_mem_;
   bool per_layer_, must_pin_;

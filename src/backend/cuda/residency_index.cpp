@@ -8,7 +8,7 @@ void CudaResidency::digest_layer(SequenceKv& s, int layer, int64_t first, int64_
                                  const std::byte* base, int64_t n_blocks) {
   if (last <= first) return;
   CudaSequence& d = on_device(s);
-  const int64_t stride = store_->digest_stride(s.spec), entry = head_index(layer, 0) * d.max_blocks;
+  const int64_t stride = store_->digest_stride(s.spec), entry = index_entry(d, layer, 0);
   if (s.spec.kept)
     check(build_digests(base, n_blocks, first, last, config_.n_kv_heads, layout_,
                         static_cast<DigestKind>(s.spec.kind), s.spec.with_mean,
@@ -53,12 +53,12 @@ void CudaResidency::change_digests(SequenceKv& s, const DigestSpec& spec) {
   const DeviceScope on(device_.ordinal);
   CudaSequence& d = on_device(s);
   if (s.spec == spec && !d.stale) return;
-  const size_t bytes = entries(d.max_blocks) * store_->digest_stride(spec) * 2;
+  const size_t bytes = index_entries(d.max_blocks) * store_->digest_stride(spec) * 2;
   Buffer digests, factors;
   const auto take = [&] {
     if (d.digests.size() < bytes) digests = heap_->take(bytes, "a session's digests");
     if (d.bound_factor.size() == 0)
-      factors = heap_->take(entries(d.max_blocks) * sizeof(float), "a session's digests");
+      factors = heap_->take(index_entries(d.max_blocks) * sizeof(float), "a session's digests");
   };
   refuse_inside_layer();
   try {
@@ -82,22 +82,21 @@ void CudaResidency::require_codes(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (d.codes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
-  Buffer codes = heap_->take(entries(d.max_blocks) * code_bytes(), "a session's INT4 keys");
-  Buffer means = heap_->take(entries(d.max_blocks) * mean_bytes(), "a session's mean values");
+  Buffer codes = heap_->take(index_entries(d.max_blocks) * code_bytes(), "a session's INT4 keys");
+  Buffer means = heap_->take(index_entries(d.max_blocks) * mean_bytes(), "a session's mean values");
   const int64_t full = s.n_tokens / layout_.block_size;
   const HeadRoom head(*this);
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
       check(encode_int4(head, full, 0, full, 1, layout_,
-                        codes.as<std::byte>() + head_index(layer, h) * d.max_blocks * code_bytes(),
+                        codes.as<std::byte>() + index_entry(d, layer, h) * code_bytes(),
                         d.max_blocks, *compute_),
             "coding keys");
-      check(
-          mean_values(head, full, 0, full, 1, layout_,
-                      means.as<uint16_t>() + head_index(layer, h) * d.max_blocks * config_.head_dim,
-                      d.max_blocks, *compute_),
-          "taking mean values");
+      check(mean_values(head, full, 0, full, 1, layout_,
+                        means.as<uint16_t>() + index_entry(d, layer, h) * config_.head_dim,
+                        d.max_blocks, *compute_),
+            "taking mean values");
     }
   compute_->wait("coding keys");
   d.codes = std::move(codes);
@@ -109,7 +108,7 @@ void CudaResidency::require_votes(SequenceKv& s) {
   if (d.votes.size() > 0) return;
   const DeviceScope on(device_.ordinal);
   d.votes =
-      heap_->take(config_.n_layers * votes_bytes(d.max_blocks), "a session's last selections");
+      heap_->take(indexed_layers() * votes_bytes(d.max_blocks), "a session's last selections");
   forget_votes(d);
 }
 
@@ -145,8 +144,7 @@ void CudaResidency::build_all_digests(SequenceKv& s, const DigestSpec& spec) {
   for (int layer = 0; full > 0 && layer < config_.n_layers; ++layer)
     for (int h = 0; store_->selects(layer) && h < config_.n_kv_heads; ++h) {
       copy_blocks(s, layer, h, 1, 0, full, head, 0, false, *compute_);
-      const int64_t stride = store_->digest_stride(spec),
-                    entry = head_index(layer, h) * d.max_blocks;
+      const int64_t stride = store_->digest_stride(spec), entry = index_entry(d, layer, h);
       check(build_digests(head, full, 0, full, 1, layout_, static_cast<DigestKind>(spec.kind),
                           spec.with_mean, d.digests.as<uint16_t>() + entry * stride, stride,
                           d.bound_factor.as<float>() + entry, d.max_blocks, *compute_),
@@ -164,14 +162,16 @@ void CudaResidency::copy_index(const SequenceKv& from, SequenceKv& to) {
                 stride = store_->digest_stride(from.spec) * 2;
   t.stale = f.stale;
   if (f.codes.size() > 0) {
-    t.codes = heap_->take(entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
-    t.value_means = heap_->take(entries(t.max_blocks) * mean_bytes(), "a session's mean values");
+    t.codes = heap_->take(index_entries(t.max_blocks) * code_bytes(), "a session's INT4 keys");
+    t.value_means =
+        heap_->take(index_entries(t.max_blocks) * mean_bytes(), "a session's mean values");
   }
   const auto copy = [&](const Buffer& source, const Buffer& target, int64_t bytes) {
     if (full > 0)
       check(cudaMemcpy2DAsync(target.data(), t.max_blocks * bytes, source.data(),
-                              f.max_blocks * bytes, full * bytes, to.heads.size(),
-                              cudaMemcpyDeviceToDevice, *compute_),
+                              f.max_blocks * bytes, full * bytes,
+                              indexed_layers() * config_.n_kv_heads, cudaMemcpyDeviceToDevice,
+                              *compute_),
             "copying digests");
   };
   if (!f.stale && from.spec.kept) {

@@ -136,11 +136,12 @@ TEST_CASE("cuda: windows of sequences stepped together", "[cuda][window]") {
   check_together(alone, o, path);
 }
 
-// As tests/engine/window_kv_test.cpp counts it, wherever the pool is managed.
+// As tests/engine/window_kv_test.cpp counts it, wherever the pool is managed; of two layers one has
+// a window of 64.
 TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window][memory]") {
   if (skip()) return;
   const TempDir temp;
-  const std::string path = tiny_folder(checkpoint("gemma3"), temp);
+  const std::string path = qwen(temp, 64, true);
   for (const riffle_residency residency : {RIFFLE_RESIDENCY_DEVICE, RIFFLE_RESIDENCY_HOST}) {
     riffle_context_options o = on_gpu(
         sparse(residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
@@ -153,14 +154,14 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
     riffle_model_get_info(r.model, &info);
     const uint64_t block = uint64_t(2) * 16 * info.head_dim * 2 * info.n_kv_heads;
     const auto held = [&](uint64_t windowed, uint64_t whole) {
-      CHECK(host_kv_bytes(r) == (6 * windowed + whole) * block);
+      CHECK(host_kv_bytes(r) == (windowed + whole) * block);
     };
     riffle_session *s = r.session(), *fork = nullptr;
     const auto prompt = ids(0, 300);
     r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     held(11, 19);
     const uint64_t flushed = r.stats().flushed_bytes;
-    CHECK(flushed == (6 * 11 + 19) * block);  // what windows pass stays on the device
+    CHECK(flushed == (11 + 19) * block);  // what windows pass stays on the device
     riffle_reset_stats(r.context);
     for (int i = 0; i < 300; ++i) {
       const int32_t t = 20 + i % 200;
@@ -178,19 +179,42 @@ TEST_CASE("cuda: host memory holds the windows, counted by hand", "[cuda][window
   }
 }
 
+// Two layers, of which none or one has a window. That selectors find what belongs to their layer:
+// below, with a window in the first.
+TEST_CASE("cuda: layers with a window have no index", "[cuda][window][memory]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const riffle_selector selector : kDeviceSelectors) {
+    if (selector == RIFFLE_SELECTOR_DENSE) continue;
+    INFO("selector " << selector);
+    riffle_context_options o = on_gpu(sparse(selector));
+    o.n_ctx = 4096;
+    const auto digests = [&](const std::string& path) {
+      Runtime r(o, path);
+      riffle_plan plan{};
+      plan.struct_size = sizeof plan;
+      char err[512];
+      REQUIRE(riffle_plan_memory(r.model, &o, &plan, err, sizeof err) == RIFFLE_OK);
+      return static_cast<int64_t>(plan.digests);
+    };
+    const int64_t none = digests(qwen(temp, 4096)), one = digests(qwen(temp, 50));
+    CHECK(one < none);
+  }
+}
+
 TEST_CASE("cuda: an answer begins again from the prompt's end, however long it was",
           "[cuda][window]") {
   if (skip()) return;
   const TempDir temp;
-  for (const char* model : {"mistral_window", "gemma3", "olmo3_period", "exaone4"})
+  for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)})
     for (const int slots : {0, 100})
       for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
-        INFO(model << ", slots " << slots << ", residency " << residency);
+        INFO(path << ", slots " << slots << ", residency " << residency);
         riffle_context_options o = on_gpu(sparse(
             residency == RIFFLE_RESIDENCY_HOST ? RIFFLE_SELECTOR_PSA : RIFFLE_SELECTOR_SHARE));
         o.slots = slots;
         o.residency = residency;
-        Runtime r(o, tiny_folder(checkpoint(model), temp));
+        Runtime r(o, path);
         riffle_session* s = r.session();
         const auto prompt = ids(0, 400);
         std::mt19937 random(1);
@@ -218,11 +242,10 @@ TEST_CASE("cuda: cuts, forks and ends change no bit, whatever windows have dropp
   const TempDir temp;
   uint32_t seed = 0;
   int refused = 0;
-  for (const char* model : {"mistral_window", "gemma3", "olmo3_period", "exaone4"}) {
-    const std::string path = tiny_folder(checkpoint(model), temp);
+  for (const std::string& path : {mistral(temp, 64), qwen(temp, 64), qwen(temp, 50, true)}) {
     for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST})
       for (const int slots : {80, 1000, 0}) {
-        INFO(model << ", slots " << slots << ", residency " << residency);
+        INFO(path << ", slots " << slots << ", residency " << residency);
         riffle_context_options o =
             on_gpu(sparse(residency == RIFFLE_RESIDENCY_HOST || seed % 2 ? RIFFLE_SELECTOR_PSA
                                                                          : RIFFLE_SELECTOR_SHARE));
@@ -256,8 +279,9 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
   };
   const TempDir temp;
   for (const char* name :
-       {"head_dim_80", "head_dim_96", "head_dim_128", "head_dim_256", "mistral"}) {
-    const std::string path = tiny_folder(checkpoint(name), temp);
+       {"head_dim_80", "head_dim_96", "head_dim_128", "head_dim_256", "mistral", "window"}) {
+    const std::string path =
+        name == std::string("window") ? qwen(temp, 100, true) : tiny_folder(checkpoint(name), temp);
     for (const riffle_selector selector : kDeviceSelectors) {
       const bool tokens =
           selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_TOKENSELECT;
