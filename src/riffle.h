@@ -146,10 +146,16 @@ RIFFLE_API void riffle_model_free(riffle_model* model);
 /* The text of the last failure in any thread. Copy it before another thread can fail. */
 RIFFLE_API const char* riffle_model_error(const riffle_model* model);
 
+/* What a model's matrices take in one type of weights. */
+typedef struct riffle_weight_share {
+  const char* type; /* "Q8_0", "BF16", ... */
+  uint64_t n_params, bytes;
+} riffle_weight_share;
+
 typedef struct riffle_model_info {
   size_t struct_size;
-  const char *name, *architecture, *format,
-      *weight_type; /* "gguf", "safetensors", "synthetic"; "Q8_0", "BF16", ... */
+  const char *name, *architecture, *format; /* "gguf", "safetensors" or "synthetic" */
+  const char* weight_type;                  /* the first of weight_types */
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
@@ -170,6 +176,10 @@ typedef struct riffle_model_info {
      none */
   int32_t n_experts, n_experts_used, expert_dim;
   uint64_t expert_params, expert_bytes; /* of all experts; n_params and weight_bytes count them */
+  /* the types that the matrices have, by falling bytes; norms and biases are not counted */
+  const riffle_weight_share* weight_types;
+  size_t n_weight_types;
+  bool text_part; /* of a folder whose model takes images too, which riffle does not read */
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);

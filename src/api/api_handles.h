@@ -15,7 +15,8 @@ using ErrorText = char[512];
 
 struct riffle_model {
   std::unique_ptr<riffle::Model> model;
-  std::string weight_type, rope_scaling;
+  std::vector<riffle_weight_share> weight_types;
+  std::string rope_scaling;
   std::mutex error_lock;    // threads may tokenise at once
   std::mutex weights_lock;  // ... and create contexts
   ErrorText error = "";

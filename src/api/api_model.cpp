@@ -82,7 +82,10 @@ riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info
   info->name = c.name.c_str();
   info->architecture = c.architecture.c_str();
   info->format = m.format.c_str();
-  info->weight_type = model->weight_type.c_str();
+  info->weight_types = model->weight_types.data();
+  info->n_weight_types = model->weight_types.size();
+  info->weight_type = info->n_weight_types ? info->weight_types[0].type : "";
+  info->text_part = c.text_part;
   info->dim = c.dim;
   info->hidden_dim = c.hidden_dim;
   info->head_dim = c.head_dim;

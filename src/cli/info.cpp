@@ -22,11 +22,18 @@ struct InfoOptions {
 };
 
 Json info_json(const riffle_model_info& i) {
+  Json types = Json::array();
+  for (size_t t = 0; t < i.n_weight_types; ++t)
+    types.push_back({{"type", i.weight_types[t].type},
+                     {"n_params", i.weight_types[t].n_params},
+                     {"bytes", i.weight_types[t].bytes}});
   return {
       {"name", i.name},
       {"architecture", i.architecture},
       {"format", i.format},
       {"weight_type", i.weight_type},
+      {"weight_types", types},
+      {"text_part", i.text_part},
       {"n_params", i.n_params},
       {"weight_bytes", i.weight_bytes},
       {"dim", i.dim},
@@ -90,13 +97,31 @@ double token_params(const riffle_model_info& i) {
          static_cast<double>(i.expert_params) * (1 - 1.0 * i.n_experts_used / i.n_experts);
 }
 
+// "Q4_K 61%, Q6_K 39%": of the matrices' bytes. What rounds to nothing is left out.
+std::string types_text(const riffle_model_info& i) {
+  double total = 0;
+  for (size_t t = 0; t < i.n_weight_types; ++t)
+    total += static_cast<double>(i.weight_types[t].bytes);
+  std::string text;
+  for (size_t t = 0; t < i.n_weight_types; ++t) {
+    const double percent = 100 * static_cast<double>(i.weight_types[t].bytes) / total;
+    if (percent < 0.5) continue;
+    if (t > 0) text += ", ";
+    text += i.weight_types[t].type;
+    if (percent < 99.5) text += text_of(" %.0f%%", percent);
+  }
+  return text;
+}
+
 void print_info(const riffle_model_info& i, const std::string& path, const std::string& gpu) {
   const auto count = [](long long v) { return std::to_string(v); };
   Table t({"model", path});
   t.add({"name", *i.name ? i.name : "-"});
-  t.add({"format", text_of("%s, %s, %s", i.format, i.architecture, i.weight_type)});
+  t.add({"format", text_of("%s, %s", i.format, i.architecture)});
   t.add({"parameters", text_of("%.1f M", static_cast<double>(i.n_params) / 1e6)});
-  t.add({"weights", human_bytes(static_cast<double>(i.weight_bytes))});
+  t.add({"weights", text_of("%s, %s", human_bytes(static_cast<double>(i.weight_bytes)).c_str(),
+                            types_text(i).c_str())});
+  if (i.text_part) t.add({"images", "not read: riffle runs the text part of this model"});
   t.add({"layers", count(i.n_layers)});
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   if (i.n_experts > 0)

@@ -41,7 +41,7 @@ void read_dimensions(const Fields& fields, const Keys& keys, const Defaults& def
   c->dim = dimension(fields, keys.dim, kMaxDim);
   c->hidden_dim = dimension(fields, keys.hidden_dim, kMaxDim);
   c->n_layers = dimension(fields, keys.n_layers, kMaxLayers);
-  c->n_heads = dimension(fields, keys.n_heads, kMaxHeads);
+  c->n_heads = dimension(fields, keys.n_heads, kMaxHeads, defaults.n_heads);
   c->n_kv_heads = dimension(fields, keys.n_kv_heads, kMaxHeads,
                             defaults.n_kv_heads > 0 ? defaults.n_kv_heads : c->n_heads);
   if (c->n_heads % c->n_kv_heads != 0) {

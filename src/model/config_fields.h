@@ -31,6 +31,7 @@ struct Defaults {
   int n_kv_heads = 0;  // 0: as many as heads
   int head_dim = 0;    // 0: dim / n_heads
   bool tied = false;   // config.json: the output is the embedding
+  int n_heads = 0;     // 0: required
 };
 
 // 1 to max. fallback 0: the field is required.

@@ -126,22 +126,42 @@ class JsonFamilyFields : public FamilyFields {
   const JsonFields& fields_;
 };
 
-const Family& family_of(const JsonFields& fields, const json& config) {
-  const std::string& file = fields.file();
-  const auto type = fields.string("model_type");
+void check_class(const std::string& file, const json& config, const char* expected) {
+  const json* names = find(config, "architectures");
+  if (!names) return;
+  if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
+  for (const json& name : *names) {
+    if (name != expected)
+      unsupported(file, "architectures", shown(name), std::string("\"") + expected + "\"");
+  }
+}
+
+// text_config of a model that takes images too; of other models null.
+const json* text_part(const std::string& file, const json& config) {
+  const auto type = JsonFields(file, config).string("model_type");
+  if (!type || !family_of_multimodal_type(*type, "")) return nullptr;
+  const json* text = find(config, "text_config");
+  if (!text || !text->is_object())
+    bad_model(file, "text_config", text ? shown(*text) : "none", "an object");
+  return text;
+}
+
+// text: text_part.
+const Family& family_of(const std::string& file, const json& config, const json* text) {
+  const auto type = JsonFields(file, config).string("model_type");
   if (!type) bad_model(file, "model_type", "none", known_model_types());
-  if (const Family* family = family_of_model_type(*type)) {
-    if (const json* names = find(config, "architectures")) {
-      if (!names->is_array()) bad_model(file, "architectures", shown(*names), "an array");
-      for (const json& name : *names) {
-        if (name != family->class_name)
-          unsupported(file, "architectures", shown(name),
-                      std::string("\"") + family->class_name + "\"");
-      }
-    }
+  if (!text) {
+    const Family* family = family_of_model_type(*type);
+    if (!family) unsupported(file, "model_type", "\"" + *type + "\"", known_model_types());
+    check_class(file, config, family->class_name);
     return *family;
   }
-  unsupported(file, "model_type", "\"" + *type + "\"", known_model_types());
+  const std::string text_type = JsonFields(file, *text).string("model_type").value_or("");
+  const Family* family = family_of_multimodal_type(*type, text_type);
+  if (!family)
+    unsupported(file, "text_config.model_type", "\"" + text_type + "\"", known_text_types(*type));
+  check_class(file, config, family->multimodal_class);
+  return *family;
 }
 
 // The window that layers may have; 0: none.
@@ -384,6 +404,9 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
                     act = fields.string(act_key).value_or(expected);
   if (act != expected && (gelu || act != "swish"))
     unsupported(file, act_key, "\"" + act + "\"", "\"" + expected + "\"");
+}
+
+void refuse_packed_weights(const std::string& file, const json& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const json* value = find(config, key);
     const json* method = value && value->is_object() ? find(*value, "quant_method") : nullptr;
@@ -422,38 +445,36 @@ int first_or_none(const std::vector<int>& ids) { return ids.empty() ? -1 : ids.f
 
 }  // namespace
 
-Config config_from_json(const FileView& file) {
-  const json config = parse_json_object(file);
-  const JsonFields fields(file.name, config);
-  const Family& family = family_of(fields, config);
+// config: of a language model. file: for error texts.
+static Config language_model(const std::string& file, const json& config, const Family& family) {
+  const JsonFields fields(file, config);
   refuse_json_options(fields, config, family);
+  refuse_packed_weights(file, config, family);
 
   // transformers 5 moved rope_theta into rope_parameters, where each kind of layer may have its
   // own.
   json flat = config;
   const json* rope = find(config, "rope_parameters");
-  if (rope && !rope->is_object())
-    bad_model(file.name, "rope_parameters", shown(*rope), "an object");
+  if (rope && !rope->is_object()) bad_model(file, "rope_parameters", shown(*rope), "an object");
   const json* full = rope ? find(*rope, "full_attention") : nullptr;
   const json* sliding = rope ? find(*rope, "sliding_attention") : nullptr;
   const json* usual = full && full->is_object() ? full : rope;
-  if (usual && find(*usual, "rope_theta") && !find(config, "rope_theta"))
-    flat["rope_theta"] = *find(*usual, "rope_theta");
-  const JsonFields flat_fields(file.name, flat);
+  if (usual && find(*usual, "rope_theta")) flat["rope_theta"] = *find(*usual, "rope_theta");
+  const JsonFields flat_fields(file, flat);
 
   Config c;
   c.architecture = family.name;
   read_dimensions(flat_fields, kJsonKeys, family.defaults, &c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const json& value, const std::string& where, Rope* to) {
-    read_rope_scaling(file.name, value, where, config, family, &c, to);
+    read_rope_scaling(file, value, where, config, family, &c, to);
   };
   if (sliding) {
     Rope of_windows;
     const std::string where = "rope_parameters.sliding_attention";
-    if (!sliding->is_object()) bad_model(file.name, where, shown(*sliding), "an object or null");
-    of_windows.theta =
-        positive(JsonFields(file.name, *sliding), "rope_theta", 1e15, family.defaults.rope_theta);
+    if (!sliding->is_object()) bad_model(file, where, shown(*sliding), "an object or null");
+    if (find(*sliding, "rope_theta"))  // else the family's
+      of_windows.theta = positive(JsonFields(file, *sliding), "rope_theta", 1e15, 0);
     rope_part(*sliding, where, &of_windows);
     c.ropes.push_back(of_windows);
   }
@@ -482,13 +503,37 @@ Config config_from_json(const FileView& file) {
   if (sliding && std::any_of(c.layers.begin(), c.layers.end(), [](const LayerConfig& layer) {
         return layer.window > 0 && layer.rope == 0;
       }))
-    unsupported(file.name, "rope_parameters.sliding_attention", shown(*sliding),
+    unsupported(file, "rope_parameters.sliding_attention", shown(*sliding),
                 "none, as this family rotates all layers alike");
-  c.tied_output = fields.boolean("tie_word_embeddings").value_or(family.defaults.tied);
-  c.bos_id = first_or_none(token_ids(file.name, config, "bos_token_id", c.vocab_size));
-  c.eos_ids = token_ids(file.name, config, "eos_token_id", c.vocab_size);
-  c.eos_id = first_or_none(c.eos_ids);
   c.rope_interleaved = false;
+  return c;
+}
+
+// The ids that config says replace those of c.
+static void read_end_tokens(const std::string& file, const json& config, Config* c) {
+  if (find(config, "bos_token_id"))
+    c->bos_id = first_or_none(token_ids(file, config, "bos_token_id", c->vocab_size));
+  if (find(config, "eos_token_id"))
+    c->eos_ids = token_ids(file, config, "eos_token_id", c->vocab_size);
+  c->eos_id = first_or_none(c->eos_ids);
+}
+
+Config config_from_json(const FileView& file) {
+  const json config = parse_json_object(file);
+  const json* text = text_part(file.name, config);
+  const Family& family = family_of(file.name, config, text);
+  const std::string text_name = file.name + ": text_config";
+  Config c = language_model(text ? text_name : file.name, text ? *text : config, family);
+  if (text) {
+    c.text_part = true;
+    refuse_packed_weights(file.name, config, family);
+    read_end_tokens(text_name, *text, &c);
+  }
+  read_end_tokens(file.name, config, &c);
+  // Of a model that takes images transformers asks the whole, whose default is true.
+  c.tied_output = JsonFields(file.name, config)
+                      .boolean("tie_word_embeddings")
+                      .value_or(text != nullptr || family.defaults.tied);
   return c;
 }
 

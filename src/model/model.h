@@ -122,6 +122,7 @@ struct Config {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
+  bool text_part = false;  // of a folder whose model takes images too
   int bos_id = -1, eos_id = -1;
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
   // GGUF stores the rows of wq and wk of Llamas permuted so that a RoPE pair is (2i, 2i+1); others

@@ -23,6 +23,10 @@ struct TinyCheckpoint {
   std::string name;
   nlohmann::json config;
   std::string weights;  // path
+  // Of a model that takes images, of which config and weights are the text part; null and empty:
+  // there is no other part.
+  nlohmann::json whole_config;
+  std::string whole_weights;
   bool gguf;
   std::vector<Position> positions;
   std::vector<std::vector<float>> logits;  // a row for each position
@@ -52,6 +56,11 @@ inline std::vector<TinyCheckpoint> tiny_checkpoints() {
     c.name = entry.path().filename().string();
     c.config = nlohmann::json::parse(read_file(folder + "/config.json"));
     c.weights = kTinyRoot + "/" + golden.at("weights").get<std::string>();
+    if (golden.contains("whole")) {
+      c.whole_config = c.config;
+      c.config = golden.at("text");
+      c.whole_weights = kTinyRoot + "/" + golden.at("whole").get<std::string>();
+    }
     c.gguf = golden.at("gguf").get<bool>();
     const std::string rows = read_file(folder + "/logits.f32");
     const size_t vocab = c.integer("vocab_size");
@@ -73,8 +82,9 @@ inline std::vector<TinyCheckpoint> tiny_checkpoints() {
 inline std::string tiny_folder(const TinyCheckpoint& c, const TempDir& temp) {
   const std::string folder = temp / c.name;
   std::filesystem::create_directories(folder);
-  write_file(folder + "/config.json", c.config.dump());
-  write_file(folder + "/model.safetensors", read_file(c.weights));
+  const bool whole = !c.whole_config.is_null();
+  write_file(folder + "/config.json", (whole ? c.whole_config : c.config).dump());
+  write_file(folder + "/model.safetensors", read_file(whole ? c.whole_weights : c.weights));
   write_file(folder + "/tokenizer.model", tiny_sentencepiece(tiny_vocab()));
   return folder;
 }

@@ -25,11 +25,19 @@ const Family* family_of_model_type(std::string_view type) {
   return nullptr;
 }
 
+const Family* family_of_multimodal_type(std::string_view type, std::string_view text_type) {
+  for (const Family* f : kFamilies)
+    if (f->multimodal_type && type == f->multimodal_type &&
+        (text_type.empty() || text_type == f->model_type))
+      return f;
+  return nullptr;
+}
+
 // "a", "b" or "c", each once.
-static std::string one_of(const char* Family::*name) {
+static std::string one_of(const std::vector<const char*>& all) {
   std::vector<std::string> names;
-  for (const Family* f : kFamilies) {
-    const std::string quoted = "\"" + std::string(f->*name) + "\"";
+  for (const char* name : all) {
+    const std::string quoted = "\"" + std::string(name) + "\"";
     if (std::find(names.begin(), names.end(), quoted) == names.end()) names.push_back(quoted);
   }
   std::string text;
@@ -38,8 +46,26 @@ static std::string one_of(const char* Family::*name) {
   return text;
 }
 
-std::string known_architectures() { return one_of(&Family::name); }
-std::string known_model_types() { return one_of(&Family::model_type); }
+std::string known_architectures() {
+  std::vector<const char*> names;
+  for (const Family* f : kFamilies) names.push_back(f->name);
+  return one_of(names);
+}
+
+std::string known_model_types() {
+  std::vector<const char*> types;
+  for (const Family* f : kFamilies) types.push_back(f->model_type);
+  for (const Family* f : kFamilies)
+    if (f->multimodal_type) types.push_back(f->multimodal_type);
+  return one_of(types);
+}
+
+std::string known_text_types(std::string_view multimodal_type) {
+  std::vector<const char*> types;
+  for (const Family* f : kFamilies)
+    if (f->multimodal_type && multimodal_type == f->multimodal_type) types.push_back(f->model_type);
+  return one_of(types);
+}
 
 void set_layers(const Family& family, int window, const std::vector<bool>& windowed, Config* c) {
   c->layers.assign(c->n_layers, {});

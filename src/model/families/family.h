@@ -47,7 +47,10 @@ void read_experts(const FamilyFields& fields, const ExpertFields& names, Experts
 struct Family {
   const char* name;                     // general.architecture
   const char *model_type, *class_name;  // of config.json; null: GGUF only
-  Defaults defaults;                    // transformers'
+  // Of the config.json of a model that takes images too, whose text_config may be of this family;
+  // null: there is none.
+  const char *multimodal_type = nullptr, *multimodal_class = nullptr;
+  Defaults defaults;  // transformers'
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
@@ -85,8 +88,11 @@ std::span<const Family* const> families();
 // By general.architecture; by model_type of config.json. Null: none.
 const Family* family_of_architecture(std::string_view name);
 const Family* family_of_model_type(std::string_view type);
+// By model_type of a config.json and of its text_config. text_type empty: transformers' default.
+const Family* family_of_multimodal_type(std::string_view type, std::string_view text_type);
 // "llama", "qwen2" or "qwen3": what the fields may say, for error texts.
 std::string known_architectures();
 std::string known_model_types();
+std::string known_text_types(std::string_view multimodal_type);
 
 }  // namespace riffle

@@ -18,10 +18,9 @@ double gguf_scalar(const Config& c) { return c.n_layers == 62 ? c.dim / c.n_head
 
 void describe(const FamilyFields& f, Config* c) {
   c->embedding_scale = std::sqrt(static_cast<float>(c->dim));
-  if (c->ropes.size() == 1) {  // else rope_parameters gave one for each kind of layer
-    c->ropes.push_back({});
-    c->ropes[1].theta = positive(f, kLocalBase, 1e15, 10000);
-  }
+  // rope_parameters may give one for each kind of layer.
+  if (c->ropes.size() == 1) c->ropes.push_back({});
+  if (c->ropes[1].theta == 0) c->ropes[1].theta = positive(f, kLocalBase, 1e15, 10000);
   for (LayerConfig& layer : c->layers) layer.rope = layer.window > 0 ? 1 : 0;
   c->set_score_scale(
       1 / std::sqrt(f.is_json() ? positive(f, kQueryScalar, 1e6, 256) : gguf_scalar(*c)));
@@ -50,7 +49,9 @@ const Family kGemma3 = {
     .name = "gemma3",
     .model_type = "gemma3_text",
     .class_name = "Gemma3ForCausalLM",
-    .defaults = {131072, 262208, 1e-6, 1e6, 4, 256, true},
+    .multimodal_type = "gemma3",
+    .multimodal_class = "Gemma3ForConditionalGeneration",
+    .defaults = {131072, 262208, 1e-6, 1e6, 4, 256, true, 8},
     .post_norm = true,
     .qk_norm = QkNorm::HEAD,
     .window = Family::PERIOD,

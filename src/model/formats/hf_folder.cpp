@@ -162,6 +162,29 @@ void read_shards(const std::string& folder, Model& model, TensorTable& table) {
   }
 }
 
+// Where a folder whose model takes images too has the tensors of its text part: with transformers'
+// own prefix, or with the one of its older versions, in which it also writes.
+TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
+  static_assert(std::string_view(kHuggingFaceNames.embedding) == "model.embed_tokens.weight");
+  if (table.count("language_model.model.embed_tokens.weight")) {
+    names.embedding = "language_model.model.embed_tokens.weight";
+    names.final_norm = "language_model.model.norm.weight";
+    names.layer = "language_model.model.layers.%d.";
+  } else {
+    names.embedding = "model.language_model.embed_tokens.weight";
+    names.final_norm = "model.language_model.norm.weight";
+    names.layer = "model.language_model.layers.%d.";
+  }
+  if (table.count("language_model.lm_head.weight")) names.output = "language_model.lm_head.weight";
+  return names;
+}
+
+// What reads images. It stays in the file.
+bool reads_images(std::string_view tensor) {
+  if (tensor.starts_with("model.")) tensor.remove_prefix(6);
+  return tensor.starts_with("vision_tower.") || tensor.starts_with("multi_modal_projector.");
+}
+
 std::string last_part(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path.substr(path.rfind('/') + 1);
@@ -176,8 +199,15 @@ std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgr
   model->config.name = last_part(folder);
   TensorTable table;
   read_shards(folder, *model, table);
-  const Family& family = *family_of_architecture(model->config.architecture);
-  bind_weights(*model, table, *family.hf_names, folder, progress);
+  TensorNames names = *family_of_architecture(model->config.architecture)->hf_names;
+  if (model->config.text_part) {
+    std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
+    names = names_of_text_part(names, table);
+    // As in transformers, whose default is a tied output whatever the model: a matrix that is there
+    // is used.
+    if (table.count(names.output)) model->config.tied_output = false;
+  }
+  bind_weights(*model, table, names, folder, progress);
   return model;
 }
 

@@ -1,0 +1,72 @@
+"""riffle info and bench on models with several types of weights, mixtures of experts and images."""
+import shutil
+
+from harness import *
+
+TINY = os.path.join(ROOT, "tests/golden/tiny")
+EXPERTS = os.path.join(TINY, "qwen3moe_tied/qwen3moe_tied.gguf")
+
+
+def info(*args):
+    r = riffle("info", *args, "--json")
+    return json.loads(r.out) if check(r.code == 0, f"info {args[-1]}", r) else {}
+
+
+def experts(_):
+    # 2 layers of 5 experts of 3 matrices of 64 x 32, of which a token goes through 2.
+    params = 2 * 5 * 3 * 64 * 32
+    j = info("-m", EXPERTS)
+    check(j["n_experts"] == 5 and j["n_experts_used"] == 2 and j["expert_dim"] == 32 and j["expert_params"] == params
+          and j["expert_bytes"] == 2 * params, "experts are counted", j)
+    goes_through = (j["n_params"] - params * 3 / 5) / 1e6
+    r = riffle("info", "-m", EXPERTS)
+    check(f"5 of 32; a token goes through 2 of a layer, and {goes_through:.1f} M parameters" in r.out.decode(),
+          "info says what a token goes through", r)
+    bytes_per_step = {}
+    for batch in 1, 4:
+        r = riffle("bench", "-m", EXPERTS, "--device", "cpu", "--threads", "2", "--steps", "2", "--reps", "1", "-q", "--json",
+                   "--prefill", "16", "--depth", "0", "--selectors", "dense", "--batch", str(batch))
+        if not check(r.code == 0, f"bench of experts, batch {batch}", r):
+            return
+        bytes_per_step[batch] = json.loads(r.out)["decode"][0]["bytes_per_step"]
+    # The embedding is the output, so all but experts is read; and a few tokens of KV.
+    others = j["weight_bytes"] - 2 * params
+    for batch, read in bytes_per_step.items():
+        want = others + 2 * params * (1 - 0.6 ** batch)
+        check(want <= read <= want * 1.05, f"bench counts the experts that {batch} rows read", (want, read))
+
+
+def mixes(folder):
+    path = os.path.join(folder, "mix.gguf")
+    r = riffle("quantize", "--allow-requantize", "-o", path, "--type", "q4_k_m", "-q")
+    if not check(r.code == 0, "quantize to a mix", r):
+        return
+    j = info("-m", path)
+    types = j["weight_types"]
+    check(len(types) > 1 and [t["bytes"] for t in types] == sorted((t["bytes"] for t in types), reverse=True)
+          and j["weight_type"] == types[0]["type"], "weight types by falling bytes", types)
+    total = sum(t["bytes"] for t in types)
+    check(0.99 * j["weight_bytes"] < total <= j["weight_bytes"], "they are all of the matrices", (total, j["weight_bytes"]))
+    text = ", ".join(f"{t['type']} {100 * t['bytes'] / total:.0f}%" for t in types if t["bytes"] >= total / 200)
+    r = riffle("info", "-m", path)
+    check(text in r.out.decode(), "info shows the mix", (text, r))
+    types = info("-m", MODEL)["weight_types"]
+    r = riffle("info", "-m", MODEL)
+    check(len(types) == 1 and ", Q8_0\n" in r.out.decode() and b"%" not in r.out, "one type has no share", r)
+
+
+def images(folder):
+    path = os.path.join(folder, "gemma")
+    os.mkdir(path)
+    shutil.copy(os.path.join(TINY, "gemma3_images/config.json"), path)
+    shutil.copy(os.path.join(TINY, "gemma3_images.safetensors"), os.path.join(path, "model.safetensors"))
+    r = riffle("info", "-m", path)
+    check(one_line_error(r, 3, "tokenizer.model"), "a folder without a vocabulary", r)
+    config = json.load(open(os.path.join(path, "config.json")))
+    config["model_type"] = "llava"
+    json.dump(config, open(os.path.join(path, "config.json"), "w"))
+    r = riffle("info", "-m", path)
+    check(one_line_error(r, 3, "config.json: model_type", '"llava"', '"gemma3"'), "another family with images", r)
+
+
+main(experts, mixes, images)
