@@ -64,7 +64,7 @@ struct SinkScene {
     residency.reserve(sequence, kPrompt + 1);
     Result result;
     result.prompt.resize(kWidth), result.step.resize(kWidth);
-    const LayerKv kv = residency.prefill_layer(sequence, 0, kPrompt);
+    const LayerKv kv = residency.prefill_layer(sequence, 0, kPrompt, kPrompt);
     std::vector<float> keys(k.begin(), k.begin() + kPrompt * kKvWidth);
     backend->append(keys.data(), v.data(), kPrompt, 0, kv, 0);
     std::vector<float> out(kPrompt * kWidth);
