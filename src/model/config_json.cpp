@@ -93,9 +93,7 @@ constexpr Neutral kJsonNeutral[] = {
     {"rotary_pct", 1},
     {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"use_qk_norm",
-                                      "qk_norm",
-                                      "alibi",
+constexpr const char* kJsonFalse[] = {"alibi",
                                       "is_encoder_decoder",
                                       "rope_interleaved",
                                       "use_mrope",
@@ -382,9 +380,13 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
     if (value && *value != n.value)
       unsupported(file, n.key, format("%g", *value), format("%g or null", n.value));
   }
-  for (const char* key : kJsonFalse) {
+  const auto refuse_true = [&](const char* key) {
     if (fields.boolean(key).value_or(false)) unsupported(file, key, "true", "false");
-  }
+  };
+  for (const char* key : kJsonFalse) refuse_true(key);
+  // Some files of families that have these norms say so.
+  if (family.qk_norm == QkNorm::NONE)
+    for (const char* key : {"use_qk_norm", "qk_norm"}) refuse_true(key);
   // Families without the fields have their biases whatever these say, as in transformers.
   const auto bias = [&](const char* key, bool expected) {
     if (fields.boolean(key).value_or(expected) != expected)
