@@ -194,8 +194,10 @@ class Reader {
       token.normalized = node.boolean("normalized", !token.special);
       const json* id = node.get("id");
       if (!id) bad_model(file_, node.field("id"), "none", "an id");
-      // A padding token is often added without a row of the embedding; no text needs it.
-      if (token.text == options_.pad_token && id->is_number_unsigned() &&
+      // A padding token is often added without a row of the embedding; no text needs it. Nor does
+      // any need Gemma 3's place of an image, which its sizes that take none have too.
+      if ((token.text == options_.pad_token || token.text == "<image_soft_token>") &&
+          id->is_number_unsigned() &&
           id->get<uint64_t>() >= static_cast<uint64_t>(options_.max_vocab)) {
         continue;
       }

@@ -294,13 +294,19 @@ TEST_CASE("a byte-level vocabulary by hand", "[tokenizer][bpe]") {
   options.add_bos = true;
   CHECK(from_json(small_spec().dump(), options)->encode("hello", true, false) == Ids{261, 259});
   CHECK(from_json(small_spec().dump(), options)->encode("hello", false, false) == Ids{259});
-  // A padding token beyond the embedding is left out, any other is not.
+  // A padding token beyond the embedding is left out, and Gemma 3's place of an image; any other is
+  // not.
   options.max_vocab = 261;
   expect_error(RIFFLE_BAD_MODEL, {"added_tokens[0].id", "261"},
                [&] { from_json(small_spec().dump(), options); });
   options.pad_token = "<|eot_id|>";
   options.add_bos.reset();
   CHECK(from_json(small_spec().dump(), options)->vocab_size() == 261);
+  json spec = small_spec();
+  spec["added_tokens"][0]["content"] = "<image_soft_token>";
+  options = {};
+  options.max_vocab = 261;
+  CHECK(from_json(spec.dump(), options)->vocab_size() == 261);
 }
 
 TEST_CASE("control tokens are read in spans of a text alone", "[tokenizer][bpe]") {
