@@ -13,16 +13,38 @@ namespace {
 
 class GgufFields : public Fields {
  public:
-  explicit GgufFields(const GgufFile& gguf) : gguf_(gguf) {}
+  GgufFields(const GgufFile& gguf, const Keys& keys) : gguf_(gguf), keys_(keys) {}
   const std::string& file() const override { return gguf_.file.name; }
   std::optional<uint64_t> integer(const std::string& key) const override {
+    const auto it = gguf_.metadata.find(key);
+    const bool array = it != gguf_.metadata.end() && it->second.type == GgufType::ARRAY;
+    for (const std::string* each : {&keys_.n_heads, &keys_.n_kv_heads, &keys_.hidden_dim})
+      if (array && key == *each) return of_all_layers(key);
     return gguf_.integer(key);
   }
   std::optional<double> number(const std::string& key) const override { return gguf_.number(key); }
+  std::optional<bool> boolean(const std::string& key) const { return gguf_.boolean(key); }
   bool has(const std::string& key) const { return gguf_.has(key); }
 
  private:
+  // Some converters write a number for each layer, the same for all.
+  uint64_t of_all_layers(const std::string& key) const {
+    const std::vector<int64_t> all = *gguf_.integers(key);
+    const uint64_t n_layers = gguf_.integer(keys_.n_layers).value_or(0);
+    if (all.empty() || all.size() != n_layers || all[0] < 0)
+      bad_model(file(), key, "an array of " + std::to_string(all.size()),
+                std::to_string(n_layers) + " numbers from 0, one a layer");
+    for (size_t l = 0; l < all.size(); ++l)
+      if (all[l] != all[0])
+        unsupported(file(), key,
+                    std::to_string(all[l]) + " in layer " + std::to_string(l) + " and " +
+                        std::to_string(all[0]) + " in layer 0",
+                    "one value for all layers");
+    return static_cast<uint64_t>(all[0]);
+  }
+
   const GgufFile& gguf_;
+  const Keys& keys_;
 };
 
 // A family's fields in GGUF.
@@ -41,8 +63,10 @@ class GgufFamilyFields : public FamilyFields {
   std::optional<uint64_t> integer(const Field& field) const override {
     return field.gguf ? fields_.integer(name_of(field)) : std::nullopt;
   }
+  std::optional<bool> boolean(const Field& field) const override {
+    return field.gguf ? fields_.boolean(name_of(field)) : std::nullopt;
+  }
   // What families ask for so far has no field in GGUF.
-  std::optional<bool> boolean(const Field&) const override { return std::nullopt; }
   std::vector<int64_t> integers(const Field&) const override { return {}; }
   bool has(const Field& field) const override { return field.gguf && fields_.has(name_of(field)); }
 
@@ -57,16 +81,6 @@ Keys keys_of(const std::string& a) {
       a + ".block_count",      a + ".attention.head_count", a + ".attention.head_count_kv",
       a + ".vocab_size",       a + ".context_length",       a + ".attention.layer_norm_rms_epsilon",
       a + ".rope.freq_base"};
-}
-
-void refuse_arrays(const GgufFile& gguf, const Keys& keys) {
-  // One number for all layers; some models give one for each.
-  for (const std::string& key : {keys.n_heads, keys.n_kv_heads, keys.hidden_dim}) {
-    const auto it = gguf.metadata.find(key);
-    if (it != gguf.metadata.end() && it->second.type == GgufType::ARRAY) {
-      unsupported(gguf.file.name, key, "a value for each layer", "one value for all layers");
-    }
-  }
 }
 
 // rope_freqs.weight and the like: by what each of n frequencies is divided.
@@ -176,14 +190,13 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   const Family& family = *found;
   const Keys keys = keys_of(a);
   refuse_unknown_options(gguf, family);
-  refuse_arrays(gguf, keys);
   *vocab = gguf_vocab(gguf);
   const size_t n_pieces = vocab->pieces.size();
 
   Config c;
   c.architecture = a;
   c.name = gguf.string("general.name").value_or("");
-  const GgufFields fields(gguf);
+  const GgufFields fields(gguf, keys);
   read_dimensions(fields, keys, {0, static_cast<int>(n_pieces), 0, 10000}, &c);
   if (static_cast<size_t>(c.vocab_size) < n_pieces) {
     bad_model(file, keys.vocab_size, std::to_string(c.vocab_size),

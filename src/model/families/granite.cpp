@@ -12,10 +12,28 @@ constexpr Field kEmbedding = {"embedding_scale", "embedding_multiplier"},
                 kResidual = {"residual_scale", "residual_multiplier"},
                 kAttention = {"attention.scale", "attention_multiplier"},
                 kLogits = {"logit_scale", "logits_scaling"};
-constexpr Field kFields[] = {kEmbedding, kResidual, kAttention, kLogits};
+// GGUF's readers take false for a model without RoPE.
+constexpr Field kRotated = {"rope.scaling.finetuned", nullptr};
+constexpr Field kFields[] = {
+    kEmbedding,
+    kResidual,
+    kAttention,
+    kLogits,
+    kRotated,
+    // Converters copy them from the config.json of dense Granite 4, whose kind may have state space
+    // layers and experts. A model that has some has their tensors, which are refused.
+    {"expert_shared_feed_forward_length", nullptr},
+    {"ssm.conv_kernel", nullptr},
+    {"ssm.state_size", nullptr},
+    {"ssm.group_count", nullptr},
+    {"ssm.inner_size", nullptr},
+    {"ssm.time_step_rank", nullptr},
+};
 
 void describe(const FamilyFields& f, Config* c) {
   constexpr double kMost = 1e6;
+  if (!f.boolean(kRotated).value_or(true))
+    unsupported(f.file(), f.name_of(kRotated), "false, which means no RoPE", "true");
   c->embedding_scale = positive(f, kEmbedding, kMost, 1);
   c->residual_scale = positive(f, kResidual, kMost, 1);
   c->logit_scale = 1 / positive(f, kLogits, kMost, 1);

@@ -454,7 +454,7 @@ TEST_CASE("gguf: options that riffle lacks are refused by name", "[gguf]") {
   refused("llama.attention.causal",
           [](GgufWriter& w) { w.boolean("llama.attention.causal", false); });
   refused("llama.attention.head_count_kv", [](GgufWriter& w) {
-    w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 2});
+    w.array<int32_t>("llama.attention.head_count_kv", 5, {2, 1});
   });
 
   // Whatever else a file says of the arithmetic or of the tokenizer, also what riffle never heard
