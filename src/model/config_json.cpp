@@ -93,11 +93,8 @@ constexpr Neutral kJsonNeutral[] = {
     {"rotary_pct", 1},
     {"attention_chunk_size", 0},
 };
-constexpr const char* kJsonFalse[] = {"alibi",
-                                      "is_encoder_decoder",
-                                      "rope_interleaved",
-                                      "use_mrope",
-                                      "use_bidirectional_attention"};
+constexpr const char* kJsonFalse[] = {"alibi", "is_encoder_decoder", "rope_interleaved",
+                                      "use_mrope", "use_bidirectional_attention"};
 
 // A family's fields in config.json.
 class JsonFamilyFields : public FamilyFields {
