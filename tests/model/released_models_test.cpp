@@ -83,7 +83,8 @@ TEST_CASE("released models: OLMo 3 7B", "[model]") {
     1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
     "original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000,
     "sliding_window": 4096, "tie_word_embeddings": false, "vocab_size": 100278,
-    "layer_types": [)" + types + "]}");
+    "layer_types": [)" + types +
+                             "]}");
   CHECK(windowed(c) == 24);
   CHECK(c.ropes[c.layers[3].rope].scaling.type == RopeScaling::YARN);
   CHECK(c.ropes[c.layers[2].rope].scaling.type == RopeScaling::NONE);
@@ -157,8 +158,8 @@ TEST_CASE("released models: Ministral 3, Phi-4-mini, SmolLM3", "[model]") {
     "model_type": "phi3", "num_attention_heads": 24, "num_hidden_layers": 32,
     "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
     "partial_rotary_factor": 0.75, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
-    "rope_scaling": {"type": "longrope", "long_factor": [)" + factors +
-                             R"(], "short_factor": [)" + factors + R"(]},
+    "rope_scaling": {"type": "longrope", "long_factor": [)" +
+                             factors + R"(], "short_factor": [)" + factors + R"(]},
     "sliding_window": 262144, "tie_word_embeddings": true, "vocab_size": 200064})");
   CHECK(p.ropes[0].rotated == 96);
   CHECK(p.ropes[0].scaling.original_ctx == 4096);
