@@ -6,8 +6,8 @@
 // Order. Operations run in the order of the calls. A backend may run them later, but read() and
 // end_step() wait.
 //
-// Sinks. Where a layer has LayerWeights::sinks, attend_prefill and attend_step add each head's sink
-// to the sum of its softmax, once a row. Selectors and coverage do not see it.
+// Attention sinks. If a layer has LayerWeights::sinks, attend_prefill and attend_step add each
+// head's sink to the sum of its softmax, once a row. Selectors and coverage do not see it.
 //
 // Numbers. Activations are f32. A result depends on its own row (token, query) only: its bits are
 // the same for any batch, pool, eviction policy and look-ahead. On the CPU they are also the same
@@ -60,8 +60,8 @@ struct Linear {
   int64_t n = 0;
   // x is RMS-normalised with this weight first; null or without data: taken as it is.
   const Tensor* norm = nullptr;
-  // The one product, with its bias, is RMS-normalised with this weight before it is added; null or
-  // without data: not.
+  // The product, with its bias, is RMS-normalised with this weight before it is added; null or
+  // without data: it is added as it is. `outs` has one entry then.
   const Tensor* post_norm = nullptr;
   LinearOut outs[kMaxOuts];
   int n_outs = 1;
@@ -162,8 +162,8 @@ class Backend {
 
   // Waits for all operations called so far, then copies n floats to the host.
   virtual void read(const float* src, int64_t n, float* host) = 0;
-  // Makes cosines and sines for positions below n, a table for each entry of Config::ropes. Every
-  // call must give the same frequencies.
+  // Makes the cosines and sines of positions below n: a table for each entry of Config::ropes.
+  // Every call must give the same frequencies.
   virtual void rope_table(int64_t n, std::span<const RopeFrequencies> frequencies) = 0;
 
   virtual void linear(const Linear& args) = 0;
@@ -196,9 +196,9 @@ class Backend {
   }
   // x[i] = row tokens[i] of the table, times Config::stream_scale.
   virtual void embed(const Tensor& table, const int32_t* tokens, int64_t n, float* x) = 0;
-  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i, and transforms them as held
-  // keys are (BlockLayout::spread_keys), by entry `rope` of Config::ropes. rope_table must cover
-  // it.
+  // Rotates n_heads heads of row i of x [n][ld] to position pos0 + i by entry `rope` of
+  // Config::ropes, and transforms them if held keys are (BlockLayout::transforms_keys). rope_table
+  // must cover the positions.
   virtual void rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) = 0;
   // Writes k and v [n][n_kv_heads*head_dim] of positions pos0.. to a layer. k is before RoPE, which
   // is entry `rope` of Config::ropes, and may be overwritten.
@@ -276,7 +276,8 @@ struct BackendOptions {
   }
 };
 
-// What sequences keep. A window that holds all of the context is none: there the selector chooses.
+// What sequences keep. A window that holds the whole context counts as no window: the selector
+// chooses blocks in such a layer.
 inline KvShape kv_shape(const Config& config, const BackendOptions& o) {
   KvShape shape;
   shape.layout = o.layout;

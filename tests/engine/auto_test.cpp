@@ -89,8 +89,8 @@ TEST_CASE("the plan says what auto stands for", "[auto][limits]") {
   const riffle_plan long_one = planned(o);
   CHECK(long_one.selector == RIFFLE_SELECTOR_SHARE);
   CHECK(long_one.everything_below == short_one.everything_below);
-  CHECK_THAT(long_one.selector_note, Catch::StartsWith("selector auto: share, everything below ") &&
-                                         Catch::EndsWith(" tokens"));
+  CHECK_THAT(long_one.selector_note, Catch::StartsWith("selector auto: share; contexts below ") &&
+                                         Catch::EndsWith(" tokens are read whole"));
   o.selection.selector = RIFFLE_SELECTOR_SHARE;
   CHECK(planned(o).selector_state == long_one.selector_state);
   CHECK(planned(o).selector == RIFFLE_SELECTOR_SHARE);
@@ -98,7 +98,7 @@ TEST_CASE("the plan says what auto stands for", "[auto][limits]") {
 
   // A pool that holds less of each session, none of it, and all.
   CHECK(planned(pooled(1024 + 16)).selector_note ==
-        std::string("selector auto: share, everything below 1,024 tokens"));
+        std::string("selector auto: share; contexts below 1,024 tokens are read whole"));
   o = pooled(2 * 1024 + 16);
   o.n_sessions = 2;
   CHECK(planned(o).everything_below == 1024);
@@ -141,7 +141,7 @@ TEST_CASE("auto can be chosen later, and left again", "[auto]") {
   o.selection.selector = RIFFLE_SELECTOR_AUTO;
   r.check(riffle_set_selection(r.context, &o.selection));
   CHECK(riffle_context_notice(r.context) ==
-        std::string("selector auto: share, everything below 1,024 tokens"));
+        std::string("selector auto: share; contexts below 1,024 tokens are read whole"));
   const auto prompt = some_tokens(1020, 9), steps = some_tokens(8, 10);
   riffle_session* s = r.session();
   r.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));

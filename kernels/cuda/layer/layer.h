@@ -34,11 +34,11 @@ Status glu(Gate kind, const void* gate, const void* up, int64_t count, WType in_
            const float* up_bias = nullptr, int64_t width = 0);
 
 // Rotates n_heads heads of each of n rows x[n][ld] to position pos0 + i.
-// cos_sin[position][head_dim/2][2]. The input has `pairs`; pair j of the output is (j, j +
-// head_dim/2) all the same. spread: the heads are transformed
-// (kernels/common/hadamard.h), as queries and keys are where keys are kept in 8 bits.
+// cos_sin[position][head_dim/2][2]. The input has `pairs`; pair j of the output is always
+// (j, j + head_dim/2). transform: the heads are transformed after the rotation
+// (kernels/common/hadamard.h), as queries and keys are if keys are kept in 8 bits.
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, RopePairs pairs, bool spread, cudaStream_t stream);
+            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream);
 
 // rope.cu: decode. Row i of q [n][ldq] and k [n][ldk] is rotated to position sequences[i].n_tokens
 // - 1 (q in place); k (rotated) and v [n][ldk] are written as KvType into the sequences' tails of

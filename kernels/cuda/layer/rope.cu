@@ -53,12 +53,12 @@ __device__ void hadamard_shared(float* head, int half) {
 
 // In place: the whole head is read before any of it is written. All threads of the block call this.
 __device__ void rotate_in_place(float* head, int half, const float* cs, RopePairs pairs,
-                                bool spread) {
+                                bool transform) {
   __shared__ float numbers[2 * kMaxHalf];
   const int j = threadIdx.x;
   Pair pair = {};
   if (j < half) pair = rotate(head, j, half, cs, pairs);
-  if (spread) {
+  if (transform) {
     if (j < half) numbers[j] = pair.first, numbers[j + half] = pair.second;
     __syncthreads();
     hadamard_shared(numbers, half);
@@ -117,10 +117,10 @@ __device__ void append(const float* k, const float* v, int half, const float* cs
 }
 
 __global__ void rope_kernel(float* x, int64_t ld, int head_dim, const float* cos_sin, int64_t pos0,
-                            RopePairs pairs, bool spread) {
+                            RopePairs pairs, bool transform) {
   const int64_t i = blockIdx.x;
   rotate_in_place(x + i * ld + static_cast<int64_t>(blockIdx.y) * head_dim, head_dim / 2,
-                  cos_sin + (pos0 + i) * head_dim, pairs, spread);
+                  cos_sin + (pos0 + i) * head_dim, pairs, transform);
 }
 
 __global__ void step_kernel(const __grid_constant__ RopeAppendStep a) {
@@ -159,10 +159,10 @@ int threads_for(int head_dim) { return (head_dim / 2 + 31) / 32 * 32; }
 }  // namespace
 
 Status rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
-            int64_t pos0, RopePairs pairs, bool spread, cudaStream_t stream) {
+            int64_t pos0, RopePairs pairs, bool transform, cudaStream_t stream) {
   if (bad_head(head_dim)) return cudaErrorNotSupported;
   rope_kernel<<<dim3(static_cast<unsigned>(n), n_heads), threads_for(head_dim), 0, stream>>>(
-      x, ld, head_dim, cos_sin, pos0, pairs, spread);
+      x, ld, head_dim, cos_sin, pos0, pairs, transform);
   return cudaGetLastError();
 }
 

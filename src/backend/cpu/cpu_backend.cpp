@@ -126,11 +126,11 @@ void CpuBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0
   if (static_cast<int64_t>(positions_.size()) < n) positions_.resize(n);
   std::iota(positions_.begin(), positions_.begin() + n, static_cast<int32_t>(pos0));
   rotate(x, n, ld, n_heads, positions_.data(), rope);
-  if (!store_.layout().spread_keys()) return;
-  threads_->parallel_for(n, [&](int64_t i, int) { spread(x + i * ld, n_heads); });
+  if (!store_.layout().transforms_keys()) return;
+  threads_->parallel_for(n, [&](int64_t i, int) { transform(x + i * ld, n_heads); });
 }
 
-void CpuBackend::spread(float* heads, int n_heads) const {
+void CpuBackend::transform(float* heads, int n_heads) const {
   for (int h = 0; h < n_heads; ++h)
     hadamard(heads + int64_t(h) * config_.head_dim, config_.head_dim);
 }
@@ -312,10 +312,10 @@ void CpuBackend::append_step(int layer, float* q, float* k, const float* v) {
   rotate(q, step_.n, int64_t(config_.n_heads) * d, config_.n_heads, positions_.data(),
          config_.query_rope(layer));
   rotate(k, step_.n, int64_t(heads) * d, heads, positions_.data(), config_.layers[layer].rope);
-  for (int64_t i = 0; layout.spread_keys() && i < step_.n; ++i) {
+  for (int64_t i = 0; layout.transforms_keys() && i < step_.n; ++i) {
     if (step_.sequences[i]->unrotated) continue;  // keys are rotated when they are read
-    spread(q + i * config_.n_heads * d, config_.n_heads);
-    spread(k + i * heads * d, heads);
+    transform(q + i * config_.n_heads * d, config_.n_heads);
+    transform(k + i * heads * d, heads);
   }
   if (step_.synthetic) {
     synthetic_k_.reserve(step_.n * heads * d * sizeof(float));

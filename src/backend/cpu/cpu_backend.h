@@ -87,7 +87,7 @@ class CpuBackend : public Backend {
   void store_prefill(const float* k, const float* v, int64_t n, int64_t pos0, const LayerKv& kv);
   void add_bias(const LinearOut& out, int64_t n);
   void rotate(float* x, int64_t n, int64_t ld, int n_heads, const int32_t* pos, int rope);
-  void spread(float* heads, int n_heads) const;  // BlockLayout::spread_keys, of one token
+  void transform(float* heads, int n_heads) const;  // BlockLayout::transforms_keys, of one token
 
   void prepare_rows(int layer, const float* q, const Selector& selector);
   void plan_parts(int64_t n_rows, const Selector& selector);

@@ -372,7 +372,7 @@ RopePairs CudaBackend::rope_pairs(int rope) const {
 void CudaBackend::rope(float* x, int64_t n, int64_t ld, int n_heads, int64_t pos0, int rope) {
   const DeviceScope on = enter();
   check(riffle::cuda::rope(x, n, ld, n_heads, config_.head_dim, cos_sin_[rope].as<float>(), pos0,
-                           rope_pairs(rope), options_.layout.spread_keys(), compute_),
+                           rope_pairs(rope), options_.layout.transforms_keys(), compute_),
         "rotating queries");
 }
 

@@ -71,7 +71,8 @@ TEST_CASE("cuda: what auto stands for counts as the plan says", "[cuda][auto][li
   o.n_ctx = 16384 + 1024;
   const riffle_plan share = plan_of(r.model, o);
   CHECK(share.selector == RIFFLE_SELECTOR_SHARE);
-  CHECK(share.selector_note == std::string("selector auto: share, everything below 16,384 tokens"));
+  CHECK(share.selector_note ==
+        std::string("selector auto: share; contexts below 16,384 tokens are read whole"));
   o.selection.selector = RIFFLE_SELECTOR_SHARE;
   CHECK(plan_of(r.model, o).digests == share.digests);
   // The host may decide residency of what AUTO reads whole, but not of what it selects.

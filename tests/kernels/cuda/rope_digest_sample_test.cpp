@@ -87,14 +87,14 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
         auto want = q;
         std::vector<int32_t> positions;
         for (int i = 0; i < n; i++) positions.push_back(static_cast<int32_t>(pos0 + i));
-        const bool spread = type == KvType::Q8;
-        const auto spread_row = [&](float* heads) {
-          for (int h = 0; spread && h < n_heads; h++) hadamard(heads + h * d, d);
+        const bool transforms = type == KvType::Q8;
+        const auto transform_row = [&](float* heads) {
+          for (int h = 0; transforms && h < n_heads; h++) hadamard(heads + h * d, d);
         };
         k->linear.rope(want.data(), n, ldq, n_heads, d, table.data(), positions.data(), pairs);
-        for (int i = 0; i < n; i++) spread_row(&want[i * ldq]);
+        for (int i = 0; i < n; i++) transform_row(&want[i * ldq]);
         check_cuda(
-            rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, pairs, spread, nullptr));
+            rope(q_d.get(), n, ldq, n_heads, d, table_d.get(), pos0, pairs, transforms, nullptr));
         CHECK(same_bits(q_d.download(), want));
 
         // Prefill: positions 13 to 17, so blocks 0 and 1.
@@ -124,7 +124,7 @@ TEST_CASE("rope and both appends give the bits of the scalar kernels", "[cuda]")
           sequences[i].n_tokens = position + 1;
           sequences[i].tail = reinterpret_cast<std::byte*>(tails_d.get() + i * tail_bytes);
           k->linear.rope(&want[i * ldq], 1, ldq, n_heads, d, table.data(), &position, pairs);
-          spread_row(&want[i * ldq]);
+          transform_row(&want[i * ldq]);
           for (int h = 0; h < n_kv; h++)
             append_here(k, &key[i * ldk + h * d], &value[i * ldk + h * d], table.data(), position,
                         pairs, layout,
