@@ -154,8 +154,9 @@ typedef struct riffle_weight_share {
 
 typedef struct riffle_model_info {
   size_t struct_size;
-  const char *name, *architecture, *format; /* "gguf", "safetensors" or "synthetic" */
-  const char* weight_type;                  /* the first of weight_types */
+  const char *name, *architecture;
+  const char* format;      /* "gguf", "safetensors" or "synthetic" */
+  const char* weight_type; /* the first of weight_types */
   int32_t dim, hidden_dim, head_dim, n_layers, n_heads, n_kv_heads, vocab_size, n_ctx_train;
   float rope_theta, norm_eps;
   bool tied_output;
@@ -172,14 +173,14 @@ typedef struct riffle_model_info {
   /* what the model writes around its reasoning ("<think>", "</think>"); "" if its template names
      none. If they are control tokens, the text of an answer does not show them */
   const char *reasoning_begin, *reasoning_end;
-  /* a mixture of experts: how many a layer has, through how many a token goes, the width of one; 0:
-     none */
+  /* of a mixture of experts: experts of a layer, experts that a token uses, width of one expert.
+     0: the model has no experts */
   int32_t n_experts, n_experts_used, expert_dim;
-  uint64_t expert_params, expert_bytes; /* of all experts; n_params and weight_bytes count them */
-  /* the types that the matrices have, by falling bytes; norms and biases are not counted */
+  uint64_t expert_params, expert_bytes; /* of all experts; n_params and weight_bytes include them */
+  /* the types of the matrices, the one with most bytes first; norms and biases are not counted */
   const riffle_weight_share* weight_types;
   size_t n_weight_types;
-  bool text_part; /* of a folder whose model takes images too, which riffle does not read */
+  bool text_part; /* the model also takes images; riffle runs its text part alone */
 } riffle_model_info;
 
 RIFFLE_API riffle_status riffle_model_get_info(const riffle_model* model, riffle_model_info* info);
@@ -456,8 +457,9 @@ typedef enum riffle_kv_type {
   RIFFLE_KV_F32 = 1,
   RIFFLE_KV_Q8 = 2
 } riffle_kv_type;
-/* AUTO: each kind of kernel in the set that is faster on this CPU, measured once a process. Sets
- * differ in the last bits of their results; name a set for the same bits everywhere it runs. */
+/* Instruction sets of the CPU. AUTO measures, once in a process, which set is fastest for each kind
+ * of kernel. Sets differ in the last bits of their results, and another process may choose others.
+ * A named set gives the same bits on every CPU that has it. */
 typedef enum riffle_isa {
   RIFFLE_ISA_AUTO = 0,
   RIFFLE_ISA_SCALAR = 1,
@@ -541,8 +543,8 @@ typedef struct riffle_plan {
   /* of a prompt of n_ctx tokens: the residual stream, where it has to be in host memory because
      gpu_mem is small; else 0 */
   uint64_t prompt_host;
-  /* the block store of one session of n_ctx tokens, in host memory. Of layers with a sliding window
-     this is the most that they keep (riffle_session_reach) */
+  /* the block store of one session of n_ctx tokens, in host memory. For layers with a sliding
+     window it counts the most that they keep (riffle_session_reach) */
   uint64_t host_kv;
   /* what the selector keeps of such a session beside KV and digests, in host memory and outside
      total. Layers with a sliding window need none. share, twilight, psa and topk with rank CODES:
@@ -563,11 +565,11 @@ typedef struct riffle_plan {
   bool no_driver;           /* AUTO chose no GPU because no NVIDIA driver is installed, as on most
                                machines without a GPU. device_note says so */
   char context_note[512];   /* what riffle_context_notice will say of n_ctx and memory, or empty */
-  /* Selector AUTO reads everything in sessions of fewer tokens, the current one included (in all
-     sessions if n_ctx is not above it), since dense is faster there. The
-     number follows from the device and, if there is a pool, from what it holds of each of
-     n_sessions sessions, so another budget may change texts: naming a selector pins it. Filled in
-     for every selector, since riffle_set_selection may choose AUTO later */
+  /* Selector AUTO reads everything in sessions of fewer tokens than this, the current one included,
+     since dense is faster there. If n_ctx is not above it, AUTO reads everything in all sessions.
+     The number follows from the device and, if there is a pool, from what it holds of each of
+     n_sessions sessions. So another budget may change texts; a named selector prevents that. Filled
+     in for every selector, since riffle_set_selection may choose AUTO later */
   int32_t everything_below;
   /* what the plan counts memory for: the selector given; for AUTO, DENSE if n_ctx is at most
      everything_below, else SHARE */
@@ -621,17 +623,17 @@ RIFFLE_API void riffle_session_free(riffle_session* session);
 RIFFLE_API size_t
 riffle_session_length(const riffle_session* session); /* tokens whose KV is held */
 
-/* The longest length, of at most n_tokens, to which the session can be cut or forked. It is
- * n_tokens (or the session's length, if that is less) unless the model has layers with a sliding
- * window that is shorter than the context. Such layers keep KV for their window alone. Then a
- * session can be cut to 0, to any of its last 64 tokens, and to the end of its last two prompts
- * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before that. A fork
- * counts the place where it was forked as such an end. Windows of such places may join. */
+/* The longest length, of at most n_tokens, to which the session can be cut or forked. Without
+ * sliding windows it is n_tokens, or the session's length if that is less. Layers with a sliding
+ * window that is shorter than the context keep KV for their window alone. A session of such a model
+ * can be cut to 0, to any of its last 64 tokens, and to the ends of its last two prompts
+ * (riffle_prefill, riffle_prefill_scored, riffle_prefill_to) or up to 64 tokens before them. For a
+ * fork, the place where it was forked counts as such an end. Other lengths may be possible too. */
 RIFFLE_API size_t riffle_session_reach(const riffle_session* session, size_t n_tokens);
 
 /* Keep the first n_tokens and forget the rest. If a token was forgotten, the logits are too.
  * RIFFLE_BAD_ARGUMENT if the session is shorter, or if it cannot be cut there
- * (riffle_session_reach); it is as before then. */
+ * (riffle_session_reach); then the session is as before. */
 RIFFLE_API riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens);
 
 /* A new session that holds the first n_tokens of another session of the same context. Either may be

@@ -14,8 +14,8 @@ extern "C" {
 
 /* ---- synthetic models */
 
-/* A model of a known shape whose weights are made up as they are needed, for measuring speed
- * without a download: it runs, and what it says means nothing. shape: "llama-3.1-8b",
+/* A model of a known shape with synthetic weights, for measuring speed without a download. It runs,
+ * and what it says means nothing. shape: "llama-3.1-8b",
  * "llama-3.2-1b", "llama-3.2-3b", "qwen3-8b", "qwen3-30b-a3b", "llama-3-70b-layer" (one layer,
  * small vocabulary) or "tiny"; weight_type: "q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1",
  * "q4_0", "bf16", "f16" or "f32". It has no tokenizer: functions that need one return

@@ -45,7 +45,7 @@ constexpr bool is_quantised(DType type) { return dtype_info(type).block_values >
 RIFFLE_HOST_DEVICE constexpr bool has_table(DType type) {
   return type == DType::IQ4_NL || type == DType::IQ4_XS || type == DType::MXFP4;
 }
-// Value `code` of the table of such a type. MXFP4: twice the e2m1 numbers.
+// Value `code` of the table of such a type. The table of MXFP4 has the e2m1 numbers doubled.
 RIFFLE_HOST_DEVICE constexpr int8_t table_value(DType type, int code) {
   constexpr int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                               1,    13,   25,  38,  53,  69,  89,  113};
@@ -59,12 +59,12 @@ RIFFLE_HOST_DEVICE constexpr uint32_t table_word(DType type, int i) {
     word |= static_cast<uint32_t>(static_cast<uint8_t>(table_value(type, 4 * i + b))) << 8 * b;
   return word;
 }
-// The bits of the f32 2^(e - 128): half of an E8M0 number, for the doubled table. The two smallest
-// are subnormal. 255, which E8M0 keeps for NaN, is 2^127, as it is in the gguf package.
+// The bits of the f32 2^(e - 128): half of the E8M0 number e, since the table is doubled. The two
+// smallest are subnormal. e = 255, which E8M0 keeps for NaN, gives 2^127, as in the gguf package.
 RIFFLE_HOST_DEVICE constexpr uint32_t half_e8m0_bits(uint32_t e) {
   return e < 2 ? 0x00200000u << e : (e - 1) << 23;
 }
-// Scales of IQ4_XS: bits 0 to 3 of that of group g of 8 are in `low`, bits 4 and 5 in `high`.
+// The scale of group g < 8 of an IQ4_XS block: `low` has its bits 0 to 3, `high` its bits 4 and 5.
 RIFFLE_HOST_DEVICE constexpr int scale_iq4_xs(uint32_t low, uint32_t high, int g) {
   return static_cast<int>((low >> 4 * g & 15) | (high >> 2 * g & 3) << 4) - 32;
 }

@@ -1,4 +1,4 @@
-// Which numbers of a head RoPE rotates together, as the model's weights have them.
+// Which two numbers of a head RoPE rotates together, in the order of the model's weights.
 #pragma once
 #include "kernels/common/host_device.h"
 
@@ -6,9 +6,10 @@ namespace riffle {
 
 struct RopePairs {
   bool interleaved = false;  // (2j, 2j + 1); else (j, j + rotated/2)
-  int rotated = 0;           // numbers of the head that are rotated, the first; not if interleaved
-  // Of pair j, of half the head's numbers. Pairs beyond the rotated ones are (r + j, r + j + half),
-  // r = rotated/2: they are only moved, as all pairs of the output are (j, j + half).
+  int rotated = 0;           // the first so many numbers are rotated; not read if interleaved
+  // Where the numbers of pair j are in the input; half is half the head. In the output pair j is
+  // always (j, j + half). A pair with j >= r = rotated/2 is (r + j, half + j) in the input, and it
+  // is moved without a rotation.
   RIFFLE_HOST_DEVICE int first(int j) const {
     return interleaved ? 2 * j : j < rotated / 2 ? j : j + rotated / 2;
   }

@@ -1,4 +1,4 @@
-// Which experts of a mixture a row goes through: the scalar twin of the device's kernel
+// Chooses a row's experts in a mixture of experts: the scalar twin of the device's kernel
 // (kernels/cuda/experts/route.cu).
 #pragma once
 #include <algorithm>
@@ -9,12 +9,12 @@ namespace riffle {
 
 struct Routed {
   int32_t expert = 0;
-  float weight = 0;  // of what the expert gives
+  float weight = 0;  // by which the expert's output is multiplied
 };
 
-// Chooses the n_used of n experts with the largest scores, of equal ones the first; by falling
-// score. Weights are a softmax over the scores of all, or, if renormalised, of the chosen ones,
-// which is that divided by its sum. A score that is NaN ranks last.
+// Chooses the n_used of n experts with the largest scores, in order of falling score. Of equal
+// scores the first wins, and NaN ranks last. Weights are a softmax over all scores, or, if
+// renormalised, over the scores of the chosen experts.
 inline void route_row(const float* scores, int n, int n_used, bool renormalised, Routed* out) {
   const auto before = [&](int a, int b) {
     const bool nan_a = std::isnan(scores[a]), nan_b = std::isnan(scores[b]);

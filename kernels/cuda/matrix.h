@@ -8,28 +8,29 @@ namespace riffle::cuda {
 // A weight matrix on the device, [rows][cols]. F32, F16, BF16: row-major at data. Quantised types
 // are split so that loads are aligned, each part row-major:
 // - Q8_0: int8 quants [cols] at data; at scales an f16 for each 32 of them; value = scale * quant.
-// - 2 to 6 bits: the low halves of 32 values that follow each other are 16 bytes at data, value j
-// in the low half of byte
-//   j, value j + 16 in the high half. What a value has beyond 4 bits is at high, for the same 32
-//   values:
+// - 4 to 6 bits: 32 consecutive values have 16 bytes at data. The low half of byte j is for value
+//   j, the high half for value j + 16. Bits beyond the fourth are at high, for the same 32 values:
 //     Q5_0, Q5_1, Q5_K: 4 bytes; bit k of byte b is for value 4k + b;
-//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, of byte 4 + b for value 16 +
-//     4k + b.
-//   At scales, as a file has them but apart from the values:
-//     Q4_0, Q5_0: f16 d for 32 values; Q4_1, Q5_1: f16 d, m for 32 values;
-//     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low halves of group
-//     g's scale and (high
-//       half of the byte) minimum; bytes 12 + i: scale bits 4, 5 and minimum bits 4, 5 of group i,
-//       then of group 4 + i;
-//     Q6_K: 16 int8 for 256 values; and at blocks their f16 d.
-//     IQ4_NL: f16 d for 32 values; MXFP4: a byte of exponent for 32 values;
+//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, those of byte 4 + b for
+//     value
+//       16 + 4k + b.
+//   The scales lie apart from the values, at scales:
+//     Q4_0, Q5_0, IQ4_NL: f16 d for 32 values; MXFP4: a byte of exponent for 32 values;
+//     Q4_1, Q5_1: f16 d, m for 32 values;
+//     Q4_K, Q5_K: 16 bytes for 256 values: f16 d, dmin; bytes 4 + g, g < 8: the low 4 bits of the
+//       scale and (high half of the byte) of the minimum of group g; bytes 12 + i, i < 4: bits 4, 5
+//       of the scale and of the minimum of group i, then of group 4 + i;
+//     Q6_K: 16 int8 for 256 values; their f16 d is at blocks;
 //     IQ4_XS: 8 bytes for 256 values: f16 d, the upper and the lower bits of the scales.
-//   Q3_K, Q2_K: 32 values that follow each other are 8 bytes at data with 2 bits of each, in the
-//   order of Q6_K's at high. Q3_K: at high the third bits, as Q5_K's; at scales 16 bytes for 256
-//   values: f16 d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
-//   Q2_K: at scales 16 bytes of scales and minima for 256 values; and at blocks their f16 d, dmin.
-//   Rows of each of these parts are padded to 16 bytes, with zeros. kernels/cpu/linear/quants.h
-//   says what the values are.
+// - 2 and 3 bits: 32 consecutive values have 8 bytes at data with 2 bits of each, in the order that
+//   Q6_K has at high.
+//     Q3_K: the third bits are at high, as Q5_K's fifth bits; at scales 16 bytes for 256 values:
+//     f16
+//       d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
+//     Q2_K: at scales 16 bytes of scales and minima for 256 values; their f16 d, dmin are at
+//     blocks.
+//   Rows of each part are padded to 16 bytes with zeros. kernels/cpu/linear/quants.h says what the
+//   values are.
 struct Matrix {
   WType type = WType::F32;
   int64_t rows = 0, cols = 0;

@@ -52,9 +52,8 @@ struct KvLayout {
 
 // What the device knows of one sequence of a step, or of a token computed ahead of one. An array of
 // these lies in device memory. Tables are [n_layers][n_kv_heads][max_blocks]; entry e = (layer *
-// n_kv_heads + head) * max_blocks + block. The index, by which blocks are chosen (digests,
-// bound_factor, codes, value_means, votes), has no layers whose blocks are not chosen: those with a
-// sliding window.
+// n_kv_heads + head) * max_blocks + block. Blocks are chosen by the index: digests,
+// bound_factor, codes, value_means, votes. Layers with a sliding window have no index.
 struct StepSequence {
   int32_t n_tokens = 0;  // the current token included; its position is n_tokens - 1
   int32_t table = 0;     // index into Pool::page_tables: names the blocks from prefix_blocks on

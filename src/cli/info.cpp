@@ -91,13 +91,13 @@ Json plan_json(const riffle_plan& p, riffle_status status, const std::string& er
           {"error", status == RIFFLE_OK ? Json(nullptr) : Json(error)}};
 }
 
-// Parameters that a token goes through: all but those of the experts that it is not sent to.
+// Parameters that a token uses: all but those of the experts that it is not sent to.
 double token_params(const riffle_model_info& i) {
   return static_cast<double>(i.n_params) -
          static_cast<double>(i.expert_params) * (1 - 1.0 * i.n_experts_used / i.n_experts);
 }
 
-// "Q4_K 61%, Q6_K 39%": of the matrices' bytes. What rounds to nothing is left out.
+// "Q4_K 61%, Q6_K 39%": shares of the matrices' bytes. A share below half a percent is left out.
 std::string types_text(const riffle_model_info& i) {
   double total = 0;
   for (size_t t = 0; t < i.n_weight_types; ++t)
@@ -125,8 +125,9 @@ void print_info(const riffle_model_info& i, const std::string& path, const std::
   t.add({"layers", count(i.n_layers)});
   t.add({"width", text_of("%d, feed-forward %d", i.dim, i.hidden_dim)});
   if (i.n_experts > 0)
-    t.add({"experts", text_of("%d of %d; a token goes through %d of a layer, and %.1f M parameters",
-                              i.n_experts, i.expert_dim, i.n_experts_used, token_params(i) / 1e6)});
+    t.add({"experts",
+           text_of("%d a layer, width %d; a token uses %d of them, %.1f M parameters in all",
+                   i.n_experts, i.expert_dim, i.n_experts_used, token_params(i) / 1e6)});
   t.add({"heads", text_of("%d of %d, KV heads %d", i.n_heads, i.head_dim, i.n_kv_heads)});
   t.add(
       {"vocabulary", text_of("%d, output %s", i.vocab_size, i.tied_output ? "tied" : "separate")});

@@ -13,15 +13,15 @@ def info(*args):
 
 
 def experts(_):
-    # 2 layers of 5 experts of 3 matrices of 64 x 32, of which a token goes through 2.
+    # 2 layers of 5 experts of 3 matrices of 64 x 32, of which a token uses 2.
     params = 2 * 5 * 3 * 64 * 32
     j = info("-m", EXPERTS)
     check(j["n_experts"] == 5 and j["n_experts_used"] == 2 and j["expert_dim"] == 32 and j["expert_params"] == params
           and j["expert_bytes"] == 2 * params, "experts are counted", j)
-    goes_through = (j["n_params"] - params * 3 / 5) / 1e6
+    used = (j["n_params"] - params * 3 / 5) / 1e6
     r = riffle("info", "-m", EXPERTS)
-    check(f"5 of 32; a token goes through 2 of a layer, and {goes_through:.1f} M parameters" in r.out.decode(),
-          "info says what a token goes through", r)
+    check(f"5 a layer, width 32; a token uses 2 of them, {used:.1f} M parameters in all" in r.out.decode(),
+          "info says what a token uses", r)
     bytes_per_step = {}
     for batch in 1, 4:
         r = riffle("bench", "-m", EXPERTS, "--device", "cpu", "--threads", "2", "--steps", "2", "--reps", "1", "-q", "--json",

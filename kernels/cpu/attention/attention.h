@@ -34,7 +34,7 @@ struct AttentionKernels {
   // before the last multiple of 64 that the first query's window begins at or after are not read. q
   // and out: f32 with row strides ldq and ldo; head h of the group at q + i*ldq + h*d. q is not yet
   // scaled by 1/sqrt(d). Online softmax in f32 (no n x n matrix). sinks: [g], the score of a key
-  // without a value that each head's softmax takes in as well, or NULL. scratch:
+  // without a value, which is added to the sum of each head's softmax; or NULL. scratch:
   // prefill_scratch_bytes(n_q, g, d, block_size), 64-byte aligned. Callers use n_q =
   // prefill_tile(g) except at the end.
   int (*prefill_tile)(int g, int d);

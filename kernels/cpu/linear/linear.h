@@ -43,11 +43,11 @@ struct LinearKernels {
                   float* out);
   void (*add)(float* x, const float* y, int64_t count);         // x += y
   void (*swiglu)(float* gate, const float* up, int64_t count);  // gate = silu(gate) * up
-  void (*geglu)(float* gate, const float* up, int64_t count);   // gelu by tanh in place of silu
-  // gate = c sigmoid(1.702 c) (u + 1) of c = min(gate, 7) and u = up cut to [-7, 7].
+  void (*geglu)(float* gate, const float* up, int64_t count);   // tanh gelu in place of silu
+  // gate = c sigmoid(1.702 c) (u + 1), where c = min(gate, 7) and u is up clamped to [-7, 7].
   void (*clamped_swiglu)(float* gate, const float* up, int64_t count);
   // Rotates n_heads heads of n rows x[n][ld]; cos_sin[p][head_dim/2][2] is indexed by pos[i]. The
-  // input has `pairs`; pair j of the output is (j, j+head_dim/2) all the same.
+  // input has `pairs`; pair j of the output is always (j, j+head_dim/2).
   void (*rope)(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const float* cos_sin,
                const int32_t* pos, RopePairs pairs);
 };

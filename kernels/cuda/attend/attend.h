@@ -22,13 +22,13 @@ inline constexpr int kRowWarps = 64;
 struct DecodeStep {
   int n = 0;  // sequences
   int layer = 0, n_layers = 0, n_heads = 0, n_kv_heads = 0;
-  int not_indexed = 0;     // layers before this one that have no index (StepSequence)
+  int not_indexed = 0;     // number of layers before this one without an index (StepSequence)
   int64_t max_blocks = 0;  // most blocks any sequence may come to hold: sizes the scratch
   const StepSequence* sequences = nullptr;  // [n], device
   const float* q = nullptr;                 // [n][n_heads * d], after RoPE, not scaled
   float* out = nullptr;                     // [n][n_heads * d]
-  // [n_heads]: the score of a key without a value that each head's softmax takes in too; null:
-  // none. What is read, and lse, are as without.
+  // [n_heads]: each head's attention sink, the score of a key without a value, which is added to
+  // the sum of its softmax; null: none. Sinks change neither what is read nor lse.
   const float* sinks = nullptr;
   KvLayout layout;
   Ranked ranked;

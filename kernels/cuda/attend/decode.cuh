@@ -69,7 +69,7 @@ __device__ inline int64_t head_index(const DecodeStep& step, int row) {
   return int64_t(step.layer) * step.n_kv_heads + row % step.n_kv_heads;
 }
 
-// The same among those of layers with an index.
+// The same, counting only layers that have an index.
 __device__ inline int64_t index_row(const DecodeStep& step, int row) {
   return int64_t(step.layer - step.not_indexed) * step.n_kv_heads + row % step.n_kv_heads;
 }

@@ -46,7 +46,7 @@ __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int6
       out[j] = scale * static_cast<float>(static_cast<int8_t>((j < 4 ? q.x : q.y) >> 8 * (j % 4)));
   } else {
     Matrix typed = w;
-    typed.type = T;  // known when compiled, so that nothing is asked at run time
+    typed.type = T;  // known when compiled, so that no branch remains at run time
     quants_at(typed, row, col, out);
   }
 }
@@ -93,7 +93,7 @@ struct Entries {
   int64_t at[N];
   int count;
 
-  // Past the last the last again, of which nothing is stored.
+  // Indices past the last entry repeat the last one, and nothing of them is stored.
   __device__ Entries(const ExpertsStep& a, int64_t place, int n) : count(n) {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -136,8 +136,8 @@ Status with_type(WType type, F&& f) {
   return cudaErrorNotSupported;
 }
 
-// The same, and whether 8 values of a row of `cols` weights and of x can be read at once: of all
-// types but the plain ones they can.
+// The same, with a second constant: whether 8 values of a row of `cols` weights and of x can be
+// read at once. For all quantised types they can.
 template <class F>
 Status with_type(WType type, int64_t cols, const float* x, F&& f) {
   const bool even = cols % 8 == 0 && vector_aligned(x, cols, sizeof(float));

@@ -1,6 +1,6 @@
-// The second half of the chosen experts' FFNs: W2 of what lies between, of each entry on its own
-// (combine_rows weighs and adds them). A warp makes the values of a row of weights, for all entries
-// of its block.
+// The second half of the chosen experts' FFNs: the product with W2, for each entry on its own
+// (combine_rows weights and adds them). A warp makes the values of a row of weights, for all
+// entries of its block.
 #include "kernels/cuda/experts/dot.cuh"
 
 namespace riffle::cuda {

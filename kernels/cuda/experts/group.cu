@@ -1,5 +1,5 @@
-// Entries of a step in the order of their experts. A thread has one entry and looks at all: a step
-// has few.
+// Sorts the entries of a step by expert. Each thread has one entry and compares it with all others,
+// since a step has few.
 #include <algorithm>
 
 #include "kernels/cuda/experts/experts.h"

@@ -1,4 +1,5 @@
-// Prefill of a mixture of experts: rows into the order of experts, and what comes of them back.
+// Prefill of a mixture of experts: copies rows into the order of experts, and adds the results
+// back.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/experts/experts.h"
 

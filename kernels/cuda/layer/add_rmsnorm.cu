@@ -1,5 +1,5 @@
-// RMS normalisation behind attention or FFN: what they give is normalised on its way into the
-// residual stream. One block a row.
+// RMS normalisation after attention or FFN: their output is normalised, then added to the residual
+// stream. One block a row.
 #include "kernels/cuda/layer/layer.h"
 #include "kernels/cuda/layer/rmsnorm.cuh"
 

@@ -48,7 +48,7 @@ struct RopeAppendStep {
   const float *k = nullptr, *v = nullptr;
   int64_t ldq = 0, ldk = 0;
   int n = 0, n_heads = 0, n_kv_heads = 0, layer = 0;
-  const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // of keys, and of queries
+  const float *cos_sin = nullptr, *query_cos_sin = nullptr;  // for keys, and for queries
   RopePairs pairs;
   const StepSequence* sequences = nullptr;
   KvLayout layout;

@@ -9,7 +9,7 @@ namespace riffle::cuda {
 // keys of all positions < pos0 + n. q f32 [n][ldq] after RoPE, not scaled; out [n][ldo] of
 // out_type. KvType F16: tensor cores (mma, f16 operands, f32 sums), online softmax in f32. KvType
 // F32: f32 throughout. Q8: not taken; unpack_q8 makes F16 of it. sinks: [n_heads], the score of a
-// key without a value that each head's softmax takes in too, or null.
+// key without a value, which is added to the sum of each head's softmax; or null.
 struct FlashPrefill {
   const float* q = nullptr;
   int64_t n = 0, ldq = 0, pos0 = 0, window = 0;

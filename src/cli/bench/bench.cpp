@@ -122,7 +122,7 @@ class Bench {
     }
   }
 
-  // What cannot be cut there is read again.
+  // If the session cannot be cut there, the missing tokens are read again.
   void truncate(riffle_session* session, size_t n) {
     const size_t reached = riffle_session_reach(session, n);
     check(riffle_session_truncate(session, reached), context_.get());
@@ -250,8 +250,8 @@ class Bench {
       others *= 1 - static_cast<double>(info_.vocab_size) * info_.dim /
                         static_cast<double>(info_.n_params - info_.expert_params);
     if (info_.n_experts == 0) return others;
-    // Of a layer's experts a step reads those that any of its tokens is sent to. Tokens that choose
-    // evenly and apart from each other leave an expert out by this share, on average.
+    // A step reads the experts of a layer that any of its tokens is sent to. If tokens choose
+    // evenly and independently, this share of the experts is left out on average.
     const double unread = std::pow(1 - 1.0 * info_.n_experts_used / info_.n_experts, o_.batch);
     return others + experts * (1 - unread);
   }

@@ -60,8 +60,8 @@ class Examiner {
   const float* step(int32_t token);
   void use(size_t setting);
   void truncate(size_t n) { check(riffle_session_truncate(current_, n), context_); }
-  // To the first n tokens of a text that the session begins with: what cannot be cut there is read
-  // again.
+  // Back to the first n tokens of a text that the session begins with. If the session cannot be cut
+  // there, the missing tokens are read again.
   void go_back(const std::vector<int32_t>& text, size_t n);
   void rewind(const std::vector<int32_t>& prompt, size_t n);
   void prefill(const int32_t* tokens, size_t n, Progress* progress);
