@@ -92,16 +92,16 @@ class Engine {
 
   std::unique_ptr<Sequence> create();
   void destroy(Sequence& sequence);
-  // The longest beginning of at most n_tokens to which the sequence can be cut, and that a fork can
-  // have: layers with a window have dropped what they would see after others (kv/kv_shape.h).
+  // The longest beginning of at most n_tokens to which the sequence can be cut or forked. Layers
+  // with a window have dropped the KV that other beginnings need (kv/kv_shape.h).
   int64_t reach(const Sequence& sequence, int64_t n_tokens) const {
     return backend_->residency().reach(sequence.kv, n_tokens);
   }
   // A new sequence of the first n_tokens of `from`, without logits and counts. RIFFLE_UNSUPPORTED
   // if what the selector keeps of a sequence does not follow from its keys and values.
-  // RIFFLE_BAD_ARGUMENT if it is out of reach.
+  // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
-  // RIFFLE_BAD_ARGUMENT if n_tokens is out of reach.
+  // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   void truncate(Sequence& sequence, int64_t n_tokens);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
@@ -109,9 +109,9 @@ class Engine {
   void prefill(Sequence& sequence, std::span<const int32_t> tokens, riffle_score* scores,
                const Progress& progress);
   // As prefill, in pieces. There is one run at a time (RIFFLE_BAD_ARGUMENT). scores must stay valid
-  // until the run ends. marks: lengths to which the sequence will be cut, or at which it will be
-  // forked, once it holds the prompt; those that matter most come first, and the last ones are left
-  // out if they are too many. prefill marks the prompt's end.
+  // until the run ends. marks: lengths at which the sequence will be cut or forked once it holds
+  // the prompt, the most important first. If there are too many, the last ones are left out.
+  // prefill marks the prompt's end.
   std::unique_ptr<PrefillRun> begin_prefill(Sequence& sequence, std::span<const int32_t> tokens,
                                             riffle_score* scores, std::span<const int64_t> marks);
   // Runs `budget` token-layers more, but at least one piece. Returns true when the sequence holds
@@ -169,8 +169,8 @@ class Engine {
   int64_t kv_blocks(const Sequence& s) const { return shape_.readable_blocks(s.kv.n_tokens); }
   // Slots that n sequences that step together may fill; 0: there is no pool.
   int64_t pool_room(size_t n_sequences) const;
-  // Blocks that a sequence of n_tokens with these marks takes, beside those that it shares if it is
-  // a fork of `shared` tokens.
+  // Blocks that a sequence of n_tokens with these marks takes. If it is a fork of `shared` tokens,
+  // shared blocks are not counted.
   int64_t own_blocks(int64_t n_tokens, int64_t shared, std::span<const int64_t> marks) const;
   bool has_windows() const { return shape_.windowed_layers() > 0; }
   // Blocks that may still be taken.

@@ -67,7 +67,7 @@ class InPlace : public CpuResidency {
   void release(const Held*, int) override {}
   void abandon(const Held*, int) override {}
 
-  // Blocks that are not kept take turns in memory that a chunk's windows fit.
+  // Blocks that are not kept share a buffer in turn. It holds a chunk and its window.
   LayerKv prefill_layer(SequenceKv& s, int layer, int64_t n_total, int64_t rows) override {
     const int64_t n_blocks = store_->layout().blocks(n_total);
     const size_t bytes = store_->layout().bytes();
@@ -96,7 +96,7 @@ class InPlace : public CpuResidency {
 
  private:
   std::vector<std::byte*> table_;
-  Buffer passing_;  // prefill: blocks of one layer that windows will have passed at its end
+  Buffer passing_;  // prefill: a layer's blocks that its window will have passed at the end
 };
 
 class Pooled : public CpuResidency {

@@ -73,7 +73,7 @@ class CpuResidency : public Residency {
   // Forgets blocks from this index on that no other sequence holds (truncation; 0: the sequence
   // ends).
   virtual void forget(SequenceKv& sequence, int64_t from_block) = 0;
-  virtual void leave(const std::byte* block) = 0;  // KvStore::Leaving
+  virtual void leave(const std::byte* block) = 0;  // called as KvStore::Leaving
 
   KvStore* store_;
 };

@@ -11,19 +11,19 @@
 
 namespace riffle {
 
-// Lengths to which a sequence may be cut back later, though its windows have moved on: the ends of
-// prompts, and where prompts begin alike. Each costs a window of KV.
+// Lengths to which a sequence may be cut back later, although its windows have moved on: the ends
+// of prompts, and the places where other prompts part from it. Each costs a window of KV.
 class Marks {
  public:
   static constexpr int kMost = 2;
-  // So many tokens before a mark, or before the end of the sequence, can be taken back as well.
-  // Answers end a few tokens before or after what a chat template prints of them.
+  // The sequence can also be cut at up to this many tokens before a mark or before its end, since a
+  // chat template may print an answer with a few tokens more or fewer than the model drew.
   static constexpr int64_t kTakeBack = 64;
 
   const int64_t* begin() const { return at_.data(); }
   const int64_t* end() const { return at_.data() + n_; }  // ascending
-  // It stands for those that can be reached from it. If there are kMost others, the lowest one
-  // goes.
+  // Adds a mark. It replaces marks up to kTakeBack tokens before it, which can be reached from it.
+  // If there are kMost others, the lowest one is removed.
   void add(int64_t n_tokens) {
     const auto near = [&](int64_t m) { return m <= n_tokens && m >= n_tokens - kTakeBack; };
     n_ = static_cast<int>(std::remove_if(at_.begin(), at_.begin() + n_, near) - at_.begin());
@@ -32,8 +32,8 @@ class Marks {
     at_[i] = n_tokens;
     if (++n_ > kMost) std::copy(at_.begin() + 1, at_.begin() + n_--, at_.begin());
   }
-  // The sequence keeps its first n_tokens. If a mark beyond served for that, there is one now. None
-  // of the others goes.
+  // Call when the sequence is cut to its first n_tokens. Marks beyond are removed. If n_tokens
+  // could be reached from one of them, there is a mark at n_tokens now.
   void cut(int64_t n_tokens) {
     int64_t lowest = INT64_MAX;  // of those that go
     while (n_ > 0 && at_[n_ - 1] > n_tokens) lowest = at_[--n_];
@@ -47,13 +47,12 @@ class Marks {
 };
 
 struct KvShape {
-  // Attention of prompts reads keys from a multiple of this on, although it weights those before
-  // the window with 0.
+  // Attention of prompts begins to read at a multiple of this. Keys before the window get weight 0.
   static constexpr int64_t kKeyTile = 64;
 
   BlockLayout layout;
   int n_layers = 0, n_kv_heads = 0;
-  std::vector<int32_t> windows{};  // of each layer: tokens that a query sees; 0: all. Empty: all 0
+  std::vector<int32_t> windows{};  // for each layer the tokens a query sees; 0: all. Empty: all 0
 
   int32_t window(int layer) const { return windows.empty() ? 0 : windows[layer]; }
   int windowed_layers() const {
@@ -68,7 +67,7 @@ struct KvShape {
     return std::max<int64_t>(0, n_tokens + 1 - window(layer)) / kKeyTile * kKeyTile /
            layout.block_size;
   }
-  // The first block that is kept: so that tokens can be taken back.
+  // The first block that is kept: that of a sequence from which kTakeBack tokens were taken back.
   int64_t first_kept(int layer, int64_t n_tokens) const {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
   }
@@ -78,11 +77,11 @@ struct KvShape {
   // Blocks of all layers and heads that a sequence of n_tokens with these marks keeps, of those
   // from block `from` on.
   int64_t blocks(int64_t n_tokens, const Marks& marks, int64_t from = 0) const;
-  // The most that a sequence of n_tokens holds, also while a prompt is read into it. The prompt
-  // sets its end as a mark, or marks in a new sequence or a fork.
+  // The most blocks that a sequence of n_tokens holds, also while a prompt is read into it. The
+  // prompt may set a mark at its end; in a new sequence or a fork it may set others.
   int64_t most_blocks(int64_t n_tokens) const;
-  // The longest sequence for which most_blocks is no more than this, in whole blocks; at most
-  // kMaxBlocks of these.
+  // The longest sequence, in tokens, for which most_blocks is at most `most`. It is a whole number
+  // of blocks, and at most kMaxBlocks of them.
   int64_t longest(int64_t most) const;
   // The blocks of a sequence of n_tokens that steps can read.
   int64_t readable_blocks(int64_t n_tokens) const;

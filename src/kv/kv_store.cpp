@@ -127,7 +127,7 @@ void KvStore::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const 
   }
 }
 
-// Before the windows of the old end there is nothing but what the old marks keep.
+// Before the window of the old end, a layer holds only the blocks that the old marks keep.
 void KvStore::commit_prompt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
                             const Leaving& leaving) {
   const int64_t before = s.n_tokens;
@@ -149,7 +149,7 @@ void KvStore::drop_passed(SequenceKv& s, const Leaving& leaving) {
            leaving);
 }
 
-// What one head lacks, all heads of its layer lack.
+// All heads of a layer hold the same blocks, so one head is looked at.
 int64_t KvStore::blocks_held(const SequenceKv& s, int layer, int64_t first, int64_t last) const {
   const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
   return n_kv_heads() * std::count_if(blocks.begin() + first, blocks.begin() + last,

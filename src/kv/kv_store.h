@@ -73,8 +73,8 @@ class KvStore {
   void destroy(SequenceKv& sequence);
   // A new sequence of the first n_tokens of `from`, which must be able to go on from there
   // (reach). Full blocks are shared; the partial ones and digests are copied; there is no
-  // selector's state. Its marks are those of `from` up to its end, and one there. The host store
-  // must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
+  // selector's state. It has the marks of `from` up to n_tokens, and one at n_tokens. The host
+  // store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
   // Makes blocks [first, last) the sequence's own, by copying those that others hold too. On
@@ -91,22 +91,23 @@ class KvStore {
   // Takes host blocks for n_tokens in every layer and head. Makes the blocks that are written next
   // the sequence's own. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   void reserve(SequenceKv& sequence, int64_t n_tokens);
-  // The same for a prompt that makes the sequence n_tokens long, with these marks: takes the blocks
-  // that stay. Those of layers with a window that pass out of it meanwhile are not taken. What the
-  // sequence held before stays until the prompt is read.
+  // The same for a prompt that makes the sequence n_tokens long, with these marks. It takes only
+  // the blocks that are kept when the prompt is read, not those that a window passes meanwhile.
+  // What the sequence held before stays until the prompt is read.
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
-  // Gets a block whose last holder is about to give it back. Throws nothing.
+  // Called with a block whose last holder is about to give it back. Must not throw.
   using Leaving = std::function<void(const std::byte*)>;
-  // The sequence holds a prompt up to n_tokens: sets n_tokens and marks, and gives back what is not
-  // kept then. Never allocates.
+  // Called when a prompt up to n_tokens is read: sets n_tokens and marks, and gives back the blocks
+  // that are not kept. Never allocates.
   void commit_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
                      const Leaving& leaving);
-  // n_tokens has grown by one: gives back blocks that windows have passed. Never allocates.
+  // Called when n_tokens has grown by one: gives back blocks that windows have passed. Never
+  // allocates.
   void drop_passed(SequenceKv& sequence, const Leaving& leaving);
   // How many of a layer's blocks [first, last) the sequence holds, of all heads.
   int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
-  // The longest beginning, of at most n_tokens, after which the sequence can go on: of layers with
-  // a window all that the next token sees is there. At least 0.
+  // The longest beginning, of at most n_tokens, after which the sequence can go on: layers with a
+  // window still have all blocks that the next token sees. It may be 0.
   int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
   // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
   // are no longer full, and sets n_tokens.
@@ -138,7 +139,7 @@ class KvStore {
 
  private:
   int layer_of(size_t head) const { return static_cast<int>(head / shape_.n_kv_heads); }
-  // Of blocks [first, last) of a layer those that the sequence does not keep.
+  // Gives back those of a layer's blocks [first, last) that the sequence does not keep.
   void drop(SequenceKv& sequence, int layer, int64_t first, int64_t last, const Leaving& leaving);
 
   KvShape shape_;

@@ -12,8 +12,8 @@
 namespace riffle {
 
 // One layer's KV while prefilling: blocks [n_kv_heads][n_blocks], readable up to n_tokens and
-// writable beyond. In a layer with a window those that a chunk of the prompt can see, and those of
-// the chunk; others may be the same memory.
+// writable beyond. In a layer with a window only the blocks that a chunk of the prompt sees or
+// writes have memory of their own; others may share memory.
 struct LayerKv {
   std::byte* const* blocks = nullptr;  // host pointers; null on a GPU
   std::byte* base = nullptr;           // first of consecutive blocks; null in place
@@ -43,7 +43,7 @@ class Residency {
   virtual SequenceKv fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx) = 0;
   // Takes memory for n_tokens. On RIFFLE_OUT_OF_MEMORY the sequence is as before.
   virtual void reserve(SequenceKv& sequence, int64_t n_tokens) = 0;
-  // The same before a prompt (KvStore::reserve_prompt).
+  // Takes memory for a prompt (KvStore::reserve_prompt).
   virtual void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) = 0;
   // Announces that n_blocks more blocks will be reserved soon, so that slow work may begin now.
   // Never fails.
@@ -79,7 +79,7 @@ class Residency {
   // Called when the layer is complete: builds its digests, flushes it, and drops what the device
   // held of it.
   virtual void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) = 0;
-  // Called when all layers are (KvStore::commit_prompt).
+  // Called when all layers are complete (KvStore::commit_prompt).
   virtual void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) = 0;
   // Bytes that the device holds now for layers of prompts.
   virtual uint64_t prefill_held() const { return 0; }

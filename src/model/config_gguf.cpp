@@ -173,7 +173,8 @@ std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& a, in
   }
   const auto period = gguf.integer(key);
   if (!period || *period == 0)
-    bad_model(gguf.file.name, key, period ? "0" : "no number", "a number from 1, or an array");
+    bad_model(gguf.file.name, key, period ? "0" : "no number",
+              "a number above 0, or an array of booleans");
   for (uint64_t l = 0; l < layers; ++l) windowed.push_back((l + 1) % *period != 0);
   return windowed;
 }

@@ -207,10 +207,10 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
     for (int l = 0; l < c.n_layers; ++l) windowed.push_back(uint64_t(l) >= first);
   }
   if (family.window != Family::PERIOD) return windowed;
-  // Before there were layer_types: a period, or letters that are repeated.
+  // Older files have a period, or letters that are repeated, in place of layer_types.
   const json* pattern = find(config, "sliding_window_pattern");
   if (!pattern) return windowed;
-  const std::string expected = "a number from 1 or letters L and G";
+  const std::string expected = "a number above 0, or letters L (window) and G (none)";
   const std::string letters = pattern->is_string() ? pattern->get<std::string>() : "";
   const uint64_t period = pattern->is_number_unsigned() ? pattern->get<uint64_t>() : letters.size();
   if (period == 0 || letters.find_first_not_of("LG") != letters.npos)
@@ -220,7 +220,7 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
   return windowed;
 }
 
-// Layers without RoPE, where config.json says other ones than the family has.
+// Layers without RoPE, if config.json names others than the family has.
 void read_no_rope(const JsonFields& fields, const json& config, const Family& family, Config* c) {
   const std::string& file = fields.file();
   const json* layers = find(config, "no_rope_layers");

@@ -46,23 +46,24 @@ struct RopeScaling {
   float beta_fast = 32, beta_slow = 1;  // YARN
   bool truncated = true;                // YARN: its ramp begins and ends at whole dimensions
   float low_freq_factor = 1, high_freq_factor = 4;  // LLAMA3
-  // FACTORS, LONGROPE: by which each frequency is divided [rotated/2]; LONGROPE: in contexts no
-  // longer than original_ctx, and in longer ones.
+  // FACTORS, LONGROPE: divisors of the frequencies, [rotated/2]. LONGROPE takes `factors` in
+  // contexts of at most original_ctx tokens, and long_factors in longer ones.
   std::vector<float> factors, long_factors;
 };
 
-// One way of rotating queries and keys by their positions. Layers name theirs by its index in
+// One way of rotating queries and keys by their positions. A layer refers to it by its index in
 // Config::ropes.
 struct Rope {
   float theta = 0;  // 0: the heads are not rotated
   RopeScaling scaling;
-  // Of each head the first so many dimensions are rotated, in pairs (j, j + rotated/2); 0: all.
+  // The number of dimensions of each head that are rotated, from the first, in pairs
+  // (j, j + rotated/2); 0: all.
   int rotated = 0;
-  // Queries and keys are multiplied by it. Scores are q.k / sqrt(head_dim) everywhere; where a
-  // model says another factor f, this is sqrt(f * sqrt(head_dim)).
+  // Queries and keys are multiplied by it. riffle's scores are always q.k / sqrt(head_dim). If a
+  // model wants q.k * f, this is sqrt(f * sqrt(head_dim)).
   float factor = 1;
   // Queries at position p are multiplied by 1 + temperature * ln(1 + floor(p / temperature_ctx)).
-  // It needs an entry of its own (LayerConfig::query_rope).
+  // Such queries need their own entry in Config::ropes (LayerConfig::query_rope).
   float temperature = 0;
   int temperature_ctx = 0;
 };
@@ -71,7 +72,7 @@ struct Rope {
 struct LayerConfig {
   int window = 0;            // tokens that a query sees, its own included; 0: all
   int rope = 0;              // of keys, and of queries
-  int query_rope = -1;       // of queries, if it is another one
+  int query_rope = -1;       // of queries, if it differs; -1: as `rope`
   bool has_experts = false;  // the FFN is a mixture of experts
 };
 
@@ -113,16 +114,15 @@ struct Config {
   std::vector<LayerConfig> layers;  // [n_layers]
   Activation activation = Activation::SILU;
   ExpertsConfig experts;
-  // Embeddings are multiplied by it before the first layer, what a layer adds to the residual
-  // stream, and the logits.
+  // Factors of the embeddings, of what each layer adds to the residual stream, and of the logits.
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
-  // Which norms layers have: of what attention and FFN read, of what they add, of q and k.
+  // Whether layers have norms of what attention and FFN read, and of what they add.
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sinks = false;  // LayerWeights::sinks
   bool tied_output = false;
-  bool text_part = false;  // of a folder whose model takes images too
+  bool text_part = false;  // the model also takes images; this is its text part
   int bos_id = -1, eos_id = -1;
   std::vector<int> eos_ids;  // every token that ends an answer, eos_id among them
   // GGUF stores the rows of wq and wk of Llamas permuted so that a RoPE pair is (2i, 2i+1); others
@@ -142,7 +142,8 @@ struct Config {
     for (Rope& rope : ropes)
       rope.factor = static_cast<float>(std::sqrt(scale * std::sqrt(static_cast<double>(head_dim))));
   }
-  // Values a row of the widest FFN has between its products: of a mixture, all chosen experts'.
+  // The most values that a row has between the products of an FFN. In a mixture of experts all
+  // chosen experts count.
   int64_t ffn_values() const {
     int64_t most = 0;
     for (const LayerConfig& l : layers)
@@ -150,19 +151,19 @@ struct Config {
           std::max<int64_t>(most, l.has_experts ? experts.n_used * experts.hidden_dim : hidden_dim);
     return most;
   }
-  // The residual stream is held divided by residual_scale, so that layers add their outputs as they
-  // are. Norms undo it; these two make it exact.
+  // The residual stream is held divided by residual_scale, so that layers add their outputs without
+  // a factor. Norms undo the division; with these two they undo it exactly.
   float stream_scale() const { return embedding_scale / residual_scale; }
   float stream_eps() const { return norm_eps / (residual_scale * residual_scale); }
 };
 
-// One expert of a mixture, as the FFN of a layer without.
+// One expert of a mixture: an FFN like that of a layer without experts.
 struct ExpertWeights {
   Tensor w1, w3, w2;  // [experts.hidden_dim][dim] twice, [dim][experts.hidden_dim]
   Tensor b1, b3, b2;  // [1][rows] F32, or without data
 };
 
-// Norms, biases and sinks without data: the model has none.
+// Norms, biases and sinks that the model lacks have no data.
 struct LayerWeights {
   // Of what a layer reads: [1][dim] F32 (norm vectors are converted to F32 at load).
   Tensor attn_norm, ffn_norm;
@@ -171,8 +172,8 @@ struct LayerWeights {
   Tensor wq;      // [n_heads*head_dim][dim]
   Tensor wk, wv;  // [n_kv_heads*head_dim][dim]
   Tensor wo;      // [dim][n_heads*head_dim]
-  // The matrix that wq, wk and wv are rows of, one after the other, in files that keep one; and
-  // that of w1 and w3.
+  // Some files keep wq, wk and wv in one matrix, one after the other, and w1 and w3 in another.
+  // wq and the others are then rows of these.
   Tensor wqkv, w13;
   Tensor w1, w3;  // gate, up: [hidden_dim][dim]
   Tensor w2;      // down: [dim][hidden_dim]
@@ -181,8 +182,8 @@ struct LayerWeights {
   Tensor q_norm, k_norm;
   // Added to the products, [1][rows] F32.
   Tensor bq, bk, bv, bo, b1, b3, b2;
-  // [1][n_heads] F32: the score of a key without a value that each head's softmax takes in too
-  // (Agarwal et al., arXiv 2508.10925).
+  // Attention sinks, [1][n_heads] F32: the score of a key without a value, which is added to the
+  // sum of each head's softmax (Agarwal et al., arXiv 2508.10925).
   Tensor sinks;
   Tensor router, router_bias;  // [experts.n][dim], [1][experts.n] F32: scores of the experts
   std::vector<ExpertWeights> experts;
@@ -204,8 +205,8 @@ struct Model {
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
   std::string chat_error;                          // why, if the model carries one
   std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
-  std::vector<std::unique_ptr<std::vector<float>>> owned;  // norm vectors converted to F32
-  std::vector<Buffer> generated;  // bytes of synthetic tensors that have some
+  std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
+  std::vector<Buffer> generated;  // bytes of synthetic tensors, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;
 
   Model();

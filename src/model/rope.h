@@ -10,8 +10,8 @@ namespace riffle {
 
 struct RopeFrequencies {
   std::vector<float> frequency;  // [head_dim/2] radians per position; 0: not rotated
-  // Cosines and sines are multiplied by it: scale where the pair is rotated (YaRN), factor
-  // everywhere (Rope::factor).
+  // Factors of cosines and sines: scale for rotated pairs (YaRN), factor for all pairs
+  // (Rope::factor).
   float scale = 1, factor = 1;
   float temperature = 0;  // Rope::temperature
   int temperature_ctx = 1;
@@ -21,9 +21,8 @@ struct RopeFrequencies {
   void row(int64_t position, float* out) const;
 };
 
-// n_ctx: the length of the context. It matters for DYNAMIC and LONGROPE, whose frequencies follow
-// from the length that is to be reached; here they stay the same for the whole context, so that
-// keys and queries agree.
+// n_ctx: the length of the context. The frequencies of DYNAMIC and LONGROPE follow from it. They
+// stay the same for the whole context, so that keys and queries agree.
 RopeFrequencies rope_frequencies(const Rope& rope, int head_dim, int64_t n_ctx);
 
 // "none", "linear, factor 8", ...

@@ -68,8 +68,8 @@ class Binder {
     return {DType::F32, 1, cols, floats(raw, name, cols, offset)};
   }
 
-  // Several matrices of the same columns: each by its name, or as rows of one that has all of them
-  // and is returned then.
+  // Several matrices with the same number of columns: each by its name, or all as rows of one fused
+  // matrix. Returns the fused matrix, or a tensor without rows.
   struct Part {
     Tensor* to;
     const std::string name;
@@ -112,8 +112,8 @@ class Binder {
     return all;
   }
 
-  // Of experts that lie as model/formats/packed_experts.h says: those rows of `all` rows of the
-  // product which are first, first + step, and so on; n matrices of `cols` columns.
+  // Of experts that lie as model/formats/packed_experts.h says: n matrices of `cols` columns, made
+  // of rows first, first + step, ... of the `all` rows of each expert.
   std::vector<Tensor> packed(const std::string& name, int n, int64_t all, int64_t cols,
                              int64_t first, int64_t step) {
     const auto experts = static_cast<uint64_t>(n), rows = static_cast<uint64_t>(all / step),
@@ -201,7 +201,7 @@ class Binder {
     double done = 0;
     for (const RawTensor* raw : bound_) {
       if (packed_.count(raw) == 0) will_need(raw->data, raw->bytes);
-      else  // read, and not needed any more
+      else  // it was copied and is not needed any more
         for (const auto& file : model_.files) file->drop(raw->data, raw->bytes);
       done += static_cast<double>(raw->bytes);
       if (progress && !progress(done, static_cast<double>(model_.weight_bytes))) {
@@ -227,7 +227,7 @@ class Binder {
     return model_.owned.back()->data();
   }
 
-  // A tensor of bytes, whose type riffle does not have.
+  // The bytes of a tensor of type U8, which is no type of weights.
   const uint8_t* bytes_of(const std::string& name, const std::vector<uint64_t>& shape) {
     const RawTensor& raw = at(name, shape);
     uint64_t n = 1;
@@ -244,7 +244,7 @@ class Binder {
     if (used_.insert(name).second) bound_.push_back(&raw);
   }
 
-  // The tensor of this name and shape, which is not counted.
+  // The tensor of this name and shape. It is not counted as used.
   const RawTensor& at(const std::string& name, const std::vector<uint64_t>& shape) const {
     const auto it = table_.find(name);
     if (it == table_.end())
@@ -279,8 +279,8 @@ class Binder {
   const std::string& where_;
   std::set<std::string> used_;
   std::vector<const RawTensor*> bound_;
-  std::set<const RawTensor*> packed_;  // those of bound_ that the model has in another order
-  std::optional<ThreadPool> threads_;  // for these
+  std::set<const RawTensor*> packed_;  // those of bound_ that were copied in another order
+  std::optional<ThreadPool> threads_;  // which copy them
 };
 
 // The router and the experts of a layer.
@@ -322,7 +322,7 @@ void bind_experts(Binder& binder, const Config& c, const TensorNames& names,
     expert.w1 = binder.matrix(prefix + at + names.expert_w1, hidden, c.dim);
     expert.w3 = binder.matrix(prefix + at + names.expert_w3, hidden, c.dim);
     expert.w2 = binder.matrix(prefix + at + names.expert_w2, c.dim, hidden);
-    // Devices keep them stacked.
+    // Devices stack the experts, so all have one type.
     const ExpertWeights& first = layer->experts[0];
     for (const auto& [mine, other] :
          {std::pair{&expert.w1, &first.w1}, {&expert.w3, &first.w3}, {&expert.w2, &first.w2}})

@@ -30,16 +30,16 @@ struct TensorNames {
   const char *attn_norm, *wq, *wk, *wv, *wo, *ffn_norm, *w1, *w3, *w2;  // what follows
   const char *bq, *bk, *bv, *bo, *b1, *b3, *b2;
   const char *q_norm, *k_norm, *post_attn_norm, *post_ffn_norm;
-  // One matrix in place of wq, wk and wv, and of w1 and w3 (GGUF: under the name of w3).
+  // One matrix in place of wq, wk and wv, and one in place of w1 and w3 (GGUF calls it as w3).
   const char *wqkv, *w13;
-  // A mixture of experts. expert: printf format of what the names of expert %d's w1, w3 and w2
-  // begin with; null: all experts are stacked in one tensor each, of three dimensions.
+  // A mixture of experts. expert: printf format of the beginning of the names of expert %d's w1, w3
+  // and w2; null: all w1 are stacked in one tensor of three dimensions, and so are all w3 and w2.
   const char *router, *expert, *expert_w1, *expert_w3, *expert_w2;
   const char *router_bias, *expert_b1, *expert_b3, *expert_b2;
   const char* sinks;
   // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
   bool packed_experts = false;
-  float norm_offset = 0;  // is added to the weights of norms
+  float norm_offset = 0;  // added to the weights of norms
 };
 inline constexpr TensorNames kGgufNames = {
     "token_embd.weight",
@@ -117,7 +117,7 @@ inline constexpr TensorNames kHuggingFaceNames = {
     "",
     "self_attn.sinks",
 };
-// Of models with norms behind attention and FFN, where post_attention_layernorm is what it says.
+// Names in models with post-norms. In others post_attention_layernorm is the norm before the FFN.
 inline constexpr TensorNames kHuggingFacePostNorms = [] {
   TensorNames names = kHuggingFaceNames;
   names.ffn_norm = "pre_feedforward_layernorm.weight";
@@ -133,8 +133,8 @@ bool tensor_bytes(DType type, const std::vector<uint64_t>& shape, uint64_t* byte
 // "[512][1408]"
 std::string shape_text(const std::vector<uint64_t>& shape);
 
-// Sets matrices to the rows of one that has all of them, one after the other; their numbers of rows
-// are set. Without rows the one is none, and nothing is changed.
+// Sets `parts` to the rows of `whole`, one part after the other; the parts' numbers of rows are
+// set. If `whole` has no rows, nothing is changed.
 void take_rows(const Tensor& whole, std::initializer_list<Tensor*> parts);
 
 // Fills model.weights, owned, n_params and weight_bytes by model.config. where: file or folder, for

@@ -13,7 +13,7 @@ namespace riffle {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr double kEnough = 0.9;  // of the time of the table that is preferred
+constexpr double kEnough = 0.9;  // of the preferred table's time
 
 constexpr int64_t kWeightBytes = int64_t(64) << 10, kCols = 1024;
 constexpr int kHeadDim = 128, kGroup = 4, kBlockSize = 16, kBlocks = 16;
@@ -41,8 +41,8 @@ struct Data {
   }
 };
 
-// One family of kernels: how to test it, and how to take it over from another table. A test
-// reports false if its buffers are too small for this table.
+// One family of kernels: how to time it, and how to copy it from another table. A test returns
+// false if its buffers are too small for this table.
 struct Family {
   std::function<bool(const cpu::Kernels&)> test;
   std::function<void(cpu::Kernels&, const cpu::Kernels&)> take;

@@ -1,4 +1,4 @@
-// Which kernels of this CPU are fastest. The longest vectors are not always: some CPUs split them.
+// Finds the fastest kernels on this CPU. Long vectors are not always faster: some CPUs split them.
 #pragma once
 #include <span>
 
@@ -6,15 +6,16 @@
 
 namespace riffle {
 
-// Of these tables, the first of which is preferred: each family of kernels (the decode products of
-// each type of weights, the products of prompts, attention of steps and of prompts, scores of INT4
-// keys) from the table that is fastest in a test of some 10 microseconds on data that lie in the
-// cache. A later table is chosen only if it takes at most 0.9 of the time, so that chance does not
-// choose: the sets' results differ in their last bits. Everything else is the first table's.
+// Takes each family of kernels from the fastest of these tables. Families are the decode products
+// of each type of weights, the products of prompts, attention of steps and of prompts, and scores
+// of INT4 keys. Each is timed in a test of some 10 microseconds on data in the cache. The first
+// table is preferred: another is taken only if it needs at most 0.9 of the time, because
+// instruction sets differ in the last bits of results and chance should not choose. All other
+// kernels come from the first table.
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables);
 
-// Of the sets that this CPU offers. Measured once, in some two milliseconds, so that all contexts
-// of a process compute with the same bits.
+// The same for the instruction sets that this CPU offers. Measured once, in some two milliseconds,
+// so that all contexts of a process compute the same bits.
 const cpu::Kernels& fastest_kernels();
 
 }  // namespace riffle

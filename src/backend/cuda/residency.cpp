@@ -330,9 +330,9 @@ void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block)
       if (h.blocks[b] && !store_->shared(h.blocks[b])) leave(h.blocks[b]);
 }
 
-// A pool that the device manages names blocks by their place in a sequence, not by their address,
-// and no step asks for one that a window has passed. Its slot becomes a victim like any unused one,
-// and a cut forgets its name before there is another block of that name.
+// A pool that the device manages names blocks by their place in a sequence, not by their address.
+// So nothing is done there: no step asks for a block that a window has passed, its slot becomes a
+// victim like any unused one, and a cut forgets a place before another block gets it.
 void CudaResidency::leave(const std::byte* block) {
   if (streamed()) slot_pool_->drop(block_key(block));
 }
@@ -618,7 +618,7 @@ LayerKv CudaResidency::prefill_layer(SequenceKv& s, int layer, int64_t n_total, 
   check(cudaMemset2DAsync(base + head_bytes - layout_.block_bytes, head_bytes, 0,
                           layout_.block_bytes, config_.n_kv_heads, *compute_),
         "clearing a layer's KV");
-  // What the windows passed long ago is neither there nor read.
+  // Blocks before first_needed are not held, and they are not read.
   counters.loaded_bytes += copy_held(s, layer, store_->shape().first_needed(layer, s.n_tokens), old,
                                      base, head_bytes, false, *compute_) *
                            layout_.block_bytes;
@@ -645,7 +645,7 @@ void CudaResidency::finish_layer(SequenceKv& s, int layer, int64_t n_total) {
 }
 
 void CudaResidency::commit_prompt(SequenceKv& s, int64_t n_total, const Marks& marks) {
-  // A block that the prompt has written to may be one that its end does not see.
+  // A block that is being flushed may be one that is given back now.
   if (store_->shape().windowed_layers() > 0) flush_.wait("flushing KV");
   store_->commit_prompt(s, n_total, marks, [this](const std::byte* block) { leave(block); });
 }

@@ -105,7 +105,7 @@ class CudaResidency : public Residency {
 
   const Pool& pool() const { return pool_; }
   const KvLayout& layout() const { return layout_; }
-  // DecodeStep::not_indexed.
+  // Number of layers before this one without an index (DecodeStep::not_indexed).
   int not_indexed(int layer) const {
     return static_cast<int>(std::count(indexed_.begin(), indexed_.begin() + layer, 0));
   }
@@ -154,7 +154,7 @@ class CudaResidency : public Residency {
   int64_t entries(int64_t max_blocks) const {
     return int64_t(config_.n_layers) * config_.n_kv_heads * max_blocks;
   }  // of all heads
-  // Of those of layers with an index (StepSequence); at least 1, so that there is one.
+  // Number of layers with an index (StepSequence), but at least 1, so that no buffer is empty.
   int64_t indexed_layers() const {
     return std::max(1, config_.n_layers - not_indexed(config_.n_layers));
   }
@@ -215,8 +215,8 @@ class CudaResidency : public Residency {
   // hold them.
   void copy_blocks(SequenceKv& s, int layer, int head, int n_heads, int64_t first, int64_t last,
                    std::byte* device, int64_t head_stride, bool to_host, const Stream& stream);
-  // The same of those that the sequence holds. device: of block 0. Returns how many blocks that
-  // are.
+  // The same, but only for blocks that the sequence holds. device: where block 0 of head 0 would
+  // be. Returns the number of blocks copied.
   int64_t copy_held(SequenceKv& s, int layer, int64_t first, int64_t last, std::byte* device,
                     int64_t head_stride, bool to_host, const Stream& stream);
   void run_gather(const Stream& stream);

@@ -6,8 +6,8 @@
 
 namespace riffle {
 
-// Numbers of a table, and no timing at run time, since the same command must give the same text on
-// the same machine. Measured with riffle bench, dense and share side by side.
+// These numbers are fixed and not measured at run time, since timing noise must not change which
+// text a command gives. Measured with riffle bench, dense and share side by side.
 // GPU: tools/bench/results/gpu.md, Decode. Share loses at 1,024 tokens and wins at 32,768.
 static constexpr int64_t kGpu = 16384;
 // CPU: tools/bench/results/shipped-model.md, Dense below, share above. Share loses at 2,048 tokens,

@@ -501,15 +501,15 @@ bool Scheduler::begin_next() {
   return false;
 }
 
-// Of the tokens that both begin with.
+// Tokens that both begin with and that can be reused.
 size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> b) const {
   const size_t most = std::min(a.size(), b.size());
   const size_t n = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
   return n - n % static_cast<size_t>(engine_.reuse_unit());
 }
 
-// Of those with which r can begin, if it is a fork of the donor's sequence. The last token is read
-// in any case: logits come from it.
+// Tokens with which r can begin, if it is a fork of the donor's sequence. The last token is always
+// read, since logits come from it.
 size_t Scheduler::reusable(const Request& r, const Request& donor) const {
   const auto unit = static_cast<size_t>(engine_.reuse_unit());
   size_t n = reusable({r.prompt.data(), r.prompt.size() - 1}, donor.prompt);
@@ -520,12 +520,12 @@ size_t Scheduler::reusable(const Request& r, const Request& donor) const {
   return n;
 }
 
-// Where the prompts of other requests part from r's, not before the `read` tokens that it has: the
-// most wanted first. There a model with sliding windows must keep what they see. A prompt that
-// was there before r and could not be used as far as this may not be the last of its kind.
+// The lengths at which other requests' prompts part from r's, the most frequent first, none below
+// the `read` tokens that r has already. At these lengths a model with sliding windows must keep
+// what its windows see. Earlier requests count too, since others may follow that begin like them.
 std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
   if (!engine_.has_windows() || o_.no_prefix_reuse || !engine_.can_fork()) return {};
-  std::map<int64_t, int> wanted;  // by how many
+  std::map<int64_t, int> wanted;  // number of prompts that part there
   const auto add = [&](const Request& other) {
     if (&other == &r) return;
     const auto n =

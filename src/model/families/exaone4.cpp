@@ -7,7 +7,8 @@ namespace riffle {
 
 namespace {
 
-// Read with the windows: also as a number, which is the period, or as letters ("LLLG").
+// Which layers have a window. Read with the windows: a period, or letters ("LLLG") with L for a
+// layer with one.
 constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 

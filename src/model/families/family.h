@@ -1,6 +1,6 @@
-// Families of models. A family is a description: how its files, GGUF and Hugging Face, spell what
-// makes it differ from a Llama. Each has a file here, and nothing outside asks which one a model is
-// of: what it is made of says Config, and what its files call it TensorNames.
+// Families of models. A family is a description: how it differs from a Llama, and which fields of
+// its files (GGUF and Hugging Face) say so. Each has a file here. No other code asks for a model's
+// family: Config says what the model is made of, and TensorNames what its tensors are called.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -13,14 +13,14 @@
 
 namespace riffle {
 
-// A field as the two formats spell it: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
-// the format has none, or another field says it.
+// The name of a field in both formats: GGUF's key without "ARCHITECTURE.", and config.json's. Null:
+// the format has no such field, or another field says it.
 struct Field {
   const char *gguf, *json;
 };
 
-// What a family reads of either format. Each returns nothing if the field is absent, and throws
-// RIFFLE_BAD_MODEL if it is of another type.
+// Reads a family's fields in either format. A function returns nothing if the field is absent, and
+// throws RIFFLE_BAD_MODEL if the field has another type.
 class FamilyFields {
  public:
   virtual ~FamilyFields() = default;
@@ -34,10 +34,11 @@ class FamilyFields {
   virtual bool has(const Field& field) const = 0;                       // of any type
 };
 
-// Above 0 and at most max.
+// A number above 0 and at most max.
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback);
 
-// Fills in c->experts. defaults: transformers'; GGUF has none.
+// Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
+// absent.
 struct ExpertFields {
   Field n, n_used, hidden_dim;
 };
@@ -47,34 +48,34 @@ void read_experts(const FamilyFields& fields, const ExpertFields& names, Experts
 struct Family {
   const char* name;                     // general.architecture
   const char *model_type, *class_name;  // of config.json; null: GGUF only
-  // Of the config.json of a model that takes images too, whose text_config may be of this family;
-  // null: there is none.
+  // model_type and class of models that also take images, if their text_config is of this family;
+  // null: there are none.
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
   Defaults defaults;  // transformers'
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
-  bool qkv_bias = false;       // always there
-  bool bias_fields = false;    // attention_bias and mlp_bias of config.json say
+  bool qkv_bias = false;       // q, k and v always have biases
+  bool bias_fields = false;    // config.json's attention_bias and mlp_bias say which there are
   bool partial_rope = false;   // a part of each head may be rotated
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
-  // Which layers have a window, if the file's `sliding_window` gives one: none (a window is
-  // refused), all of them, those that config.json says (`use_sliding_window`), those that are not a
-  // multiple of window_period counted from 1.
+  // Which layers have the window of the file's `sliding_window`. NEVER: none, and a window is
+  // refused. ALWAYS: all. IF_USED: those that config.json says (`use_sliding_window`). PERIOD: all
+  // but layers window_period, 2 * window_period, ..., counted from 1.
   enum Window : uint8_t { NEVER, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
-  // Layers that are a multiple of it, counted from 1, have no RoPE; 0: all have it. config.json may
-  // say another period (no_rope_layer_interval) or which layers have it (no_rope_layers).
+  // Layers no_rope_period, 2 * no_rope_period, ..., counted from 1, have no RoPE; 0: all have it.
+  // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).
   int no_rope_period = 0;
   Activation activation = Activation::SILU;
   const TensorNames *hf_names = &kHuggingFaceNames, *gguf_names = &kGgufNames;
   bool mxfp4 = false;                  // config.json may say that the experts are MXFP4
   std::span<const Field> fields = {};  // what `describe` reads
-  // Fills in what is the family's own, when all else was read.
+  // Fills in what only this family has, after all else was read.
   void (*describe)(const FamilyFields& fields, Config* config) = nullptr;
-  // What GGUF's fields of `fields` say of this model. Throws RIFFLE_UNSUPPORTED, naming `where`,
-  // for what GGUF has no field for.
+  // The values of `fields` in a GGUF file of this model. Throws RIFFLE_UNSUPPORTED, naming `where`,
+  // if GGUF has no field for something.
   std::vector<std::pair<Field, float>> (*values)(const Config& config,
                                                  const std::string& where) = nullptr;
 };
@@ -88,9 +89,10 @@ std::span<const Family* const> families();
 // By general.architecture; by model_type of config.json. Null: none.
 const Family* family_of_architecture(std::string_view name);
 const Family* family_of_model_type(std::string_view type);
-// By model_type of a config.json and of its text_config. text_type empty: transformers' default.
+// By model_type of a config.json and of its text_config. If text_type is empty, transformers'
+// default is taken.
 const Family* family_of_multimodal_type(std::string_view type, std::string_view text_type);
-// "llama", "qwen2" or "qwen3": what the fields may say, for error texts.
+// The values that riffle knows, for error texts: "llama", "qwen2" or "qwen3".
 std::string known_architectures();
 std::string known_model_types();
 std::string known_text_types(std::string_view multimodal_type);

@@ -1,5 +1,5 @@
 // gpt-oss (OpenAI, arXiv 2508.10925): a mixture of experts in all layers, every second one with a
-// window, the first among them; attention sinks; biases everywhere; SwiGLU with its arguments cut.
+// window, the first among them; attention sinks; biases everywhere; SwiGLU with clamped arguments.
 #include "model/families/family.h"
 
 namespace riffle {
@@ -24,7 +24,7 @@ void describe(const FamilyFields& f, Config* c) {
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
   // Where both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
-    bad_model(f.file(), "rope_scaling", "none", "how positions are scaled");
+    bad_model(f.file(), "rope_scaling", "none", "the scaling of RoPE");
 }
 
 constexpr TensorNames kNames = [] {

@@ -26,7 +26,7 @@ void write_rope_scaling(GgufFileWriter& out, const std::string& a, const Config&
     case RopeScaling::FACTORS: return;
     case RopeScaling::DYNAMIC:
       unsupported(where, "rope_scaling.type", "\"dynamic\"",
-                  "a scaling that GGUF has: linear, yarn or llama3");
+                  "a scaling that GGUF has: linear, yarn, llama3 or longrope");
     case RopeScaling::LINEAR:
       out.text(p + "type", "linear");
       out.f32(p + "factor", s.factor);
@@ -102,8 +102,8 @@ void write_special(GgufFileWriter& out, const Config& c, int bos_id, int eos_id,
 
 }  // namespace
 
-// The window, if layers have one, and which ones do. Fails if this is not what the family's readers
-// expect and there is no key to say so.
+// Writes the window, if layers have one, and which layers have it. Fails if the family's readers
+// expect other layers and there is no key to say so.
 static void write_layers(GgufFileWriter& out, const Family& family, const Config& c,
                          const std::string& where) {
   const std::string a = c.architecture;
@@ -127,7 +127,7 @@ static void write_layers(GgufFileWriter& out, const Family& family, const Config
       unsupported(
           where, "no_rope_layers",
           "layers other than every " + std::to_string(family.no_rope_period) + "th without RoPE",
-          "those, to write them as GGUF");
+          "only those, to write them as GGUF");
   }
   if (window == 0) return;
   out.u32(a + ".attention.sliding_window", static_cast<uint32_t>(window));

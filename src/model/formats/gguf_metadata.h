@@ -8,12 +8,12 @@
 
 namespace riffle {
 
-// general.* but for the types of weights, and the architecture's keys. The tensors
-// of rope_factors_of are the caller's. Throws RIFFLE_UNSUPPORTED for what has no key.
+// Writes general.* except the types of weights, and the architecture's keys. The caller writes the
+// tensors of rope_factors_of. Throws RIFFLE_UNSUPPORTED if a field of config has no key.
 void write_config(GgufFileWriter& out, const Config& config, const std::string& where);
 
-// What each frequency is divided by where the file says so by tensors (llama3 scaling, factors,
-// longrope), with their names; else empty.
+// The tensors of RoPE that the file has: divisors of the frequencies, with their names (llama3
+// scaling, factors, longrope). Empty for other scalings.
 struct NamedFactors {
   const char* name;
   std::vector<float> values;

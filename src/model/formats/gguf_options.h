@@ -7,10 +7,9 @@ namespace riffle {
 
 struct Family;
 
-// Refuses (RIFFLE_UNSUPPORTED, naming the key) what metadata says below the family's name and below
-// tokenizer.ggml. unless the family reads the key, or it changes nothing that riffle does, or its
-// value is the one that changes nothing: 0 or false (how writers say "not set"), 1 for what
-// multiplies.
+// Refuses (RIFFLE_UNSUPPORTED, naming the key) unknown keys below the family's name and below
+// "tokenizer.ggml.". A key is accepted if the family reads it, if it changes nothing that riffle
+// does, or if its value changes nothing: 0 or false (writers mean "not set"), or 1 for a factor.
 void refuse_unknown_options(const GgufFile& gguf, const Family& family);
 
 }  // namespace riffle

@@ -162,8 +162,8 @@ void read_shards(const std::string& folder, Model& model, TensorTable& table) {
   }
 }
 
-// Where a folder whose model takes images too has the tensors of its text part: with transformers'
-// own prefix, or with the one of its older versions, in which it also writes.
+// The tensor names of the text part in a folder whose model also takes images. Older versions of
+// transformers have another prefix, and new versions still write it.
 TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   static_assert(std::string_view(kHuggingFaceNames.embedding) == "model.embed_tokens.weight");
   if (table.count("language_model.model.embed_tokens.weight")) {
@@ -179,7 +179,7 @@ TensorNames names_of_text_part(TensorNames names, const TensorTable& table) {
   return names;
 }
 
-// What reads images. It stays in the file.
+// Whether a tensor belongs to the part that reads images, which riffle does not load.
 bool reads_images(std::string_view tensor) {
   if (tensor.starts_with("model.")) tensor.remove_prefix(6);
   return tensor.starts_with("vision_tower.") || tensor.starts_with("multi_modal_projector.");
