@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {
 
@@ -46,7 +47,7 @@ __device__ __forceinline__ void eight_weights(const Matrix& w, int64_t row, int6
       out[j] = scale * static_cast<float>(static_cast<int8_t>((j < 4 ? q.x : q.y) >> 8 * (j % 4)));
   } else {
     Matrix typed = w;
-    typed.type = T;  // known when compiled, so that no branch remains at run time
+    typed.type = T;  // known when compiled, so that nothing is asked at run time
     quants_at(typed, row, col, out);
   }
 }
@@ -87,13 +88,72 @@ __device__ __forceinline__ void dots(const Matrix* const (&w)[M], int64_t row,
     for (int i = 0; i < N; i++) sums[m][i] = warp_sum(sums[m][i]);
 }
 
+// Groups of x in shared memory, of N rows: lanes read neighbouring groups without conflicts.
+constexpr int kTile = 64;
+template <int N>
+using GroupTile = float4[N][8][kTile + 1];
+
+// As dots, for types with groups of 32 values. L lanes have a row of weights; all threads of the
+// block come here, with the same x. present false: the row is beyond the matrix. The sums are in
+// every lane of the row's. The bits depend on the row of weights, the row of x and L alone.
+template <WType T, int L, int M, int N>
+__device__ __forceinline__ void group_dots(const Matrix* const (&w)[M], int64_t row, bool present,
+                                           const float* const (&x)[N], float4* memory,
+                                           float (&sums)[M][N]) {
+  auto& tile = *reinterpret_cast<GroupTile<N>*>(memory);
+  const int groups = static_cast<int>(w[0]->cols / 32), lane = static_cast<int>(threadIdx.x) % L;
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int i = 0; i < N; i++) sums[m][i] = 0;
+  for (int first = 0; first < groups; first += kTile) {
+    const int n = min(kTile, groups - first);
+    if (first > 0) __syncthreads();
+    for (int k = static_cast<int>(threadIdx.x); k < n * 8; k += static_cast<int>(blockDim.x))
+#pragma unroll
+      for (int i = 0; i < N; i++)
+        tile[i][k % 8][k / 8] = reinterpret_cast<const float4*>(x[i] + first * 32)[k];
+    __syncthreads();
+    if (!present) continue;
+#pragma unroll(N == 1 ? 2 : 1)
+    for (int g = lane; g < n; g += L) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) {  // the compiler decodes the group's scales once
+        float v[M][8];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+          eight_weights<T, true>(*w[m], row, (first + g) * 32 + 8 * j, v[m]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          const float4 low = tile[i][2 * j][g], up = tile[i][2 * j + 1][g];
+          const float xs[8] = {low.x, low.y, low.z, low.w, up.x, up.y, up.z, up.w};
+#pragma unroll
+          for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int l = 0; l < 8; l++) sums[m][i] = fmaf(v[m][l], xs[l], sums[m][i]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+      for (int apart = L / 2; apart > 0; apart /= 2)
+        sums[m][i] += __shfl_xor_sync(~0u, sums[m][i], apart);
+}
+
+// Lanes that share a row of weights: as many as have something to do.
+inline int lanes_of_row(int64_t cols) { return cols >= 2048 ? 32 : cols >= 1024 ? 16 : 8; }
+
 // The entries of routed that a block's rows of weights serve: up to kGroup of one expert.
 template <int N>
 struct Entries {
   int64_t at[N];
   int count;
 
-  // Indices past the last entry repeat the last one, and nothing of them is stored.
+  // Past the last the last again, of which nothing is stored.
   __device__ Entries(const ExpertsStep& a, int64_t place, int n) : count(n) {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -101,15 +161,20 @@ struct Entries {
   }
 };
 
-// Calls f<N>(Entries<N>) for the entries of this block, none or one N that has room for them.
-template <class F>
+// Calls f<N>(Entries<N>) for the entries of this block, none or one N that has room for them. Where
+// no entries share their reads, kernels need fewer registers.
+template <bool kShared, class F>
 __device__ __forceinline__ void with_entries(const ExpertsStep& a, int64_t place, F&& f) {
   static_assert(kGroup == 4);
-  const int n = a.places == nullptr ? 1 : a.places[place].count;
-  if (n == 0) return;
-  if (n == 1) f(Entries<1>(a, place, n));
-  else if (n == 2) f(Entries<2>(a, place, n));
-  else f(Entries<4>(a, place, n));
+  if constexpr (!kShared) {
+    f(Entries<1>(a, place, 1));
+  } else {
+    const int n = a.places[place].count;
+    if (n == 0) return;
+    if (n == 1) f(Entries<1>(a, place, n));
+    else if (n == 2) f(Entries<2>(a, place, n));
+    else f(Entries<4>(a, place, n));
+  }
 }
 
 // Calls f with the type as a constant.
@@ -136,16 +201,47 @@ Status with_type(WType type, F&& f) {
   return cudaErrorNotSupported;
 }
 
-// The same, with a second constant: whether 8 values of a row of `cols` weights and of x can be
-// read at once. For all quantised types they can.
+// How a row of weights is gone through: groups of 32 values by kLanes lanes; else by a warp, 8
+// values at once (Even) or one.
+enum class Walk : uint8_t { Single, Even, Groups };
+
+// Calls f<type, walk, lanes> as constants, with what a row of `cols` weights and x allow: all types
+// but the plain ones have groups.
 template <class F>
 Status with_type(WType type, int64_t cols, const float* x, F&& f) {
   const bool even = cols % 8 == 0 && vector_aligned(x, cols, sizeof(float));
   return with_type(type, [&]<WType T>() {
-    if (even) return f.template operator()<T, true>();
-    if constexpr (T <= WType::BF16) return f.template operator()<T, false>();
-    return cudaErrorInvalidValue;
+    if constexpr (T <= WType::BF16) {
+      if (even) return f.template operator()<T, Walk::Even, 32>();
+      return f.template operator()<T, Walk::Single, 32>();
+    } else {
+      if (!even || cols % 32 != 0) return cudaErrorInvalidValue;
+      const int lanes = lanes_of_row(cols);
+      if (lanes == 32) return f.template operator()<T, Walk::Groups, 32>();
+      if (lanes == 16) return f.template operator()<T, Walk::Groups, 16>();
+      return f.template operator()<T, Walk::Groups, 8>();
+    }
   });
 }
+
+// sums[m][i] = w[m][row] . x[i] in the row's lanes. All threads of the block come here.
+template <WType T, Walk kWalk, int L, int M, int N>
+__device__ __forceinline__ void row_dots(const Matrix* const (&w)[M], int64_t row, bool present,
+                                         const float* const (&x)[N], float4* memory,
+                                         float (&sums)[M][N]) {
+  if constexpr (kWalk == Walk::Groups) {
+    group_dots<T, L>(w, row, present, x, memory, sums);
+  } else {
+    if (present) dots<T, kWalk == Walk::Even>(w, row, x, threadIdx.x % 32, sums);
+  }
+}
+// Shared memory for it, in float4.
+template <Walk kWalk, bool kShared>
+constexpr int kDotMemory = kWalk == Walk::Groups
+                               ? sizeof(GroupTile<kShared ? kGroup : 1>) / sizeof(float4)
+                               : 1;
+// Blocks of 256 threads that a multiprocessor should have room for: a row's chain of reads is long.
+template <bool kShared>
+constexpr int kBlocks = kShared ? 2 : 4;
 
 }  // namespace riffle::cuda

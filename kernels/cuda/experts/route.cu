@@ -13,21 +13,30 @@ __device__ bool before(float a, int i, float b, int j) {
   return a != b ? a > b : i < j;
 }
 
+// kOwn: experts that a lane has room for.
+template <int kOwn>
 __global__ void __launch_bounds__(kThreads)
     route_kernel(const float* scores, int64_t n, int n_experts, int n_used, bool renormalised,
                  Routed* routed) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / 32;
   if (row >= n) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float* s = scores + row * n_experts;
   Routed* out = routed + row * n_used;
+  float s[kOwn];
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k)
+    s[k] = lane + 32 * k < n_experts ? scores[row * n_experts + lane + 32 * k] : 0;
   uint32_t taken = 0;  // bit k: expert lane + 32 k
   float most = 0, sum = 0;
   for (int i = 0; i < n_used; ++i) {
     float best = 0;
     int at = n_experts;  // none
-    for (int e = lane, k = 0; e < n_experts; e += 32, ++k)
-      if (!(taken >> k & 1) && (at == n_experts || before(s[e], e, best, at))) best = s[e], at = e;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int e = lane + 32 * k;
+      if (e < n_experts && !(taken >> k & 1) && (at == n_experts || before(s[k], e, best, at)))
+        best = s[k], at = e;
+    }
     for (int apart = 16; apart > 0; apart /= 2) {
       const float other = __shfl_xor_sync(~0u, best, apart);
       const int other_at = __shfl_xor_sync(~0u, at, apart);
@@ -42,7 +51,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!renormalised) {
     sum = 0;
-    for (int e = lane; e < n_experts; e += 32) sum += expf(s[e] - most);
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k)
+      if (lane + 32 * k < n_experts) sum += expf(s[k] - most);
     sum = warp_sum(sum);
   }
   __syncwarp();
@@ -55,8 +66,13 @@ Status route(const float* scores, int64_t n, int n_experts, int n_used, bool ren
              Routed* routed, cudaStream_t stream) {
   if (n < 1 || n_experts < 1 || n_experts > kMaxExperts || n_used < 1 || n_used > n_experts)
     return cudaErrorInvalidValue;
-  route_kernel<<<static_cast<unsigned>((n + kRows - 1) / kRows), kThreads, 0, stream>>>(
-      scores, n, n_experts, n_used, renormalised, routed);
+  const auto blocks = static_cast<unsigned>((n + kRows - 1) / kRows);
+  if (n_experts <= 128)
+    route_kernel<4>
+        <<<blocks, kThreads, 0, stream>>>(scores, n, n_experts, n_used, renormalised, routed);
+  else
+    route_kernel<kMaxExperts / 32>
+        <<<blocks, kThreads, 0, stream>>>(scores, n, n_experts, n_used, renormalised, routed);
   return cudaGetLastError();
 }
 

@@ -1,7 +1,7 @@
-// Prefill of a mixture of experts: copies rows into the order of experts, and adds the results
-// back.
+// Rows into the order of experts, and what comes of them back.
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace riffle::cuda {
 namespace {
@@ -15,16 +15,24 @@ __global__ void __launch_bounds__(kThreads)
     store_f32_as(out, out_type, j * dim + c, x[row * dim + c]);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    combine_kernel(const float* y, const Routed* routed, const int32_t* at, int n_used, int64_t dim,
-                   float* x) {
-  const int64_t i = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < dim; c += kThreads) {
-    float sum = 0;
-    for (int64_t k = i * n_used; k < (i + 1) * n_used; ++k)
-      sum = fmaf(routed[k].weight, y[(at == nullptr ? k : at[k]) * dim + c], sum);
-    x[i * dim + c] += sum;
-  }
+struct Combine {
+  const float* y;
+  const Routed* routed;
+  const int32_t* at;
+  int n_used;
+  int64_t dim;
+  float* x;
+};
+
+// A thread a value: a step has few rows.
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine a) {
+  const int64_t i = blockIdx.x, c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  wait_for_earlier();
+  if (c >= a.dim) return;
+  float sum = 0;
+  for (int64_t k = i * a.n_used; k < (i + 1) * a.n_used; ++k)
+    sum = fmaf(a.routed[k].weight, a.y[(a.at == nullptr ? k : a.at[k]) * a.dim + c], sum);
+  a.x[i * a.dim + c] += sum;
 }
 
 }  // namespace
@@ -37,10 +45,11 @@ Status gather_rows(const float* x, const int32_t* from, int64_t n, int64_t dim, 
 }
 
 Status combine_rows(const float* y, const Routed* routed, const int32_t* at, int64_t n, int n_used,
-                    int64_t dim, float* x, cudaStream_t stream) {
+                    int64_t dim, float* x, bool overlap, cudaStream_t stream) {
   if (n < 1 || dim < 1) return cudaErrorInvalidValue;
-  combine_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(y, routed, at, n_used, dim, x);
-  return cudaGetLastError();
+  const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>((dim + kThreads - 1) / kThreads));
+  return launch(combine_kernel, Combine{y, routed, at, n_used, dim, x}, grid, kThreads, overlap,
+                stream);
 }
 
 }  // namespace riffle::cuda

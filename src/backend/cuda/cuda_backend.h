@@ -107,7 +107,11 @@ class CudaBackend : public Backend {
   };
   void experts_of_step(const LayerWeights& weights, float* x, int64_t n);
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
-  void route_rows(const LayerWeights& weights, const float* x, int64_t n, Experts& experts);
+  void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
+                  Experts& experts);
+  template <class F>
+  void each_expert(const Matrix& stack, int64_t rows, std::span<const int64_t> first, WType type,
+                   F&& f);
   void grow_experts(int64_t n);
   void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
   RopePairs rope_pairs(int rope) const;

@@ -36,25 +36,29 @@ void CudaBackend::take_experts(DeviceArena& memory, int64_t chunk, int64_t opera
   p.orders = memory.take(2 * sizeof(int32_t) * rows, "a prefill chunk");
 }
 
-// experts.in: x normalised; experts.routed: which experts each row goes through. The router's
-// product is the same for prompts and steps, so that a token's experts do not hang on the rounding
-// of its operands.
-void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, Experts& experts) {
+// experts.in: x normalised; experts.routed: which experts each row goes through. Of a prompt too
+// the router's operands are f32, so that a token's experts do not hang on their rounding.
+void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, bool prompt,
+                             Experts& experts) {
   const ExpertsConfig& e = config_.experts;
-  float* in = experts.in.as<float>();
+  float *in = experts.in.as<float>(), *scores = experts.scores.as<float>();
   check(rmsnorm(x, weights_.vector(w.ffn_norm), n, config_.dim, config_.stream_eps(), in,
                 WType::F32, compute_),
         "normalising");
-  Gemv g;
-  g.x = in;
-  g.ldx = config_.dim;
-  g.w[0] = weights_.matrix(w.router);
-  g.y[0] = experts.scores.as<float>();
-  g.ldy[0] = e.n;
-  gemv_rows(g, n);
-  add_bias({&w.router, experts.scores.as<float>(), e.n, &w.router_bias}, n);
-  check(route(experts.scores.as<float>(), n, e.n, e.n_used, e.renormalised,
-              experts.routed.as<Routed>(), compute_),
+  const Matrix& router = weights_.matrix(w.router);
+  if (prompt) {
+    multiply(router, in, WType::F32, n, scores, e.n, WType::F32, false);
+  } else {
+    Gemv g;
+    g.x = in;
+    g.ldx = config_.dim;
+    g.w[0] = router;
+    g.y[0] = scores;
+    g.ldy[0] = e.n;
+    gemv_rows(g, n);
+  }
+  add_bias({&w.router, scores, e.n, &w.router_bias}, n);
+  check(route(scores, n, e.n, e.n_used, e.renormalised, experts.routed.as<Routed>(), compute_),
         "choosing experts");
 }
 
@@ -62,7 +66,7 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   grow_experts(n);
   grow(hidden_, n * config_.ffn_values() * sizeof(float), "a step's FFN");
-  route_rows(w, x, n, experts_);
+  route_rows(w, x, n, false, experts_);
   ExpertsStep step;
   step.x = experts_.in.as<float>();
   step.n = n;
@@ -78,6 +82,7 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   step.gate = gate();
   step.between = hidden_.as<float>();
   step.parts = experts_.out.as<float>();
+  step.overlap = overlap_;
   if (n > 1) {  // a row alone chooses different experts
     check(group(step.routed, n * e.n_used, experts_.places.as<Place>(), compute_),
           "grouping rows by expert");
@@ -85,15 +90,41 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
   }
   check(experts_up(step, compute_), "multiplying by experts");
   check(experts_down(step, compute_), "multiplying by experts");
-  check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, compute_),
+  check(combine_rows(step.parts, step.routed, nullptr, n, e.n_used, config_.dim, x, overlap_,
+                     compute_),
         "adding what experts give");
+}
+
+// Calls f(expert, its matrix) for the experts of a stack that have rows: [first[k], first[k + 1]).
+// Neighbours are dequantised together: one alone does not fill the device.
+template <class F>
+void CudaBackend::each_expert(const Matrix& stack, int64_t rows, std::span<const int64_t> first,
+                              WType type, F&& f) {
+  const int n = static_cast<int>(first.size()) - 1;
+  const auto used = [&](int k) { return k < n && first[k + 1] > first[k]; };
+  const int64_t most = unpacked_rows(stack.rows, stack.cols, type) / rows;
+  for (int k = 0, end; k < n; k = end) {
+    end = k + 1;
+    if (!used(k)) continue;
+    if (stack.type == type || most == 0) {
+      f(k, rows_of(stack, k * rows, rows));
+      continue;
+    }
+    while (used(end) && end - k < most) ++end;
+    const int64_t bytes = rows * stack.cols * size_of(type);
+    grow(unpacked_, (end - k) * bytes, "dequantised weights");
+    check(dequantize(stack, k * rows, (end - k) * rows, unpacked_.data(), type, compute_),
+          "dequantising weights");
+    for (int i = k; i < end; ++i)
+      f(i, Matrix{type, rows, stack.cols, unpacked_.as<std::byte>() + (i - k) * bytes});
+  }
 }
 
 void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) {
   const ExpertsConfig& e = config_.experts;
   const int64_t dim = config_.dim, hidden = e.hidden_dim, rows = n * e.n_used;
   Experts& p = prompt_experts_;
-  route_rows(w, x, n, p);
+  route_rows(w, x, n, true, p);
   const auto pin = [&](Buffer& buffer, size_t bytes) {
     if (buffer.size() < bytes) buffer = pinned(bytes, "grouping rows by expert");
   };
@@ -129,15 +160,12 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
   const auto of = [](Buffer& buffer, int64_t values, WType t) {
     return buffer.as<std::byte>() + values * size_of(t);
   };
-  for (int k = 0; k < e.n; ++k) {
-    const int64_t begin = first[k], m = first[k + 1] - begin;
-    if (m == 0) continue;
-    const std::byte* in = of(p.sorted, begin * dim, type);
-    multiply(rows_of(w1, k * hidden, hidden), in, type, m, of(gate_, begin * hidden, type), hidden,
-             type, false);
-    multiply(rows_of(w3, k * hidden, hidden), in, type, m, of(up_, begin * hidden, type), hidden,
-             type, false);
-  }
+  for (const auto& [w, out] : {std::pair{&w1, &gate_}, {&w3, &up_}})
+    each_expert(*w, hidden, first, type, [&](int k, const Matrix& expert) {
+      const int64_t begin = first[k];
+      multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
+               of(*out, begin * hidden, type), hidden, type, false);
+    });
   const float *b1 = weights_.biases(w, &ExpertWeights::b1),
               *b3 = weights_.biases(w, &ExpertWeights::b3),
               *b2 = weights_.biases(w, &ExpertWeights::b2);
@@ -153,16 +181,15 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
     check(glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type,
               compute_),
           "the experts' gate");
-  for (int k = 0; k < e.n; ++k) {
+  each_expert(w2, dim, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
-    if (m == 0) continue;
     float* out = p.out.as<float>() + begin * dim;
-    multiply(rows_of(w2, k * dim, dim), of(gate_, begin * hidden, down_type), down_type, m, out,
-             dim, WType::F32, false);
+    multiply(expert, of(gate_, begin * hidden, down_type), down_type, m, out, dim, WType::F32,
+             false);
     if (b2) check(cuda::add_bias(out, m, dim, dim, b2 + k * dim, compute_), "the experts' biases");
-  }
+  });
   check(combine_rows(p.out.as<float>(), p.routed.as<Routed>(), device_from + rows, n, e.n_used, dim,
-                     x, compute_),
+                     x, overlap_, compute_),
         "adding what experts give");
 }
 

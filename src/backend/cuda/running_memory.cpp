@@ -14,17 +14,23 @@ static constexpr uint64_t kSlack =
 
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
-  const auto see = [&](const Tensor& t) {
+  const auto see = [&](const Tensor& t, int64_t stacked = 1) {
     const WType type = operand_type(kv, t.type);
     if (t.type != type)
-      most = std::max<uint64_t>(most, unpacked_rows(t.rows, t.cols, type) * t.cols * size_of(type));
+      most = std::max<uint64_t>(
+          most, unpacked_rows(stacked * t.rows, t.cols, type) * t.cols * size_of(type));
   };
   for (const LayerWeights& l : model.weights.layers)
     for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2})
       if (t->rows > 0) see(*t);
   for (const LayerWeights& l : model.weights.layers)
-    if (!l.experts.empty())
-      for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2}) see(*t);
+    if (!l.experts.empty()) {
+      for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2})
+        see(*t, model.config.experts.n);
+      if (l.router.type != WType::F32)
+        most = std::max<uint64_t>(
+            most, unpacked_rows(l.router.rows, l.router.cols, WType::F32) * l.router.cols * 4);
+    }
   see(model.weights.output);
   return most;
 }

@@ -30,6 +30,7 @@ TEST_CASE("cuda: a scheduler gives every text as it is alone", "[cuda][scheduler
         riffle_scheduler_options so = defaults();
         so.max_inject_tokens = 700;
         so.no_ws_control = !control;
+        if (control) so.working_set_steps = 12;  // else batches may hold more, if that is faster
         Run run(r, so);
         for (size_t i = 0; i < asks.size(); ++i) {
           run.submit(asks[i]);
