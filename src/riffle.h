@@ -491,6 +491,11 @@ typedef struct riffle_context_options {
   riffle_residency residency; /* cuda */
   bool no_pin;        /* cuda: do not pin host memory. Slower; the host then decides residency */
   int32_t n_sessions; /* sessions of n_ctx tokens to plan gpu_mem for; 0: 1 */
+  /* Of a mixture of experts on a GPU: in so many of the last layers the experts' weights stay in
+     host memory, pinned, where the GPU reads those that a token goes through; -1: as few as let
+     gpu_mem hold the rest and an eighth of the KV. For a prompt a layer's experts are copied when
+     the layer is reached. Elsewhere all weights are in host memory anyway */
+  int32_t cpu_experts;
   int32_t lookup; /* tokens that a step of riffle_generate or of a scheduler may compute ahead, 0
                      to 15. See below */
   /* NULL: none. Copied when the context is created */
@@ -556,9 +561,11 @@ typedef struct riffle_plan {
   uint64_t selector_state;
   uint64_t slot_bytes;
   int64_t slots, min_slots;
-  uint64_t min_gpu_mem; /* the smallest gpu_mem that works with n_ctx tokens */
-  uint64_t host_memory; /* memory that this process may use: the machine's, or the limit of its
-                           control group (container, job) */
+  uint64_t min_gpu_mem;  /* the smallest gpu_mem that works with n_ctx tokens */
+  int32_t cpu_experts;   /* layers whose experts stay in host memory ... */
+  uint64_t host_experts; /* ... and what these take there, beside host_kv */
+  uint64_t host_memory;  /* memory that this process may use: the machine's, or the limit of its
+                            control group (container, job) */
   int32_t n_ctx, n_threads, block_size;
   const char *device, *isa; /* static strings: what AUTO became */
   char device_note[256];    /* cuda: the GPU's name; else why AUTO did not choose it, or empty */

@@ -260,6 +260,8 @@ struct BackendOptions {
   int64_t lent_slots = 0;
   // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
   int64_t everything_below = 0;
+  // cuda: in so many of the last layers experts' weights are in host memory. The plan decides.
+  int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV
   // These settings with AUTO replaced by what it needs in such a context: nothing but KV, if no
@@ -308,6 +310,10 @@ struct DeviceNeeds {
   // cuda, while a prompt is read, beside activations: with its residual stream on the device or in
   // host memory. lends: slots may give their memory for it.
   uint64_t prompt = 0, prompt_least = 0;
+  // cuda: of `weights` the experts' of each layer, which may stay in host memory. If any do,
+  // prompts take expert_staging more.
+  std::vector<uint64_t> expert_bytes{};
+  uint64_t expert_staging = 0;
   bool lends = false;
   uint64_t prefill_kv = 0;      // KV on the device while a prompt is read
   uint64_t selector_state = 0;  // of one session, in host memory

@@ -69,6 +69,8 @@ Json plan_json(const riffle_plan& p, riffle_status status, const std::string& er
           {"threads", p.n_threads},
           {"block_size", p.block_size},
           {"weights", p.weights},
+          {"cpu_experts", p.cpu_experts},
+          {"host_experts", p.host_experts},
           {"activations", p.activations},
           {"digests", p.digests},
           {"prefill_kv", p.prefill_kv},
@@ -160,6 +162,9 @@ void print_plan(const riffle_plan& p) {
   const std::string note = p.selector_note, prefix = "selector ";
   t.add({"selector", note.empty() ? selector_name(p.selector) : note.substr(prefix.size())});
   t.add({"weights", bytes(p.weights)});
+  if (p.cpu_experts > 0)
+    t.add({"experts", text_of("of %d layers in host memory, %s", p.cpu_experts,
+                              bytes(p.host_experts).c_str())});
   t.add({"activations", bytes(p.activations)});
   t.add({"digests", bytes(p.digests)});
   t.add({"prefill KV", bytes(p.prefill_kv)});

@@ -24,6 +24,11 @@ const std::vector<Foreign>& foreign_flags() {
        "",
        "riffle runs all layers on one device: --device cuda or --device cpu; --gpu-mem SIZE limits "
        "the GPU memory, and KV beyond it stays in host memory"},
+      {{"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"},
+       "",
+       "--cpu-experts N keeps the experts of N layers in host memory; without it riffle does so "
+       "where "
+       "the GPU is too small"},
       {{"-fa", "--flash-attn"}, "", "riffle's attention needs no switch: leave the flag out"},
       {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"},
        "",

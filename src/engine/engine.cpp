@@ -130,6 +130,7 @@ const char* Engine::notice() {
   };
   if (model_.tokenizer) say(model_.tokenizer->note());
   say(options_.context_note);
+  say(options_.experts_note);
   say(selector_note(options_, s));
   if (n_ctx() > trained && !options_.synthetic) {
     if (!list_positions())

@@ -44,7 +44,8 @@ CudaBackend::CudaBackend(const Model& model, const BackendOptions& options, Thre
       overlap_(device.limits.compute >= 90),
       heap_(options.options.gpu_mem),
       cublas_(heap_, compute_),
-      weights_(model, heap_, compute_, threads, upload_progress(options.options)),
+      weights_(model, heap_, compute_, threads, options.host_expert_layers,
+               upload_progress(options.options)),
       slabs_(new PinnedSlabs(device.ordinal, options.options.no_pin)),
       store_(kv_shape(config_, options), host_kernels_, threads,
              std::unique_ptr<SlabSource>(slabs_), false, options.options.host_mem),
@@ -321,6 +322,9 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
     if (config_.post_norm)
       prompt_products_ = memory.take(sizeof(float) * chunk * config_.dim, "a prefill chunk");
     unpacked_ = memory.take(unpacked_bytes(model_, options_.layout.type), "dequantised weights");
+    if (options_.host_expert_layers > 0)
+      expert_staging_ = memory.take(expert_staging_bytes(model_, options_.layout.type),
+                                    "experts from host memory");
     if (const uint64_t bytes = unpacked_kv_bytes(config_, options_.layout, n_total))
       unpacked_kv_ = memory.take(bytes, "a layer's KV in f16");
     unpacked_layer_ = -1;
@@ -333,7 +337,8 @@ void CudaBackend::begin_prompt(int64_t n, int64_t n_total, int64_t chunk) {
 void CudaBackend::end_prompt() {
   try {
     const DeviceScope on = enter();
-    for (Buffer* b : {&operand_, &gate_, &up_, &prompt_products_, &unpacked_, &unpacked_kv_})
+    for (Buffer* b :
+         {&operand_, &gate_, &up_, &prompt_products_, &unpacked_, &unpacked_kv_, &expert_staging_})
       *b = Buffer();
     prompt_experts_ = {};
     prompt_rows_.end();
@@ -504,6 +509,10 @@ DeviceNeeds plan_cuda(const Model& model, const BackendOptions& options) {
   DeviceNeeds needs;
   needs.free = device->free;
   needs.weights = cuda::device_bytes(model);
+  if (c.experts.n > 0)
+    for (const LayerWeights& l : model.weights.layers)
+      needs.expert_bytes.push_back(cuda::expert_bytes(l));
+  needs.expert_staging = cuda::expert_staging_bytes(model, l.type);
   needs.activations = cuda::running_bytes(model, options);
   needs.prompt = cuda::prompt_bytes(model, options, false);
   needs.prompt_least = cuda::prompt_bytes(model, options, true);

@@ -109,9 +109,10 @@ class CudaBackend : public Backend {
   void experts_of_prompt(const LayerWeights& weights, float* x, int64_t n);
   void route_rows(const LayerWeights& weights, const float* x, int64_t n, bool prompt,
                   Experts& experts);
+  Matrix staged(const Matrix& rows);
   template <class F>
-  void each_expert(const Matrix& stack, int64_t rows, std::span<const int64_t> first, WType type,
-                   F&& f);
+  void each_expert(const Matrix& stack, bool on_host, int64_t rows, std::span<const int64_t> first,
+                   WType type, F&& f);
   void grow_experts(int64_t n);
   void take_experts(DeviceArena& memory, int64_t chunk, int64_t operand);
   RopePairs rope_pairs(int rope) const;
@@ -152,6 +153,7 @@ class CudaBackend : public Backend {
   // Products that wait for their norm: of a prompt, of a step.
   Buffer prompt_products_, products_;
   Experts prompt_experts_, experts_;            // of a prompt, of a step
+  Buffer expert_staging_;                       // prompts: neighbours of those in host memory
   Buffer host_routed_, host_orders_by_expert_;  // pinned
   // KV in 8 bits: the layer's in f16, and which one it is, as far as it is unpacked.
   Buffer unpacked_kv_;

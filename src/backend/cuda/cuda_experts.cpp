@@ -95,28 +95,44 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
         "adding what experts give");
 }
 
+// The same weights in device memory.
+Matrix CudaBackend::staged(const Matrix& w) {
+  const RowParts row = row_parts(w.type, w.cols);
+  std::byte* at = expert_staging_.as<std::byte>();
+  Matrix out = w;
+  const auto copy = [&](const void*& part, int64_t row_bytes) {
+    if (!part) return;
+    check(cudaMemcpyAsync(at, part, w.rows * row_bytes, cudaMemcpyHostToDevice, compute_),
+          "copying experts from host memory");
+    part = at;
+    at += (w.rows * row_bytes + 255) / 256 * 256;
+  };
+  copy(out.data, row.data), copy(out.scales, row.scales);
+  copy(out.high, row.high), copy(out.blocks, row.blocks);
+  return out;
+}
+
 // Calls f(expert, its matrix) for the experts of a stack that have rows: [first[k], first[k + 1]).
-// Neighbours are dequantised together: one alone does not fill the device.
+// Neighbours are copied and dequantised together: one alone does not fill the device.
 template <class F>
-void CudaBackend::each_expert(const Matrix& stack, int64_t rows, std::span<const int64_t> first,
-                              WType type, F&& f) {
+void CudaBackend::each_expert(const Matrix& stack, bool on_host, int64_t rows,
+                              std::span<const int64_t> first, WType type, F&& f) {
   const int n = static_cast<int>(first.size()) - 1;
   const auto used = [&](int k) { return k < n && first[k + 1] > first[k]; };
-  const int64_t most = unpacked_rows(stack.rows, stack.cols, type) / rows;
+  const int64_t most = experts_at_once(n, Tensor{stack.type, rows, stack.cols}, type);
   for (int k = 0, end; k < n; k = end) {
     end = k + 1;
     if (!used(k)) continue;
-    if (stack.type == type || most == 0) {
-      f(k, rows_of(stack, k * rows, rows));
-      continue;
-    }
     while (used(end) && end - k < most) ++end;
+    Matrix some = rows_of(stack, k * rows, (end - k) * rows);
+    if (on_host) some = staged(some);
     const int64_t bytes = rows * stack.cols * size_of(type);
-    grow(unpacked_, (end - k) * bytes, "dequantised weights");
-    check(dequantize(stack, k * rows, (end - k) * rows, unpacked_.data(), type, compute_),
-          "dequantising weights");
-    for (int i = k; i < end; ++i)
-      f(i, Matrix{type, rows, stack.cols, unpacked_.as<std::byte>() + (i - k) * bytes});
+    if (stack.type != type && (end - k) * bytes <= static_cast<int64_t>(unpacked_.size())) {
+      check(dequantize(some, 0, some.rows, unpacked_.data(), type, compute_),
+            "dequantising weights");
+      some = {type, some.rows, stack.cols, unpacked_.data()};
+    }  // else multiply does it, piece by piece
+    for (int i = k; i < end; ++i) f(i, rows_of(some, (i - k) * rows, rows));
   }
 }
 
@@ -160,8 +176,9 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
   const auto of = [](Buffer& buffer, int64_t values, WType t) {
     return buffer.as<std::byte>() + values * size_of(t);
   };
-  for (const auto& [w, out] : {std::pair{&w1, &gate_}, {&w3, &up_}})
-    each_expert(*w, hidden, first, type, [&](int k, const Matrix& expert) {
+  const bool on_host = weights_.experts_on_host(w);
+  for (const auto& [matrix, out] : {std::pair{&w1, &gate_}, {&w3, &up_}})
+    each_expert(*matrix, on_host, hidden, first, type, [&](int k, const Matrix& expert) {
       const int64_t begin = first[k];
       multiply(expert, of(p.sorted, begin * dim, type), type, first[k + 1] - begin,
                of(*out, begin * hidden, type), hidden, type, false);
@@ -181,7 +198,7 @@ void CudaBackend::experts_of_prompt(const LayerWeights& w, float* x, int64_t n) 
     check(glu(gate(), gate_.data(), up_.data(), rows * hidden, type, gate_.data(), down_type,
               compute_),
           "the experts' gate");
-  each_expert(w2, dim, first, down_type, [&](int k, const Matrix& expert) {
+  each_expert(w2, on_host, dim, first, down_type, [&](int k, const Matrix& expert) {
     const int64_t begin = first[k], m = first[k + 1] - begin;
     float* out = p.out.as<float>() + begin * dim;
     multiply(expert, of(gate_, begin * hidden, down_type), down_type, m, out, dim, WType::F32,

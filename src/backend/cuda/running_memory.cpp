@@ -35,6 +35,20 @@ uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   return most;
 }
 
+uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv) {
+  uint64_t most = 0;
+  for (const LayerWeights& l : model.weights.layers) {
+    if (l.experts.empty()) continue;
+    for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2}) {
+      Tensor some = *t;
+      some.rows *=
+          experts_at_once(static_cast<int64_t>(l.experts.size()), *t, operand_type(kv, t->type));
+      most = std::max(most, device_bytes(some));
+    }
+  }
+  return most;
+}
+
 uint64_t unpacked_kv_bytes(const Config& c, const BlockLayout& layout, int64_t n_tokens) {
   if (layout.type != cpu::KvType::Q8) return 0;
   BlockLayout half = layout;

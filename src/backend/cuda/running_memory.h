@@ -25,6 +25,11 @@ inline int64_t unpacked_rows(int64_t rows, int64_t cols, WType type) {
   return std::min<int64_t>(rows, std::max<int64_t>(16, kBytes / (cols * size_of(type)) / 16 * 16));
 }
 
+// Experts of a stack of n that prompts dequantise, or copy from host memory, at a time.
+inline int64_t experts_at_once(int64_t n, const Tensor& one, WType type) {
+  return std::max<int64_t>(1, unpacked_rows(n * one.rows, one.cols, type) / one.rows);
+}
+
 // Rows of logits that are computed together when a prompt is scored, as in engine/prefill.cpp.
 inline constexpr int64_t kScoreRows = 64;
 
@@ -36,6 +41,8 @@ uint64_t running_bytes(const Model& model, const BackendOptions& options);
 uint64_t prompt_bytes(const Model& model, const BackendOptions& options, bool rows_on_host);
 // The largest tile of weights that prefill dequantises.
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv);
+// The largest part of a layer's experts that prompts copy from host memory at a time.
+uint64_t expert_staging_bytes(const Model& model, cpu::KvType kv);
 // A layer's KV in f16, for prompts whose KV is kept in 8 bits; else 0.
 uint64_t unpacked_kv_bytes(const Config& config, const BlockLayout& layout, int64_t n_tokens);
 

@@ -23,6 +23,7 @@ uint64_t device_bytes(const Tensor& t) { return device_bytes(t, t.rows); }
 static constexpr Tensor ExpertWeights::*kOfExpert[] = {&ExpertWeights::w1, &ExpertWeights::w3,
                                                        &ExpertWeights::w2, &ExpertWeights::b1,
                                                        &ExpertWeights::b3, &ExpertWeights::b2};
+static constexpr int kMatricesOfExpert = 3;  // the first of these
 static bool has(const LayerWeights& l, Tensor ExpertWeights::*which) {
   return !l.experts.empty() && (l.experts[0].*which).rows > 0;
 }
@@ -54,8 +55,16 @@ uint64_t device_bytes(const Model& model) {
   return sum;
 }
 
+uint64_t expert_bytes(const LayerWeights& layer) {
+  uint64_t sum = 0;
+  for (int i = 0; i < kMatricesOfExpert && has(layer, kOfExpert[i]); ++i)
+    sum += device_bytes_of_experts(layer, kOfExpert[i]);
+  return sum;
+}
+
 DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream,
-                             ThreadPool* threads, const LoadProgress& progress)
+                             ThreadPool* threads, int host_expert_layers,
+                             const LoadProgress& progress)
     : heap_(heap), stream_(stream), threads_(threads) {
   for (int i = 0; i < 2; ++i) {
     staging_[i] = pinned(kStagingBytes, "staging for the weights");
@@ -80,11 +89,14 @@ DeviceWeights::DeviceWeights(const Model& model, DeviceHeap& heap, const Stream&
     add(t);
     tell(device_bytes(t));
   });
-  for (const LayerWeights& l : model.weights.layers)
+  const std::vector<LayerWeights>& layers = model.weights.layers;
+  for (size_t i = 0; i < layers.size(); ++i)
     for (const auto which : kOfExpert)
-      if (has(l, which)) {
-        add_experts(l, which);
-        tell(device_bytes_of_experts(l, which));
+      if (has(layers[i], which)) {
+        const bool matrix = std::find(kOfExpert, kOfExpert + kMatricesOfExpert, which) !=
+                            kOfExpert + kMatricesOfExpert;
+        add_experts(layers[i], which, matrix && i + host_expert_layers >= layers.size());
+        tell(device_bytes_of_experts(layers[i], which));
       }
   stream_.wait("uploading the weights");
   for (Buffer& b : staging_) b = Buffer();
@@ -96,27 +108,30 @@ void DeviceWeights::add(const Tensor& t) {
   matrices_[&t] = m;
 }
 
-void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which) {
+void DeviceWeights::add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which,
+                                bool on_host) {
   const Tensor& first = layer.experts[0].*which;
   const auto n = static_cast<int64_t>(layer.experts.size());
-  const Matrix m = place(first, n * first.rows);
+  const Matrix m = place(first, n * first.rows, on_host);
   for (int64_t e = 0; e < n; ++e)
-    fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows));
+    fill(layer.experts[e].*which, rows_of(m, e * first.rows, first.rows), on_host);
   matrices_[&first] = m;
+  if (on_host) on_host_.insert(&layer);
 }
 
-void DeviceWeights::fill(const Tensor& t, const Matrix& m) {
-  if (t.data) upload(t, m);
+void DeviceWeights::fill(const Tensor& t, const Matrix& m, bool on_host) {
+  if (t.data) upload(t, m, on_host);
   else check(fill_synthetic(m, t.seed, t.scale, stream_), "making synthetic weights");
 }
 
 // Memory for `rows` rows as a tensor has them.
-Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
+Matrix DeviceWeights::place(const Tensor& t, int64_t rows, bool on_host) {
   Matrix m;
   m.type = t.type;
   m.rows = rows;
   m.cols = t.cols;
-  Buffer buffer = heap_.take(device_bytes(t, rows), "the weights");
+  Buffer buffer = on_host ? pinned(device_bytes(t, rows), "experts in host memory")
+                          : heap_.take(device_bytes(t, rows), "the weights");
   const RowParts row = row_parts(t.type, t.cols);
   std::byte* at = buffer.as<std::byte>();
   const auto part = [&](int64_t row_bytes) {
@@ -134,10 +149,21 @@ Matrix DeviceWeights::place(const Tensor& t, int64_t rows) {
 
 // Copies items of several parts to the device, batch by batch: part p of item i is bytes[p] long
 // and goes to device[p] + i * bytes[p]. fill(item, destination of each part) makes them, in pinned
-// memory, several at a time.
+// memory, several at a time. on_host: the destination is host memory.
 template <class Fill>
 void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
-                              const Parts<std::byte*>& device, Fill&& fill) {
+                              const Parts<std::byte*>& device, bool on_host, Fill&& fill) {
+  const auto fill_in = [&](int64_t first, int64_t n, const Parts<std::byte*>& to) {
+    const int64_t tasks = std::min<int64_t>(n, threads_->size() * 4);
+    threads_->parallel_for(tasks, [&](int64_t task, int) {
+      for (int64_t i = n * task / tasks; i < n * (task + 1) / tasks; ++i) {
+        Parts<std::byte*> item;
+        for (size_t p = 0; p < item.size(); ++p) item[p] = to[p] + i * bytes[p];
+        fill(first + i, item);
+      }
+    });
+  };
+  if (on_host) return fill_in(0, n_items, device);
   int64_t item_bytes = 0;
   for (const int64_t b : bytes) item_bytes += b;
   const int64_t batch = static_cast<int64_t>(kStagingBytes) / item_bytes;
@@ -150,14 +176,7 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
     Parts<std::byte*> staging;
     std::byte* at = staging_[turn_].as<std::byte>();
     for (size_t p = 0; p < staging.size(); ++p) staging[p] = at, at += n * bytes[p];
-    const int64_t tasks = std::min<int64_t>(n, threads_->size() * 4);
-    threads_->parallel_for(tasks, [&](int64_t task, int) {
-      for (int64_t i = n * task / tasks; i < n * (task + 1) / tasks; ++i) {
-        Parts<std::byte*> to;
-        for (size_t p = 0; p < to.size(); ++p) to[p] = staging[p] + i * bytes[p];
-        fill(first + i, to);
-      }
-    });
+    fill_in(first, n, staging);
     for (size_t p = 0; p < staging.size(); ++p)
       if (bytes[p] > 0)
         check(cudaMemcpyAsync(device[p] + first * bytes[p], staging[p], n * bytes[p],
@@ -168,18 +187,18 @@ void DeviceWeights::stream_in(int64_t n_items, const Parts<int64_t>& bytes,
   }
 }
 
-void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
+void DeviceWeights::upload(const Tensor& t, const Matrix& m, bool on_host) {
   const auto* source = static_cast<const std::byte*>(t.data);
   const auto writable = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
   if (!is_quantised(t.type)) {
     constexpr int64_t kPiece = 4096;
     const int64_t bytes = t.bytes(), whole = bytes / kPiece * kPiece;
-    stream_in(whole / kPiece, {kPiece}, {writable(m.data)},
+    stream_in(whole / kPiece, {kPiece}, {writable(m.data)}, on_host,
               [&](int64_t i, const Parts<std::byte*>& to) {
                 std::memcpy(to[0], source + i * kPiece, kPiece);
               });
     if (bytes > whole)
-      stream_in(1, {bytes - whole}, {writable(m.data) + whole},
+      stream_in(1, {bytes - whole}, {writable(m.data) + whole}, on_host,
                 [&](int64_t, const Parts<std::byte*>& to) {
                   std::memcpy(to[0], source + whole, bytes - whole);
                 });
@@ -188,7 +207,7 @@ void DeviceWeights::upload(const Tensor& t, const Matrix& m) {
   const RowParts row = row_parts(t.type, t.cols);
   const int64_t row_size = row_bytes(t.type, t.cols);
   stream_in(t.rows, {row.data, row.scales, row.high, row.blocks},
-            {writable(m.data), writable(m.scales), writable(m.high), writable(m.blocks)},
+            {writable(m.data), writable(m.scales), writable(m.high), writable(m.blocks)}, on_host,
             [&](int64_t i, const Parts<std::byte*>& to) {
               split_row(t.type, t.cols, source + i * row_size, {to[0], to[1], to[2], to[3]});
             });

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -16,19 +17,23 @@ uint64_t device_bytes(const Tensor& tensor);
 // Of a whole model. The embedding stays on the host unless it is the output matrix as well: a step
 // needs one row of it.
 uint64_t device_bytes(const Model& model);
+// Of a layer's experts: what may stay in host memory, their matrices without biases.
+uint64_t expert_bytes(const LayerWeights& layer);
 
 class DeviceWeights {
  public:
   // Uploads through pinned staging, quantised types split into their parts on the way; synthetic
-  // tensors are made on the device.
+  // tensors are made on the device. host_expert_layers: as in BackendOptions; these experts lie in
+  // pinned memory, in the device's form, so that kernels read them there.
   DeviceWeights(const Model& model, DeviceHeap& heap, const Stream& stream, ThreadPool* threads,
-                const LoadProgress& progress = {});
+                int host_expert_layers, const LoadProgress& progress = {});
 
   const Matrix& matrix(const Tensor& tensor) const { return matrices_.at(&tensor); }
   // A layer's experts on one another: rows of expert e behind those of expert e - 1.
   const Matrix& experts(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     return matrix(layer.experts[0].*which);
   }
+  bool experts_on_host(const LayerWeights& layer) const { return on_host_.count(&layer) > 0; }
   // [experts][rows]; null where the model has none.
   const float* biases(const LayerWeights& layer, Tensor ExpertWeights::*which) const {
     const Tensor& first = layer.experts[0].*which;
@@ -42,21 +47,22 @@ class DeviceWeights {
 
  private:
   void add(const Tensor& tensor);
-  void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which);
-  Matrix place(const Tensor& tensor, int64_t rows);
-  void fill(const Tensor& tensor, const Matrix& matrix);
-  void upload(const Tensor& tensor, const Matrix& matrix);
+  void add_experts(const LayerWeights& layer, Tensor ExpertWeights::*which, bool on_host);
+  Matrix place(const Tensor& tensor, int64_t rows, bool on_host = false);
+  void fill(const Tensor& tensor, const Matrix& matrix, bool on_host = false);
+  void upload(const Tensor& tensor, const Matrix& matrix, bool on_host);
   template <class T>
   using Parts = std::array<T, 4>;  // data, scales, high, blocks
   template <class Fill>
-  void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& device,
-                 Fill&& fill);
+  void stream_in(int64_t n_items, const Parts<int64_t>& bytes, const Parts<std::byte*>& to,
+                 bool on_host, Fill&& fill);
 
   DeviceHeap& heap_;
   const Stream& stream_;
   ThreadPool* threads_;
   std::vector<Buffer> buffers_;
   std::unordered_map<const Tensor*, Matrix> matrices_;
+  std::unordered_set<const LayerWeights*> on_host_;
   Buffer staging_[2];
   std::unique_ptr<Event> copied_[2];
   int turn_ = 0;

@@ -124,7 +124,7 @@ static uint64_t host_bytes(const Model& model, const ResolvedOptions& r, const r
   const uint64_t full = std::min(sessions, kv / std::max<uint64_t>(1, plan.host_kv) + 1);
   uint64_t bytes = sum({kv, product({full, plan.selector_state})});
   for (const Buffer& b : model.generated) bytes = sum({bytes, b.size()});
-  if (r.device_memory) return sum({bytes, plan.prompt_host});
+  if (r.device_memory) return sum({bytes, plan.prompt_host, plan.host_experts});
   if (!model.weights.embedding.data)
     bytes = sum({bytes, plan.weights});  // synthetic; materialize() gives it its bytes
   return sum({bytes, plan.activations, plan.digests / sessions * full, plan.prefill_kv, plan.pool});
@@ -267,15 +267,75 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
     return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
                   format("`host_mem` is %s, but %s has %s", size_text(o.host_mem).c_str(),
                          r.host_owner.c_str(), size_text(r.host_memory).c_str()));
-  if (kv <= r.host_memory) return {};
-  const auto most = static_cast<int64_t>(r.host_memory / product({sessions, plan.slot_bytes}));
+  if (plan.host_experts > r.host_memory)
+    return refuse(RIFFLE_OUT_OF_MEMORY, host_limit(r), false,
+                  format("the experts of %d layers take %s of host memory, but %s has %s",
+                         plan.cpu_experts, size_text(plan.host_experts).c_str(),
+                         r.host_owner.c_str(), size_text(r.host_memory).c_str()));
+  const uint64_t memory = r.host_memory - plan.host_experts;
+  if (kv <= memory) return {};
+  const auto most = static_cast<int64_t>(memory / product({sessions, plan.slot_bytes}));
   return refuse(
       RIFFLE_OUT_OF_MEMORY, host_limit(r), true,
       format("%d tokens of context in %llu session%s take %s of host memory, but %s has %s: at "
              "most %lld tokens fit",
              o.n_ctx, static_cast<unsigned long long>(sessions), sessions == 1 ? "" : "s",
-             size_text(kv).c_str(), r.host_owner.c_str(), size_text(r.host_memory).c_str(),
+             size_text(kv).c_str(), r.host_owner.c_str(), size_text(memory).c_str(),
              static_cast<long long>(kv_shape(config, r).longest(most))));
+}
+
+// With the experts of so many of the last layers in host memory.
+static Verdict plan_experts(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                            DeviceNeeds needs, int layers, uint64_t device_free) {
+  r.host_expert_layers = std::min(layers, static_cast<int>(needs.expert_bytes.size()));
+  uint64_t on_host = 0;
+  for (int i = 0; i < r.host_expert_layers; ++i) on_host += needs.expert_bytes.end()[-1 - i];
+  needs.weights -= on_host;
+  if (on_host > 0) {
+    needs.prompt = sum({needs.prompt, needs.expert_staging});
+    needs.prompt_least = sum({needs.prompt_least, needs.expert_staging});
+  }
+  plan = plan_sizes(model.config, r, needs);
+  plan.cpu_experts = r.host_expert_layers;
+  plan.host_experts = on_host;
+  const uint64_t budget = pool_budget(r, device_free);
+  plan_prompt(model.config, r, plan, needs, budget);
+  plan_slots(model.config, r, plan, needs.per_slot, budget);
+  Verdict verdict = check_pool_memory(r, plan, needs.per_slot, budget, device_free);
+  if (verdict.status == RIFFLE_OK && r.device_memory)
+    verdict = check_pinned_memory(model.config, r, plan);
+  if (verdict.status != RIFFLE_OK) return verdict;
+  if (r.slots < plan.min_slots)
+    return refuse(RIFFLE_NO_SLOT, "`slots`", false,
+                  format("`slots` is %lld, but one iteration of one sequence needs at least %lld",
+                         static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots)));
+  return {};
+}
+
+// A device with a pool. Where nobody said how many layers' experts stay in host memory: as few as
+// leave the pool an eighth of the KV, since a step reads about so much; or all.
+static Verdict plan_device(const Model& model, ResolvedOptions& r, riffle_plan& plan,
+                           const DeviceNeeds& needs, uint64_t device_free) {
+  constexpr uint64_t kPoolShare = 8;
+  const int layers = static_cast<int>(needs.expert_bytes.size()), asked = r.options.cpu_experts;
+  const auto with = [&](int n) { return plan_experts(model, r, plan, needs, n, device_free); };
+  if (layers == 0 || asked >= 0) return with(std::max(0, asked));
+  Verdict verdict = with(layers);
+  const uint64_t least = plan.min_gpu_mem;
+  const auto roomy = [&](int n) {
+    verdict = with(n);
+    return verdict.status == RIFFLE_OK &&
+           product({uint64_t(r.slots - r.lent_slots), plan.slot_bytes, kPoolShare}) >=
+               product({uint64_t(r.options.n_sessions), plan.host_kv});
+  };
+  int few = -1, many = layers;
+  while (many - few > 1) {
+    const int middle = few + (many - few) / 2;
+    (roomy(middle) ? many : few) = middle;
+  }
+  verdict = with(many);
+  plan.min_gpu_mem = least;
+  return verdict;
 }
 
 // Fills plan and r.slots for r.options.n_ctx, with what r.everything_below makes of selector AUTO.
@@ -291,20 +351,10 @@ static Verdict plan_settled(const Model& model, ResolvedOptions& r, riffle_plan&
         format("`host_mem` is %s, but the KV of %d tokens of context takes %s (%llu bytes)",
                size_text(o.host_mem).c_str(), o.n_ctx, size_text(plan.host_kv).c_str(),
                static_cast<unsigned long long>(plan.host_kv)));
-  if (r.has_pool) {
-    const uint64_t budget = pool_budget(r, device_free);
-    plan_prompt(model.config, r, plan, needs, budget);
-    plan_slots(model.config, r, plan, needs.per_slot, budget);
-    Verdict verdict = check_pool_memory(r, plan, needs.per_slot, budget, device_free);
-    if (verdict.status == RIFFLE_OK && r.device_memory)
-      verdict = check_pinned_memory(model.config, r, plan);
-    if (verdict.status != RIFFLE_OK) return verdict;
-    if (r.slots < plan.min_slots)
-      return refuse(
-          RIFFLE_NO_SLOT, "`slots`", false,
-          format("`slots` is %lld, but one iteration of one sequence needs at least %lld",
-                 static_cast<long long>(r.slots), static_cast<long long>(plan.min_slots)));
-  }
+  if (r.has_pool)
+    if (Verdict verdict = plan_device(model, r, plan, needs, device_free);
+        verdict.status != RIFFLE_OK)
+      return verdict;
   // No error: memory is taken as sessions grow, and they may stay short.
   if (host_bytes(model, r, plan) > r.host_memory - r.host_memory / kHostMarginShare)
     return {RIFFLE_OK, "", host_limit(r), true};
@@ -467,6 +517,11 @@ void plan_memory(const Model& model, ResolvedOptions& r, riffle_plan& plan) {
     });
   if (verdict.status != RIFFLE_OK)
     throw Error(verdict.status, verdict.text, Error::Text::NAMES_SETTINGS);
+  r.experts_note.clear();
+  if (plan.cpu_experts > 0)
+    r.experts_note = format("the experts of %d of %d layers stay in host memory (%s)",
+                            plan.cpu_experts, model.config.n_layers,
+                            size_text(plan.host_experts).c_str());
   if (!verdict.limit.empty()) {
     const int sessions = r.options.n_sessions;
     if (!r.context_note.empty()) r.context_note += "; ";

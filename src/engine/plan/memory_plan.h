@@ -19,6 +19,7 @@ struct ResolvedOptions : BackendOptions {
   uint64_t host_memory = 0;  // bytes that this process may use (util/memory_limits.h) ...
   std::string host_owner = "this machine";  // ... and whose limit that is
   std::string context_note;  // of riffle_plan and riffle_context_notice; plan_memory's
+  std::string experts_note;  // of riffle_context_notice; plan_memory's
   std::optional<SyntheticSpec> synthetic;
   bool synthetic_runs_prompts = false;
 };

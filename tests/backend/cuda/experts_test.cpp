@@ -50,3 +50,48 @@ TEST_CASE("cuda: experts give a row the same bits in every batch", "[cuda][exper
     }
   }
 }
+
+TEST_CASE("cuda: experts in host memory give the same bits", "[cuda][experts]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (c.name != "qwen3moe_wide" && c.name != "gpt_oss") continue;
+    INFO(c.name);
+    riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F16);
+    o.device = RIFFLE_DEVICE_CUDA;
+    o.n_sessions = 5;
+    const std::string folder = tiny_folder(c, temp);
+    const auto planned = [&](const Runtime& r, const riffle_context_options& of) {
+      riffle_plan plan{};
+      plan.struct_size = sizeof plan;
+      REQUIRE(riffle_plan_memory(r.model, &of, &plan, nullptr, 0) == RIFFLE_OK);
+      return plan;
+    };
+    o.cpu_experts = 0;
+    Runtime on_device(o, folder);
+    const auto reference = run_tiny(on_device, 5);
+    const riffle_plan without = planned(on_device, o);
+    CHECK(without.host_experts == 0);
+    for (const int layers : {1, 100}) {
+      INFO(layers << " layers");
+      o.cpu_experts = layers;
+      Runtime r(o, folder);
+      const riffle_plan plan = planned(r, o);
+      CHECK(plan.cpu_experts >= 1);
+      CHECK(plan.weights + plan.host_experts == without.weights);
+      CHECK(same_bits(run_tiny(r, 5), reference));
+    }
+    // A budget that does not hold all of them.
+    o.cpu_experts = -1;
+    CHECK(planned(on_device, o).cpu_experts == 0);
+    o.gpu_mem = planned(on_device, o).min_gpu_mem;
+    Runtime r(o, folder);
+    const riffle_plan plan = planned(r, o);
+    const std::string notice = riffle_context_notice(r.context);
+    INFO(notice);
+    CHECK(plan.cpu_experts > 0);
+    CHECK(plan.total <= o.gpu_mem);
+    CHECK(notice.find("stay in host memory") != std::string::npos);
+    CHECK(same_bits(run_tiny(r, 5), reference));
+  }
+}
