@@ -72,7 +72,8 @@ extern "C" {
 typedef struct riffle_model riffle_model; /* weights and tokenizer, read-only */
 /* threads, block store, slot pool: what running needs */
 typedef struct riffle_context riffle_context;
-typedef struct riffle_session riffle_session; /* one sequence of tokens and its KV */
+typedef struct riffle_session riffle_session;           /* one sequence of tokens and its KV */
+typedef struct riffle_session_file riffle_session_file; /* a saved session, open for reading */
 
 typedef enum riffle_status {
   RIFFLE_OK = 0,
@@ -89,7 +90,8 @@ typedef enum riffle_status {
   RIFFLE_INTERNAL = 11, /* a fault of riffle or of a driver. cuda: also if kernels of other contexts
                            kept a step from running for 2 s; that step can be tried again */
   RIFFLE_DEVICE_LOST =
-      12 /* the GPU stopped working: free the context; the process can go on without the GPU */
+      12, /* the GPU stopped working: free the context; the process can go on without the GPU */
+  RIFFLE_BAD_SESSION = 13 /* a session's file is damaged or contradicts itself */
 } riffle_status;
 
 /* Returns the caller's name for a setting, such as "--gpu-mem" for the id "gpu_mem"
@@ -102,10 +104,12 @@ RIFFLE_API const char* riffle_status_name(riffle_status status);
 /* ---- progress */
 
 typedef enum riffle_phase {
-  RIFFLE_PHASE_LOAD = 0,     /* a model's files are mapped: bytes */
-  RIFFLE_PHASE_PREFILL = 1,  /* token-layers */
-  RIFFLE_PHASE_QUANTIZE = 2, /* weights are converted: bytes of the source */
-  RIFFLE_PHASE_UPLOAD = 3    /* weights go to the GPU: bytes */
+  RIFFLE_PHASE_LOAD = 0,         /* a model's files are mapped: bytes */
+  RIFFLE_PHASE_PREFILL = 1,      /* token-layers */
+  RIFFLE_PHASE_QUANTIZE = 2,     /* weights are converted: bytes of the source */
+  RIFFLE_PHASE_UPLOAD = 3,       /* weights go to the GPU: bytes */
+  RIFFLE_PHASE_SAVE_SESSION = 4, /* a session goes to a file: bytes of KV */
+  RIFFLE_PHASE_LOAD_SESSION = 5  /* a session comes from a file: bytes of KV */
 } riffle_phase;
 
 typedef struct riffle_progress {
@@ -673,6 +677,75 @@ RIFFLE_API riffle_status riffle_step(riffle_context* context, riffle_session* co
 /* Logits after the last token: vocab_size floats owned by the session, valid until its next change;
  * NULL if none. */
 RIFFLE_API const float* riffle_logits(const riffle_session* session);
+
+/* ---- sessions on disk
+ * What was read once need not be read again: a saved session goes on as if the program had never
+ * ended. The next logits are those that the session itself would give, bit for bit, for every
+ * selector, and for every device, pool and number of threads that gives these bits. A file fits the
+ * model that it was made with (its shape, some bytes of every matrix, its vocabulary, its RoPE) and
+ * contexts with the same kv_type and block_size. What blocks are found by is made again; scores
+ * that selector lfps has learnt from past attention are in the file. The file holds the text:
+ * riffle creates it for its owner alone (mode 0600). */
+
+typedef struct riffle_save_options {
+  size_t struct_size;
+  const void* data; /* kept in the file beside the session; for the application */
+  size_t data_size;
+  riffle_progress_fn progress; /* RIFFLE_PHASE_SAVE_SESSION; may be NULL */
+  void* progress_user;
+} riffle_save_options;
+
+RIFFLE_API void riffle_save_defaults(riffle_save_options* options);
+
+/* Save the session to a file. If the session was loaded from this file or saved to it before, and
+ * nobody else has saved to it since, only what is new is written, behind what is there. Else a new
+ * file takes the place of the one that was there. Whenever the program or the machine stops, the
+ * file holds the session as it was saved last, or as it is saved now. Saving forgets the selection
+ * that selector tokenselect would use again: the next step selects anew. RIFFLE_IO also if the disk
+ * is full, with nothing left behind; RIFFLE_BAD_ARGUMENT if there is a file of another kind at
+ * path; RIFFLE_ABORTED if the callback says so: the file is as before. */
+RIFFLE_API riffle_status riffle_session_save(riffle_session* session, const char* path,
+                                             const riffle_save_options* options);
+
+/* Open a saved session. All but the keys and values is read and checked here. The file must not be
+ * shortened or written to by others while it is open or a session of it lives: on the CPU its
+ * blocks are read where they lie in the file's mapping, so what is cut off raises SIGBUS. riffle
+ * itself never writes over what is there. Errors: RIFFLE_IO, RIFFLE_BAD_SESSION, RIFFLE_UNSUPPORTED
+ * (a newer version). */
+RIFFLE_API riffle_status riffle_session_file_open(const char* path, riffle_session_file** file,
+                                                  char* err, size_t err_size);
+/* Sessions that were loaded from it live on. */
+RIFFLE_API void riffle_session_file_free(riffle_session_file* file);
+
+typedef struct riffle_session_file_info {
+  size_t struct_size;
+  const char *model, *architecture; /* of the model that it was made with */
+  size_t n_tokens;
+  int32_t n_layers, n_kv_heads, head_dim, vocab_size, block_size;
+  riffle_kv_type kv_type;
+  bool has_logits;        /* the next token can be drawn without running the last one again */
+  bool list_positions;    /* keys are held for positions LIST */
+  const char* state;      /* whose learnt scores are in it: selector and settings; "": none */
+  int64_t created, saved; /* the first and the last save: seconds since 1970 */
+  uint64_t saves;
+  uint64_t file_bytes, kv_bytes; /* kv_bytes: of the blocks that are in use */
+  const void* data;              /* what riffle_session_save was given; NULL: nothing */
+  size_t data_size;
+} riffle_session_file_info;
+
+RIFFLE_API riffle_status riffle_session_file_get_info(const riffle_session_file* file,
+                                                      riffle_session_file_info* info);
+RIFFLE_API riffle_status riffle_session_file_tokens(const riffle_session_file* file, int32_t* out,
+                                                    size_t capacity, size_t* n_out);
+
+/* A new session that goes on where the saved one was. Sessions of one file share its blocks in
+ * memory: on the CPU its mapping, which other processes share too; on a GPU fork the session
+ * instead of loading it again. Keys and values are checked while they are loaded.
+ * RIFFLE_UNSUPPORTED if the file does not fit the context, RIFFLE_BAD_SESSION, RIFFLE_CONTEXT_FULL,
+ * RIFFLE_ABORTED (also by riffle_abort). progress: RIFFLE_PHASE_LOAD_SESSION; may be NULL. */
+RIFFLE_API riffle_status riffle_session_load(riffle_context* context, riffle_session_file* file,
+                                             riffle_session** session, riffle_progress_fn progress,
+                                             void* user);
 
 /* ---- generation */
 

@@ -3,7 +3,7 @@
 # usage: setup.sh check | install | install-fuzz     (install-fuzz adds clang with libFuzzer, clang-format and mandoc, for make fuzz and CI)
 # Asks once before installing if someone is there to answer, and uses sudo only when not already root.
 set -eu
-packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev python3 python3-numpy"
+packages="g++ gcc make libsentencepiece-dev libpcre2-dev libutf8proc-dev libmimalloc-dev catch2 nlohmann-json3-dev libcli11-dev libedit-dev libxxhash-dev python3 python3-numpy"
 command=${1:-check}
 
 missing_of() {

@@ -50,6 +50,7 @@ const char* riffle_status_name(riffle_status status) {
     case RIFFLE_BUFFER_TOO_SMALL: return "buffer too small";
     case RIFFLE_INTERNAL: return "internal error";
     case RIFFLE_DEVICE_LOST: return "device lost";
+    case RIFFLE_BAD_SESSION: return "bad session";
   }
   return "unknown status";
 }

@@ -36,6 +36,11 @@ struct riffle_session {
   std::unique_ptr<riffle::Sequence> sequence;
 };
 
+struct riffle_session_file {
+  std::shared_ptr<riffle::SessionFile> file;
+  std::string data;
+};
+
 struct riffle_scheduler {
   riffle_context* context = nullptr;
   std::unique_ptr<riffle::Scheduler> scheduler;

@@ -88,6 +88,7 @@ std::vector<int64_t> parse_size_list(const std::string& flag, const std::string&
 using Command = std::function<int()>;
 void add_chat(CLI::App& app, Command& chosen);
 void add_run(CLI::App& app, Command& chosen);
+void add_read(CLI::App& app, Command& chosen);
 void add_batch(CLI::App& app, Command& chosen);
 void add_info(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);

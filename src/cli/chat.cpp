@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "cli/chat_input.h"
 #include "cli/common.h"
@@ -9,6 +10,9 @@
 #include "cli/line_editor.h"
 #include "cli/reasoning.h"
 #include "cli/seed.h"
+#include "cli/session.h"
+
+namespace fs = std::filesystem;
 
 namespace riffle::cli {
 namespace {
@@ -16,6 +20,8 @@ namespace {
 const char* const kHelp =
     R"(/load FILE       read a document; it goes in front of your next question
 /retry           answer the last message again
+/save FILE       keep the conversation, and what was read for it
+/open FILE       go on with a kept conversation, or with a document of riffle read
 /system TEXT     set the system message; without TEXT: remove it
 /set NAME VALUE  change temp, top-k, top-p, min-p, seed or max-tokens; without both: show them
 /stats           what was read, how fast, and the seed
@@ -28,7 +34,7 @@ constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several l
 
 struct ChatOptions {
   CommonOptions common;
-  std::string system;
+  std::string system, session;
   std::vector<std::string> stop;
   bool ignore_eos = false;
 };
@@ -45,9 +51,11 @@ class Chat {
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
     context_ = create_context(model_.get(), o_.common.context, o_.common.quiet);
+    InterruptGuard guard(context_.get());
     session_ = create_session(context_.get());
     clear();
-    InterruptGuard guard(context_.get());
+    std::error_code error;
+    if (!o_.session.empty() && fs::exists(o_.session, error)) open(o_.session, true);
     said_ = say_notice(context_.get(), quiet_);
     if (editor_.interactive() && !quiet_) {
       const std::string seed = seed_text(o_.common.sampling);
@@ -65,7 +73,7 @@ class Chat {
         if (input.got == LineEditor::Got::END) break;
         if (input.text.find_first_not_of(" \t\n") == input.text.npos) continue;
         editor_.remember(input.text);
-        if (!input.is_command) ask(input.text);
+        if (!input.is_command) ask(input.text), keep();
         else if (!command(input.text)) break;
       } catch (const Exit& e) {
         std::fprintf(stderr, "riffle: %s\n", *e.what() ? e.what() : "stopped");
@@ -75,6 +83,7 @@ class Chat {
       clear_interrupted();
     }
     if (editor_.interactive()) std::fputs("\n", stderr);
+    if (unsaved_) keep();
     return code_;
   }
 
@@ -135,6 +144,36 @@ class Chat {
     return LineEditor::Got::LINE;
   }
 
+  // The chat goes to the file of --session.
+  void keep() {
+    unsaved_ = true;
+    if (o_.session.empty()) return;
+    save(o_.session);
+    unsaved_ = false;
+  }
+
+  void save(const std::string& path) {
+    save_session(context_.get(), session_.get(), path,
+                 {.chat = true, .document = document_, .messages = messages_}, quiet_);
+  }
+
+  // Goes on with a saved chat, or with a document that was read.
+  void open(const std::string& path, bool to_keep = false) {
+    const SessionFile file(path);
+    if (to_keep && !file.text().chat)
+      throw Exit(EXIT_RUN, path + ": found a document, expected a chat (/open reads documents)");
+    Session session = file.load(context_.get(), quiet_);
+    clear();
+    session_ = std::move(session);
+    const SavedText& text = file.text();
+    if (text.chat) messages_ = text.messages;
+    else if (!text.system.empty()) messages_ = {{"system", text.system}};
+    if (!messages_.empty() && messages_[0].role == "system") o_.system = messages_[0].content;
+    document_ = text.document;
+    notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
+           riffle_session_length(session_.get()), n_ctx(), messages_.size());
+  }
+
   void clear() {
     messages_.clear();
     document_.clear();
@@ -159,18 +198,24 @@ class Chat {
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear();
     else if (word == "/load") load(rest);
-    else if (word == "/retry") retry();
+    else if (word == "/save") save(named(word, rest));
+    else if (word == "/open") open(named(word, rest));
+    else if (word == "/retry") retry(), keep();
     else if (word == "/system") set_system(rest);
     else if (word == "/set") set(rest);
     else throw Exit(EXIT_RUN, word + " is not a command; /help lists them");
     return true;
   }
 
+  static std::string named(const std::string& command, const std::string& typed) {
+    if (typed.empty()) throw Exit(EXIT_RUN, command + " wants a file name");
+    return typed_path(typed);
+  }
+
   // Reads the document now, so that questions about it need only their own few tokens: what follows
   // the document in the template is dropped again by riffle_prefill_to.
   void load(const std::string& typed) {
-    if (typed.empty()) throw Exit(EXIT_RUN, "/load wants a file name");
-    const std::string path = typed_path(typed);
+    const std::string path = named("/load", typed);
     const std::string text = read_file(path);
     if (text.empty()) throw Exit(EXIT_RUN, path + ": the file is empty");
     const std::string joined = document_.empty() ? text : with_document(document_, text);
@@ -316,6 +361,7 @@ class Chat {
   std::string document_;  // loaded, waiting for its question
   Turn last_;             // for /retry; no messages: nothing was asked yet
   uint64_t answers_ = 0;  // begun since the seed was set
+  bool unsaved_ = false;  // changed since it was saved
   int code_ = EXIT_OK;
 };
 
@@ -332,6 +378,9 @@ void add_chat(CLI::App& app, Command& chosen) {
       "dimmed, if that is a terminal; -q hides it.",
       kHelp);
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
+  sub->add_option("--session", o->session,
+                  "keep the chat in this file, after every answer; go on with the chat in it")
+      ->type_name("FILE");
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
       ->group(kSamplingGroup)
       ->type_name("TEXT")

@@ -14,7 +14,7 @@ namespace riffle::cli {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::string_view kLoad = "/load ";
+constexpr std::string_view kWithPath[] = {"/load ", "/open ", "/save "};
 constexpr std::string_view kSet = "/set ";
 
 std::string with_home(const std::string& path) {
@@ -100,8 +100,8 @@ std::string setting_names() {
 }  // namespace
 
 const std::vector<std::string>& chat_commands() {
-  static const std::vector<std::string> commands = {"/clear", "/exit", "/help",  "/load",
-                                                    "/retry", "/set",  "/stats", "/system"};
+  static const std::vector<std::string> commands = {
+      "/clear", "/exit", "/help", "/load", "/open", "/retry", "/save", "/set", "/stats", "/system"};
   return commands;
 }
 
@@ -124,8 +124,9 @@ Completion complete_chat(const std::string& before_cursor) {
     for (const std::string& word : words)
       if (word.starts_with(begin)) found.words.push_back(word);
   };
-  if (before_cursor.starts_with(kLoad)) {
-    const size_t from = before_cursor.find_first_not_of(' ', kLoad.size());
+  const auto begins = [&](std::string_view command) { return before_cursor.starts_with(command); };
+  if (std::any_of(std::begin(kWithPath), std::end(kWithPath), begins)) {
+    const size_t from = before_cursor.find_first_not_of(' ', before_cursor.find(' '));
     found.from = from == before_cursor.npos ? before_cursor.size() : from;
     found.words = complete_path(before_cursor.substr(found.from));
   } else if (before_cursor.starts_with(kSet)) {

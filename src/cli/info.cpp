@@ -1,9 +1,11 @@
 // riffle info: facts of a model, and what running it would take.
 #include <CLI/CLI.hpp>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/bench.h"
 #include "cli/common.h"
+#include "cli/session.h"
 #include "cli/settings.h"
 
 namespace riffle::cli {
@@ -19,6 +21,7 @@ struct InfoOptions {
   CommonOptions common;
   bool plan = false;
   std::string shape, weights = "q8_0";  // shape "": a model file
+  std::string file;                     // a session's; "": none
 };
 
 Json info_json(const riffle_model_info& i) {
@@ -217,7 +220,65 @@ Planned plan_for(riffle_model* model, const riffle_context_options& options) {
   return p;
 }
 
+const char* kv_name(riffle_kv_type type) {
+  return type == RIFFLE_KV_F16 ? "f16" : type == RIFFLE_KV_Q8 ? "q8" : "f32";
+}
+
+std::string time_text(int64_t seconds) {
+  const std::time_t t = seconds;
+  std::tm local{};
+  char text[64] = "";
+  if (localtime_r(&t, &local)) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
+int session_info(const InfoOptions& o) {
+  const SessionFile file(o.file);
+  const riffle_session_file_info i = file.info();
+  const SavedText& text = file.text();
+  if (o.common.json) {
+    print_json({{"path", o.file},
+                {"kind", text.chat ? "chat" : "document"},
+                {"model", i.model},
+                {"architecture", i.architecture},
+                {"n_tokens", i.n_tokens},
+                {"n_layers", i.n_layers},
+                {"n_kv_heads", i.n_kv_heads},
+                {"head_dim", i.head_dim},
+                {"vocab_size", i.vocab_size},
+                {"kv", kv_name(i.kv_type)},
+                {"block", i.block_size},
+                {"state", i.state},
+                {"messages", text.messages.size()},
+                {"document_bytes", text.document.size()},
+                {"file_bytes", i.file_bytes},
+                {"kv_bytes", i.kv_bytes},
+                {"created", i.created},
+                {"saved", i.saved},
+                {"saves", i.saves},
+                {"version", riffle_version()}});
+    return EXIT_OK;
+  }
+  Table t({"session", o.file});
+  t.add({"holds", text.chat ? text_of("a chat of %zu messages", text.messages.size())
+                            : text_of("a document of %s",
+                                      human_bytes(double(text.document.size())).c_str())});
+  t.add({"tokens", std::to_string(i.n_tokens)});
+  t.add({"model", text_of("%s, %s", *i.model ? i.model : "-", i.architecture)});
+  t.add({"KV", text_of("%s in blocks of %d tokens, %s", kv_name(i.kv_type), i.block_size,
+                       human_bytes(static_cast<double>(i.kv_bytes)).c_str())});
+  if (*i.state) t.add({"learnt scores", i.state});
+  t.add({"file", human_bytes(static_cast<double>(i.file_bytes))});
+  t.add({"first saved", time_text(i.created)});
+  t.add({"last saved", text_of("%s, save %llu", time_text(i.saved).c_str(),
+                               static_cast<unsigned long long>(i.saves))});
+  t.print_left();
+  return EXIT_OK;
+}
+
 int info_main(InfoOptions& o) {
+  if (!o.file.empty()) return session_info(o);
+
   const bool is_file = o.shape.empty();
   const Model model = is_file ? load_model(o.common) : make_synthetic(o.shape, o.weights);
   const riffle_model_info info = model_info(model.get());
@@ -248,6 +309,8 @@ void add_info(CLI::App& app, Command& chosen) {
       "info", "Facts of a model and, with --plan, the memory that running it takes");
   add_common_flags(*sub, o->common, CONTEXT_FLAGS | JSON_FLAG);
   for (const char* id : kPlanned) add_selection_flag(*sub, setting(id), o->common);
+  sub->add_option("file", o->file, "a session's file: tell what is in it, without a model")
+      ->type_name("FILE");
   sub->add_flag("--plan", o->plan,
                 "print the memory that running with these flags takes; nothing is allocated");
   CLI::Option* shape =

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <clocale>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -17,7 +18,8 @@ namespace {
 
 const char* const kFooter = R"(Exit codes:
   0    done
-  1    a run-time error (also: an empty prompt, --device cuda where no GPU works)
+  1    a run-time error (also: an empty prompt, --device cuda where no GPU works, a session's file
+       that is damaged or of another model)
   2    bad flags or flag values, no prompt, no model given
   3    the model file is missing, damaged or unsupported
   4    out of memory, or --gpu-mem / --host-mem / --slots too small
@@ -32,6 +34,14 @@ Environment:
   CUDA_VISIBLE_DEVICES  the first GPU named is used
   CUDA_HOME             where cuBLAS is looked for after the system's own paths
 riffle COMMAND --help lists the options of a command, and --help-all lists all of them.)";
+
+// A file that is mapped was cut by somebody else: what the answer needs is gone.
+void say_file_cut(int) {
+  constexpr std::string_view kText =
+      "riffle: a model's or a session's file was shortened while it was in use\n";
+  if (::write(STDERR_FILENO, kText.data(), kText.size()) < 0) ::_exit(EXIT_RUN);
+  ::_exit(EXIT_RUN);
+}
 
 void complain(const char* text) {
   const bool color = color_ok(STDERR_FILENO);
@@ -70,6 +80,7 @@ int run(int argc, char** argv) {
   Command chosen;
   add_chat(app, chosen);
   add_run(app, chosen);
+  add_read(app, chosen);
   add_batch(app, chosen);
   add_info(app, chosen);
   add_bench(app, chosen);
@@ -115,6 +126,7 @@ int main(int argc, char** argv) {
   // Character types only (for line editing); numbers stay as JSON and scripts want them.
   if (!std::setlocale(LC_CTYPE, "") || std::strcmp(std::setlocale(LC_CTYPE, nullptr), "C") == 0)
     std::setlocale(LC_CTYPE, "C.UTF-8");
+  std::signal(SIGBUS, say_file_cut);
   try {
     return run(argc, argv);
   } catch (const Exit& e) {

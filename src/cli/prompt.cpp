@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 
 #include "cli/common.h"
+#include "cli/help.h"
 
 namespace riffle::cli {
 namespace {
@@ -125,6 +127,49 @@ void say_unread_input(const PromptFlags& flags, bool quiet) {
     notice(quiet,
            "[standard input is not read: -f names the document; "
            "-f - reads standard input]");
+}
+
+void add_message_flags(CLI::App& app, MessageFlags& flags) {
+  CLI::Option* const raw =
+      app.add_flag("--raw", flags.raw, "continue the prompt as it is, without a chat template");
+  app.add_flag("--chat", flags.chat,
+               "wrap the prompt in the chat template; an error if the model has none")
+      ->group(kSamplingGroup)
+      ->excludes(raw);
+  app.add_option("--system", flags.system, "system message; implies --chat")
+      ->type_name("TEXT")
+      ->excludes(raw);
+}
+
+void exclude_raw(CLI::App& app) {
+  for (const char* flag : {"--chat-template", "--think", "--no-think"})
+    app.get_option(flag)->excludes(app.get_option("--raw"));
+}
+
+bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model) {
+  if (flags.raw) return false;
+  if (flags.chat || !flags.system.empty() || !common.chat_template.empty()) return true;
+  if (*model_info(model).chat_template_name) return true;
+  // Asked for, it says why there is none.
+  const riffle_message probe{"user", "x"};
+  size_t n = 0;
+  riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
+  std::string why = riffle_model_error(model);
+  why.resize(std::min(why.find(';'), why.size()));
+  notice(common.quiet,
+         "[the prompt is continued as plain text: %s; --chat-template NAME makes it "
+         "a message, --raw says that this is meant]",
+         why.c_str());
+  return false;
+}
+
+ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
+                           bool message, riffle_thinking thinking) {
+  if (!message) return {tokenize(model, text, RIFFLE_TOKENIZE_BOS)};
+  std::vector<Message> messages;
+  if (!system.empty()) messages.push_back({"system", system});
+  messages.push_back({"user", text});
+  return chat_prompt(model, messages, thinking);
 }
 
 }  // namespace riffle::cli

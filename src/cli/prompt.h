@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cli/args.h"
+#include "cli/common.h"
 
 namespace riffle::cli {
 
@@ -31,5 +32,19 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 std::string prompt_text(const PromptFlags& flags, bool quiet);
 // One line on stderr, unless quiet, if standard input holds text that prompt_text left alone.
 void say_unread_input(const PromptFlags& flags, bool quiet);
+
+// Whether the prompt becomes a user's message: run and read.
+struct MessageFlags {
+  bool chat = false, raw = false;
+  std::string system;
+};
+void add_message_flags(CLI::App& app, MessageFlags& flags);
+// --raw goes with none of the flags that are about chat templates, which must be there by now.
+void exclude_raw(CLI::App& app);
+// Unless a flag says so, the model decides: it does if the model has a chat template that riffle
+// can evaluate.
+bool is_message(const MessageFlags& flags, const CommonOptions& common, riffle_model* model);
+ChatPrompt question_prompt(riffle_model* model, const std::string& system, const std::string& text,
+                           bool message, riffle_thinking thinking);
 
 }  // namespace riffle::cli

@@ -4,12 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/common.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
 #include "cli/reasoning.h"
 #include "cli/seed.h"
+#include "cli/session.h"
 
 namespace riffle::cli {
 namespace {
@@ -17,47 +19,20 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   PromptFlags prompt;
-  bool chat = false, raw = false, ignore_eos = false;
-  std::string system;
+  MessageFlags message;
+  bool ignore_eos = false;
+  std::string session;
   std::vector<std::string> stop;
 };
 
-// Whether the prompt becomes a user's message. Unless a flag says so, the model decides: it does if
-// the model has a chat template that riffle can evaluate.
-bool is_message(const RunOptions& o, riffle_model* model) {
-  if (o.raw) return false;
-  if (o.chat || !o.system.empty() || !o.common.chat_template.empty()) return true;
-  if (*model_info(model).chat_template_name) return true;
-  // Asked for, it says why there is none.
-  const riffle_message probe{"user", "x"};
-  size_t n = 0;
-  riffle_chat_tokens(model, &probe, 1, nullptr, 0, &n);
-  std::string why = riffle_model_error(model);
-  why.resize(std::min(why.find(';'), why.size()));
-  notice(o.common.quiet,
-         "[the prompt is continued as plain text: %s; --chat-template NAME makes it "
-         "a message, --raw says that this is meant]",
-         why.c_str());
-  return false;
-}
-
 using Clock = std::chrono::steady_clock;
-
-ChatPrompt prompt_tokens(const RunOptions& o, riffle_model* model, const std::string& prompt,
-                         bool message) {
-  if (!message) return {tokenize(model, prompt, RIFFLE_TOKENIZE_BOS)};
-  std::vector<Message> messages;
-  if (!o.system.empty()) messages.push_back({"system", o.system});
-  messages.push_back({"user", prompt});
-  return chat_prompt(model, messages, o.common.thinking);
-}
 
 // False if Ctrl-C stopped it; the answer is then empty.
 bool read_prompt(const RunOptions& o, riffle_context* context, riffle_session* session,
                  const std::vector<int32_t>& tokens) {
   Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
   const riffle_status status =
-      riffle_prefill(session, tokens.data(), tokens.size(), Progress::callback, &progress);
+      riffle_prefill_to(session, tokens.data(), tokens.size(), Progress::callback, &progress);
   if (status == RIFFLE_ABORTED && interrupted()) return false;
   check(status, context);
   return true;
@@ -95,11 +70,25 @@ Json timings_json(const Times& times, const StreamedAnswer& answer) {
 int run_main(RunOptions& o) {
   Times times{};
   times.start = Clock::now();
-  const std::string prompt = prompt_text(o.prompt, o.common.quiet);
+  std::string prompt = prompt_text(o.prompt, o.common.quiet);
+  std::optional<SessionFile> file;
+  if (!o.session.empty()) file.emplace(o.session);
   Model model = load_model(o.common);
   say_unread_input(o.prompt, o.common.quiet);
-  const bool message = is_message(o, model.get());
-  const auto [tokens, in_reasoning] = prompt_tokens(o, model.get(), prompt, message);
+  bool message;
+  if (file) {
+    if (file->text().chat)
+      throw Exit(EXIT_RUN, o.session +
+                               ": found a chat, expected a document of riffle read "
+                               "(riffle chat --session goes on with it)");
+    prompt = with_document(file->text().document, prompt);
+    message = file->text().message;
+    o.message.system = file->text().system;
+  } else {
+    message = is_message(o.message, o.common, model.get());
+  }
+  const auto [tokens, in_reasoning] =
+      question_prompt(model.get(), o.message.system, prompt, message, o.common.thinking);
   // What AUTO stands for; whatever is wrong with the options, creating the context says.
   riffle_plan plan{};
   plan.struct_size = sizeof plan;
@@ -107,10 +96,11 @@ int run_main(RunOptions& o) {
   say_unread_settings(o.common);
   say_unread_thinking(model.get(), o.common);
   Context context = create_context(model.get(), o.common.context, o.common.quiet);
-  Session session = create_session(context.get());
+  InterruptGuard guard(context.get());
+  Session session =
+      file ? file->load(context.get(), o.common.quiet) : create_session(context.get());
   std::string said = say_notice(context.get(), o.common.quiet);
   times.ready = Clock::now();
-  InterruptGuard guard(context.get());
   const bool read = read_prompt(o, context.get(), session.get(), tokens);
   std::vector<const char*> stop;
   const riffle_generate_options g = generate_options(o, message, stop);
@@ -180,15 +170,12 @@ has begun to read. A pipe that stays open and sends nothing for 10 s is an error
 if there is no document: in a loop that reads standard input itself, and where ssh, a script or CI
 leaves a pipe open. -f - waits for as long as it takes.)");
   add_prompt_flags(*sub, o->prompt);
-  CLI::Option* const raw =
-      sub->add_flag("--raw", o->raw, "continue the prompt as it is, without a chat template");
-  sub->add_flag("--chat", o->chat,
-                "wrap the prompt in the chat template; an error if the model has none")
-      ->group(kSamplingGroup)
-      ->excludes(raw);
-  sub->add_option("--system", o->system, "system message; implies --chat")
-      ->type_name("TEXT")
-      ->excludes(raw);
+  add_message_flags(*sub, o->message);
+  CLI::Option* const session =
+      sub->add_option("--session", o->session, "a document that riffle read has kept")
+          ->type_name("FILE");
+  for (const char* flag : {"--raw", "--chat", "--system"})
+    session->excludes(sub->get_option(flag));  // as when it was read
   sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")
       ->group(kSamplingGroup)
       ->type_name("TEXT")
@@ -199,8 +186,7 @@ leaves a pipe open. -f - waits for as long as it takes.)");
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | SAMPLING_FLAGS | JSON_FLAG | CHAT_FLAG |
                        THINK_FLAGS | WEIGHTS_FLAG);
-  for (const char* flag : {"--chat-template", "--think", "--no-think"})
-    sub->get_option(flag)->excludes(raw);
+  exclude_raw(*sub);
   sub->final_callback([o, &chosen] { chosen = [o] { return run_main(*o); }; });
 }
 

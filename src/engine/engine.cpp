@@ -71,6 +71,7 @@ void Engine::truncate(Sequence& s, int64_t n_tokens) {
   if (n_tokens == s.kv.n_tokens) return;
   backend_->residency().truncate(s.kv, n_tokens);
   backend_->residency().clear_working_set(s.kv);
+  s.in_file = std::min(s.in_file, n_tokens);
   s.working_sets.reset();
   s.tokens.resize(n_tokens);
   s.logits.clear();
@@ -202,6 +203,7 @@ int64_t Engine::rope_positions(int64_t n_tokens) const {
 void Engine::require_state(Sequence& s) {
   if (s.kv.unrotated != list_positions() && s.kv.n_tokens > 0) {
     backend_->rope_table(s.kv.n_tokens, ropes_);
+    s.in_file = 0;
     backend_->change_positions(s.kv, list_positions());
   }
   s.kv.unrotated = list_positions();

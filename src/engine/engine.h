@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "engine/plan/memory_plan.h"
+#include "kv/file/session_file.h"
 #include "model/model.h"
 #include "riffle.h"
 
@@ -53,6 +54,9 @@ struct Sequence {
   // no step since the sequence was cut or prefilled, or not counted.
   std::optional<WindowSets> working_sets;
   std::optional<WindowSets> next_working_sets;  // of a step under way
+  // The file that holds the first in_file tokens as they are (save, load); null: none.
+  std::shared_ptr<SessionFile> file;
+  int64_t in_file = 0;
 };
 
 // A prompt on its way into a sequence, piece by piece: chunk after chunk of layer after layer, so
@@ -103,6 +107,15 @@ class Engine {
   std::unique_ptr<Sequence> fork(Sequence& from, int64_t n_tokens);
   // RIFFLE_BAD_ARGUMENT if `reach` does not allow n_tokens.
   void truncate(Sequence& sequence, int64_t n_tokens);
+
+  // session_file.cpp. Writes the sequence to path (kv/file/session_writer.h), with data that the
+  // caller adds. progress: bytes.
+  void save(Sequence& sequence, const std::string& path, std::string_view data,
+            const Progress& progress);
+  // A sequence that goes on as the one that was saved. RIFFLE_UNSUPPORTED if the file is of another
+  // model, or holds keys and values otherwise; RIFFLE_CONTEXT_FULL if it is too long.
+  std::unique_ptr<Sequence> load(const std::shared_ptr<SessionFile>& file,
+                                 const Progress& progress);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
   // before.
@@ -210,6 +223,11 @@ class Engine {
   // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
+  const SessionOrigin& origin();
+  void check_origin(const SessionFile& file);
+  void load_blocks(const std::shared_ptr<SessionFile>& file, SequenceKv& kv,
+                   const Progress& progress);
+  void load_state(const SessionFile& file, Sequence& sequence);
   static void add_marks(PrefillRun& run, std::span<const int64_t> marks);
   void start_run(PrefillRun& run);
   int64_t next_rows(const PrefillRun& run) const;
@@ -238,6 +256,7 @@ class Engine {
                   const RowReport* reports);
 
   const Model& model_;
+  std::optional<SessionOrigin> origin_;  // made when it is first asked for
   ResolvedOptions options_;
   std::vector<RopeFrequencies> ropes_;  // of each entry of Config::ropes
   KvShape shape_;

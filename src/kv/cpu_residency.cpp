@@ -250,7 +250,7 @@ class Pooled : public CpuResidency {
     park(s);
     for (const HeadKv& h : s.heads)
       for (size_t b = from_block; b < h.blocks.size(); ++b)
-        if (h.blocks[b] && !store_->shared(h.blocks[b])) leave(h.blocks[b]);
+        if (h.blocks[b] && store_->held_once(h.blocks[b])) leave(h.blocks[b]);
   }
   void leave(const std::byte* block) override { pool_.drop(block_key(block)); }
 

@@ -40,6 +40,16 @@ class CpuResidency : public Residency {
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override {
     store_->change_digests(sequence, spec);
   }
+  void settle(SequenceKv& sequence) override { park(sequence); }
+  bool maps_files() const override { return true; }
+  void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
+             std::span<const MappedBlocks> blocks,
+             const std::shared_ptr<const void>& owner) override {
+    store_->adopt(sequence, n_tokens, marks, blocks, owner);
+  }
+  void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override {
+    store_->enter(sequence, n_tokens, marks);
+  }
   void commit(SequenceKv& sequence) override;
   void finish_layer(SequenceKv& sequence, int layer, int64_t n_total) override;
   void commit_prompt(SequenceKv& sequence, int64_t n_total, const Marks& marks) override;

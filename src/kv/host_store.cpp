@@ -41,35 +41,49 @@ HostStore::HostStore(size_t block_bytes, std::unique_ptr<SlabSource> source, uin
 }
 
 HostStore::~HostStore() {
-  for (const Slab& slab : slabs_) source_->give_back(slab.data, slab_bytes_);
+  for (const Slab& slab : slabs_)
+    if (!slab.owner) source_->give_back(slab.data, slab_bytes_);
 }
 
 void HostStore::grow() {
-  const size_t blocks = slab_bytes_ / block_bytes_, n = slabs_.size() + 1;
+  const size_t blocks = slab_bytes_ / block_bytes_, n = own_slabs_ + 1;
   // give_back never allocates. By doubling: large allocations wait for whoever gets pages for a
   // slab meanwhile.
   if (free_.capacity() < n * blocks) free_.reserve(std::max(n * blocks, 2 * free_.capacity()));
-  if (slabs_.capacity() < n) slabs_.reserve(std::max(n, 2 * slabs_.capacity()));
+  if (slabs_.capacity() == slabs_.size()) slabs_.reserve(std::max<size_t>(1, 2 * slabs_.size()));
   Slab slab{nullptr, std::make_unique<uint32_t[]>(blocks)};
   slab.data = source_->take(slab_bytes_);
   if (!slab.data)
     fail(RIFFLE_OUT_OF_MEMORY, "the KV store could not grow beyond %zu bytes",
-         slabs_.size() * slab_bytes_);
+         own_slabs_ * slab_bytes_);
   next_ = slab.data;
   end_ = next_ + blocks * block_bytes_;
-  slabs_.insert(std::upper_bound(slabs_.begin(), slabs_.end(), next_,
-                                 [](const std::byte* at, const Slab& other) {
-                                   return std::less<>()(at, other.data);
-                                 }),
-                std::move(slab));
+  insert(std::move(slab));
+  ++own_slabs_;
 }
 
-uint32_t& HostStore::holders(const std::byte* block) const {
+void HostStore::insert(Slab slab) {
+  const auto at = std::upper_bound(
+      slabs_.begin(), slabs_.end(), slab.data,
+      [](const std::byte* data, const Slab& other) { return std::less<>()(data, other.data); });
+  slabs_.insert(at, std::move(slab));
+}
+
+const HostStore::Slab& HostStore::slab_of(const std::byte* block) const {
   const auto after = std::upper_bound(
       slabs_.begin(), slabs_.end(), block,
       [](const std::byte* at, const Slab& slab) { return std::less<>()(at, slab.data); });
-  const Slab& slab = *(after - 1);
-  return slab.holders[size_t(block - slab.data) / block_bytes_];
+  return *(after - 1);
+}
+
+void HostStore::adopt(const std::byte* data, int64_t n, std::shared_ptr<const void> owner) {
+  auto* at = const_cast<std::byte*>(data);
+  if (!slabs_.empty() && !std::less<>()(at, slabs_.front().data) && slab_of(at).data == at) return;
+  insert({at, std::make_unique<uint32_t[]>(n), std::move(owner)});
+}
+
+void HostStore::forget_unheld() {
+  std::erase_if(slabs_, [](const Slab& slab) { return slab.owner && slab.held == 0; });
 }
 
 std::byte* HostStore::take() {
@@ -86,13 +100,20 @@ std::byte* HostStore::take() {
     block = next_;
     next_ += block_bytes_;
   }
-  holders(block) = 1;
+  Slab& slab = slab_of(block);
+  slab.holders_of(block, block_bytes_) = 1;
   ++in_use_;
   return block;
 }
 
 void HostStore::give_back(std::byte* block) {
-  if (--holders(block) > 0) return;
+  Slab& slab = slab_of(block);
+  const uint32_t holders = --slab.holders_of(block, block_bytes_);
+  if (slab.owner) {
+    if (--slab.held == 0) slabs_.erase(slabs_.begin() + (&slab - slabs_.data()));
+    return;
+  }
+  if (holders > 0) return;
   free_.push_back(block);
   --in_use_;
 }

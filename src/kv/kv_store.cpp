@@ -120,7 +120,7 @@ void KvStore::drop(SequenceKv& s, int layer, int64_t first, int64_t last, const 
     for (int i = 0; i < shape_.n_kv_heads; ++i) {
       std::byte*& block = head(s, layer, i).blocks[b];
       if (!block) continue;
-      if (!store_.shared(block)) leaving(block);
+      if (store_.held_once(block)) leaving(block);
       store_.give_back(block);
       block = nullptr;
     }
@@ -189,6 +189,35 @@ void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {
   }
   if (s.selection) s.selection->truncate(n_tokens);
   s.n_tokens = n_tokens;
+}
+
+void KvStore::adopt(SequenceKv& s, int64_t n_tokens, const Marks& marks,
+                    std::span<const MappedBlocks> blocks,
+                    const std::shared_ptr<const void>& owner) {
+  try {
+    for (HeadKv& h : s.heads) h.blocks.reserve(layout().blocks(n_tokens));
+    for (const MappedBlocks& m : blocks) store_.adopt(m.data, m.stride * n_kv_heads(), owner);
+  } catch (...) {
+    store_.forget_unheld();
+    throw;
+  }
+  for (HeadKv& h : s.heads) h.blocks.assign(layout().blocks(n_tokens), nullptr);
+  for (const MappedBlocks& m : blocks)
+    for (int64_t b = m.first; b < m.first + m.n; ++b) {
+      if (!shape_.keeps(m.layer, b, n_tokens, marks)) continue;
+      for (int h = 0; h < n_kv_heads(); ++h) {
+        const std::byte* block = m.data + (h * m.stride + b - m.first) * layout().bytes();
+        head(s, m.layer, h).blocks[b] = const_cast<std::byte*>(block);
+        store_.share(head(s, m.layer, h).blocks[b]);
+      }
+    }
+  store_.forget_unheld();  // extents of which nothing is kept
+}
+
+void KvStore::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+  s.n_tokens = n_tokens;
+  s.marks = marks;
+  if (host_digests_) build_digests(s, n_tokens);
 }
 
 void KvStore::build_digests(SequenceKv& s, int64_t n_tokens, int layer) {

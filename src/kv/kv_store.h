@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kv/block_layout.h"
@@ -60,6 +61,14 @@ struct SequenceKv {
   std::vector<int32_t> tail_slots;
 };
 
+// Blocks [first, first + n) of a layer in a file's mapping: those of head h are consecutive, from
+// data + h * stride blocks on.
+struct MappedBlocks {
+  int layer = 0;
+  int64_t first = 0, n = 0, stride = 0;
+  const std::byte* data = nullptr;
+};
+
 class KvStore {
  public:
   // host_digests: digests are kept and built here; false: by the device. limit: see HostStore.
@@ -77,6 +86,7 @@ class KvStore {
   // store must have the newest bytes. Throws RIFFLE_OUT_OF_MEMORY; `from` is as before then.
   SequenceKv fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx);
   bool shared(const std::byte* block) const { return store_.shared(block); }
+  bool held_once(const std::byte* block) const { return store_.held_once(block); }
   // Makes blocks [first, last) the sequence's own, by copying those that others hold too. On
   // RIFFLE_OUT_OF_MEMORY some may have been copied; the sequence reads the same bytes.
   void make_own(SequenceKv& sequence, int64_t first, int64_t last);
@@ -112,6 +122,14 @@ class KvStore {
   // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
   // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
+  // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
+  // those that it would keep if it had read them, and all of these must be there. They are never
+  // written to. Throws std::bad_alloc; the sequence has no blocks then.
+  void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
+             std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
+  // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and
+  // marks, and builds the digests.
+  void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks);
   // Builds digests of all blocks that n_tokens fill and that have none yet, from the host store,
   // and shows these blocks to the selector's state. layer < 0: all layers.
   void build_digests(SequenceKv& sequence, int64_t n_tokens, int layer = -1);

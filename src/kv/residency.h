@@ -30,8 +30,9 @@ class Residency {
   virtual ~Residency() = default;
   virtual int64_t slots() const = 0;  // 0 if in place
   virtual uint64_t host_bytes() const = 0;
-  virtual int64_t host_room() const = 0;                       // blocks left of host_mem
-  virtual bool shared(const std::byte* host_block) const = 0;  // by several sequences
+  virtual int64_t host_room() const = 0;  // blocks left of host_mem
+  // By several sequences, or with a file: HostStore::shared.
+  virtual bool shared(const std::byte* host_block) const = 0;
 
   // ---- sequences
   virtual SequenceKv create(int64_t n_ctx, const DigestSpec& spec) = 0;
@@ -51,6 +52,19 @@ class Residency {
   // Keeps the first n_tokens, which reach must allow, and forgets the rest everywhere.
   virtual void truncate(SequenceKv& sequence, int64_t n_tokens) = 0;
   virtual void change_digests(SequenceKv& sequence, const DigestSpec& spec) = 0;
+  // Before a sequence is saved: brings its newest bytes to the host store, and forgets a selection
+  // that was to be used again.
+  virtual void settle(SequenceKv& sequence) = 0;
+  // Whether blocks may lie in a file's mapping; then adopt is KvStore::adopt.
+  virtual bool maps_files() const { return false; }
+  virtual void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
+                     std::span<const MappedBlocks> blocks,
+                     const std::shared_ptr<const void>& owner) {
+    (void)sequence, (void)n_tokens, (void)marks, (void)blocks, (void)owner;
+  }
+  // The host blocks of a sequence without tokens hold n_tokens, by adopt or, after reserve_prompt,
+  // by whoever wrote them: what KvStore::enter does, and what the device needs.
+  virtual void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) = 0;
   // Called when a sequence was cut or prefilled: its working set begins anew with the next step.
   virtual void clear_working_set(SequenceKv& sequence) {
     if (sequence.working_set) sequence.working_set->clear();

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "kernels/cpu/kernels.h"
 #include "kv/block_layout.h"
@@ -45,6 +47,18 @@ class SelectorState {
   // Also called after a prefill or a step that failed.
   virtual void truncate(int64_t n_tokens) { (void)n_tokens; }
   virtual uint64_t bytes() const = 0;  // memory in use
+  // Before a session is saved: the state becomes what load would make of what save then writes, so
+  // that both go on alike. A selection that was to be used again is forgotten.
+  virtual void settle() {}
+  // What the blocks do not tell, for a session's file. saved_kind names the selector and the
+  // settings that it is of use to, in at most 63 bytes; "": there is nothing.
+  virtual std::string saved_kind() const { return ""; }
+  virtual std::string save() const { return ""; }
+  // Takes over what another state of this kind saved of n_tokens. Bytes may be hostile: false, and
+  // the state is good for nothing.
+  virtual bool load(std::string_view bytes, int64_t n_tokens) {
+    return (void)bytes, (void)n_tokens, false;
+  }
 };
 
 }  // namespace riffle

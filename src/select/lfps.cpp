@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -21,6 +22,7 @@
 #include "kernels/cpu/attention/gather.h"
 #include "select/lfps_tables.h"
 #include "select/selector.h"
+#include "util/error.h"
 
 namespace riffle {
 namespace {
@@ -260,6 +262,69 @@ class State : public SelectorState {
     }
   }
 
+  void settle() override {
+    for (Head& head : heads_) {
+      head.before.reset();
+      head.candidates_for = -1;
+      head.tables.settle();
+    }
+  }
+
+  std::string saved_kind() const override { return format("lfps, decay %.9g", decay_); }
+
+  // Of each head: Saved, then its numbers.
+  std::string save() const override {
+    std::string out;
+    const auto append = [&](const void* data, size_t bytes) {
+      out.append(static_cast<const char*>(data), bytes);
+    };
+    for (const Head& head : heads_) {
+      const Saved saved{head.started, head.tables.size(), head.tables.learnt(), head.mean_of,
+                        head.prompted};
+      append(&saved, sizeof saved);
+      for (const std::span<const float> numbers :
+           {head.tables.values(0), head.tables.values(1), std::span<const float>(head.mean_key),
+            std::span<const float>(head.mean_value), std::span<const float>(head.rho)})
+        append(numbers.data(), numbers.size_bytes());
+    }
+    return out;
+  }
+
+  bool load(std::string_view bytes, int64_t n_tokens) override {
+    const auto take = [&](void* to, size_t n) {
+      if (n > bytes.size()) return false;
+      std::memcpy(to, bytes.data(), n);
+      bytes.remove_prefix(n);
+      return true;
+    };
+    const auto numbers = [&](std::vector<float>& to, float least) {
+      return take(to.data(), to.size() * sizeof(float)) &&
+             std::all_of(to.begin(), to.end(), [&](float x) { return x >= least && x < 1e30f; });
+    };
+    constexpr float kLeast = -1e30f;
+    for (Head& head : heads_) {
+      Saved saved;
+      if (!take(&saved, sizeof saved)) return false;
+      for (const int64_t n : {saved.n, saved.learnt, saved.mean_of, saved.prompted})
+        if (n < 0 || n > n_tokens) return false;
+      if (saved.started < 0 || saved.started > 1 || saved.learnt > saved.n) return false;
+      std::vector<float> v(saved.n), s(saved.n);
+      if (!numbers(v, 0) || !numbers(s, 0) || !numbers(head.mean_key, kLeast) ||
+          !numbers(head.mean_value, kLeast) || !numbers(head.rho, kLeast))
+        return false;
+      // Scores of what was not learnt are 0: a cut relies on it.
+      for (int64_t i = saved.learnt; i < saved.n; ++i)
+        if (v[i] != 0 || s[i] != 0) return false;
+      head.tables.load(saved.n, saved.learnt, v, s);
+      head.started = saved.started != 0;
+      head.mean_of = saved.mean_of;
+      head.prompted = saved.prompted;
+      head.before.reset();
+      head.candidates_for = -1;
+    }
+    return bytes.empty();
+  }
+
   uint64_t bytes() const override {
     uint64_t sum = sizeof *this;
     const auto learnt = [](const Learnt& x) {
@@ -275,6 +340,10 @@ class State : public SelectorState {
   }
 
  private:
+  struct Saved {
+    int64_t started, n, learnt, mean_of, prompted;
+  };
+
   StateShape shape_;
   double decay_;
   std::vector<Head> heads_;

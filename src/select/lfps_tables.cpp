@@ -143,6 +143,21 @@ void LfpsTables::rescale() {
   c_ = 1;
 }
 
+void LfpsTables::settle() {
+  updated_at_ = undo_.t = -1;
+  rescale();
+}
+
+void LfpsTables::load(int64_t n, int64_t learnt, std::span<const float> v,
+                      std::span<const float> s) {
+  clear();
+  grow(n);
+  learnt_ = learnt;
+  std::copy(v.begin(), v.end(), v_.stored.begin());
+  std::copy(s.begin(), s.end(), s_.stored.begin());
+  settle();
+}
+
 // Marks the positions of the last update.
 void LfpsTables::touch(Scratch& scratch) const {
   scratch.touched.assign(n_ / 64 + kPadding + 2, 0);

@@ -24,6 +24,7 @@
 // clang-format on
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
@@ -67,6 +68,14 @@ class LfpsTables {
   // Returns false, with empty tables, if that does not undo all of them: scores that were added up
   // cannot be separated.
   bool truncate(int64_t n);
+
+  // Saving: the last update cannot be undone any more, and all that follows from the scores is made
+  // anew.
+  void settle();
+  // [n] scores of V (0) or S (1), when settled.
+  std::span<const float> values(int which) const { return which ? s_.stored : v_.stored; }
+  // The tables of n tokens that were settled with these scores, which are finite and not negative.
+  void load(int64_t n, int64_t learnt, std::span<const float> v, std::span<const float> s);
 
   // (10) A step at position t = n - 1 gave the weights w[i] (sum 1) to the positions ids[i] >=
   // kSinks (all different).

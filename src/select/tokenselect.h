@@ -61,6 +61,9 @@ struct TokenSelectState : SelectorState {
   // The first step after a prompt always selects [P: Algorithm 1, flag f].
   void end_prompt(const PromptEnd& end) override;
   void truncate(int64_t n_tokens) override;
+  void settle() override {
+    for (TokenSelection& layer : layers) layer.valid = false;
+  }
   uint64_t bytes() const override;
 };
 

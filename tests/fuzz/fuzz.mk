@@ -4,7 +4,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
 FUZZ_FLAGS   := -std=c++20 -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -Isrc -I. -MMD -MP
-FUZZ_TARGETS := gguf gguf_split safetensors config tokenizer_json chat_template batch_line batch_resume
+FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json chat_template batch_line batch_resume
 # What reads hostile files; the sentencepiece library is not ours to fuzz.
 FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
                 $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
@@ -15,6 +15,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
                 template_methods template_operators template_tests template_filters template_date \
                 template_interpreter chat_family chat_template) \
+                src/kv/kv_shape src/kv/file/session_file src/util/checksum \
                 src/util/buffer src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc

@@ -3,17 +3,48 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "kv/file/session_layout.h"
 #include "tests/model/test_files.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
+// 20 tokens of a layer with one KV head; the fuzzer makes the checksums.
+static std::string session() {
+  namespace disk = session_layout;
+  std::string file(6 * disk::kPage, '\0');
+  const auto write = [&](uint64_t at, const auto& value) {
+    std::memcpy(file.data() + at, &value, sizeof value);
+    return at + sizeof value;
+  };
+  disk::Header header{};
+  header.version = disk::kVersion;
+  header.page = disk::kPage;
+  header.n_layers = header.n_kv_heads = 1;
+  header.head_dim = header.block_size = 16;
+  header.vocab_size = 8;
+  write(0, header);
+  disk::Index index{};
+  index.n_tokens = 20;
+  index.n_marks = 1;
+  index.marks[0] = 12;
+  index.n_token_extents = index.n_extents = 1;
+  uint64_t at = write(5 * disk::kPage, index);
+  at = write(at, disk::TokenExtent{0, 20, {3 * disk::kPage, 80, 0}});
+  at = write(at, disk::Extent{0, 0, 2, 2, 4 * disk::kPage});
+  at = write(at, uint64_t(0));
+  write(disk::kPage, disk::Save{1, 5 * disk::kPage, at - 5 * disk::kPage, 0, 6 * disk::kPage, 0});
+  return file;
+}
+
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
   for (const char* target : {"gguf", "gguf_split", "safetensors", "config", "tokenizer_json",
-                             "chat_template", "batch_line", "batch_resume"})
+                             "chat_template", "batch_line", "batch_resume", "session"})
     std::filesystem::create_directories(root + "/" + target);
+
+  write_file(root + "/session/small", session());
 
   // A Llama of four values wide, with a vocabulary of eight.
   TinyModel tiny = tiny_model(1, true, 1);

@@ -300,6 +300,22 @@ SequenceKv CudaResidency::fork(SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   return s;
 }
 
+void CudaResidency::settle(SequenceKv& s) {
+  const DeviceScope on(device_.ordinal);
+  flush_.wait("flushing KV");
+  compute_->wait("flushing KV");  // full blocks are on their way to the host
+  CudaSequence& d = on_device(s);
+  if (d.tail_here && s.n_tokens % layout_.block_size != 0) move_tails(s, true);
+  forget_votes(d);
+}
+
+// reserve_prompt has entered the addresses.
+void CudaResidency::enter(SequenceKv& s, int64_t n_tokens, const Marks& marks) {
+  const DeviceScope on(device_.ordinal);
+  store_->enter(s, n_tokens, marks);
+  if (s.spec.kept) build_all_digests(s, s.spec);
+}
+
 void CudaResidency::destroy(SequenceKv& s) {
   CudaSequence& d = on_device(s);
   if (reading_ == &d) reading_ = nullptr;
@@ -327,7 +343,7 @@ void CudaResidency::drop_from_slot_pool(const SequenceKv& s, int64_t from_block)
   if (!streamed()) return;
   for (const HeadKv& h : s.heads)
     for (size_t b = from_block; b < h.blocks.size(); ++b)
-      if (h.blocks[b] && !store_->shared(h.blocks[b])) leave(h.blocks[b]);
+      if (h.blocks[b] && store_->held_once(h.blocks[b])) leave(h.blocks[b]);
 }
 
 // A pool that the device manages names blocks by their place in a sequence, not by their address.

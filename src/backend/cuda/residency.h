@@ -77,6 +77,8 @@ class CudaResidency : public Residency {
   void expect(int64_t n_blocks) override;
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
+  void settle(SequenceKv& sequence) override;
+  void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   // Keeps INT4 keys of all full blocks from now on.
   void require_codes(SequenceKv& sequence);
   // Keeps what was last voted for, until the sequence is cut or prefilled.

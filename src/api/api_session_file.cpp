@@ -1,0 +1,100 @@
+// riffle.h: sessions on disk.
+#include "api/api_handles.h"
+
+using namespace riffle;
+
+extern "C" {
+
+void riffle_save_defaults(riffle_save_options* o) {
+  if (!o) return;
+  *o = {};
+  o->struct_size = sizeof *o;
+}
+
+riffle_status riffle_session_save(riffle_session* session, const char* path,
+                                  const riffle_save_options* options) {
+  return on_session(session, [&] {
+    require(path, "path");
+    riffle_save_options o;
+    riffle_save_defaults(&o);
+    if (options) {
+      require_size(*options, "save options");
+      o = *options;
+    }
+    require(o.data || o.data_size == 0, "data");
+    session->context->engine->save(
+        *session->sequence, path, {static_cast<const char*>(o.data), o.data_size},
+        progress_of(RIFFLE_PHASE_SAVE_SESSION, o.progress, o.progress_user));
+  });
+}
+
+riffle_status riffle_session_file_open(const char* path, riffle_session_file** file, char* err,
+                                       size_t err_size) {
+  if (file) *file = nullptr;
+  return guarded(err, err_size, [&] {
+    require(path, "path");
+    require(file, "file");
+    auto f = std::make_unique<riffle_session_file>();
+    f->file = SessionFile::open(path);
+    f->data = f->file->read(f->file->content().data);
+    *file = f.release();
+  });
+}
+
+void riffle_session_file_free(riffle_session_file* file) { delete file; }
+
+riffle_status riffle_session_file_get_info(const riffle_session_file* file,
+                                           riffle_session_file_info* info) {
+  if (!file || !info || info->struct_size != sizeof *info) return RIFFLE_BAD_ARGUMENT;
+  const SessionContent& c = file->file->content();
+  *info = {};
+  info->struct_size = sizeof *info;
+  info->model = c.origin.model.c_str();
+  info->architecture = c.origin.architecture.c_str();
+  info->n_tokens = c.tokens.size();
+  info->n_layers = c.origin.n_layers;
+  info->n_kv_heads = c.origin.n_kv_heads;
+  info->head_dim = c.origin.head_dim;
+  info->vocab_size = c.origin.vocab_size;
+  info->block_size = c.origin.block_size;
+  info->kv_type = static_cast<riffle_kv_type>(c.origin.type);
+  info->has_logits = c.logits.bytes > 0;
+  info->list_positions = c.unrotated;
+  info->state = c.state_kind.c_str();
+  info->created = c.created;
+  info->saved = c.saved;
+  info->saves = c.generation;
+  info->file_bytes = file->file->size();
+  info->kv_bytes = c.kv_bytes();
+  info->data = file->data.empty() ? nullptr : file->data.data();
+  info->data_size = file->data.size();
+  return RIFFLE_OK;
+}
+
+riffle_status riffle_session_file_tokens(const riffle_session_file* file, int32_t* out,
+                                         size_t capacity, size_t* n_out) {
+  return guarded(nullptr, 0, [&] {
+    require(file, "file");
+    require(n_out, "n_out");
+    const std::vector<int32_t>& tokens = file->file->content().tokens;
+    hand_out(tokens.data(), tokens.size(), out, capacity, n_out);
+  });
+}
+
+riffle_status riffle_session_load(riffle_context* context, riffle_session_file* file,
+                                  riffle_session** session, riffle_progress_fn progress,
+                                  void* user) {
+  if (session) *session = nullptr;
+  return on_context(context, [&] {
+    require(file, "file");
+    require(session, "session");
+    auto s = std::make_unique<riffle_session>();
+    s->context = context;
+    s->sequence =
+        context->engine->load(file->file, progress_of(RIFFLE_PHASE_LOAD_SESSION, progress, user));
+    s->sequence->session = s.get();
+    *session = s.release();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,90 @@
+// riffle read: a document is read once and kept, for riffle run --session.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "cli/common.h"
+#include "cli/help.h"
+#include "cli/prompt.h"
+#include "cli/session.h"
+
+namespace riffle::cli {
+namespace {
+
+struct ReadOptions {
+  CommonOptions common;
+  MessageFlags message;
+  std::vector<std::string> files;
+  std::string output;
+};
+
+// The tokens that all questions about the document have in common.
+std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, riffle_thinking thinking) {
+  std::vector<int32_t> same;
+  bool first = true;
+  for (const char* question : {"What", "1", "\xC2\xBF", "the"}) {
+    const std::vector<int32_t> tokens =
+        question_prompt(model, t.system, with_document(t.document, question), t.message, thinking)
+            .tokens;
+    const auto end = std::mismatch(same.begin(), same.end(), tokens.begin(), tokens.end()).first;
+    if (first) same = tokens;
+    else same.erase(end, same.end());
+    first = false;
+  }
+  return same;
+}
+
+int read_main(ReadOptions& o) {
+  SavedText text;
+  for (const std::string& file : o.files) {
+    const std::string more = read_file(file);
+    if (more.empty()) throw Exit(EXIT_RUN, file + ": the file is empty");
+    text.document = text.document.empty() ? more : with_document(text.document, more);
+  }
+  Model model = load_model(o.common);
+  text.system = o.message.system;
+  text.message = is_message(o.message, o.common, model.get());
+  const std::vector<int32_t> tokens = beginning(model.get(), text, o.common.thinking);
+  if (tokens.empty()) throw Exit(EXIT_RUN, "the prompt does not begin with the document");
+  Context context = create_context(model.get(), o.common.context, o.common.quiet);
+  Session session = create_session(context.get());
+  say_notice(context.get(), o.common.quiet);
+  InterruptGuard guard(context.get());
+  {
+    Progress progress("reading " + std::to_string(tokens.size()) + " tokens", o.common.quiet);
+    check(
+        riffle_prefill(session.get(), tokens.data(), tokens.size(), Progress::callback, &progress),
+        context.get());
+  }
+  save_session(context.get(), session.get(), o.output, text, o.common.quiet);
+  const SessionFile saved(o.output);
+  notice(o.common.quiet, "[%s: %zu tokens, %s; riffle run --session %s -p TEXT asks about it]",
+         o.output.c_str(), tokens.size(),
+         human_bytes(static_cast<double>(saved.info().file_bytes)).c_str(), o.output.c_str());
+  return EXIT_OK;
+}
+
+}  // namespace
+
+void add_read(CLI::App& app, Command& chosen) {
+  auto o = std::make_shared<ReadOptions>();
+  CLI::App* sub = app.add_subcommand("read", "Read a document once and keep it for questions");
+  set_notes(
+      *sub,
+      "Questions: riffle run --session FILE -p TEXT, with the same -m, --kv and --block. The\n"
+      "answers are those of riffle run -f DOCUMENT -p TEXT.",
+      "The file holds the document's text and its keys and values; only its owner can read\n"
+      "it. A file that is there is replaced when the new one is complete.");
+  sub->add_option("-f,--file", o->files, "the document; may be repeated: one after the other")
+      ->type_name("FILE")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("-o,--output", o->output, "where to keep it")->type_name("FILE")->required();
+  add_message_flags(*sub, o->message);
+  add_common_flags(*sub, o->common,
+                   CONTEXT_FLAGS | SELECTION_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);
+  exclude_raw(*sub);
+  sub->final_callback([o, &chosen] { chosen = [o] { return read_main(*o); }; });
+}
+
+}  // namespace riffle::cli

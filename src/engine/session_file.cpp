@@ -1,0 +1,215 @@
+// Sessions to files and back (kv/file). What follows from keys and values is made again; what does
+// not (a selector's tables of past attention) is in the file.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/engine.h"
+#include "kv/file/session_writer.h"
+#include "model/fingerprint.h"
+#include "model/formats/checked.h"
+#include "util/checksum.h"
+#include "util/error.h"
+
+namespace riffle {
+
+const SessionOrigin& Engine::origin() {
+  if (origin_) return *origin_;
+  const Config& c = model_.config;
+  SessionOrigin o;
+  o.model = c.name;
+  o.architecture = c.architecture;
+  o.n_layers = c.n_layers;
+  o.n_kv_heads = c.n_kv_heads;
+  o.head_dim = c.head_dim;
+  o.block_size = options_.layout.block_size;
+  o.vocab_size = c.vocab_size;
+  o.type = options_.layout.type;
+  o.weights = weights_fingerprint(model_);
+  o.tokenizer = tokenizer_fingerprint(model_);
+  Checksum rotation;
+  for (const RopeFrequencies& r : ropes_) {
+    rotation.add(r.frequency.data(), r.frequency.size() * sizeof(float));
+    for (const float value : {r.scale, r.factor, r.temperature}) rotation.add_value(value);
+    rotation.add_value(r.temperature_ctx);
+  }
+  o.rotation = rotation.value();
+  return origin_.emplace(std::move(o));
+}
+
+void Engine::save(Sequence& s, const std::string& path, std::string_view data,
+                  const Progress& progress) {
+  if (run_ && run_->sequence == &s)
+    fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
+  forget_ahead(s);
+  backend_->residency().settle(s.kv);
+  SessionToSave save;
+  save.origin = origin();
+  save.kv = &s.kv;
+  save.tokens = s.tokens;
+  save.logits = s.logits;
+  if (s.kv.selection) {
+    s.kv.selection->settle();
+    save.state_kind = s.kv.selection->saved_kind();
+    if (!save.state_kind.empty()) save.state = s.kv.selection->save();
+  }
+  save.data = data;
+  s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, progress);
+  s.in_file = s.kv.n_tokens;
+}
+
+// What differs between the file and this context, if anything does.
+void Engine::check_origin(const SessionFile& file) {
+  const SessionOrigin &has = file.content().origin, &want = origin();
+  const auto differs = [&](const char* field, const std::string& found,
+                           const std::string& expected) {
+    unsupported(file.path(), field, found, expected);
+  };
+  const auto shape = [](const SessionOrigin& o) {
+    return format("%s, %d layers, %d KV heads of %d, a vocabulary of %d", o.architecture.c_str(),
+                  o.n_layers, o.n_kv_heads, o.head_dim, o.vocab_size);
+  };
+  const auto hash = [](const std::string& name, uint64_t value) {
+    return format("%s (%016llx)", name.c_str(), static_cast<unsigned long long>(value));
+  };
+  if (shape(has) != shape(want)) differs("model", shape(has), shape(want));
+  if (has.weights != want.weights)
+    differs("weights", hash(has.model, has.weights), hash(want.model, want.weights));
+  if (has.tokenizer != want.tokenizer)
+    differs("tokenizer", hash(has.model, has.tokenizer), hash(want.model, want.tokenizer));
+  if (has.type != want.type || has.block_size != want.block_size) {
+    const auto kv = [](const SessionOrigin& o) {
+      const char* const names[] = {"f16", "f32", "q8"};
+      return format("%s in blocks of %d tokens", names[static_cast<int>(o.type)], o.block_size);
+    };
+    fail(RIFFLE_UNSUPPORTED, "%s: KV: found %s, expected %s (`kv_type`, `block_size`)",
+         file.path().c_str(), kv(has).c_str(), kv(want).c_str());
+  }
+  if (has.rotation != want.rotation)
+    differs("positions", "other RoPE frequencies", "those of this model and context length");
+  const int64_t n = file.content().n_tokens();
+  if (n > n_ctx())
+    fail(RIFFLE_CONTEXT_FULL, "%s: the session has %lld tokens, but the context holds %lld",
+         file.path().c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx()));
+}
+
+// The blocks that the sequence would keep if it had read the text.
+static void check_blocks(const SessionFile& file, const KvShape& shape) {
+  const SessionContent& c = file.content();
+  size_t at = 0;
+  for (int layer = 0; layer < shape.n_layers; ++layer)
+    for (int64_t b = 0; b < shape.layout.blocks(c.n_tokens()); ++b) {
+      while (at < c.extents.size() &&
+             (c.extents[at].layer < layer ||
+              (c.extents[at].layer == layer && c.extents[at].first + c.extents[at].n <= b)))
+        ++at;
+      const bool there =
+          at < c.extents.size() && c.extents[at].layer == layer && c.extents[at].first <= b;
+      if (!there && shape.keeps(layer, b, c.n_tokens(), c.marks))
+        bad_session(file.path(), format("block %lld of layer %d", static_cast<long long>(b), layer),
+                    "none", "one");
+    }
+}
+
+// Takes the blocks from the file, checked.
+void Engine::load_blocks(const std::shared_ptr<SessionFile>& shared, SequenceKv& kv,
+                         const Progress& progress) {
+  SessionFile& file = *shared;
+  const SessionContent& c = file.content();
+  const BlockLayout& layout = options_.layout;
+  const int heads = shape_.n_kv_heads;
+  const bool maps = backend_->residency().maps_files();
+  const std::byte* const map = maps && !c.extents.empty() ? file.mapped() : nullptr;
+  if (!maps) backend_->residency().reserve_prompt(kv, c.n_tokens(), c.marks);
+  const auto tasks = static_cast<int64_t>(c.extents.size()) * heads;
+  const double total = static_cast<double>(c.kv_bytes());
+  double done = 0;
+  constexpr int64_t kPiece = 64;  // blocks that are read at once
+  std::vector<Buffer> scratch(maps ? 0 : threads_->size());
+  for (Buffer& b : scratch) b.reserve(kPiece * layout.bytes());
+  const auto damaged = [&](const KvExtent& e, int head) {
+    bad_session(file.path(),
+                format("layer %d, KV head %d, blocks from %lld on", e.layer, head,
+                       static_cast<long long>(e.first)),
+                "bytes that their checksum does not fit", "an undamaged file");
+  };
+  const auto take = [&](int64_t task, int thread) {
+    const KvExtent& e = c.extents[task / heads];
+    const auto head = static_cast<int>(task % heads);
+    const uint64_t offset = e.offset + uint64_t(head) * e.stride * layout.bytes();
+    if (maps) {
+      if (checksum(map + offset, e.stride * layout.bytes()) != e.checksums[head]) damaged(e, head);
+      return;
+    }
+    const auto& blocks = kv.heads[size_t(e.layer) * heads + head].blocks;
+    auto* piece = scratch[thread].as<std::byte>();
+    Checksum sum;
+    for (int64_t first = 0; first < e.stride;) {
+      // Straight to where consecutive blocks lie, else through the scratch.
+      int64_t n = std::min(kPiece, e.stride - first), run = 0;
+      const auto place = [&](int64_t i) { return i < e.n ? blocks[e.first + i] : nullptr; };
+      while (run < e.stride - first && place(first + run) &&
+             place(first + run) == place(first) + run * layout.bytes())
+        ++run;
+      std::byte* const to = run > 0 ? place(first) : piece;
+      if (run > 0) n = run;
+      file.read(offset + first * layout.bytes(), to, n * layout.bytes());
+      sum.add(to, n * layout.bytes());
+      if (run == 0)
+        for (int64_t i = 0; i < n; ++i)
+          if (place(first + i))
+            std::memcpy(place(first + i), piece + i * layout.bytes(), layout.bytes());
+      first += n;
+    }
+    if (sum.value() != e.checksums[head]) damaged(e, head);
+  };
+  const int64_t batch = 4 * int64_t(threads_->size());
+  for (int64_t first = 0; first < tasks; first += batch) {
+    if (take_abort() || (progress && !progress(done, total)))
+      fail(RIFFLE_ABORTED, "loading a session was stopped");
+    const int64_t n = std::min(batch, tasks - first);
+    threads_->parallel_for(n, [&](int64_t i, int thread) { take(first + i, thread); });
+    for (int64_t i = first; i < first + n; ++i)
+      done += static_cast<double>(c.extents[i / heads].n * layout.bytes());
+  }
+  if (!maps) return;
+  std::vector<MappedBlocks> blocks;
+  for (const KvExtent& e : c.extents)
+    blocks.push_back({e.layer, e.first, e.n, e.stride, map + e.offset});
+  backend_->residency().adopt(kv, c.n_tokens(), c.marks, blocks, shared);
+}
+
+std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<SessionFile>& file,
+                                       const Progress& progress) {
+  check_origin(*file);
+  check_blocks(*file, shape_);
+  const SessionContent& c = file->content();
+  auto s = create();
+  try {
+    s->tokens.assign(c.tokens.begin(), c.tokens.end());
+    load_blocks(file, s->kv, progress);
+    backend_->residency().enter(s->kv, c.n_tokens(), c.marks);
+    s->kv.unrotated = c.unrotated;
+    if (c.logits.bytes > 0) {
+      s->logits.resize(model_.config.vocab_size);
+      std::memcpy(s->logits.data(), file->read(c.logits).data(), c.logits.bytes);
+    }
+    if (!c.state_kind.empty()) load_state(*file, *s);
+  } catch (...) {
+    destroy(*s);
+    throw;
+  }
+  s->file = file;
+  s->in_file = c.n_tokens();
+  return s;
+}
+
+// A state of use to the selection in force.
+void Engine::load_state(const SessionFile& file, Sequence& s) {
+  require_state(s);
+  if (!s.kv.selection || s.kv.selection->saved_kind() != file.content().state_kind) return;
+  if (!s.kv.selection->load(file.read(file.content().state), s.kv.n_tokens))
+    bad_session(file.path(), "selector's state", "numbers out of their ranges",
+                "those of " + file.content().state_kind);
+}
+
+}  // namespace riffle

@@ -1,0 +1,327 @@
+#include "kv/file/session_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "kv/file/session_layout.h"
+#include "model/formats/checked.h"
+#include "util/checksum.h"
+#include "util/error.h"
+
+namespace riffle {
+
+namespace disk = session_layout;
+
+void bad_session(const std::string& file, const std::string& field, const std::string& found,
+                 const std::string& expected) {
+  throw Error(RIFFLE_BAD_SESSION,
+              file + ": " + field + ": found " + found + ", expected " + expected);
+}
+
+uint64_t SessionContent::kv_bytes() const {
+  uint64_t blocks = 0;
+  for (const KvExtent& e : extents) blocks += e.n * origin.n_kv_heads;
+  return blocks * origin.layout().bytes();
+}
+
+namespace {
+
+// Tokens of a session, at most: what blocks can hold.
+constexpr int64_t kMaxTokens = int64_t(1) << 30;
+
+// Fields are checked one by one, so that each error names one.
+class Reader {
+ public:
+  explicit Reader(const FileSource& source) : source_(source) {}
+
+  SessionContent read() {
+    read_header();
+    read_index(newest_save());
+    return std::move(c_);
+  }
+
+ private:
+  [[noreturn]] void bad(const std::string& field, const std::string& found,
+                        const std::string& expected) const {
+    bad_session(source_.name, field, found, expected);
+  }
+
+  void bytes(uint64_t offset, void* to, uint64_t n, const char* field) const {
+    if (!inside(offset, n, source_.size))
+      bad(field, format("bytes up to %llu", static_cast<unsigned long long>(offset + n)),
+          format("a file of %llu", static_cast<unsigned long long>(source_.size)));
+    if (!source_.read(offset, to, n))
+      throw Error(RIFFLE_IO, source_.name + ": the file has become shorter while it was read");
+  }
+
+  // A page whose checksum is right.
+  template <class T>
+  bool page(uint64_t number, T* out, const char* field) const {
+    std::vector<char> page(disk::kPage);
+    bytes(number * disk::kPage, page.data(), disk::kPage, field);
+    std::memcpy(out, page.data(), sizeof *out);
+    return load_unaligned<uint64_t>(page.data() + disk::kChecksumAt) ==
+           checksum(page.data(), disk::kChecksumAt);
+  }
+
+  void number(const char* field, int64_t found, int64_t least, int64_t most) const {
+    if (found < least || found > most)
+      bad(field, std::to_string(found), std::to_string(least) + " to " + std::to_string(most));
+  }
+
+  static std::string text(const char* field, size_t bytes) {
+    return std::string(field, strnlen(field, bytes));
+  }
+
+  void read_header() {
+    if (source_.size < 3 * disk::kPage)
+      bad("file", std::to_string(source_.size) + " bytes", "a session of riffle");
+    disk::Header h;
+    const bool whole = page(0, &h, "header");
+    if (std::memcmp(h.magic, disk::kMagic, sizeof h.magic) != 0)
+      bad("file", "other bytes at its beginning", "a session of riffle");
+    if (h.version > disk::kVersion)
+      unsupported(source_.name, "version", std::to_string(h.version),
+                  std::to_string(disk::kVersion) + ", or a newer riffle");
+    if (!whole) bad("header", "bytes that their checksum does not fit", "an undamaged file");
+    number("version", h.version, 1, disk::kVersion);
+    number("page", h.page, disk::kPage, disk::kPage);
+    SessionOrigin& o = c_.origin;
+    number("n_layers", o.n_layers = h.n_layers, 1, kMaxLayers);
+    number("n_kv_heads", o.n_kv_heads = h.n_kv_heads, 1, kMaxKvHeads);
+    number("head_dim", o.head_dim = h.head_dim, 1, 1 << 12);
+    number("block_size", o.block_size = h.block_size, 1, 64);
+    number("vocab_size", o.vocab_size = h.vocab_size, 1, 1 << 24);
+    number("kv_type", h.kv_type, 0, static_cast<int>(KvType::Q8));
+    o.type = static_cast<KvType>(h.kv_type);
+    o.weights = h.weights;
+    o.tokenizer = h.tokenizer;
+    o.rotation = h.rotation;
+    o.model = text(h.model, sizeof h.model);
+    o.architecture = text(h.architecture, sizeof h.architecture);
+    c_.created = h.created;
+  }
+
+  disk::Save newest_save() {
+    disk::Save saves[2], newest{};
+    for (int i = 0; i < 2; ++i)
+      if (page(1 + i, &saves[i], "save") && saves[i].generation > newest.generation)
+        newest = saves[i];
+    if (newest.generation == 0)
+      bad("save", "bytes that their checksum does not fit", "an undamaged file");
+    if (newest.end > source_.size)
+      bad("file", std::to_string(source_.size) + " bytes", std::to_string(newest.end));
+    return newest;
+  }
+
+  // Lies among what this save may name.
+  void place(const char* field, uint64_t offset, uint64_t n) const {
+    if (offset < 3 * disk::kPage || !inside(offset, n, c_.end))
+      bad(field,
+          format("%llu bytes at %llu", static_cast<unsigned long long>(n),
+                 static_cast<unsigned long long>(offset)),
+          format("bytes from %llu to %llu", static_cast<unsigned long long>(3 * disk::kPage),
+                 static_cast<unsigned long long>(c_.end)));
+  }
+
+  // Runs and extents lie apart, so that reading all of them reads no byte twice.
+  void count(const char* field, uint64_t n) {
+    if (!checked_add(counted_, n, &counted_) || counted_ > c_.end)
+      bad(field, "runs of more than the file",
+          format("at most %llu bytes in all", static_cast<unsigned long long>(c_.end)));
+  }
+
+  FileRun run(const char* field, const disk::Run& r) {
+    if (r.bytes > 0) place(field, r.offset, r.bytes);
+    count(field, r.bytes);
+    return {r.offset, r.bytes, r.checksum};
+  }
+
+  // The index lies in the file, so it is no larger than the file.
+  void read_index(const disk::Save& save) {
+    c_.generation = save.generation;
+    c_.saved = save.saved;
+    c_.end = save.end;
+    place("index", save.index_offset, save.index_bytes);
+    std::string index(save.index_bytes, '\0');
+    bytes(save.index_offset, index.data(), index.size(), "index");
+    if (checksum(index.data(), index.size()) != save.index_checksum)
+      bad("index", "bytes that their checksum does not fit", "an undamaged file");
+    disk::Index head;
+    if (index.size() < sizeof head)
+      bad("index", std::to_string(index.size()) + " bytes", std::to_string(sizeof head));
+    std::memcpy(&head, index.data(), sizeof head);
+    number("n_tokens", head.n_tokens, 0, kMaxTokens);
+    number("marks", head.n_marks, 0, Marks::kMost);
+    number("unrotated", head.unrotated, 0, 1);
+    c_.unrotated = head.unrotated != 0;
+    for (uint32_t i = 0; i < head.n_marks; ++i)
+      number("mark", head.marks[i], i == 0 ? 0 : head.marks[i - 1] + 1, head.n_tokens);
+    for (uint32_t i = head.n_marks; i-- > 0;)
+      c_.marks.add(head.marks[i]);  // none stands for another
+    c_.logits = run("logits", head.logits);
+    if (c_.logits.bytes > 0)
+      number("bytes of logits", static_cast<int64_t>(c_.logits.bytes),
+             4 * int64_t(c_.origin.vocab_size), 4 * int64_t(c_.origin.vocab_size));
+    c_.state = run("selector's state", head.state);
+    c_.state_kind = text(head.state_kind, sizeof head.state_kind);
+    c_.data = run("caller's data", head.data);
+    const uint64_t per_extent = sizeof(disk::Extent) + 8 * uint64_t(c_.origin.n_kv_heads);
+    uint64_t a = 0, b = 0, all = 0;
+    if (!checked_mul(head.n_token_extents, sizeof(disk::TokenExtent), &a) ||
+        !checked_mul(head.n_extents, per_extent, &b) || !checked_add(a, b, &all) ||
+        all != index.size() - sizeof head)
+      bad("index", std::to_string(index.size()) + " bytes",
+          format("those of %llu token extents and %llu KV extents",
+                 static_cast<unsigned long long>(head.n_token_extents),
+                 static_cast<unsigned long long>(head.n_extents)));
+    const char* at = index.data() + sizeof head;
+    read_tokens(head.n_tokens, at, head.n_token_extents);
+    at += a;
+    read_extents(at, at + head.n_extents * sizeof(disk::Extent), head.n_extents);
+  }
+
+  void read_tokens(int64_t n_tokens, const char* at, uint64_t n_extents) {
+    int64_t known = 0;
+    for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::TokenExtent)) {
+      const auto e = load_unaligned<disk::TokenExtent>(at);
+      number("token extent's first", e.first, known, known);
+      number("token extent's length", e.n, 1, n_tokens - known);
+      number("token extent's bytes", static_cast<int64_t>(e.run.bytes), 4 * e.n, INT64_MAX);
+      const TokenExtent extent{e.first, e.n, run("tokens", e.run)};
+      c_.token_extents.push_back(extent);
+      known += e.n;
+      std::vector<int32_t> some(e.run.bytes / 4);
+      bytes(e.run.offset, some.data(), some.size() * 4, "tokens");
+      if (e.run.bytes % 4 != 0 || checksum(some.data(), some.size() * 4) != e.run.checksum)
+        bad("tokens", "bytes that their checksum does not fit", "an undamaged file");
+      c_.tokens.insert(c_.tokens.end(), some.begin(), some.begin() + e.n);
+    }
+    number("tokens", known, n_tokens, n_tokens);
+    for (const int32_t token : c_.tokens) number("token", token, 0, c_.origin.vocab_size - 1);
+  }
+
+  void read_extents(const char* at, const char* sums, uint64_t n_extents) {
+    const BlockLayout layout = c_.origin.layout();
+    const int64_t blocks = layout.blocks(c_.n_tokens()), heads = c_.origin.n_kv_heads;
+    int64_t layer = 0, from = 0;
+    for (uint64_t i = 0; i < n_extents; ++i, at += sizeof(disk::Extent)) {
+      const auto e = load_unaligned<disk::Extent>(at);
+      number("extent's layer", e.layer, layer, c_.origin.n_layers - 1);
+      if (e.layer > layer) from = 0;
+      layer = e.layer;
+      number("extent's first block", e.first, from, blocks);
+      number("extent's blocks", e.n, 1, blocks - e.first);
+      number("extent's stride", e.stride, e.n, kMaxBlocks);
+      from = e.first + e.n;
+      if (e.offset % disk::kPage != 0)
+        bad("extent's offset", std::to_string(e.offset),
+            "a multiple of " + std::to_string(disk::kPage));
+      // At most 2^24 blocks of 2^10 heads, each of at most 2^21 bytes: no overflow.
+      const uint64_t bytes = uint64_t(e.stride) * heads * layout.bytes();
+      place("extent", e.offset, bytes);
+      count("extent", bytes);
+      KvExtent& extent = c_.extents.emplace_back();
+      extent.layer = static_cast<int>(e.layer);
+      extent.first = e.first;
+      extent.n = e.n;
+      extent.stride = e.stride;
+      extent.offset = e.offset;
+      extent.checksums.resize(heads);
+      std::memcpy(extent.checksums.data(), sums + i * 8 * heads, 8 * heads);
+    }
+  }
+
+  const FileSource& source_;
+  SessionContent c_;
+  uint64_t counted_ = 0;  // bytes of runs and extents so far
+};
+
+[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
+  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
+}
+
+bool read_at(int fd, uint64_t offset, void* to, uint64_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t n =
+        ::pread(fd, at, std::min<uint64_t>(bytes, 1 << 30), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += n, offset += n, bytes -= n;
+  }
+  return true;
+}
+
+}  // namespace
+
+SessionContent read_session(const FileSource& source) { return Reader(source).read(); }
+
+std::shared_ptr<SessionFile> SessionFile::open(const std::string& path) {
+  std::shared_ptr<SessionFile> file(new SessionFile);
+  // Not blocking, or a named pipe would wait for its writer before fstat can tell what it is.
+  const int fd = file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) io_error(path, "cannot open", errno);
+  struct stat info;
+  if (::fstat(fd, &info) != 0) io_error(path, "cannot read its size", errno);
+  if (!S_ISREG(info.st_mode))
+    throw Error(RIFFLE_IO, path + ": found a " +
+                               (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
+                               ", expected a regular file");
+  file->device_ = info.st_dev;
+  file->inode_ = info.st_ino;
+  file->source_ = {
+      path, static_cast<uint64_t>(info.st_size),
+      [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
+  file->content_ = read_session(file->source_);
+  return file;
+}
+
+SessionFile::~SessionFile() {
+  if (map_) ::munmap(map_, source_.size);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void SessionFile::read(uint64_t offset, void* to, uint64_t bytes) const {
+  if (!source_.read(offset, to, bytes))
+    throw Error(RIFFLE_IO, path() + ": the file has become shorter while it was read");
+}
+
+std::string SessionFile::read(const FileRun& run) const {
+  if (run.bytes == 0) return "";
+  std::string bytes(run.bytes, '\0');
+  read(run.offset, bytes.data(), run.bytes);
+  if (checksum(bytes.data(), bytes.size()) != run.checksum)
+    bad_session(path(), format("bytes at %llu", static_cast<unsigned long long>(run.offset)),
+                "some that their checksum does not fit", "an undamaged file");
+  return bytes;
+}
+
+const std::byte* SessionFile::mapped() {
+  if (!map_) {
+    void* map = ::mmap(nullptr, source_.size, PROT_READ, MAP_SHARED, fd_, 0);
+    if (map == MAP_FAILED) io_error(path(), "cannot map", errno);
+    map_ = static_cast<std::byte*>(map);
+  }
+  return map_;
+}
+
+bool SessionFile::is_current(const std::string& path) const {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0 || info.st_dev != device_ || info.st_ino != inode_)
+    return false;
+  for (int i = 1; i <= 2; ++i) {
+    disk::Save save;
+    if (!source_.read(i * disk::kPage, &save, sizeof save) || save.generation > content_.generation)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace riffle

@@ -1,0 +1,109 @@
+// A session on disk (README.md, Files). Reading one: everything but the KV blocks is checked and
+// copied when the file is opened; the blocks are checked when a sequence takes them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/kv_shape.h"
+
+namespace riffle {
+
+// What a session fits: one model, and contexts that hold its keys and values alike.
+struct SessionOrigin {
+  std::string model, architecture;  // names, for people
+  int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0, block_size = 0, vocab_size = 0;
+  KvType type = KvType::F16;
+  uint64_t weights = 0;    // of shape, type and some of the bytes of every tensor
+  uint64_t tokenizer = 0;  // of all pieces; 0: none
+  uint64_t rotation = 0;   // of RoPE's frequencies
+
+  BlockLayout layout() const { return {block_size, head_dim, type}; }
+};
+
+// Bytes of a file and their checksum.
+struct FileRun {
+  uint64_t offset = 0, bytes = 0, checksum = 0;
+};
+
+// Blocks [first, first + n) of a layer. In the file each of the n_kv_heads heads has `stride`
+// blocks in a row: the first n of them, and what was cut off.
+struct KvExtent {
+  int layer = 0;
+  int64_t first = 0, n = 0, stride = 0;
+  uint64_t offset = 0;
+  std::vector<uint64_t> checksums;  // of each head's `stride` blocks
+};
+
+// Tokens [first, first + n) of the text. Its run may have more that were cut off.
+struct TokenExtent {
+  int64_t first = 0, n = 0;
+  FileRun run;
+};
+
+struct SessionContent {
+  SessionOrigin origin;
+  int64_t created = 0, saved = 0;  // seconds since 1970
+  uint64_t generation = 0;         // counts saves
+  uint64_t end = 0;                // what follows in the file is of no save
+  Marks marks;
+  bool unrotated = false;  // SequenceKv::unrotated
+  std::vector<int32_t> tokens;
+  std::vector<TokenExtent> token_extents;
+  std::vector<KvExtent> extents;  // of each layer in token order; layers in order
+  FileRun logits;                 // f32 [vocab_size] after the last token, or nothing
+  FileRun state, data;            // a selector's; the caller's
+  std::string state_kind;         // of what selector and settings; "": none
+
+  int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  uint64_t kv_bytes() const;  // of blocks that are not cut off
+};
+
+// A file as readers see it.
+struct FileSource {
+  std::string name;  // for error texts
+  uint64_t size = 0;
+  // Copies bytes that lie inside the size; false if they are gone.
+  std::function<bool(uint64_t offset, void* to, uint64_t bytes)> read;
+};
+
+// Throws RIFFLE_BAD_SESSION, or RIFFLE_UNSUPPORTED for a file of a newer version.
+SessionContent read_session(const FileSource& source);
+
+class SessionFile {
+ public:
+  // Throws also RIFFLE_IO (missing, unreadable, not a regular file).
+  static std::shared_ptr<SessionFile> open(const std::string& path);
+  ~SessionFile();
+  SessionFile(const SessionFile&) = delete;
+  SessionFile& operator=(const SessionFile&) = delete;
+
+  const std::string& path() const { return source_.name; }
+  uint64_t size() const { return source_.size; }
+  const SessionContent& content() const { return content_; }
+  // Throws RIFFLE_BAD_SESSION if the bytes are not what the checksum says, RIFFLE_IO if they are
+  // gone.
+  std::string read(const FileRun& run) const;
+  void read(uint64_t offset, void* to, uint64_t bytes) const;
+  // The whole file, read-only, for as long as the object lives. If another program cuts the file,
+  // reading what is gone raises SIGBUS.
+  const std::byte* mapped();
+  // Whether path names this file, under any name, and nobody has saved to it since.
+  bool is_current(const std::string& path) const;
+
+ private:
+  SessionFile() = default;
+  FileSource source_;
+  SessionContent content_;
+  int fd_ = -1;
+  uint64_t device_ = 0, inode_ = 0;
+  std::byte* map_ = nullptr;
+};
+
+[[noreturn]] void bad_session(const std::string& file, const std::string& field,
+                              const std::string& found, const std::string& expected);
+
+}  // namespace riffle

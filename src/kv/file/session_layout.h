@@ -1,0 +1,62 @@
+// The bytes of a session's file, version 1. Numbers are little-endian. Page 0 holds the header,
+// which does not change. Pages 1 and 2 hold the last save and the one before, in turn; each names
+// the index of what belongs to it. What is in the file is never written over, so that a save that
+// breaks off leaves the one before.
+#pragma once
+#include <cstdint>
+
+namespace riffle::session_layout {
+
+inline constexpr uint64_t kPage = 4096;
+inline constexpr char kMagic[8] = {'R', 'I', 'F', 'F', 'L', 'E', 'K', 'V'};
+inline constexpr uint32_t kVersion = 1;
+
+struct Header {
+  char magic[8];
+  uint32_t version, page;
+  int32_t n_layers, n_kv_heads, head_dim, block_size, vocab_size, kv_type;
+  uint64_t weights, tokenizer, rotation;
+  int64_t created;
+  char model[256], architecture[64];  // filled up with zeros
+};
+
+struct Save {
+  uint64_t generation;  // from 1
+  uint64_t index_offset, index_bytes, index_checksum;
+  uint64_t end;
+  int64_t saved;
+};
+
+// The last 8 bytes of a page are the checksum of those before.
+inline constexpr uint64_t kChecksumAt = kPage - 8;
+
+struct Run {
+  uint64_t offset, bytes, checksum;
+};
+
+// The index: this, then token extents, KV extents, and for each KV extent the checksums of its
+// heads.
+struct Index {
+  int64_t n_tokens;
+  int64_t marks[2];
+  uint32_t n_marks, unrotated;
+  uint64_t n_token_extents, n_extents;
+  Run logits, state, data;
+  char state_kind[64];  // filled up with zeros
+};
+
+struct TokenExtent {
+  int64_t first, n;
+  Run run;
+};
+
+struct Extent {
+  int64_t layer, first, n, stride;
+  uint64_t offset;
+};
+
+static_assert(sizeof(Header) == 16 + 24 + 24 + 8 + 320 && sizeof(Header) <= kChecksumAt);
+static_assert(sizeof(Save) == 48 && sizeof(Run) == 24 && sizeof(Index) == 184);
+static_assert(sizeof(TokenExtent) == 40 && sizeof(Extent) == 40);
+
+}  // namespace riffle::session_layout

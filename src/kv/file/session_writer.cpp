@@ -1,0 +1,434 @@
+#include "kv/file/session_writer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <system_error>
+
+#include "kv/file/session_layout.h"
+#include "util/buffer.h"
+#include "util/checksum.h"
+#include "util/error.h"
+
+namespace riffle {
+
+namespace disk = session_layout;
+
+namespace {
+
+[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
+  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
+}
+
+uint64_t in_pages(uint64_t bytes) { return (bytes + disk::kPage - 1) / disk::kPage * disk::kPage; }
+
+// A file that is closed, and unlocked with that.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Where every part of a save goes, and the checksums of what is written.
+class Saving {
+ public:
+  // first_block: from here on, KV is written; what is before stays where `before` has it. end:
+  // where to begin in the file.
+  Saving(const SessionToSave& session, const SessionContent* before, int64_t unchanged,
+         uint64_t end)
+      : s_(session), layout_(session.origin.layout()), end_(end) {
+    const int64_t n_tokens = static_cast<int64_t>(s_.tokens.size());
+    const int64_t kept = before ? unchanged : 0;
+    place_extents(before, kept / layout_.block_size);
+    if (before)
+      for (TokenExtent e : before->token_extents) {
+        e.n = std::min(e.n, kept - e.first);
+        if (e.n > 0) token_extents_.push_back(e);
+      }
+    if (n_tokens > kept) {
+      const auto fresh = s_.tokens.subspan(kept);
+      token_extents_.push_back({kept, n_tokens - kept, blob(fresh.data(), fresh.size_bytes())});
+    }
+    logits_ =
+        again_or_blob(before ? &before->logits : nullptr, s_.logits.data(), s_.logits.size_bytes());
+    state_ = again_or_blob(before ? &before->state : nullptr, s_.state.data(), s_.state.size());
+    data_ = again_or_blob(before ? &before->data : nullptr, s_.data.data(), s_.data.size());
+    index_offset_ = take(index_bytes());
+  }
+
+  uint64_t end() const { return end_; }
+
+  void write_kv(int fd, const std::string& path, ThreadPool& threads,
+                const SaveProgress& progress) {
+    struct Task {
+      KvExtent* extent;
+      int head;
+    };
+    std::vector<Task> tasks;
+    double total = 0, done = 0;
+    for (KvExtent* e : fresh())
+      for (int h = 0; h < s_.origin.n_kv_heads; ++h) {
+        tasks.push_back({e, h});
+        total += static_cast<double>(e->n * layout_.bytes());
+      }
+    std::vector<Buffer> scratch(threads.size());
+    for (Buffer& b : scratch) b.reserve(layout_.bytes());
+    const size_t batch = 2 * size_t(threads.size());
+    for (size_t first = 0; first < tasks.size(); first += batch) {
+      if (progress && !progress(done, total))
+        throw Error(RIFFLE_ABORTED, path + ": saving was stopped");
+      const size_t n = std::min(batch, tasks.size() - first);
+      threads.parallel_for(static_cast<int64_t>(n), [&](int64_t i, int thread) {
+        const Task& t = tasks[first + i];
+        write_head(fd, path, *t.extent, t.head, scratch[thread].as<std::byte>());
+      });
+      for (size_t i = first; i < first + n; ++i)
+        done += static_cast<double>(tasks[i].extent->n * layout_.bytes());
+    }
+    if (progress) progress(total, total);  // too late to stop
+  }
+
+  void write_rest(int fd, const std::string& path) {
+    for (const auto& [run, data] : blobs_) write(fd, path, run.offset, data, run.bytes);
+    const std::string index = this->index();
+    index_checksum_ = checksum(index.data(), index.size());
+    write(fd, path, index_offset_, index.data(), index.size());
+  }
+
+  void write_header(int fd, const std::string& path) const {
+    const SessionOrigin& o = s_.origin;
+    disk::Header h{};
+    std::memcpy(h.magic, disk::kMagic, sizeof h.magic);
+    h.version = disk::kVersion;
+    h.page = disk::kPage;
+    h.n_layers = o.n_layers;
+    h.n_kv_heads = o.n_kv_heads;
+    h.head_dim = o.head_dim;
+    h.block_size = o.block_size;
+    h.vocab_size = o.vocab_size;
+    h.kv_type = static_cast<int32_t>(o.type);
+    h.weights = o.weights;
+    h.tokenizer = o.tokenizer;
+    h.rotation = o.rotation;
+    h.created = std::time(nullptr);
+    o.model.copy(h.model, sizeof h.model - 1);
+    o.architecture.copy(h.architecture, sizeof h.architecture - 1);
+    write_page(fd, path, 0, h);
+  }
+
+  void write_save(int fd, const std::string& path, uint64_t generation) const {
+    write_page(fd, path, 1 + generation % 2,
+               disk::Save{generation, index_offset_, index_bytes(), index_checksum_, end_,
+                          std::time(nullptr)});
+  }
+
+ private:
+  uint64_t take(uint64_t bytes) {
+    const uint64_t at = end_;
+    end_ = in_pages(end_ + bytes);
+    return at;
+  }
+
+  FileRun blob(const void* data, uint64_t bytes) {
+    if (bytes == 0) return {};
+    const FileRun run{take(bytes), bytes, checksum(data, bytes)};
+    blobs_.emplace_back(run, data);
+    return run;
+  }
+
+  FileRun again_or_blob(const FileRun* before, const void* data, uint64_t bytes) {
+    if (before && bytes > 0 && before->bytes == bytes && before->checksum == checksum(data, bytes))
+      return *before;
+    return blob(data, bytes);
+  }
+
+  // Of every layer the runs of blocks that the sequence holds.
+  void place_extents(const SessionContent* before, int64_t first_block) {
+    const int heads = s_.origin.n_kv_heads;
+    const int64_t blocks = layout_.blocks(static_cast<int64_t>(s_.tokens.size()));
+    size_t old = 0;
+    for (int layer = 0; layer < s_.origin.n_layers; ++layer) {
+      const auto& held = s_.kv->heads[size_t(layer) * heads].blocks;  // as in all heads
+      const auto holds_any = [&](const KvExtent& e) {
+        return std::any_of(held.begin() + e.first, held.begin() + e.first + e.n,
+                           [](const std::byte* block) { return block != nullptr; });
+      };
+      for (; before && old < before->extents.size() && before->extents[old].layer == layer; ++old) {
+        KvExtent e = before->extents[old];
+        e.n = std::min(e.n, first_block - e.first);
+        if (e.n > 0 && holds_any(e)) extents_.push_back(std::move(e));
+      }
+      for (int64_t b = first_block, end; b < blocks; b = end) {
+        for (end = b + 1; end < blocks && !held[end] == !held[b];) ++end;
+        if (!held[b]) continue;
+        KvExtent& e = extents_.emplace_back();
+        e.layer = layer;
+        e.first = b;
+        e.n = e.stride = end - b;
+        e.offset = take(uint64_t(e.n) * heads * layout_.bytes());
+        e.checksums.resize(heads);
+        fresh_.push_back(extents_.size() - 1);
+      }
+    }
+  }
+
+  std::vector<KvExtent*> fresh() {
+    std::vector<KvExtent*> all;
+    for (const size_t i : fresh_) all.push_back(&extents_[i]);
+    return all;
+  }
+
+  uint64_t index_bytes() const {
+    return sizeof(disk::Index) + token_extents_.size() * sizeof(disk::TokenExtent) +
+           extents_.size() * (sizeof(disk::Extent) + 8 * uint64_t(s_.origin.n_kv_heads));
+  }
+
+  std::string index() const {
+    const auto run = [](const FileRun& r) { return disk::Run{r.offset, r.bytes, r.checksum}; };
+    disk::Index head{};
+    head.n_tokens = static_cast<int64_t>(s_.tokens.size());
+    for (const int64_t mark : s_.kv->marks) head.marks[head.n_marks++] = mark;
+    head.unrotated = s_.kv->unrotated;
+    head.n_token_extents = token_extents_.size();
+    head.n_extents = extents_.size();
+    head.logits = run(logits_);
+    head.state = run(state_);
+    head.data = run(data_);
+    s_.state_kind.copy(head.state_kind, sizeof head.state_kind - 1);
+    std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+    const auto append = [&](const auto& value) {
+      out.append(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    for (const TokenExtent& e : token_extents_) append(disk::TokenExtent{e.first, e.n, run(e.run)});
+    for (const KvExtent& e : extents_)
+      append(disk::Extent{e.layer, e.first, e.n, e.stride, e.offset});
+    for (const KvExtent& e : extents_)
+      for (const uint64_t sum : e.checksums) append(sum);
+    return out;
+  }
+
+  static void write(int fd, const std::string& path, uint64_t offset, const void* data,
+                    uint64_t bytes) {
+    iovec part{const_cast<void*>(data), bytes};
+    write(fd, path, offset, &part, 1);
+  }
+
+  static void write(int fd, const std::string& path, uint64_t offset, iovec* parts, int n) {
+    while (n > 0) {
+      const ssize_t done = ::pwritev(fd, parts, n, static_cast<off_t>(offset));
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) io_error(path, "cannot write", done < 0 ? errno : ENOSPC);
+      offset += done;
+      size_t left = done;
+      for (; n > 0 && left >= parts->iov_len; ++parts, --n) left -= parts->iov_len;
+      if (n > 0) {
+        parts->iov_base = static_cast<char*>(parts->iov_base) + left;
+        parts->iov_len -= left;
+      }
+    }
+  }
+
+  template <class T>
+  static void write_page(int fd, const std::string& path, uint64_t number, const T& content) {
+    std::string page(disk::kPage, '\0');
+    std::memcpy(page.data(), &content, sizeof content);
+    const uint64_t sum = checksum(page.data(), disk::kChecksumAt);
+    std::memcpy(page.data() + disk::kChecksumAt, &sum, sizeof sum);
+    write(fd, path, number * disk::kPage, page.data(), page.size());
+  }
+
+  // The newest block may have rows of tokens that were taken back, and of other sequences.
+  void write_head(int fd, const std::string& path, KvExtent& e, int head, std::byte* scratch) {
+    constexpr int kParts = 256;
+    const auto& blocks = s_.kv->heads[size_t(e.layer) * s_.origin.n_kv_heads + head].blocks;
+    const int64_t n_tokens = static_cast<int64_t>(s_.tokens.size());
+    const size_t bytes = layout_.bytes();
+    const uint64_t at = e.offset + uint64_t(head) * e.stride * bytes;
+    Checksum sum;
+    iovec parts[kParts];
+    for (int64_t b = e.first, last = e.first + e.n; b < last;) {
+      const int64_t first = b;
+      int n = 0;
+      for (; b < last && n < kParts; ++b) {
+        std::byte* from = blocks[b];
+        if ((b + 1) * layout_.block_size > n_tokens) {
+          std::memcpy(scratch, from, bytes);
+          clear_rows(scratch, n_tokens - b * layout_.block_size);
+          from = scratch;
+        }
+        if (n > 0 && static_cast<std::byte*>(parts[n - 1].iov_base) + parts[n - 1].iov_len == from)
+          parts[n - 1].iov_len += bytes;
+        else parts[n++] = {from, bytes};
+      }
+      for (int i = 0; i < n; ++i) sum.add(parts[i].iov_base, parts[i].iov_len);
+      write(fd, path, at + (first - e.first) * bytes, parts, n);
+    }
+    e.checksums[head] = sum.value();
+  }
+
+  void clear_rows(std::byte* block, int64_t n) const {
+    const size_t row = layout_.row_bytes(), rest = (layout_.block_size - n) * row;
+    std::memset(block + n * row, 0, rest);
+    std::memset(block + layout_.value_offset() + n * row, 0,
+                layout_.bytes() - layout_.value_offset() - n * row);
+  }
+
+  const SessionToSave& s_;
+  BlockLayout layout_;
+  uint64_t end_;
+  std::vector<KvExtent> extents_;
+  std::vector<size_t> fresh_;  // those that are written now
+  std::vector<TokenExtent> token_extents_;
+  FileRun logits_, state_, data_;
+  std::vector<std::pair<FileRun, const void*>> blobs_;
+  uint64_t index_offset_ = 0, index_checksum_ = 0;
+};
+
+// Not every file system can; then a full disk is met on the way.
+void reserve(int fd, const std::string& path, uint64_t from, uint64_t to) {
+  if (::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) != 0 &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+    io_error(path, ("cannot reserve " + std::to_string(to - from) + " bytes").c_str(), errno);
+}
+
+void sync(int fd, const std::string& path) {
+  if (::fdatasync(fd) != 0) io_error(path, "cannot write", errno);
+}
+
+// Whether only what is new needs to be written: much that is out of date is not carried along.
+bool worth_appending(const SessionContent& before) {
+  constexpr uint64_t kSmall = uint64_t(64) << 20;
+  return before.end < 2 * before.kv_bytes() + kSmall;
+}
+
+// False if the file at path is not `before` as it was.
+bool append(const std::string& path, const SessionToSave& session, const SessionFile& before,
+            int64_t unchanged, ThreadPool& threads, const SaveProgress& progress) {
+  const Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (fd < 0) {
+    if (errno == ENOENT) return false;
+    io_error(path, "cannot open", errno);
+  }
+  while (::flock(fd, LOCK_EX) != 0)
+    if (errno != EINTR) io_error(path, "cannot lock", errno);
+  if (!before.is_current(path)) return false;
+  const uint64_t end = before.content().end;
+  Saving saving(session, &before.content(), unchanged, in_pages(end));
+  try {
+    // What a save that broke off has left.
+    if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_error(path, "cannot write", errno);
+    reserve(fd, path, end, saving.end());
+    saving.write_kv(fd, path, threads, progress);
+    saving.write_rest(fd, path);
+    if (::ftruncate(fd, static_cast<off_t>(saving.end())) != 0)
+      io_error(path, "cannot write", errno);
+    sync(fd, path);
+  } catch (...) {
+    if (::ftruncate(fd, static_cast<off_t>(end)) != 0) errno = 0;  // the next save does it
+    throw;
+  }
+  saving.write_save(fd, path, before.content().generation + 1);
+  sync(fd, path);
+  return true;
+}
+
+// A file that goes away unless it is renamed.
+class Temporary {
+ public:
+  explicit Temporary(const std::string& path)
+      : name_(path + ".part-XXXXXX"), fd_(::mkostemp(name_.data(), O_CLOEXEC)) {
+    if (fd_ < 0) io_error(path, "cannot create a file beside it", errno);
+  }
+  ~Temporary() {
+    if (!name_.empty()) ::unlink(name_.c_str());
+  }
+  int fd() const { return fd_; }
+  void rename(const std::string& path) {
+    if (::rename(name_.c_str(), path.c_str()) != 0) io_error(path, "cannot create", errno);
+    name_.clear();
+    // The name is on the disk with its folder.
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    const Descriptor dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (dir >= 0) ::fsync(dir);
+  }
+
+ private:
+  std::string name_;
+  Descriptor fd_;  // mode 0600: it holds the text
+};
+
+void write_new(const std::string& path, const SessionToSave& session, ThreadPool& threads,
+               const SaveProgress& progress) {
+  Saving saving(session, nullptr, 0, 3 * disk::kPage);
+  Temporary file(path);
+  const int fd = file.fd();
+  reserve(fd, path, 0, saving.end());
+  saving.write_header(fd, path);
+  saving.write_kv(fd, path, threads, progress);
+  saving.write_rest(fd, path);
+  saving.write_save(fd, path, 1);
+  if (::ftruncate(fd, static_cast<off_t>(saving.end())) != 0) io_error(path, "cannot write", errno);
+  sync(fd, path);
+  file.rename(path);
+}
+
+// What a save must not replace.
+void check_target(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return;
+  const auto refuse = [&](const char* found) {
+    throw Error(RIFFLE_BAD_ARGUMENT,
+                path + ": found " + found + ", expected a session, or the name of a new file");
+  };
+  if (S_ISDIR(info.st_mode)) refuse("a folder");
+  if (!S_ISREG(info.st_mode)) refuse("a device or pipe");
+  if (info.st_size == 0) return;
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd < 0) io_error(path, "cannot open", errno);
+  char magic[sizeof disk::kMagic] = {};
+  if (::pread(fd, magic, sizeof magic, 0) != sizeof magic ||
+      std::memcmp(magic, disk::kMagic, sizeof magic) != 0)
+    refuse("another kind of file");
+}
+
+// The file itself, where path is a link.
+std::string real_path(const std::string& path) {
+  char* real = ::realpath(path.c_str(), nullptr);
+  if (!real) return path;
+  const std::string name = real;
+  std::free(real);
+  return name;
+}
+
+}  // namespace
+
+std::shared_ptr<SessionFile> save_session(const std::string& path, const SessionToSave& session,
+                                          const SessionFile* before, int64_t unchanged,
+                                          ThreadPool& threads, const SaveProgress& progress) {
+  const std::string target = real_path(path);
+  check_target(target);
+  if (!before || !before->is_current(target) || !worth_appending(before->content()) ||
+      !append(target, session, *before, unchanged, threads, progress))
+    write_new(target, session, threads, progress);
+  return SessionFile::open(path);
+}
+
+}  // namespace riffle

@@ -1,0 +1,35 @@
+// Saving a session: into a new file, or behind what a file holds of it already (README.md, Files).
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/file/session_file.h"
+#include "kv/kv_store.h"
+#include "util/thread_pool.h"
+
+namespace riffle {
+
+struct SessionToSave {
+  SessionOrigin origin;
+  const SequenceKv* kv = nullptr;  // the host store has its newest bytes
+  std::span<const int32_t> tokens;
+  std::span<const float> logits;  // or none
+  std::string state_kind, state;  // a selector's; "": none
+  std::string_view data;          // the caller's
+};
+
+// Bytes done and in all; false stops.
+using SaveProgress = std::function<bool(double done, double total)>;
+
+// before: a file that holds the first `unchanged` tokens as they are now; null: none. If path names
+// it, nobody has saved to it since, and little of it is out of date, only what is new is written
+// behind it. Else a new file takes the name path, which may be that of another session. A save that
+// fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved. Throws
+// RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if path names something other than a session.
+std::shared_ptr<SessionFile> save_session(const std::string& path, const SessionToSave& session,
+                                          const SessionFile* before, int64_t unchanged,
+                                          ThreadPool& threads, const SaveProgress& progress);
+
+}  // namespace riffle

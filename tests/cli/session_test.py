@@ -1,0 +1,112 @@
+"""Documents read once (riffle read, run --session), chats that are kept (chat --session), riffle info of both."""
+import random
+import time
+
+from harness import *
+
+ROUNDS = int(os.environ.get("RIFFLE_SESSION_KILLS", "4"))
+
+
+def documents(folder):
+    text, kept = os.path.join(folder, "book.txt"), os.path.join(folder, "book.kv")
+    with open(text, "w") as f:
+        f.write(words(1500) + "The captain's name is Mallory. " + words(300))
+    question = ["-p", "Who is the captain?", *GREEDY, *SMALL, "-n", "16", "-q"]
+    r = riffle("read", "-f", text, "-o", kept, *SMALL)
+    if not check(r.code == 0 and r.out == b"" and b"riffle run --session" in r.err, "a document is read", r):
+        return
+    check(os.stat(kept).st_mode & 0o777 == 0o600, "for its owner alone")
+    before = open(kept, "rb").read()
+    for selector in "dense", "share", "psa":  # lfps learns from the last prompt
+        flags = [*question, "--selector", selector]
+        a, b = riffle("run", "-f", text, *flags), riffle("run", "--session", kept, *flags, "--json")
+        answer = json.loads(b.out) if b.code == 0 else {}
+        check(a.code == 0 and answer.get("text", "").encode() == a.out, f"{selector} answers as from the document", (a, b))
+        check(answer.get("stats", {}).get("prefill_tokens", 999) < 40, f"{selector} reads the question alone", answer.get("stats"))
+    check(open(kept, "rb").read() == before, "run does not change the file")
+    r = riffle("info", kept, "--json")
+    i = json.loads(r.out) if r.code == 0 else {}
+    check(i.get("kind") == "document" and i.get("document_bytes") == os.path.getsize(text) and i.get("n_tokens", 0) > 1500,
+          "info tells what is in it", r)
+    r = riffle("info", kept)
+    check(b"a document of" in r.out, "and for people", r)
+    r = riffle("read", "-f", text, "-f", text, "-o", kept, "-c", "8192", "-q")
+    check(r.code == 0 and json.loads(riffle("info", kept, "--json").out)["n_tokens"] > 3000, "several files, one after the other", r)
+
+
+def errors(folder):
+    kept = os.path.join(folder, "e.kv")
+    text = os.path.join(folder, "e.txt")
+    with open(text, "w") as f:
+        f.write(words(300))
+    riffle("read", "-f", text, "-o", kept, *SMALL, "-q")
+    ask = ["-p", "What?", "-n", "2", "-q", *SMALL]
+    check(one_line_error(riffle("run", "--session", kept, *ask, "--kv", "q8"), 1, kept, "f16", "q8", "--kv", "--block"),
+          "another type of KV")
+    check(one_line_error(riffle("run", "--session", kept, "-p", "x", "-c", "128", "-q"), 5, kept, "128"), "a short context")
+    check(one_line_error(riffle("run", "--session", text, *ask), 1, text, "a session of riffle"), "another kind of file")
+    check(one_line_error(riffle("run", "--session", folder, *ask), 1, folder, "folder"), "a folder")
+    check(one_line_error(riffle("chat", "--session", kept, "-q", *SMALL), 1, kept, "a document"), "a document is no chat")
+    check(one_line_error(riffle("read", "-f", text, "-o", text, "-q", *SMALL), 1, text, "another kind of file"),
+          "no other file is replaced")
+    data = bytearray(open(kept, "rb").read())
+    data[len(data) // 2] ^= 1
+    bad = os.path.join(folder, "bad.kv")
+    open(bad, "wb").write(data)
+    check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad, "checksum"), "a flipped bit")
+    open(bad, "wb").write(data[: len(data) // 3])
+    check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad), "a file that was cut")
+    r = riffle("run", "--session", kept, *ask, "--raw")
+    check(r.code == 2, "--raw is settled by the file", r)
+
+
+def chats(folder):
+    kept = os.path.join(folder, "chat.kv")
+    chat = ["chat", *GREEDY, *SMALL, "-n", "8", "-q"]
+    whole = riffle(*chat, stdin=b"Hello there.\nWhat is rain?\nAnd snow?\n")
+    a = riffle(*chat, "--session", kept, stdin=b"Hello there.\nWhat is rain?\n")
+    b = riffle(*chat, "--session", kept, stdin=b"And snow?\n")
+    check(whole.code == 0 and a.out + b.out == whole.out, "a chat goes on where it ended", (whole, a, b))
+    i = json.loads(riffle("info", kept, "--json").out)
+    check(i["kind"] == "chat" and i["messages"] == 6 and i["saves"] == 3, "and is saved after every answer", i)
+    other = os.path.join(folder, "other.kv")
+    r = riffle(*chat, stdin=f"/open {kept}\nAnd hail?\n/save {other}\n".encode())
+    i = json.loads(riffle("info", other, "--json").out)
+    check(r.code == 0 and i["messages"] == 8, "/open and /save", (r, i))
+
+
+def killed(folder):
+    """At most the turn under way is lost, never the file."""
+    kept = os.path.join(folder, "killed.kv")
+    seen = 0
+    rng = random.Random(7)
+    for n in range(ROUNDS):
+        p = start("chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q", stdin=subprocess.PIPE)
+        answers = 0
+        limit = time.monotonic() + rng.uniform(0.2, 1.5)
+        try:
+            while time.monotonic() < limit and answers < 20:
+                p.stdin.write(b"Tell me more.\n")
+                p.stdin.flush()
+                if not p.stdout.readline():
+                    break
+                answers += 1
+        finally:
+            p.send_signal(signal.SIGKILL)
+            p.wait()
+        if not os.path.exists(kept):
+            check(answers <= 1, f"kill {n}: nothing was kept yet", answers)
+            continue
+        r = riffle("info", kept, "--json")
+        held = json.loads(r.out)["messages"] // 2 if r.code == 0 else -1
+        # The line of an answer is printed before it is saved.
+        check(seen + answers - 1 <= held <= seen + answers + 1, f"kill {n}: {held} turns of {seen + answers}", r)
+        seen = held
+        leftovers = [f for f in os.listdir(folder) if ".part-" in f]
+        for f in leftovers:
+            os.remove(os.path.join(folder, f))
+    r = riffle("chat", "--session", kept, *GREEDY, *SMALL, "-n", "6", "-q", stdin=b"The last one.\n")
+    check(r.code == 0 and r.out, "the chat still goes on", r)
+
+
+main(documents, errors, chats, killed)

@@ -1,0 +1,455 @@
+// Sessions on disk: what is loaded goes on with the logits of the session itself, bit for bit; what
+// is damaged or does not fit is an error of one line; a save that fails leaves the file as it was.
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+
+#include "tests/engine/window_model.h"
+
+using namespace riffle::test;
+
+namespace {
+
+struct File {
+  riffle_session_file* handle = nullptr;
+  char err[512] = "";
+  riffle_status status;
+
+  explicit File(const std::string& path)
+      : status(riffle_session_file_open(path.c_str(), &handle, err, sizeof err)) {}
+  ~File() { riffle_session_file_free(handle); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  riffle_session_file_info info() const {
+    riffle_session_file_info info{};
+    info.struct_size = sizeof info;
+    REQUIRE(riffle_session_file_get_info(handle, &info) == RIFFLE_OK);
+    return info;
+  }
+};
+
+void save(const Runtime& r, riffle_session* s, const std::string& path,
+          const std::string& data = "") {
+  riffle_save_options o;
+  riffle_save_defaults(&o);
+  o.data = data.data();
+  o.data_size = data.size();
+  r.check(riffle_session_save(s, path.c_str(), &o));
+}
+
+riffle_session* load(Runtime& r, const std::string& path) {
+  const File file(path);
+  INFO(file.err);
+  REQUIRE(file.status == RIFFLE_OK);
+  r.sessions.push_back(nullptr);
+  r.check(riffle_session_load(r.context, file.handle, &r.sessions.back(), nullptr, nullptr));
+  return r.sessions.back();
+}
+
+// Both take the same steps, and a prompt.
+void go_on_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
+                 const std::vector<int32_t>& tokens) {
+  REQUIRE(riffle_session_length(s) == riffle_session_length(t));
+  if (riffle_logits(s)) CHECK(a.logits(s) == b.logits(t));
+  else CHECK(riffle_logits(t) == nullptr);
+  const size_t half = tokens.size() / 2;
+  for (size_t i = 0; i < half; ++i) {
+    a.check(riffle_step(a.context, &s, &tokens[i], 1));
+    b.check(riffle_step(b.context, &t, &tokens[i], 1));
+    REQUIRE(a.logits(s) == b.logits(t));
+  }
+  for (const auto& [r, session] : {std::pair{&a, s}, {&b, t}})
+    r->check(riffle_prefill(session, tokens.data(), half, nullptr, nullptr));
+  CHECK(a.logits(s) == b.logits(t));
+  for (size_t i = half; i < tokens.size(); ++i) {
+    a.check(riffle_step(a.context, &s, &tokens[i], 1));
+    b.check(riffle_step(b.context, &t, &tokens[i], 1));
+    REQUIRE(a.logits(s) == b.logits(t));
+  }
+}
+
+riffle_context_options small(riffle_selector selector, riffle_device device = RIFFLE_DEVICE_CPU) {
+  riffle_context_options o = sparse(selector);
+  o.device = device;
+  if (device == RIFFLE_DEVICE_EMU) o.slots = 400;
+  o.selection.select_tokens = 60;
+  o.selection.epsilon = 0.8f;
+  return o;
+}
+
+uint64_t size_of(const std::string& path) { return std::filesystem::file_size(path); }
+
+size_t files_in(const TempDir& temp) {
+  size_t n = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(temp.path())) n += entry.exists();
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("saved sessions go on with the same bits, whatever selects", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
+  for (const riffle_selector selector : kSelectors)
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_F32, RIFFLE_KV_Q8})
+      for (const auto& [from, to] : {std::pair{RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU},
+                                     {RIFFLE_DEVICE_EMU, RIFFLE_DEVICE_CPU}}) {
+        INFO("selector " << selector << ", KV " << type << ", from " << from);
+        riffle_context_options o = small(selector, from), p = small(selector, to);
+        o.kv_type = p.kv_type = type;
+        o.block_size = p.block_size = type == RIFFLE_KV_Q8 ? 32 : 16;
+        p.n_threads = 1;
+        Runtime a(o), b(p);
+        riffle_session* s = a.session();
+        a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+        for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
+        save(a, s, path);
+        go_on_alike(a, s, b, load(b, path), more);
+      }
+}
+
+TEST_CASE("saved sessions: cuts, forks, list positions and other digests",
+          "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(12, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  SECTION("a cut") {
+    a.check(riffle_session_truncate(s, 250));
+    save(a, s, path);
+    go_on_alike(a, s, b, load(b, path), more);
+  }
+  SECTION("a fork, and forks of what was loaded") {
+    a.sessions.push_back(nullptr);
+    a.check(riffle_session_fork(s, 130, &a.sessions.back()));
+    riffle_session* fork = a.sessions.back();
+    save(a, fork, path);
+    riffle_session* t = load(b, path);
+    b.sessions.push_back(nullptr);
+    b.check(riffle_session_fork(t, 100, &b.sessions.back()));
+    riffle_session* u = b.sessions.back();
+    go_on_alike(a, fork, b, t, more);
+    a.sessions.push_back(nullptr);
+    a.check(riffle_session_fork(s, 100, &a.sessions.back()));
+    go_on_alike(a, a.sessions.back(), b, u, more);
+  }
+  SECTION("another selection than the one that saved") {
+    save(a, s, path);
+    riffle_selection psa = small(RIFFLE_SELECTOR_PSA).selection;
+    riffle_session* t = load(b, path);
+    b.check(riffle_set_selection(b.context, &psa));
+    a.check(riffle_set_selection(a.context, &psa));
+    go_on_alike(a, s, b, t, more);
+  }
+  SECTION("list positions") {
+    riffle_selection list = small(RIFFLE_SELECTOR_TOKENSELECT).selection;
+    list.positions = RIFFLE_POSITIONS_LIST;
+    for (Runtime* r : {&a, &b}) r->check(riffle_set_selection(r->context, &list));
+    for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
+    save(a, s, path);
+    CHECK(File(path).info().list_positions);
+    go_on_alike(a, s, b, load(b, path), more);
+  }
+  SECTION("an empty session") {
+    riffle_session* empty = a.session();
+    save(a, empty, path);
+    riffle_session* t = load(b, path);
+    CHECK(riffle_session_length(t) == 0);
+    for (const auto& [r, session] : {std::pair{&a, empty}, {&b, t}})
+      r->check(riffle_prefill(session, more.data(), 5, nullptr, nullptr));
+    go_on_alike(a, empty, b, t, more);
+  }
+}
+
+TEST_CASE("only what is new is written", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv", copy = temp / "b.kv";
+  const auto prompt = some_tokens(400, 1), more = some_tokens(20, 2);
+  for (const bool loaded : {false, true}) {
+    INFO("loaded in between: " << loaded);
+    std::filesystem::remove(path);
+    Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+    riffle_session* s = a.session();
+    a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    save(a, s, path, "first");
+    const uint64_t first = size_of(path);
+    struct stat before, after;
+    REQUIRE(stat(path.c_str(), &before) == 0);
+    CHECK((before.st_mode & 0777) == 0600);
+    if (loaded) s = load(a, path);
+    std::mt19937 random(3);
+    for (int turn = 0; turn < 12; ++turn) {
+      INFO("turn " << turn);
+      const size_t n = riffle_session_length(s);
+      if (turn % 3 == 2) a.check(riffle_session_truncate(s, n - random() % 40));
+      a.check(riffle_prefill(s, more.data(), 1 + random() % 20, nullptr, nullptr));
+      for (size_t i = 0; i < random() % 8; ++i) a.check(riffle_step(a.context, &s, &more[i], 1));
+      const uint64_t at = size_of(path);
+      save(a, s, path, "turn " + std::to_string(turn));
+      CHECK(size_of(path) - at < first / 2);
+      const File file(path);
+      const riffle_session_file_info info = file.info();
+      CHECK(info.saves == uint64_t(turn) + 2);
+      CHECK(std::string(static_cast<const char*>(info.data), info.data_size) ==
+            "turn " + std::to_string(turn));
+      REQUIRE(stat(path.c_str(), &after) == 0);
+      CHECK(after.st_ino == before.st_ino);
+      std::filesystem::copy_file(path, copy, std::filesystem::copy_options::overwrite_existing);
+      riffle_session* twin = load(b, copy);
+      a.sessions.push_back(nullptr);
+      CHECK(a.logits(s) == b.logits(twin));
+      int32_t token = 400 + turn;
+      a.check(riffle_step(a.context, &s, &token, 1));
+      b.check(riffle_step(b.context, &twin, &token, 1));
+      CHECK(a.logits(s) == b.logits(twin));
+    }
+    CHECK(files_in(temp) == 2);
+  }
+}
+
+TEST_CASE("a save by somebody else is not written over in part", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(200, 1), other = some_tokens(90, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session *s = a.session(), *t = nullptr;
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  save(a, s, path);
+  t = load(b, path);
+  b.check(riffle_prefill(t, other.data(), other.size(), nullptr, nullptr));
+  save(b, t, path);  // behind what a saved
+  a.check(riffle_prefill(s, other.data(), 5, nullptr, nullptr));
+  save(a, s, path);  // anew
+  Runtime c(small(RIFFLE_SELECTOR_SHARE));
+  go_on_alike(a, s, c, load(c, path), other);
+  save(b, t, temp / "b.kv");
+  go_on_alike(b, t, c, load(c, temp / "b.kv"), other);
+}
+
+TEST_CASE("sessions of models with windows are saved with what they keep",
+          "[session_file][window]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  for (const std::string& model : {mistral(temp, 64), qwen(temp, 100), qwen(temp, 70, true)})
+    for (const riffle_selector selector : {RIFFLE_SELECTOR_SHARE, RIFFLE_SELECTOR_LFPS})
+      for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+        INFO(model << ", selector " << selector << ", device " << device);
+        std::filesystem::remove(path);
+        Runtime a(small(selector, device), model), b(small(selector, device), model);
+        riffle_session* s = a.session();
+        auto all = ids(0, 900);
+        int at = 0;
+        std::mt19937 random(5);
+        for (int turn = 0; turn < 6; ++turn) {
+          const int n = 20 + static_cast<int>(random() % 100);
+          a.check(riffle_prefill(s, &all[at], n, nullptr, nullptr));
+          at += n;
+          for (int i = 0; i < 5; ++i) a.check(riffle_step(a.context, &s, &all[at++], 1));
+          if (turn % 2) {
+            const size_t cut = riffle_session_reach(s, riffle_session_length(s) - 20);
+            a.check(riffle_session_truncate(s, cut));
+          }
+          save(a, s, path);
+          riffle_session* t = load(b, path);
+          CHECK(riffle_session_reach(t, riffle_session_length(t) - 10) ==
+                riffle_session_reach(s, riffle_session_length(s) - 10));
+          const int32_t token = all[at++];
+          a.check(riffle_step(a.context, &s, &token, 1));
+          b.check(riffle_step(b.context, &t, &token, 1));
+          CHECK(a.logits(s) == b.logits(t));
+        }
+      }
+}
+
+TEST_CASE("what a file does not fit is named", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(200, 1);
+  {
+    Runtime a(small(RIFFLE_SELECTOR_SHARE));
+    riffle_session* s = a.session();
+    a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+    save(a, s, path, "mine");
+  }
+  const File file(path);
+  REQUIRE(file.status == RIFFLE_OK);
+  const riffle_session_file_info info = file.info();
+  CHECK(info.n_tokens == 200);
+  CHECK(info.block_size == 16);
+  CHECK(info.has_logits);
+  std::vector<int32_t> tokens(200);
+  size_t n = 0;
+  REQUIRE(riffle_session_file_tokens(file.handle, tokens.data(), 200, &n) == RIFFLE_OK);
+  CHECK(tokens == prompt);
+  const auto refused = [&](riffle_status status, const riffle_context_options& o,
+                           const std::string& word, const std::string& model = shipped_model()) {
+    Runtime r(o, model);
+    riffle_session* s = nullptr;
+    CHECK(riffle_session_load(r.context, file.handle, &s, nullptr, nullptr) == status);
+    CHECK(s == nullptr);
+    const std::string text = riffle_context_error(r.context);
+    INFO(text);
+    CHECK(text.find(path) != std::string::npos);
+    CHECK(text.find(word) != std::string::npos);
+    CHECK(text.find('\n') == std::string::npos);
+  };
+  riffle_context_options o = small(RIFFLE_SELECTOR_SHARE);
+  o.kv_type = RIFFLE_KV_F32;
+  refused(RIFFLE_UNSUPPORTED, o, "f16 in blocks of 16 tokens, expected f32");
+  o = small(RIFFLE_SELECTOR_SHARE);
+  o.block_size = 32;
+  refused(RIFFLE_UNSUPPORTED, o, "blocks of 32");
+  o = small(RIFFLE_SELECTOR_SHARE);
+  o.n_ctx = 128;
+  refused(RIFFLE_CONTEXT_FULL, o, "200 tokens, but the context holds 128");
+  refused(RIFFLE_UNSUPPORTED, small(RIFFLE_SELECTOR_SHARE), "model", mistral(temp, 64));
+
+  char err[512];
+  riffle_session_file* none = nullptr;
+  CHECK(riffle_session_file_open((temp / "no.kv").c_str(), &none, err, sizeof err) == RIFFLE_IO);
+  CHECK(riffle_session_file_open(temp.path().c_str(), &none, err, sizeof err) == RIFFLE_IO);
+  REQUIRE(mkfifo((temp / "fifo").c_str(), 0600) == 0);
+  CHECK(riffle_session_file_open((temp / "fifo").c_str(), &none, err, sizeof err) == RIFFLE_IO);
+  write_file(temp / "text", std::string(20000, 'x'));
+  CHECK(riffle_session_file_open((temp / "text").c_str(), &none, err, sizeof err) ==
+        RIFFLE_BAD_SESSION);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  for (const char* taken : {"text", "fifo", "."})
+    CHECK(riffle_session_save(s, (temp / taken).c_str(), nullptr) == RIFFLE_BAD_ARGUMENT);
+  CHECK(riffle_session_save(s, (temp / "no/such.kv").c_str(), nullptr) == RIFFLE_IO);
+}
+
+TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(150, 1), more = some_tokens(30, 2);
+  riffle_context_options o = small(RIFFLE_SELECTOR_LFPS);
+  Runtime a(o);
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  save(a, s, path, "data");
+  a.check(riffle_prefill(s, more.data(), more.size(), nullptr, nullptr));
+  save(a, s, path, "other data");
+  const std::string whole = read_file(path);
+  Runtime b(o);
+  int refused = 0, taken = 0;
+  const auto attempt = [&](const std::string& bytes) {
+    write_file(bad, bytes);
+    const File file(bad);
+    riffle_session* t = nullptr;
+    riffle_status status = file.status;
+    std::string text = file.err;
+    if (status == RIFFLE_OK) {
+      status = riffle_session_load(b.context, file.handle, &t, nullptr, nullptr);
+      text = riffle_context_error(b.context);
+    }
+    INFO(text);
+    if (status == RIFFLE_OK) {
+      ++taken;
+      int32_t token = 7;
+      CHECK(riffle_step(b.context, &t, &token, 1) == RIFFLE_OK);
+      riffle_session_free(t);
+      return;
+    }
+    ++refused;
+    CHECK((status == RIFFLE_BAD_SESSION || status == RIFFLE_UNSUPPORTED));
+    CHECK(text.find(bad) == 0);
+    CHECK(text.find('\n') == std::string::npos);
+  };
+  std::mt19937 random(1);
+  for (size_t n = 0; n < whole.size(); n += 1 + whole.size() / 40) attempt(whole.substr(0, n));
+  CHECK(taken == 0);
+  for (int i = 0; i < 300; ++i) {
+    std::string bytes = whole;
+    // Half of the flips meet what describes the rest.
+    const size_t at = i % 2 ? random() % bytes.size() : random() % 12288;
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+    attempt(bytes);
+  }
+  CHECK(refused > 150);
+  riffle_stats stats{};
+  stats.struct_size = sizeof stats;
+  REQUIRE(riffle_get_stats(b.context, &stats) == RIFFLE_OK);
+}
+
+TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(300, 1), more = some_tokens(300, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE)), b(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  const auto stop = [](void*, const riffle_progress* p) { return p->done == 0; };
+  riffle_save_options stopped;
+  riffle_save_defaults(&stopped);
+  stopped.progress = stop;
+  CHECK(riffle_session_save(s, path.c_str(), &stopped) == RIFFLE_ABORTED);
+  CHECK(files_in(temp) == 0);
+  const auto without_room = [&](uint64_t bytes) {
+    const auto old = signal(SIGXFSZ, SIG_IGN);
+    rlimit limit;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const rlimit little{bytes, limit.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &little) == 0);
+    const riffle_status status = riffle_session_save(s, path.c_str(), nullptr);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    signal(SIGXFSZ, old);
+    return status;
+  };
+  CHECK(without_room(100000) == RIFFLE_IO);
+  CHECK(files_in(temp) == 0);
+  save(a, s, path);
+  const std::string saved = read_file(path);
+  a.check(riffle_prefill(s, more.data(), more.size(), nullptr, nullptr));
+  CHECK(without_room(saved.size() + 10000) == RIFFLE_IO);
+  CHECK(read_file(path) == saved);
+  CHECK(riffle_session_save(s, path.c_str(), &stopped) == RIFFLE_ABORTED);
+  CHECK(read_file(path) == saved);
+  save(a, s, path);
+  go_on_alike(a, s, b, load(b, path), {301, 302, 303, 304});
+  // What a save that broke off has left behind the last one does not matter.
+  const std::string again = read_file(path);
+  write_file(path, again + std::string(5000, 'x'));
+  riffle_session* t = load(b, path);
+  b.check(riffle_prefill(t, more.data(), 7, nullptr, nullptr));
+  save(b, t, path);
+  go_on_alike(b, t, b, load(b, path), {305, 306});
+}
+
+TEST_CASE("sessions of one file share its blocks", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(500, 1), more = some_tokens(8, 2);
+  Runtime a(small(RIFFLE_SELECTOR_SHARE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  save(a, s, path);
+  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+    Runtime b(small(RIFFLE_SELECTOR_SHARE, device));
+    auto file = std::make_unique<File>(path);
+    std::vector<riffle_session*> loaded(3);
+    for (riffle_session*& t : loaded)
+      b.check(riffle_session_load(b.context, file->handle, &t, nullptr, nullptr));
+    file.reset();
+    std::filesystem::remove(path);
+    for (riffle_session* t : loaded)
+      for (const int32_t token : more) b.check(riffle_step(b.context, &t, &token, 1));
+    for (riffle_session* t : loaded) CHECK(b.logits(t) == b.logits(loaded[0]));
+    riffle_session_free(loaded[1]);
+    b.check(riffle_session_truncate(loaded[0], 3));
+    b.check(riffle_session_truncate(loaded[0], 0));
+    save(b, loaded[2], path);
+    riffle_session_free(loaded[0]);
+    riffle_session_free(loaded[2]);
+    // Another file may be mapped where the first one was.
+    go_on_alike(b, load(b, path), b, load(b, path), more);
+  }
+}
