@@ -322,7 +322,7 @@ TEST_CASE("weights uploaded from memory and weights made on the device are those
     DeviceHeap heap(0);
     const Stream stream;
     const DeviceWeights uploaded(*file, heap, stream, &threads),
-        filled(*made, heap, stream, &threads);
+        filled(*made, heap, stream, &threads, 0);
     INFO(name_of(type));
     CHECK(heap.used() == 2 * device_bytes(*file));
     const auto compare = [&](const riffle::Tensor& with_data, const riffle::Tensor& without) {
