@@ -180,6 +180,12 @@ TEST_CASE("gpt-oss: tensors are as the fields say", "[experts]") {
     const std::string folder = tiny_folder(c, temp);
     expect_error(RIFFLE_BAD_MODEL, {tensor, "shape"}, [&] { load_model(folder, {}); });
   };
+  TinyCheckpoint no_window = tiny_checkpoint("gpt_oss");
+  no_window.config.erase("sliding_window");
+  const std::string file = temp / "no_window.gguf";
+  write_file(file, tiny_gguf(no_window));
+  expect_error(RIFFLE_BAD_MODEL, {"gpt-oss.attention.sliding_window", "found none"},
+               [&] { load_model(file, {}); });
   const int width = tiny_checkpoint("gpt_oss_mxfp4").config.at("intermediate_size").get<int>();
   wrong_shape("gpt_oss_mxfp4", "intermediate_size", 2 * width, experts + "gate_up_proj");
   wrong_shape("gpt_oss", "intermediate_size", 16, experts + "gate_up_proj");

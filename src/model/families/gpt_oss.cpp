@@ -10,8 +10,9 @@ constexpr Field kExperts = {"expert_count", "num_local_experts"},
                 kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "intermediate_size"},
                 kLimit = {nullptr, "swiglu_limit"}, kAlpha = {nullptr, "swiglu_alpha"},
-                kBias = {nullptr, "attention_bias"};
-constexpr Field kFields[] = {kExperts, kUsed, kWidth, kLimit, kAlpha, kBias};
+                kBias = {nullptr, "attention_bias"},
+                kWindow = {"attention.sliding_window", nullptr};
+constexpr Field kFields[] = {kExperts, kUsed, kWidth, kLimit, kAlpha, kBias, kWindow};
 
 void describe(const FamilyFields& f, Config* c) {
   read_experts(f, {kExperts, kUsed, kWidth}, {128, 4, 2880}, c);
@@ -22,6 +23,8 @@ void describe(const FamilyFields& f, Config* c) {
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
       unsupported(f.file(), f.name_of(field), format("%g", given), format("%g", expected));
+  if (!f.is_json() && !f.has(kWindow))
+    bad_model(f.file(), f.name_of(kWindow), "none", "the window of every second layer");
   // Where both are absent, transformers takes the scaling of the released models.
   if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
     bad_model(f.file(), "rope_scaling", "none", "the scaling of RoPE");
