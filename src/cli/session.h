@@ -10,10 +10,10 @@ namespace riffle::cli {
 
 // What riffle keeps in a session's file beside the session.
 struct SavedText {
-  bool chat = false;              // else a document
-  bool message = false;           // a document: the question about it is to be a user's message
-  std::string document = {};           // of a chat: loaded, waiting for its question
-  std::string system = {};             // of a document
+  bool chat = false;          // else a document
+  bool message = false;       // a document: the question about it is to be a user's message
+  std::string document = {};  // of a chat: loaded, waiting for its question
+  std::string system = {};    // of a document
   std::vector<Message> messages = {};  // of a chat
 };
 

@@ -321,7 +321,7 @@ TEST_CASE("weights uploaded from memory and weights made on the device are those
     riffle::materialize(*file);
     DeviceHeap heap(0);
     const Stream stream;
-    const DeviceWeights uploaded(*file, heap, stream, &threads),
+    const DeviceWeights uploaded(*file, heap, stream, &threads, 0),
         filled(*made, heap, stream, &threads, 0);
     INFO(name_of(type));
     CHECK(heap.used() == 2 * device_bytes(*file));

@@ -1,0 +1,99 @@
+// Sessions on disk and a GPU: what is loaded goes on with the bits of the session, whichever device
+// wrote the file; of another device's file, as the CPU does within its tolerance.
+#include <filesystem>
+
+#include "tests/engine/window_model.h"
+#include "tests/kernels/cuda/device.h"
+
+using namespace riffle::test;
+
+namespace {
+
+riffle_session* load(Runtime& r, const std::string& path) {
+  riffle_session_file* file = nullptr;
+  char err[512] = "";
+  const riffle_status opened = riffle_session_file_open(path.c_str(), &file, err, sizeof err);
+  INFO(err);
+  REQUIRE(opened == RIFFLE_OK);
+  r.sessions.push_back(nullptr);
+  const riffle_status loaded =
+      riffle_session_load(r.context, file, &r.sessions.back(), nullptr, nullptr);
+  riffle_session_file_free(file);
+  r.check(loaded);
+  return r.sessions.back();
+}
+
+riffle_context_options on_gpu(riffle_selector selector, riffle_kv_type type) {
+  riffle_context_options o = sparse(selector);
+  o.device = RIFFLE_DEVICE_CUDA;
+  o.kv_type = type;
+  o.block_size = 32;
+  o.selection.select_tokens = 60;
+  o.selection.epsilon = 0.8f;
+  return o;
+}
+
+void check_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
+                 const std::vector<int32_t>& tokens) {
+  CHECK(a.logits(s) == b.logits(t));
+  for (const int32_t token : tokens) {
+    a.check(riffle_step(a.context, &s, &token, 1));
+    b.check(riffle_step(b.context, &t, &token, 1));
+    REQUIRE(a.logits(s) == b.logits(t));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(400, 1), more = some_tokens(40, 2);
+  for (const riffle_selector selector :
+       {RIFFLE_SELECTOR_DENSE, RIFFLE_SELECTOR_TOPK, RIFFLE_SELECTOR_PSA, RIFFLE_SELECTOR_TWILIGHT,
+        RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_SHARE})
+    for (const riffle_kv_type type : {RIFFLE_KV_F16, RIFFLE_KV_Q8}) {
+      INFO("selector " << selector << ", KV " << type);
+      std::filesystem::remove(path);
+      Runtime a(on_gpu(selector, type)), b(on_gpu(selector, type));
+      riffle_session* s = a.session();
+      a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+      for (int turn = 0; turn < 3; ++turn) {
+        for (int i = 0; i < 11; ++i) a.check(riffle_step(a.context, &s, &more[i], 1));
+        if (turn == 1) {
+          a.check(riffle_session_truncate(s, riffle_session_length(s) - 5));
+          a.check(riffle_prefill(s, more.data(), 20, nullptr, nullptr));
+        }
+        a.check(riffle_session_save(s, path.c_str(), nullptr));
+        check_alike(a, s, b, load(b, path), more);
+        a.check(riffle_session_truncate(s, riffle_session_length(s) - more.size()));
+      }
+    }
+}
+
+TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") {
+  if (skip()) return;
+  const TempDir temp;
+  const std::string path = temp / "a.kv", again = temp / "b.kv";
+  const auto prompt = some_tokens(400, 1);
+  riffle_context_options cpu = on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16);
+  cpu.device = RIFFLE_DEVICE_CPU;
+  Runtime a(cpu), b(on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16)), c(cpu);
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  a.check(riffle_session_save(s, path.c_str(), nullptr));
+  riffle_session* t = load(b, path);
+  CHECK(a.logits(s) == b.logits(t));
+  // Nothing is lost on the way there and back.
+  b.check(riffle_session_save(t, again.c_str(), nullptr));
+  check_alike(a, s, c, load(c, again), {301, 302, 303});
+  int32_t token = 301;
+  b.check(riffle_step(b.context, &t, &token, 1));
+  riffle_session* u = load(a, path);
+  a.check(riffle_step(a.context, &u, &token, 1));
+  const auto x = a.logits(u), y = b.logits(t);
+  double most = 0;
+  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::fabs(double(x[i]) - y[i]));
+  CHECK(most < 0.05);
+}
