@@ -229,6 +229,9 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   read_rope_scaling(gguf, fields, a, &c);
   c.ropes[0].scaling.truncated = family.yarn_truncated;
   const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
+  // llama stands for Mistral too.
+  if (window > 0 && family.window == Family::NEVER && a != "llama")
+    unsupported(gguf.file.name, a + ".attention.sliding_window", std::to_string(window), "none");
   set_layers(family, static_cast<int>(std::min<uint64_t>(window, 1 << 28)),
              windowed_layers(gguf, a, c.n_layers), &c);
   const auto has = [&](const char* name) {

@@ -423,7 +423,7 @@ constexpr riffle_setting kContextRows[] = {
      .high = 1024,
      .flag = "--cpu-experts",
      .json = "cpu_experts",
-     .group = kContext,
+     .group = kLayout,
      .help = "mixtures of experts on a GPU: layers whose experts stay in host memory; -1: as many "
              "as do not fit the GPU"},
     {.id = "lookup",

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "model/config.h"
+#include "model/load_model.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
 
@@ -233,4 +234,18 @@ TEST_CASE("released models: dense Granite 4 as GGUF", "[model][gguf]") {
   expect_error(RIFFLE_UNSUPPORTED,
                {"granite.rope.scaling.finetuned", "found false", "expected true"},
                [&] { config(); });
+}
+
+TEST_CASE("windows of GGUF files that the family has not, or lacks", "[released][gguf]") {
+  const auto refused = [](riffle_status status, TinyCheckpoint c, const char* key) {
+    const TempDir temp;
+    const std::string path = temp / "m.gguf";
+    write_file(path, tiny_gguf(c));
+    expect_error(status, {path, key}, [&] { load_model(path, {}); });
+  };
+  for (TinyCheckpoint c : tiny_checkpoints()) {
+    if (c.name != "granite") continue;
+    c.config["sliding_window"] = 64;
+    refused(RIFFLE_UNSUPPORTED, c, "granite.attention.sliding_window");
+  }
 }

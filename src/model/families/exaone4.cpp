@@ -12,9 +12,14 @@ namespace {
 constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 
-void describe(const FamilyFields&, Config* c) {
+// The released model of 64 layers has windows; that of 30 has none.
+void describe(const FamilyFields& f, Config* c) {
   const auto windowed = [](const LayerConfig& layer) { return layer.window > 0; };
-  if (std::none_of(c->layers.begin(), c->layers.end(), windowed)) return;
+  if (std::none_of(c->layers.begin(), c->layers.end(), windowed)) {
+    if (!f.is_json() && c->n_layers == 64)
+      bad_model(f.file(), "exaone4.attention.sliding_window", "none", "the window's tokens");
+    return;
+  }
   c->ropes.push_back({});  // theta 0: none
   for (LayerConfig& layer : c->layers)
     if (!windowed(layer)) layer.rope = static_cast<int>(c->ropes.size()) - 1;
