@@ -1,4 +1,4 @@
-# make fuzz: runs every libFuzzer target for FUZZ_SECONDS each. Needs clang++ with its libFuzzer (Debian: clang and
+# make fuzz: runs every libFuzzer target for FUZZ_SECONDS each, two at once. Needs clang++ with its libFuzzer (Debian: clang and
 # libclang-rt-14-dev). A crash leaves its input in build/fuzz and fails the run.
 FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= clang++
@@ -36,12 +36,12 @@ fuzz-tools:
 	  { echo "make fuzz: $(FUZZ_CXX) with libFuzzer is missing (Debian: apt-get install clang libclang-rt-14-dev)" >&2; exit 1; }
 fuzz: $(FUZZ_BIN) $(BUILD)/fuzz/make_seeds
 	@$(BUILD)/fuzz/make_seeds $(BUILD)/fuzz/corpus
-	@for t in $(FUZZ_TARGETS); do \
-	  $(BUILD)/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -max_len=131072 -rss_limit_mb=2048 -timeout=10 \
-	    -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$$t- $(BUILD)/fuzz/corpus/$$t \
-	    >$(BUILD)/fuzz/$$t.log 2>&1 || { tail -n 60 $(BUILD)/fuzz/$$t.log; echo "fuzz_$$t: FAILED" >&2; exit 1; }; \
-	  echo "fuzz_$$t: $(FUZZ_SECONDS) s, $$(sed -n 's/stat::number_of_executed_units: *//p' $(BUILD)/fuzz/$$t.log) inputs," \
-	    "no failure"; done
+	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P 2 -I@ sh -c '\
+	  $(BUILD)/fuzz/fuzz_@ -max_total_time=$(FUZZ_SECONDS) -max_len=131072 -rss_limit_mb=2048 -timeout=10 \
+	    -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/@- $(BUILD)/fuzz/corpus/@ \
+	    >$(BUILD)/fuzz/@.log 2>&1 || { tail -n 60 $(BUILD)/fuzz/@.log; echo "fuzz_@: FAILED" >&2; exit 1; }; \
+	  echo "fuzz_@: $(FUZZ_SECONDS) s," \
+	    "$$(sed -n "s/stat::number_of_executed_units: *//p" $(BUILD)/fuzz/@.log) inputs, no failure"'
 
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.d) $(BUILD)/fuzz/tests/fuzz/make_seeds.d
 .SECONDARY: $(FUZZ_OBJ) $(FUZZ_TARGETS:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%.o)

@@ -183,6 +183,8 @@ std::string number_text(const Value& value, const Spec& spec) {
       wrong_type("a format", value, "a number");
     if (spec.precision >= 0)
       template_stop(TemplateStop::UNKNOWN, "it formats a whole number's digits");
+    if (!value.is_whole() && !(std::abs(value.real()) < 9.2e18))
+      template_stop(TemplateStop::LIMIT, "it makes a number of more than 64 bits");
     const int64_t number =
         value.is_whole() ? value.integer() : static_cast<int64_t>(std::trunc(value.real()));
     if (type != 'd' && number < 0)

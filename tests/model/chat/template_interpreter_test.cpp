@@ -113,6 +113,8 @@ TEST_CASE("templates that loop, nest or grow without end stop at a bound", "[cha
   stops("{% set ns = namespace() %}" + forever +
         "{% for x in [ns.x] %}{% set ns.x = loop %}{% endfor %}" + end);
   stops("{% set ns = namespace(a='x') %}" + forever + "{% set ns.a = ns.a.upper %}" + end);
+  stops("{{ '%i' % 4e72 }}");
+  stops("{{ '%d' % -1e19 }}");
   stops("{% macro f(i) %}{{ f(i) }}{% endmacro %}{{ f(1) }}");
   stops("{% macro f(i) %}{{ f(i) ~ f(i) }}{% endmacro %}{{ f(1) }}");
   stops("{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}");
