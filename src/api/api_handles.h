@@ -37,7 +37,7 @@ struct riffle_session {
 };
 
 struct riffle_session_file {
-  std::shared_ptr<riffle::SessionFile> file;
+  std::shared_ptr<const riffle::SessionFile> file;
   std::string data;
 };
 

@@ -1,10 +1,6 @@
 #include "cli/session.h"
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-
-namespace fs = std::filesystem;
 
 namespace riffle::cli {
 
@@ -78,14 +74,6 @@ Session SessionFile::load(riffle_context* context, bool quiet) const {
   riffle_session* session = nullptr;
   check(riffle_session_load(context, file_, &session, Progress::callback, &progress), context);
   return Session(session);
-}
-
-bool is_session(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return false;
-  char magic[8] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "RIFFLEKV";
 }
 
 void save_session(riffle_context* context, riffle_session* session, const std::string& path,

@@ -36,9 +36,6 @@ class SessionFile {
   SavedText text_;
 };
 
-// Whether path names a file that begins as a session does.
-bool is_session(const std::string& path);
-
 // Throws Exit.
 void save_session(riffle_context* context, riffle_session* session, const std::string& path,
                   const SavedText& text, bool quiet);

@@ -55,7 +55,7 @@ struct Sequence {
   std::optional<WindowSets> working_sets;
   std::optional<WindowSets> next_working_sets;  // of a step under way
   // The file that holds the first in_file tokens as they are (save, load); null: none.
-  std::shared_ptr<SessionFile> file;
+  std::shared_ptr<const SessionFile> file;
   int64_t in_file = 0;
 };
 
@@ -114,7 +114,7 @@ class Engine {
             const Progress& progress);
   // A sequence that goes on as the one that was saved. RIFFLE_UNSUPPORTED if the file is of another
   // model, or holds keys and values otherwise; RIFFLE_CONTEXT_FULL if it is too long.
-  std::unique_ptr<Sequence> load(const std::shared_ptr<SessionFile>& file,
+  std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
                                  const Progress& progress);
 
   // Appends tokens. scores (may be null): one for each token. On any Error the sequence is as
@@ -225,7 +225,7 @@ class Engine {
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
   const SessionOrigin& origin();
   void check_origin(const SessionFile& file);
-  void load_blocks(const std::shared_ptr<SessionFile>& file, SequenceKv& kv,
+  void load_blocks(const std::shared_ptr<const SessionFile>& file, SequenceKv& kv,
                    const Progress& progress);
   void load_state(const SessionFile& file, Sequence& sequence);
   static void add_marks(PrefillRun& run, std::span<const int64_t> marks);

@@ -111,9 +111,9 @@ static void check_blocks(const SessionFile& file, const KvShape& shape) {
 }
 
 // Takes the blocks from the file, checked.
-void Engine::load_blocks(const std::shared_ptr<SessionFile>& shared, SequenceKv& kv,
+void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, SequenceKv& kv,
                          const Progress& progress) {
-  SessionFile& file = *shared;
+  const SessionFile& file = *shared;
   const SessionContent& c = file.content();
   const BlockLayout& layout = options_.layout;
   const int heads = shape_.n_kv_heads;
@@ -178,7 +178,7 @@ void Engine::load_blocks(const std::shared_ptr<SessionFile>& shared, SequenceKv&
   backend_->residency().adopt(kv, c.n_tokens(), c.marks, blocks, shared);
 }
 
-std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<SessionFile>& file,
+std::unique_ptr<Sequence> Engine::load(const std::shared_ptr<const SessionFile>& file,
                                        const Progress& progress) {
   check_origin(*file);
   check_blocks(*file, shape_);

@@ -15,7 +15,7 @@ FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_j
                 $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
                 template_methods template_operators template_tests template_filters template_date \
                 template_interpreter chat_family chat_template) \
-                src/kv/kv_shape src/kv/file/session_file src/util/checksum \
+                src/kv/kv_shape src/kv/file/session_file src/util/checksum src/util/file \
                 src/util/buffer src/util/thread_pool src/util/error src/util/settings src/util/settings_table src/api/api_text \
                 $(addprefix src/cli/,text seed batch/format batch/reader batch/resume)
 FUZZ_LIBS    := -lpcre2-8 -lutf8proc

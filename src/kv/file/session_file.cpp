@@ -1,18 +1,17 @@
 #include "kv/file/session_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "kv/file/session_layout.h"
 #include "model/formats/checked.h"
 #include "util/checksum.h"
 #include "util/error.h"
+#include "util/file.h"
 
 namespace riffle {
 
@@ -243,10 +242,6 @@ class Reader {
   uint64_t counted_ = 0;  // bytes of runs and extents so far
 };
 
-[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
-  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
-}
-
 bool read_at(int fd, uint64_t offset, void* to, uint64_t bytes) {
   auto* at = static_cast<char*>(to);
   while (bytes > 0) {
@@ -263,29 +258,20 @@ bool read_at(int fd, uint64_t offset, void* to, uint64_t bytes) {
 
 SessionContent read_session(const FileSource& source) { return Reader(source).read(); }
 
-std::shared_ptr<SessionFile> SessionFile::open(const std::string& path) {
-  std::shared_ptr<SessionFile> file(new SessionFile);
-  // Not blocking, or a named pipe would wait for its writer before fstat can tell what it is.
-  const int fd = file->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) io_error(path, "cannot open", errno);
-  struct stat info;
-  if (::fstat(fd, &info) != 0) io_error(path, "cannot read its size", errno);
-  if (!S_ISREG(info.st_mode))
-    throw Error(RIFFLE_IO, path + ": found a " +
-                               (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
-                               ", expected a regular file");
-  file->device_ = info.st_dev;
-  file->inode_ = info.st_ino;
-  file->source_ = {
-      path, static_cast<uint64_t>(info.st_size),
-      [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
-  file->content_ = read_session(file->source_);
-  return file;
+SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info_)) {
+  const int fd = fd_;
+  source_ = {path, static_cast<uint64_t>(info_.st_size),
+             [fd](uint64_t offset, void* to, uint64_t bytes) {
+               return read_at(fd, offset, to, bytes);
+             }};
+  content_ = read_session(source_);
+  void* map = ::mmap(nullptr, source_.size, PROT_READ, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) io_error(path, "cannot map", errno);
+  map_ = static_cast<std::byte*>(map);
 }
 
 SessionFile::~SessionFile() {
   if (map_) ::munmap(map_, source_.size);
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void SessionFile::read(uint64_t offset, void* to, uint64_t bytes) const {
@@ -303,18 +289,9 @@ std::string SessionFile::read(const FileRun& run) const {
   return bytes;
 }
 
-const std::byte* SessionFile::mapped() {
-  if (!map_) {
-    void* map = ::mmap(nullptr, source_.size, PROT_READ, MAP_SHARED, fd_, 0);
-    if (map == MAP_FAILED) io_error(path(), "cannot map", errno);
-    map_ = static_cast<std::byte*>(map);
-  }
-  return map_;
-}
-
 bool SessionFile::is_current(const std::string& path) const {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0 || info.st_dev != device_ || info.st_ino != inode_)
+  if (::stat(path.c_str(), &info) != 0 || info.st_dev != info_.st_dev || info.st_ino != info_.st_ino)
     return false;
   for (int i = 1; i <= 2; ++i) {
     disk::Save save;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/kv_shape.h"
+#include "util/file.h"
 
 namespace riffle {
 
@@ -76,7 +77,9 @@ SessionContent read_session(const FileSource& source);
 class SessionFile {
  public:
   // Throws also RIFFLE_IO (missing, unreadable, not a regular file).
-  static std::shared_ptr<SessionFile> open(const std::string& path);
+  static std::shared_ptr<const SessionFile> open(const std::string& path) {
+    return std::shared_ptr<const SessionFile>(new SessionFile(path));
+  }
   ~SessionFile();
   SessionFile(const SessionFile&) = delete;
   SessionFile& operator=(const SessionFile&) = delete;
@@ -90,16 +93,17 @@ class SessionFile {
   void read(uint64_t offset, void* to, uint64_t bytes) const;
   // The whole file, read-only, for as long as the object lives. If another program cuts the file,
   // reading what is gone raises SIGBUS.
-  const std::byte* mapped();
+  const std::byte* mapped() const { return map_; }
   // Whether path names this file, under any name, and nobody has saved to it since.
   bool is_current(const std::string& path) const;
 
  private:
-  SessionFile() = default;
+  explicit SessionFile(const std::string& path);
+
+  struct stat info_ = {};  // when it was opened; before fd_, which fills it in
+  FileDescriptor fd_;
   FileSource source_;
   SessionContent content_;
-  int fd_ = -1;
-  uint64_t device_ = 0, inode_ = 0;
   std::byte* map_ = nullptr;
 };
 

@@ -12,12 +12,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <system_error>
 
 #include "kv/file/session_layout.h"
 #include "util/buffer.h"
 #include "util/checksum.h"
 #include "util/error.h"
+#include "util/file.h"
 
 namespace riffle {
 
@@ -25,26 +25,7 @@ namespace disk = session_layout;
 
 namespace {
 
-[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
-  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
-}
-
 uint64_t in_pages(uint64_t bytes) { return (bytes + disk::kPage - 1) / disk::kPage * disk::kPage; }
-
-// A file that is closed, and unlocked with that.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  operator int() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Where every part of a save goes, and the checksums of what is written.
 class Saving {
@@ -294,19 +275,12 @@ class Saving {
   BlockLayout layout_;
   uint64_t end_;
   std::vector<KvExtent> extents_;
-  std::vector<size_t> fresh_;  // those that are written now
+  std::vector<size_t> fresh_;  // indices of the extents that this save writes
   std::vector<TokenExtent> token_extents_;
   FileRun logits_, state_, data_;
   std::vector<std::pair<FileRun, const void*>> blobs_;
   uint64_t index_offset_ = 0, index_checksum_ = 0;
 };
-
-// Not every file system can; then a full disk is met on the way.
-void reserve(int fd, const std::string& path, uint64_t from, uint64_t to) {
-  if (::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) != 0 &&
-      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-    io_error(path, ("cannot reserve " + std::to_string(to - from) + " bytes").c_str(), errno);
-}
 
 void sync(int fd, const std::string& path) {
   if (::fdatasync(fd) != 0) io_error(path, "cannot write", errno);
@@ -321,7 +295,7 @@ bool worth_appending(const SessionContent& before) {
 // False if the file at path is not `before` as it was.
 bool append(const std::string& path, const SessionToSave& session, const SessionFile& before,
             int64_t unchanged, ThreadPool& threads, const SaveProgress& progress) {
-  const Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) {
     if (errno == ENOENT) return false;
     io_error(path, "cannot open", errno);
@@ -334,7 +308,7 @@ bool append(const std::string& path, const SessionToSave& session, const Session
   try {
     // What a save that broke off has left.
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_error(path, "cannot write", errno);
-    reserve(fd, path, end, saving.end());
+    reserve_room(fd, path, end, saving.end());
     saving.write_kv(fd, path, threads, progress);
     saving.write_rest(fd, path);
     if (::ftruncate(fd, static_cast<off_t>(saving.end())) != 0)
@@ -366,13 +340,13 @@ class Temporary {
     // The name is on the disk with its folder.
     const size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    const Descriptor dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const FileDescriptor dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (dir >= 0) ::fsync(dir);
   }
 
  private:
   std::string name_;
-  Descriptor fd_;  // mode 0600: it holds the text
+  FileDescriptor fd_;  // mode 0600: it holds the text
 };
 
 void write_new(const std::string& path, const SessionToSave& session, ThreadPool& threads,
@@ -380,7 +354,7 @@ void write_new(const std::string& path, const SessionToSave& session, ThreadPool
   Saving saving(session, nullptr, 0, 3 * disk::kPage);
   Temporary file(path);
   const int fd = file.fd();
-  reserve(fd, path, 0, saving.end());
+  reserve_room(fd, path, 0, saving.end());
   saving.write_header(fd, path);
   saving.write_kv(fd, path, threads, progress);
   saving.write_rest(fd, path);
@@ -394,14 +368,13 @@ void write_new(const std::string& path, const SessionToSave& session, ThreadPool
 void check_target(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return;
-  const auto refuse = [&](const char* found) {
+  const auto refuse = [&](const std::string& found) {
     throw Error(RIFFLE_BAD_ARGUMENT,
                 path + ": found " + found + ", expected a session, or the name of a new file");
   };
-  if (S_ISDIR(info.st_mode)) refuse("a folder");
-  if (!S_ISREG(info.st_mode)) refuse("a device or pipe");
+  if (const char* found = not_regular(info)) refuse(std::string("a ") + found);
   if (info.st_size == 0) return;
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd < 0) io_error(path, "cannot open", errno);
   char magic[sizeof disk::kMagic] = {};
   if (::pread(fd, magic, sizeof magic, 0) != sizeof magic ||
@@ -420,7 +393,7 @@ std::string real_path(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<SessionFile> save_session(const std::string& path, const SessionToSave& session,
+std::shared_ptr<const SessionFile> save_session(const std::string& path, const SessionToSave& session,
                                           const SessionFile* before, int64_t unchanged,
                                           ThreadPool& threads, const SaveProgress& progress) {
   const std::string target = real_path(path);

@@ -28,8 +28,9 @@ using SaveProgress = std::function<bool(double done, double total)>;
 // behind it. Else a new file takes the name path, which may be that of another session. A save that
 // fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved. Throws
 // RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if path names something other than a session.
-std::shared_ptr<SessionFile> save_session(const std::string& path, const SessionToSave& session,
-                                          const SessionFile* before, int64_t unchanged,
-                                          ThreadPool& threads, const SaveProgress& progress);
+std::shared_ptr<const SessionFile> save_session(const std::string& path,
+                                                const SessionToSave& session,
+                                                const SessionFile* before, int64_t unchanged,
+                                                ThreadPool& threads, const SaveProgress& progress);
 
 }  // namespace riffle

@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
 
 #include "model/weights.h"
 #include "util/error.h"
+#include "util/file.h"
 
 namespace riffle {
 
@@ -19,10 +19,6 @@ namespace {
 
 constexpr uint64_t kAlignment = 32;  // what readers take where general.alignment says nothing
 constexpr size_t kBufferBytes = 1 << 20;
-
-[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
-  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
-}
 
 template <class T>
 void append(std::string& out, T value) {
@@ -66,11 +62,9 @@ GgufFileWriter::GgufFileWriter(std::string path, bool overwrite)
     : path_(std::move(path)), overwrite_(overwrite) {
   struct stat info;
   if (::stat(path_.c_str(), &info) == 0) {
-    if (!S_ISREG(info.st_mode)) {
-      throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": found a " +
-                                           (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
-                                           ", expected the name of a file to write");
-    }
+    if (const char* found = not_regular(info))
+      throw Error(RIFFLE_BAD_ARGUMENT,
+                  path_ + ": found a " + found + ", expected the name of a file to write");
     if (!overwrite_) throw Error(RIFFLE_BAD_ARGUMENT, path_ + ": the file exists");
   }
   temporary_ = path_ + ".part-" + std::to_string(::getpid());
@@ -168,11 +162,7 @@ void GgufFileWriter::begin() {
   head += infos_;
   head.resize(aligned(head.size()));
   total_ = head.size() + data_bytes_;
-  // Not every file system can; then a full disk is met on the way.
-  if (::fallocate(fd_, 0, 0, static_cast<off_t>(total_)) != 0 &&
-      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
-    io_error(path_, ("cannot reserve " + std::to_string(total_) + " bytes").c_str(), errno);
-  }
+  reserve_room(fd_, path_, 0, total_);
   put(head.data(), head.size());
   keys_ = infos_ = std::string();
 }

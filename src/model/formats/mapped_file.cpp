@@ -1,47 +1,22 @@
 #include "model/formats/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
-#include "util/error.h"
+#include "util/file.h"
 
 namespace riffle {
 
-namespace {
-
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-[[noreturn]] void io_error(const std::string& path, const char* what, int code) {
-  throw Error(RIFFLE_IO, path + ": " + what + ": " + std::generic_category().message(code));
-}
-
-}  // namespace
-
 std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
-  // Not blocking, or a named pipe would wait for its writer before fstat can tell what it is.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) io_error(path, "cannot open", errno);
   struct stat info;
-  if (::fstat(file.fd, &info) != 0) io_error(path, "cannot read its size", errno);
-  if (!S_ISREG(info.st_mode)) {
-    throw Error(RIFFLE_IO, path + ": found a " +
-                               (S_ISDIR(info.st_mode) ? "folder" : "device or pipe") +
-                               ", expected a regular file");
-  }
+  const FileDescriptor file = open_regular(path, &info);
   if (info.st_size == 0) bad_model(path, "file", "0 bytes", "a model file");
   std::shared_ptr<MappedFile> mapped(new MappedFile);
   mapped->view_.name = path;
-  void* data = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file.fd, 0);
+  void* data = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) io_error(path, "cannot map", errno);
   mapped->view_.data = static_cast<const uint8_t*>(data);
   mapped->view_.size = info.st_size;

@@ -1,0 +1,36 @@
+// What reading and writing files here share: descriptors that close themselves, refusals of what is
+// no regular file, room on the disk.
+#pragma once
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <string>
+
+namespace riffle {
+
+// "PATH: WHAT: what the system says" as RIFFLE_IO; code: errno.
+[[noreturn]] void io_error(const std::string& path, const char* what, int code);
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  ~FileDescriptor();
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// "folder", "device or pipe"; null: a regular file.
+const char* not_regular(const struct stat& info);
+
+// Open for reading; info is filled in. Throws RIFFLE_IO: missing, unreadable, not a regular file.
+// Never waits for the writer of a named pipe.
+FileDescriptor open_regular(const std::string& path, struct stat* info);
+
+// Reserves the room of bytes [from, to), so that a full disk is known at once. Not every file system
+// can; then it is met on the way. Throws RIFFLE_IO.
+void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to);
+
+}  // namespace riffle
