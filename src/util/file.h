@@ -29,8 +29,8 @@ const char* not_regular(const struct stat& info);
 // Never waits for the writer of a named pipe.
 FileDescriptor open_regular(const std::string& path, struct stat* info);
 
-// Reserves the room of bytes [from, to), so that a full disk is known at once. Not every file system
-// can; then it is met on the way. Throws RIFFLE_IO.
+// Reserves the room of bytes [from, to), so that a full disk is known at once. Not every file
+// system can; then it is met on the way. Throws RIFFLE_IO.
 void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to);
 
 }  // namespace riffle

@@ -260,10 +260,9 @@ SessionContent read_session(const FileSource& source) { return Reader(source).re
 
 SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info_)) {
   const int fd = fd_;
-  source_ = {path, static_cast<uint64_t>(info_.st_size),
-             [fd](uint64_t offset, void* to, uint64_t bytes) {
-               return read_at(fd, offset, to, bytes);
-             }};
+  source_ = {
+      path, static_cast<uint64_t>(info_.st_size),
+      [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
   content_ = read_session(source_);
   void* map = ::mmap(nullptr, source_.size, PROT_READ, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) io_error(path, "cannot map", errno);
@@ -291,7 +290,8 @@ std::string SessionFile::read(const FileRun& run) const {
 
 bool SessionFile::is_current(const std::string& path) const {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0 || info.st_dev != info_.st_dev || info.st_ino != info_.st_ino)
+  if (::stat(path.c_str(), &info) != 0 || info.st_dev != info_.st_dev ||
+      info.st_ino != info_.st_ino)
     return false;
   for (int i = 1; i <= 2; ++i) {
     disk::Save save;

@@ -393,9 +393,10 @@ std::string real_path(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<const SessionFile> save_session(const std::string& path, const SessionToSave& session,
-                                          const SessionFile* before, int64_t unchanged,
-                                          ThreadPool& threads, const SaveProgress& progress) {
+std::shared_ptr<const SessionFile> save_session(const std::string& path,
+                                                const SessionToSave& session,
+                                                const SessionFile* before, int64_t unchanged,
+                                                ThreadPool& threads, const SaveProgress& progress) {
   const std::string target = real_path(path);
   check_target(target);
   if (!before || !before->is_current(target) || !worth_appending(before->content()) ||
