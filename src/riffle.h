@@ -175,7 +175,9 @@ typedef struct riffle_model_info {
   int32_t sliding_window;
   bool chat_thinking; /* the template asks for enable_thinking (riffle_chat_options.thinking) */
   /* what the model writes around its reasoning ("<think>", "</think>"); "" if its template names
-     none. If they are control tokens, the text of an answer does not show them */
+     none. If they are control tokens, the text of an answer does not show them: look at its tokens.
+     gpt-oss: "<|channel|>analysis<|message|>" and, over several tokens,
+     "<|end|><|start|>assistant<|channel|>final<|message|>" */
   const char *reasoning_begin, *reasoning_end;
   /* of a mixture of experts: experts of a layer, experts that a token uses, width of one expert.
      0: the model has no experts */

@@ -21,11 +21,39 @@ size_t partial_mark(std::string_view text, std::string_view mark) {
   return 0;
 }
 
+// Twice, since the space that begins a word shows nothing at the beginning of a text.
+bool is_control(riffle_model* model, int32_t token) {
+  return detokenize(model, {token, token}).empty();
+}
+
+std::vector<int32_t> mark_tokens(riffle_model* model, const std::string& mark) {
+  if (mark.empty()) return {};
+  return tokenize(model, mark, RIFFLE_TOKENIZE_SPECIAL);
+}
+
 // The id of a mark that is one token and shows no text; -1 if it is none.
 int32_t control_token(riffle_model* model, const std::string& mark) {
-  if (mark.empty()) return -1;
-  const std::vector<int32_t> ids = tokenize(model, mark, RIFFLE_TOKENIZE_SPECIAL);
-  return ids.size() == 1 && detokenize(model, ids).empty() ? ids[0] : -1;
+  const std::vector<int32_t> ids = mark_tokens(model, mark);
+  return ids.size() == 1 && is_control(model, ids[0]) ? ids[0] : -1;
+}
+
+// Where both marks end in the same control token, it is the one behind a header.
+void find_headers(riffle_model* model, ReasoningMarks* marks) {
+  const std::vector<int32_t> begin = mark_tokens(model, marks->begin),
+                             end = mark_tokens(model, marks->end);
+  if (begin.size() < 3 || end.size() < 3 || begin.back() != end.back()) return;
+  if (!is_control(model, begin.front()) || !is_control(model, end.back())) return;
+  std::vector<int32_t> name;
+  for (size_t i = 0; i + 1 < end.size(); i++) {
+    if (is_control(model, end[i])) {
+      marks->header_tokens.push_back(end[i]);
+      name.clear();
+    } else {
+      name.push_back(end[i]);
+    }
+  }
+  marks->message_token = end.back();
+  marks->answer_channel = detokenize(model, name);
 }
 
 }  // namespace
@@ -35,6 +63,7 @@ ReasoningMarks reasoning_marks(riffle_model* model) {
   ReasoningMarks marks{info.reasoning_begin, info.reasoning_end};
   marks.begin_token = control_token(model, marks.begin);
   marks.end_token = control_token(model, marks.end);
+  find_headers(model, &marks);
   return marks;
 }
 
@@ -48,6 +77,7 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
   Parts parts;
   // Text that comes with a control token was held back until then and stands before it.
   held_ += text;
+  if (token >= 0 && take_header(token, &parts)) return parts;
   if (token >= 0 && token == marks_.begin_token && state_ == State::BEFORE &&
       without_left(held_).empty()) {
     held_.clear();
@@ -57,13 +87,30 @@ ReasoningSplit::Parts ReasoningSplit::put(int32_t token, std::string_view text) 
     held_.clear();
     state_ = State::BETWEEN;
   }
-  advance(&parts, false);
+  if (state_ != State::HEADER) advance(&parts, false);
   return parts;
+}
+
+// Whether the token is of a header.
+bool ReasoningSplit::take_header(int32_t token, Parts* parts) {
+  const auto& opening = marks_.header_tokens;
+  if (token == marks_.message_token && state_ == State::HEADER) {
+    const bool answers = held_.starts_with(marks_.answer_channel);
+    state_ = answers ? State::BETWEEN : State::REASONING;
+    if (!answers && said_) parts->reasoning += "\n\n";
+  } else if (std::find(opening.begin(), opening.end(), token) != opening.end()) {
+    if (state_ != State::HEADER) advance(parts, true);
+    state_ = State::HEADER;
+  } else {
+    return false;
+  }
+  held_.clear();
+  return true;
 }
 
 ReasoningSplit::Parts ReasoningSplit::finish() {
   Parts parts;
-  advance(&parts, true);
+  if (state_ != State::HEADER) advance(&parts, true);
   return parts;
 }
 

@@ -17,6 +17,12 @@ namespace riffle::cli {
 struct ReasoningMarks {
   std::string begin, end;                    // "": the model has none
   int32_t begin_token = -1, end_token = -1;  // control tokens; -1: the mark is text
+
+  // Marks of several control tokens (gpt-oss): an answer is made of messages, each with a header
+  // (a role, a channel) between control tokens.
+  std::vector<int32_t> header_tokens = {};  // begin a header or go on with it
+  int32_t message_token = -1;               // ends it; -1: there are no headers
+  std::string answer_channel = {};          // all other channels are reasoning
 };
 ReasoningMarks reasoning_marks(riffle_model* model);
 
@@ -33,7 +39,8 @@ class ReasoningSplit {
   Parts finish();                                   // what was held back
 
  private:
-  enum class State { BEFORE, REASONING, BETWEEN, ANSWER };
+  enum class State { BEFORE, HEADER, REASONING, BETWEEN, ANSWER };
+  bool take_header(int32_t token, Parts* parts);
   void advance(Parts* parts, bool over);
 
   ReasoningMarks marks_;

@@ -184,6 +184,8 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadProgress& p
   if (model->chat) {
     for (const int32_t id : model->chat->end_ids(*model->tokenizer))
       add_end_token(id, &model->config);
+    // Files of gpt-oss may say that <|end|> ends a turn, as it does for others. Its reasoning does.
+    std::erase(model->config.eos_ids, model->chat->reasoning_end_id(*model->tokenizer));
   }
   return model;
 }

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/model/test_files.h"
+
 using namespace riffle::cli;
 
 namespace {
@@ -63,6 +65,67 @@ TEST_CASE("marks that are control tokens are known by their ids", "[cli]") {
   CHECK(both({{5, "why"}, {9, ""}, {5, "Yes"}}, true) == "why|Yes");
   CHECK(both({{5, "Yes"}, {8, ""}, {5, "x"}}, false) == "|Yesx");
   CHECK(both({{8, ""}, {5, "why"}}, false) == "why|");
+}
+
+TEST_CASE("messages with headers: every channel but the answer's is reasoning", "[cli]") {
+  // 1 <|start|>, 2 <|channel|>, 3 <|message|>, 4 <|end|>, 6 <|constrain|>; 5 is text.
+  ReasoningMarks marks{"<|channel|>analysis<|message|>",
+                       "<|end|><|start|>assistant<|channel|>final<|message|>"};
+  marks.header_tokens = {4, 1, 2};
+  marks.message_token = 3;
+  marks.answer_channel = "final";
+  const auto both = [&](const Tokens& tokens) {
+    const ReasoningSplit::Parts parts = parted(tokens, false, marks);
+    return parts.reasoning + "|" + parts.answer;
+  };
+  const Tokens analysis = {{2, ""}, {5, "analysis"}, {3, ""}, {5, "why, "}, {5, "because "}};
+  const Tokens end = {{4, ""}, {1, ""}, {5, "assistant"}, {2, ""}};
+  const Tokens final = {{5, "fi"}, {5, "nal"}, {3, ""}, {5, " Yes"}, {5, ".\n"}};
+  const auto joined = [](std::initializer_list<Tokens> list) {
+    Tokens all;
+    for (const Tokens& part : list) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  CHECK(both(joined({analysis, end, final})) == "why, because|Yes.\n");
+  CHECK(both(joined({{{2, ""}}, final})) == "|Yes.\n");
+  CHECK(both(joined({analysis, end, {{5, "commentary"}, {3, ""}, {5, "so"}}, end, final})) ==
+        "why, because\n\nso|Yes.\n");
+  CHECK(both(joined({analysis, end, {{5, "final "}, {6, ""}, {5, "json"}, {3, ""}, {5, "{}"}}})) ==
+        "why, because|{}");
+  // Cut off in the reasoning, in a header, before anything.
+  CHECK(both(analysis) == "why, because|");
+  CHECK(both(joined({analysis, {{4, ""}, {1, ""}, {5, "assis"}}})) == "why, because|");
+  CHECK(both({}) == "|");
+  CHECK(both({{2, ""}}) == "|");
+  // A model that writes no headers answers at once.
+  CHECK(both({{5, "Yes"}, {5, ", final"}}) == "|Yes, final");
+}
+
+TEST_CASE("headers are found in the model's vocabulary", "[cli]") {
+  using namespace riffle;
+  using namespace riffle::test;
+  const TempDir dir;
+  const std::string path = dir / "channels.gguf";
+  TinyModel tiny = tiny_model(1);
+  tiny.chat_template =
+      "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content "
+      "}}<|end|>"
+      "{% endfor %}<|start|>assistant";
+  // The last four pieces are not used.
+  const char* const controls[] = {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"};
+  const auto first = static_cast<int32_t>(tiny.pieces.size() - 4);
+  for (size_t i = 0; i < 4; i++)
+    tiny.pieces[static_cast<size_t>(first) + i] = {controls[i], 0, VocabPiece::CONTROL};
+  write_file(path, tiny_gguf(tiny, DType::F32));
+  riffle_model* model = nullptr;
+  REQUIRE(riffle_model_load(path.c_str(), nullptr, &model, nullptr, 0) == RIFFLE_OK);
+  const ReasoningMarks marks = reasoning_marks(model);
+  riffle_model_free(model);
+  CHECK(marks.message_token == first + 2);
+  CHECK(marks.header_tokens == std::vector<int32_t>{first + 3, first, first + 1});
+  CHECK(marks.answer_channel == "final");
+  CHECK(marks.begin_token == -1);
+  CHECK(marks.end_token == -1);
 }
 
 TEST_CASE("a model without marks has no reasoning", "[cli]") {

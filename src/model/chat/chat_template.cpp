@@ -9,11 +9,19 @@
 namespace riffle {
 namespace {
 
-// What models are known to write around their reasoning.
-constexpr const char* kMarks[][2] = {{"<think>", "</think>"},
-                                     {"[THINK]", "[/THINK]"},
-                                     {"<seed:think>", "</seed:think>"},
-                                     {"<|START_THINKING|>", "<|END_THINKING|>"}};
+// What models are known to write around their reasoning, and what their templates spell of it: some
+// cut reasoning off behind its end and never name its beginning.
+constexpr struct {
+  const char *begin, *end, *spelled;
+} kMarks[] = {
+    {"<think>", "</think>", "</think>"},
+    {"[THINK]", "[/THINK]", "[/THINK]"},
+    {"<seed:think>", "</seed:think>", "</seed:think>"},
+    {"<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"},
+    // gpt-oss: every part of an answer is a message of its own with the name of a channel.
+    {"<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>",
+     "<|channel|>final<|message|>"},
+};
 
 // Roles whose names templates print as parts of control tokens ('<|' + role + '|>'). Any other name
 // is text of its message.
@@ -89,8 +97,8 @@ void check_printed(const SourcedText& text, const std::vector<ChatMessage>& mess
 
 ChatTemplate::ChatTemplate(std::string_view jinja) : jinja_(std::in_place, jinja) {
   for (const auto& marks : kMarks) {
-    // Some templates cut reasoning off behind its end and never name its beginning.
-    if (marks_.end.empty() && jinja.find(marks[1]) != jinja.npos) marks_ = {marks[0], marks[1]};
+    if (marks_.end.empty() && jinja.find(marks.spelled) != jinja.npos)
+      marks_ = {marks.begin, marks.end};
   }
 }
 
@@ -159,6 +167,12 @@ bool ChatTemplate::begins_reasoning(const SourcedText& text) const {
   const std::string_view after = text.view().substr(from);
   begin = after.rfind(marks_.begin);
   return begin != after.npos && after.find(marks_.end, begin) == after.npos;
+}
+
+int32_t ChatTemplate::reasoning_end_id(const Tokenizer& tokenizer) const {
+  if (marks_.end.empty()) return -1;
+  const std::vector<int32_t> ids = tokenizer.encode(marks_.end, false, true);
+  return ids.empty() ? -1 : tokenizer.control_id(spelling(tokenizer, ids[0]));
 }
 
 std::vector<int32_t> ChatTemplate::end_ids(const Tokenizer& tokenizer) const {

@@ -51,6 +51,10 @@ class ChatTemplate {
   // Whether the model goes on inside of reasoning that the text has begun.
   bool begins_reasoning(const SourcedText& text) const;
 
+  // Id of the control token with which the end of reasoning begins, or -1. The answer follows, so
+  // it ends no answer, whatever a file says.
+  int32_t reasoning_end_id(const Tokenizer& tokenizer) const;
+
   // Ids that end the model's turn beside the vocabulary's end-of-sequence token (ChatML's
   // <|im_end|>, where that is another): those that the vocabulary has. An own template is asked
   // what it prints behind an assistant's message.

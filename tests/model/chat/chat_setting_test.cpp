@@ -161,6 +161,15 @@ TEST_CASE("the token that ends a turn in the chat format ends answers", "[chat]"
     Loaded inst(path, "inst");  // another format: a token so spelled ends answers all the same
     REQUIRE(inst.status == RIFFLE_OK);
     CHECK(inst.generate(false, &result).empty());
+    // gpt-oss: the token ends a message of reasoning, and the answer follows.
+    tiny.chat_template =
+        "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}"
+        "<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+    tiny.pieces[static_cast<size_t>(first)].text = "<|end|>";
+    write_file(path, tiny_gguf(tiny, DType::F32));
+    Loaded channels(path, nullptr);
+    REQUIRE(channels.status == RIFFLE_OK);
+    CHECK(channels.generate(false, &result).size() == 3);
     return;
   }
 }

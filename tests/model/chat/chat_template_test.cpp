@@ -327,6 +327,38 @@ TEST_CASE("reasoning: begun, closed, dropped from history", "[chat]") {
   CHECK(chat.end_ids(*tokenizer) == Ids{4});
 }
 
+// gpt-oss's format, as far as it matters here.
+const char* const kChannels =
+    "{%- for m in messages %}\n"
+    "  {%- if m.role == 'assistant' %}\n"
+    "    {{- '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}\n"
+    "  {%- else %}{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{% endif %}";
+
+TEST_CASE("reasoning in a channel of its own", "[chat]") {
+  const auto tokenizer = small();
+  const ChatTemplate chat(kChannels);
+  CHECK(chat.reasoning_marks().begin == "<|channel|>analysis<|message|>");
+  CHECK(chat.reasoning_marks().end == "<|end|><|start|>assistant<|channel|>final<|message|>");
+  const std::vector<ChatMessage> turns = {
+      {"user", "a", ""}, {"assistant", "b", "because"}, {"user", "c", ""}};
+  const SourcedText text = chat.text(*tokenizer, turns, {});
+  CHECK(text.str() ==
+        "<|start|>user<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>"
+        "<|start|>user<|message|>c<|end|><|start|>assistant");
+  CHECK_FALSE(chat.begins_reasoning(text));
+  // What ends the reasoning ends no answer; other templates have no such token.
+  std::vector<VocabPiece> pieces = small_pieces();
+  pieces[3].text = "<|end|>";
+  const auto channels = tokenizer_from_pieces(pieces, small_options(), "v");
+  CHECK(chat.end_ids(*channels) == Ids{3});
+  CHECK(chat.reasoning_end_id(*channels) == 3);
+  CHECK(chat.reasoning_end_id(*tokenizer) == -1);
+  CHECK(ChatTemplate(kThinker).reasoning_end_id(*tokenizer) == -1);
+  CHECK(ChatTemplate(kChatML).reasoning_end_id(*tokenizer) == -1);
+}
+
 TEST_CASE("the token behind an answer ends answers", "[chat]") {
   const auto tokenizer = small();
   CHECK(ChatTemplate(kChatML).end_ids(*tokenizer) == Ids{4});
