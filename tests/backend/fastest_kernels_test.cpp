@@ -19,7 +19,9 @@ void slow_gemv(cpu::WType type, const void* w, int64_t cols, int64_t r0, int64_t
 void slow_gemm(cpu::WType type, const void* w, int64_t k, int64_t r0, int64_t r1,
                const void* packed, int64_t m, float* c, int64_t ldc, void* scratch) {
   wait();
-  cpu::kernels(cpu::Isa::Scalar)->linear.gemm(type, w, k, r0, r1, packed, m, c, ldc, scratch);
+  cpu::kernels(cpu::Isa::Scalar)
+      ->linear.gemm_of(type)
+      .run(type, w, k, r0, r1, packed, m, c, ldc, scratch);
 }
 void slow_attend(const float* q, int g, int d, const void* block, cpu::KvType type, int block_size,
                  uint64_t mask, cpu::AttendState* state, float* l_block, const void* next) {
@@ -40,7 +42,7 @@ TEST_CASE("the faster kernels are taken, with all that belongs to them", "[faste
   const int q5 = static_cast<int>(cpu::WType::Q5_0);
   slow.isa = cpu::Isa::Avx512, slow.name = "avx512";
   slow.linear.gemv[q5].run = slow_gemv;
-  slow.linear.gemm = slow_gemm;
+  for (cpu::GemmKernels& gemm : slow.linear.gemm) gemm.run = slow_gemm;
   slow.attention.attend_block = slow_attend;
   const cpu::Kernels* const tables[] = {&slow, &fast};
   const cpu::Kernels chosen = fastest_of(tables);
@@ -48,12 +50,15 @@ TEST_CASE("the faster kernels are taken, with all that belongs to them", "[faste
   CHECK(chosen.linear.gemv[q5].run == fast.linear.gemv[q5].run);
   CHECK(chosen.linear.gemv[q5].prepare == fast.linear.gemv[q5].prepare);
   CHECK(chosen.linear.gemv[q5].act_bytes == fast.linear.gemv[q5].act_bytes);
-  CHECK(chosen.linear.gemm == fast.linear.gemm);
-  CHECK(chosen.linear.gemm_pack == fast.linear.gemm_pack);
-  CHECK(chosen.linear.gemm_pack_bytes == fast.linear.gemm_pack_bytes);
-  CHECK(chosen.linear.gemm_scratch_bytes == fast.linear.gemm_scratch_bytes);
-  CHECK(chosen.linear.gemm_row_tile == fast.linear.gemm_row_tile);
-  CHECK(chosen.linear.gemm_col_tile == fast.linear.gemm_col_tile);
+  for (int type = 0; type < kNumDTypes; ++type) {
+    const cpu::GemmKernels &got = chosen.linear.gemm[type], &want = fast.linear.gemm[type];
+    CHECK(got.run == want.run);
+    CHECK(got.pack == want.pack);
+    CHECK(got.pack_bytes == want.pack_bytes);
+    CHECK(got.scratch_bytes == want.scratch_bytes);
+    CHECK(got.row_tile == want.row_tile);
+    CHECK(got.col_tile == want.col_tile);
+  }
   CHECK(chosen.attention.attend_block == fast.attention.attend_block);
   // What has no test is the first table's.
   CHECK(chosen.linear.rmsnorm == slow.linear.rmsnorm);
@@ -64,13 +69,14 @@ TEST_CASE("a slower table changes nothing", "[fastest]") {
   const cpu::Kernels& fast = *cpu::kernels(cpu::best_isa());
   cpu::Kernels slow = *cpu::kernels(cpu::Isa::Scalar);
   for (cpu::GemvKernels& gemv : slow.linear.gemv) gemv.run = slow_gemv;
-  slow.linear.gemm = slow_gemm;
+  for (cpu::GemmKernels& gemm : slow.linear.gemm) gemm.run = slow_gemm;
   slow.attention.attend_block = slow_attend;
   const cpu::Kernels* const tables[] = {&fast, &slow};
   const cpu::Kernels chosen = fastest_of(tables);
-  for (int type = 0; type < kNumDTypes; ++type)
+  for (int type = 0; type < kNumDTypes; ++type) {
     CHECK(chosen.linear.gemv[type].run == fast.linear.gemv[type].run);
-  CHECK(chosen.linear.gemm == fast.linear.gemm);
+    CHECK(chosen.linear.gemm[type].run == fast.linear.gemm[type].run);
+  }
   CHECK(chosen.attention.attend_block == fast.attention.attend_block);
 }
 

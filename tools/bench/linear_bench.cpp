@@ -164,23 +164,26 @@ void bench_gemm(const Kernels& k, int threads) {
   shapes.push_back({64, 1408, 512, WType::Q8_0});
   shapes.push_back({256, 1408, 512, WType::Q8_0});
   shapes.push_back({512, 8192, 512, WType::Q8_0});
+  shapes.push_back({512, 8192, 2048, WType::Q8_0});
+  shapes.push_back({512, 2048, 8192, WType::Q8_0});
   for (WType type : kAll)
     if (type != WType::Q8_0) shapes.push_back({512, 1408, 512, type});
   for (const Shape& s : shapes) {
     const int64_t rb = row_bytes(s.type, s.k);
-    Buffer w(rb * s.n), packed(k.linear.gemm_pack_bytes(s.m, s.k));
+    const GemmKernels& gemm = k.linear.gemm_of(s.type);
+    Buffer w(rb * s.n), packed(gemm.pack_bytes(s.m, s.k));
     fill_weights(s.type, s.k, s.n, w.p);
     std::vector<float> a(s.m * s.k), c(s.m * s.n);
     std::minstd_rand g(2);
     for (float& v : a) v = static_cast<float>(g() % 1000) / 500 - 1;
-    const double pack = best_time(
-        1, 10, [&](int) { k.linear.gemm_pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p); });
-    const size_t each = (k.linear.gemm_scratch_bytes(s.k) + 4095) / 4096 * 4096;
+    const double pack =
+        best_time(1, 10, [&](int) { gemm.pack(a.data(), s.k, s.m, s.k, 0, s.m, packed.p); });
+    const size_t each = (gemm.scratch_bytes(s.k) + 4095) / 4096 * 4096;
     Buffer scratch(each * threads);
-    const int64_t tile = k.linear.gemm_col_tile, part = (s.n / threads + tile - 1) / tile * tile;
+    const int64_t tile = gemm.col_tile, part = (s.n / threads + tile - 1) / tile * tile;
     const double t = best_time(threads, k.isa == Isa::Scalar ? 1 : 15, [&](int th) {
-      k.linear.gemm(s.type, w.p, s.k, th * part, std::min(s.n, (th + 1) * part), packed.p, s.m,
-                    c.data(), s.n, scratch.p + th * each);
+      gemm.run(s.type, w.p, s.k, th * part, std::min(s.n, (th + 1) * part), packed.p, s.m, c.data(),
+               s.n, scratch.p + th * each);
     });
     const double flops = 2.0 * s.m * s.n * s.k;
     std::printf(
@@ -191,11 +194,11 @@ void bench_gemm(const Kernels& k, int threads) {
   }
   // A product of nothing: what the call itself costs (AMX: tile configuration and release).
   std::vector<float> c(16);
-  Buffer w(4096), packed(k.linear.gemm_pack_bytes(16, 32)),
-      scratch(k.linear.gemm_scratch_bytes(32));
+  const GemmKernels& gemm = k.linear.gemm_of(WType::Q8_0);
+  Buffer w(4096), packed(gemm.pack_bytes(16, 32)), scratch(gemm.scratch_bytes(32));
   const double t = best_time(1, 200, [&](int) {
     for (int i = 0; i < 100; ++i)
-      k.linear.gemm(WType::Q8_0, w.p, 32, 0, 0, packed.p, 0, c.data(), 1, scratch.p);
+      gemm.run(WType::Q8_0, w.p, 32, 0, 0, packed.p, 0, c.data(), 1, scratch.p);
   });
   std::printf("  gemm of nothing: %.0f ns\n", t / 100 * 1e9);
 }

@@ -18,22 +18,27 @@ struct GemvKernels {
               int64_t n, float* y, int64_t ldy);
 };
 
-struct LinearKernels {
-  GemvKernels gemv[kNumDTypes];  // of each type of weights
-  const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
+// Prefill: c[i*ldc + r] = a_i . W[r] for i in [0,m), r in [r0,r1). a: f32 [m][lda], k = cols values
+// each. pack writes rows [m0,m1) of a into packed (pack_bytes(m,k) bytes, 64-byte aligned; m0 and
+// m1 are multiples of row_tile or m1 == m), so that threads can share the packing; then run is
+// called for row ranges of W by any thread (r0 a multiple of col_tile), each with its own scratch
+// of scratch_bytes(k) bytes. Types with the same pack share what it makes.
+struct GemmKernels {
+  int row_tile, col_tile;
+  size_t (*pack_bytes)(int64_t m, int64_t k);
+  void (*pack)(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+               void* packed);
+  size_t (*scratch_bytes)(int64_t k);
+  void (*run)(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+              int64_t m, float* c, int64_t ldc, void* scratch);
+};
 
-  // Prefill: c[i*ldc + r] = a_i . W[r] for i in [0,m), r in [r0,r1). a: f32 [m][lda], k = cols
-  // values each. gemm_pack writes rows [m0,m1) of a into packed (gemm_pack_bytes(m,k) bytes,
-  // 64-byte aligned; m0 and m1 are multiples of gemm_row_tile or m1 == m), so that threads can
-  // share the packing; then gemm is called for row ranges of W by any thread (r0 a multiple of
-  // gemm_col_tile), each with its own scratch of gemm_scratch_bytes(k) bytes.
-  int gemm_row_tile, gemm_col_tile;
-  size_t (*gemm_pack_bytes)(int64_t m, int64_t k);
-  void (*gemm_pack)(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
-                    void* packed);
-  size_t (*gemm_scratch_bytes)(int64_t k);
-  void (*gemm)(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
-               int64_t m, float* c, int64_t ldc, void* scratch);
+struct LinearKernels {
+  GemvKernels gemv[kNumDTypes];      // of each type of weights
+  GemmKernels gemm[kNumDTypes];      // about 16 bits of the activations count
+  GemmKernels f32_gemm[kNumDTypes];  // for f32 KV: f32 throughout, or AMX's 16 bits of each value
+  const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
+  const GemmKernels& gemm_of(WType type) const { return gemm[static_cast<int>(type)]; }
 
   // dst[0..n) = row r of W as f32 (embedding look-up, reference).
   void (*dequant_row)(WType type, const void* w, int64_t cols, int64_t r, float* dst);
@@ -54,6 +59,10 @@ struct LinearKernels {
 
 static inline void set_gemv(LinearKernels* t, const GemvKernels& kernels) {
   for (GemvKernels& each : t->gemv) each = kernels;
+}
+static inline void set_gemm(LinearKernels* t, const GemmKernels& kernels) {
+  for (GemmKernels& each : t->gemm) each = kernels;
+  for (GemmKernels& each : t->f32_gemm) each = kernels;
 }
 
 // Each file defines its parts; an entry that it does not define stays as it was.

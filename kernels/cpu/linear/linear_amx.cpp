@@ -433,12 +433,7 @@ void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const vo
 }  // namespace
 
 void linear_amx(LinearKernels* t) {
-  t->gemm_row_tile = kTile;
-  t->gemm_col_tile = kCols;
-  t->gemm_pack_bytes = gemm_pack_bytes;
-  t->gemm_pack = gemm_pack;
-  t->gemm_scratch_bytes = gemm_scratch_bytes;
-  t->gemm = gemm;
+  set_gemm(t, {kTile, kCols, gemm_pack_bytes, gemm_pack, gemm_scratch_bytes, gemm});
 }
 
 }  // namespace riffle::cpu

@@ -1,6 +1,8 @@
-// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except for the weights of 2 to 6 bits
-// (linear_blocks_avx2.cpp).
+// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except the decode products of weights
+// of 2 to 6 bits (linear_blocks_avx2.cpp) and the prompts' products of quantised weights
+// (linear_int16.h).
 #include "kernels/cpu/linear/linear_blocks.h"
+#include "kernels/cpu/linear/linear_int16.h"
 #include "kernels/cpu/linear/linear_simd.h"
 #include "kernels/cpu/simd/avx2.h"
 
@@ -65,10 +67,27 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
   }
 }
 
+struct Int256 {
+  using Vec = __m256i;
+  static Vec load(const int32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static Vec zero() { return _mm256_setzero_si256(); }
+  static Vec splat(const int32_t* p) { return _mm256_set1_epi32(*p); }
+  static Vec add_dot(Vec t, Vec x, Vec w) { return _mm256_add_epi32(t, _mm256_madd_epi16(x, w)); }
+  static __m256 to_f32(Vec x) { return _mm256_cvtepi32_ps(x); }
+  static __m256 as_f32(Vec x) { return _mm256_castsi256_ps(x); }
+  static void widen(__m256i codes, Vec* out) {
+    out[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(codes));
+    out[1] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(codes, 1));
+  }
+};
+
 }  // namespace
 
 void linear_avx2(LinearKernels* t) {
   set_simd_entries<Avx2, 6, 2>(t);
+  set_quantised_gemm(t, GemmInt16<Avx2, Int256, 4, 2>::kernels());
   set_gemv(t, {act_bytes, act_prepare, gemv});
 }
 

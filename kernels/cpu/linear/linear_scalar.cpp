@@ -118,12 +118,7 @@ void rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const floa
 
 void linear_scalar(LinearKernels* t) {
   set_gemv(t, {act_bytes, act_prepare, gemv});
-  t->gemm_row_tile = 1;
-  t->gemm_col_tile = 1;
-  t->gemm_pack_bytes = gemm_pack_bytes;
-  t->gemm_pack = gemm_pack;
-  t->gemm_scratch_bytes = gemm_scratch_bytes;
-  t->gemm = gemm;
+  set_gemm(t, {1, 1, gemm_pack_bytes, gemm_pack, gemm_scratch_bytes, gemm});
   t->dequant_row = dequant_row;
   t->rmsnorm = rmsnorm;
   t->add = add;

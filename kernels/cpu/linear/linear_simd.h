@@ -415,12 +415,7 @@ void simd_rope(float* x, int64_t n, int64_t ld, int n_heads, int head_dim, const
 template <class S, int MR, int NV>
 inline void set_simd_entries(LinearKernels* t) {
   using Gemm = GemmF32<S, MR, NV>;
-  t->gemm_row_tile = MR;
-  t->gemm_col_tile = Gemm::NR;
-  t->gemm_pack_bytes = Gemm::pack_bytes;
-  t->gemm_pack = Gemm::pack;
-  t->gemm_scratch_bytes = Gemm::scratch_bytes;
-  t->gemm = Gemm::gemm;
+  set_gemm(t, {MR, Gemm::NR, Gemm::pack_bytes, Gemm::pack, Gemm::scratch_bytes, Gemm::gemm});
   t->dequant_row = simd_dequant_row<S>;
   t->rmsnorm = simd_rmsnorm<S>;
   t->add = simd_add<S>;

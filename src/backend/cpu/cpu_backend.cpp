@@ -192,13 +192,23 @@ void CpuBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
   linear(down);
 }
 
+// Whoever asks for f32 KV wants f32 products of prompts too.
+const cpu::GemmKernels& CpuBackend::gemm_of(cpu::WType type) const {
+  const cpu::LinearKernels& k = kernels_->linear;
+  const bool f32 = store_.layout().type == cpu::KvType::F32;
+  return (f32 ? k.f32_gemm : k.gemm)[static_cast<int>(type)];
+}
+
 void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int64_t n,
                           Phase phase) {
   const cpu::LinearKernels& k = kernels_->linear;
   const int64_t cols = outs[0].weight->cols;
-  const int granule = phase == Phase::Decode ? 16 : k.gemm_col_tile;
-  int64_t rows = 0;
-  for (int o = 0; o < n_outs; ++o) rows += outs[o].weight->rows;
+  int64_t rows = 0, granule = 16;
+  for (int o = 0; o < n_outs; ++o) {
+    rows += outs[o].weight->rows;
+    if (phase == Phase::Prefill)
+      granule = std::lcm(granule, gemm_of(outs[o].weight->type).col_tile);
+  }
   // Decoding streams weights: long runs for the prefetchers, a second item a thread to even out.
   // Prefill computes: small items, so that an uneven pair of cores stays busy to the end.
   const int64_t even =
@@ -206,6 +216,7 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
   const int64_t step = std::max<int64_t>(
       granule, phase == Phase::Decode ? even : std::min<int64_t>(even, 4 * granule));
   int64_t items[Linear::kMaxOuts + 1] = {0};
+  int packed[Linear::kMaxOuts] = {};  // which of packed_ an output takes
   for (int o = 0; o < n_outs; ++o)
     items[o + 1] = items[o] + (outs[o].weight->rows + step - 1) / step;
 
@@ -223,12 +234,18 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
         gemv.prepare(type, x + i * cols, cols, act.as<char>() + i * bytes);
     }
   } else {
-    packed_.reserve(k.gemm_pack_bytes(n, cols));
-    for (Buffer& b : thread_scratch_) b.reserve(k.gemm_scratch_bytes(cols));
-    const int64_t tile = k.gemm_row_tile;
-    threads_->parallel_for((n + tile - 1) / tile, [&](int64_t i, int) {
-      k.gemm_pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_.data());
-    });
+    for (int o = 0; o < n_outs; ++o) {
+      const cpu::GemmKernels& gemm = gemm_of(outs[o].weight->type);
+      for (Buffer& b : thread_scratch_) b.reserve(gemm.scratch_bytes(cols));
+      packed[o] = 0;
+      while (gemm_of(outs[packed[o]].weight->type).pack != gemm.pack) ++packed[o];
+      if (packed[o] < o) continue;
+      packed_[o].reserve(gemm.pack_bytes(n, cols));
+      const int64_t tile = gemm.row_tile;
+      threads_->parallel_for((n + tile - 1) / tile, [&](int64_t i, int) {
+        gemm.pack(x, cols, n, cols, i * tile, std::min(n, (i + 1) * tile), packed_[o].data());
+      });
+    }
   }
   threads_->parallel_for(items[n_outs], [&](int64_t i, int thread) {
     int o = 0;
@@ -239,8 +256,8 @@ void CpuBackend::products(const LinearOut* outs, int n_outs, const float* x, int
       k.gemv_of(w.type).run(w.type, w.data, cols, r0, r1, acts_[static_cast<int>(w.type)].data(), n,
                             outs[o].y, outs[o].ldy);
     else
-      k.gemm(w.type, w.data, cols, r0, r1, packed_.data(), n, outs[o].y, outs[o].ldy,
-             thread_scratch_[thread].data());
+      gemm_of(w.type).run(w.type, w.data, cols, r0, r1, packed_[packed[o]].data(), n, outs[o].y,
+                          outs[o].ldy, thread_scratch_[thread].data());
   });
 }
 

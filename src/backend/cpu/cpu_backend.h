@@ -78,6 +78,7 @@ class CpuBackend : public Backend {
 
   void rmsnorm(const float* x, const Tensor& weight, int64_t n, float eps, float* out);
   const float* normed(const Tensor* norm, const float* x, int64_t n);
+  const cpu::GemmKernels& gemm_of(cpu::WType type) const;
   void products(const LinearOut* outs, int n_outs, const float* x, int64_t n, Phase phase);
   void activate(float* gate, const float* up, int64_t count);
   void add(float* x, const float* y, int64_t count);
@@ -141,8 +142,8 @@ class CpuBackend : public Backend {
 
   Buffer prompt_rows_;  // the residual stream of the prompt that is being read
   // Scratch that grows to what is needed and stays.
-  Buffer acts_[kNumDTypes], packed_, normed_, product_, gate_, up_, synthetic_k_, synthetic_v_,
-      q_scaled_, states_, l_blocks_, coverage_;
+  Buffer acts_[kNumDTypes], packed_[Linear::kMaxOuts], normed_, product_, gate_, up_, synthetic_k_,
+      synthetic_v_, q_scaled_, states_, l_blocks_, coverage_;
   std::vector<Buffer> thread_scratch_;
   // Of a mixture of experts: scores [rows][experts], rows in the order of experts, what they make.
   Buffer router_, expert_in_, expert_out_;

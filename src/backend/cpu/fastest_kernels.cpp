@@ -64,27 +64,25 @@ Family gemv_family(cpu::WType type, const Data& d) {
           }};
 }
 
-Family gemm_family(const Data& d) {
-  return {[&d](const cpu::Kernels& k) {
+// Of the types that are as quantised as this one: their products differ in reading weights alone.
+using Gemms = cpu::GemmKernels (cpu::LinearKernels::*)[kNumDTypes];
+Family gemm_family(Gemms gemms, cpu::WType type, const Data& d) {
+  return {[gemms, type, &d](const cpu::Kernels& k) {
             constexpr int64_t kRows = 32, kDepth = 256;
-            const cpu::LinearKernels& l = k.linear;
-            const int64_t weights = 64 / l.gemm_col_tile * l.gemm_col_tile;
-            if (weights == 0 || l.gemm_pack_bytes(kRows, kDepth) > d.packed.size() ||
-                l.gemm_scratch_bytes(kDepth) > d.scratch.size())
+            const cpu::GemmKernels& gemm = (k.linear.*gemms)[static_cast<int>(type)];
+            const int64_t weights = 64 / gemm.col_tile * gemm.col_tile;
+            if (weights == 0 || gemm.pack_bytes(kRows, kDepth) > d.packed.size() ||
+                gemm.scratch_bytes(kDepth) > d.scratch.size())
               return false;
-            l.gemm_pack(d.in.as<float>(), kDepth, kRows, kDepth, 0, kRows, d.packed.data());
-            l.gemm(cpu::WType::Q4_0, d.weights.data(), kDepth, 0, weights, d.packed.data(), kRows,
-                   d.out.as<float>(), weights, d.scratch.data());
+            gemm.pack(d.in.as<float>(), kDepth, kRows, kDepth, 0, kRows, d.packed.data());
+            gemm.run(type, d.weights.data(), kDepth, 0, weights, d.packed.data(), kRows,
+                     d.out.as<float>(), weights, d.scratch.data());
             return true;
           },
-          [](cpu::Kernels& to, const cpu::Kernels& from) {
-            cpu::LinearKernels &t = to.linear, f = from.linear;
-            t.gemm_row_tile = f.gemm_row_tile;
-            t.gemm_col_tile = f.gemm_col_tile;
-            t.gemm_pack_bytes = f.gemm_pack_bytes;
-            t.gemm_pack = f.gemm_pack;
-            t.gemm_scratch_bytes = f.gemm_scratch_bytes;
-            t.gemm = f.gemm;
+          [gemms, type](cpu::Kernels& to, const cpu::Kernels& from) {
+            for (int other = 0; other < kNumDTypes; ++other)
+              if (is_quantised(static_cast<cpu::WType>(other)) == is_quantised(type))
+                (to.linear.*gemms)[other] = (from.linear.*gemms)[other];
           }};
 }
 
@@ -142,8 +140,11 @@ Family int4_family(const Data& d) {
 
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
   const Data data;
-  std::vector<Family> families = {gemm_family(data), step_attention_family(data),
-                                  prompt_attention_family(data), int4_family(data)};
+  std::vector<Family> families = {step_attention_family(data), prompt_attention_family(data),
+                                  int4_family(data)};
+  for (const Gemms gemms : {&cpu::LinearKernels::gemm, &cpu::LinearKernels::f32_gemm})
+    for (const cpu::WType type : {cpu::WType::F32, cpu::WType::Q4_0})
+      families.push_back(gemm_family(gemms, type, data));
   for (int type = 0; type < kNumDTypes; ++type)
     families.push_back(gemv_family(static_cast<cpu::WType>(type), data));
 

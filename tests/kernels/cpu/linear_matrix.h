@@ -131,13 +131,14 @@ inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w,
                                    const std::vector<float>& a, int64_t lda, int64_t m,
                                    const std::vector<int64_t>& row_cuts,
                                    const std::vector<int64_t>& col_cuts) {
-  Aligned packed(k.gemm_pack_bytes(m, w.cols)), scratch(k.gemm_scratch_bytes(w.cols));
+  const GemmKernels& gemm = k.gemm_of(w.type);
+  Aligned packed(gemm.pack_bytes(m, w.cols)), scratch(gemm.scratch_bytes(w.cols));
   for (size_t p = 0; p + 1 < row_cuts.size(); ++p)
-    k.gemm_pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
+    gemm.pack(a.data(), lda, m, w.cols, row_cuts[p], row_cuts[p + 1], packed.get());
   std::vector<float> c(m * (w.rows + 3), std::numeric_limits<float>::quiet_NaN());
   for (size_t p = 0; p + 1 < col_cuts.size(); ++p)
-    k.gemm(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(),
-           w.rows + 3, scratch.get());
+    gemm.run(w.type, w.data(), w.cols, col_cuts[p], col_cuts[p + 1], packed.get(), m, c.data(),
+             w.rows + 3, scratch.get());
   CHECK(packed.intact());
   CHECK(scratch.intact());
   return c;
@@ -186,11 +187,22 @@ inline int64_t count_unequal_part(const LinearKernels& k, const Matrix& w,
   return unequal;
 }
 
+// The products of prompts with f32 KV in place of the others.
+inline LinearKernels with_f32_gemm(LinearKernels k) {
+  std::copy(std::begin(k.f32_gemm), std::end(k.f32_gemm), k.gemm);
+  return k;
+}
+
 // f32 sums of up to some thousand products of random sign: far below this in practice.
 constexpr double kGemvTolerance = 3e-6;
-// The AMX product leaves out 2^-16 of each product at most, of random sign on random input.
-inline double gemm_tolerance(Isa isa, int64_t k) {
-  return isa == Isa::Amx ? 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7 : kGemvTolerance;
+// The AMX product leaves out 2^-16 of each product at most. The integer product rounds activations
+// to a grid of m / 32767, where m is the largest of their chunk of 32: 0.29 of that each on
+// average, of random sign. m is at most the norm of the chunk; with six standard deviations that
+// makes 5.5e-5 / sqrt(k / 32).
+inline double gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
+  if (isa == Isa::Amx) return 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7;
+  if (isa == Isa::Scalar || !is_quantised(type) || f32) return kGemvTolerance;
+  return 5.5e-5 / std::sqrt(k / 32.0) + 5e-7;
 }
 
 }  // namespace

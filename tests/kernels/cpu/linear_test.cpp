@@ -107,50 +107,52 @@ TEST_CASE("gemv of 64 activations over many rows", "[linear]") {
 }
 
 TEST_CASE("gemm agrees with float64 and does not depend on splits", "[linear]") {
-  for (const Kernels* k : available())
-    for (WType type : kTypes) {
-      const auto cols = type == WType::Q8_0
-                            ? std::vector<int64_t>{32, 96, 512, 1408, 2080}
-                            : std::vector<int64_t>{1, 2, 15, 31, 33, 100, 512, 1031, 1408, 2085};
-      for (int64_t c : cols) {
-        Random g(7000 * c + static_cast<int>(type));
-        const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 41 : 77, lda = c + 5;
-        const Matrix w = random_matrix(type, rows, c, g);
-        std::vector<float> a = random_values(m * lda, g);
-        for (int64_t i = 0; i < m; ++i)  // what lies between rows must not be read into results
-          for (int64_t j = c; j < lda; ++j)
-            a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
-        INFO(k->name << " " << name_of(type) << " k " << c);
-        const LinearKernels& t = k->linear;
-        const std::vector<float> all = run_gemm(t, w, a, lda, m, {0, m}, {0, rows});
-        CHECK(count_wrong(w, a, lda, m, all, gemm_tolerance(k->isa, c)) == 0);
+  for (const bool f32 : {false, true})
+    for (const Kernels* k : available())
+      for (WType type : kTypes) {
+        const auto cols = type == WType::Q8_0
+                              ? std::vector<int64_t>{32, 96, 512, 1408, 2080}
+                              : std::vector<int64_t>{1, 2, 15, 31, 33, 100, 512, 1031, 1408, 2085};
+        for (int64_t c : cols) {
+          Random g(7000 * c + static_cast<int>(type));
+          const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 41 : 77, lda = c + 5;
+          const Matrix w = random_matrix(type, rows, c, g);
+          std::vector<float> a = random_values(m * lda, g);
+          for (int64_t i = 0; i < m; ++i)  // what lies between rows must not be read into results
+            for (int64_t j = c; j < lda; ++j)
+              a[i * lda + j] = std::numeric_limits<float>::quiet_NaN();
+          INFO(k->name << (f32 ? " f32 " : " ") << name_of(type) << " k " << c);
+          const LinearKernels t = f32 ? with_f32_gemm(k->linear) : k->linear;
+          const std::vector<float> all = run_gemm(t, w, a, lda, m, {0, m}, {0, rows});
+          CHECK(count_wrong(w, a, lda, m, all, gemm_tolerance(k->isa, type, c, f32)) == 0);
 
-        const int64_t rt = t.gemm_row_tile, ct = t.gemm_col_tile;
-        const int64_t cut_m = rt * 2 < m ? rt * 2 : m, cut_r = ct < rows ? ct : rows;
-        CHECK(count_unequal(all, run_gemm(t, w, a, lda, m, {0, cut_m, m}, {0, cut_r, rows})) == 0);
-        // Fewer rows of a, and rows that begin elsewhere, so that each falls into another place of
-        // a tile.
-        int64_t unequal = 0;
-        for (int64_t n :
-             {int64_t{1}, int64_t{2}, int64_t{16}, int64_t{17}, int64_t{31}, int64_t{33}})
-          for (int64_t first : {int64_t{0}, int64_t{3}}) {
-            const std::vector<float> some(a.begin() + first * lda, a.begin() + (first + n) * lda);
-            const std::vector<float> y = run_gemm(t, w, some, lda, n, {0, n}, {0, rows});
-            for (int64_t i = 0; i < n; ++i)
-              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
-                                     sizeof(float) * rows) != 0;
+          const int64_t rt = t.gemm_of(type).row_tile, ct = t.gemm_of(type).col_tile;
+          const int64_t cut_m = rt * 2 < m ? rt * 2 : m, cut_r = ct < rows ? ct : rows;
+          CHECK(count_unequal(all, run_gemm(t, w, a, lda, m, {0, cut_m, m}, {0, cut_r, rows})) ==
+                0);
+          // Fewer rows of a, and rows that begin elsewhere, so that each falls into another place
+          // of a tile.
+          int64_t unequal = 0;
+          for (int64_t n :
+               {int64_t{1}, int64_t{2}, int64_t{16}, int64_t{17}, int64_t{31}, int64_t{33}})
+            for (int64_t first : {int64_t{0}, int64_t{3}}) {
+              const std::vector<float> some(a.begin() + first * lda, a.begin() + (first + n) * lda);
+              const std::vector<float> y = run_gemm(t, w, some, lda, n, {0, n}, {0, rows});
+              for (int64_t i = 0; i < n; ++i)
+                unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
+                                       sizeof(float) * rows) != 0;
+            }
+          CHECK(unequal == 0);
+          // A single column range in the middle.
+          const std::vector<float> part = run_gemm(t, w, a, lda, m, {0, m}, {cut_r, rows});
+          for (int64_t i = 0; i < m; ++i) {
+            unequal += std::memcmp(&part[i * (rows + 3) + cut_r], &all[i * (rows + 3) + cut_r],
+                                   sizeof(float) * (rows - cut_r)) != 0;
+            for (int64_t r = 0; r < cut_r; ++r) unequal += !std::isnan(part[i * (rows + 3) + r]);
           }
-        CHECK(unequal == 0);
-        // A single column range in the middle.
-        const std::vector<float> part = run_gemm(t, w, a, lda, m, {0, m}, {cut_r, rows});
-        for (int64_t i = 0; i < m; ++i) {
-          unequal += std::memcmp(&part[i * (rows + 3) + cut_r], &all[i * (rows + 3) + cut_r],
-                                 sizeof(float) * (rows - cut_r)) != 0;
-          for (int64_t r = 0; r < cut_r; ++r) unequal += !std::isnan(part[i * (rows + 3) + r]);
+          CHECK(unequal == 0);
         }
-        CHECK(unequal == 0);
       }
-    }
 }
 
 TEST_CASE("products of large and small magnitudes", "[linear]") {

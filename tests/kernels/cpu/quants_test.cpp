@@ -165,31 +165,32 @@ TEST_CASE("gemv of quantised weights over more rows than a cache holds", "[linea
 
 TEST_CASE("gemm of quantised weights agrees with float64 and does not depend on splits",
           "[linear][quants]") {
-  for (const Kernels* k : available())
-    for (WType type : kBlockTypes)
-      for (int64_t c : widths(type)) {
-        Random g(7000 * c + static_cast<int>(type));
-        const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 19 : 37;
-        const Matrix w = random_blocks(type, rows, c, g);
-        const std::vector<float> a = random_values(m * c, g);
-        INFO(k->name << " " << dtype_info(type).name << " k " << c);
-        const LinearKernels& t = k->linear;
-        const std::vector<float> all = run_gemm(t, w, a, c, m, {0, m}, {0, rows});
-        CHECK(count_wrong(w, a, c, m, all, gemm_tolerance(k->isa, c)) == 0);
-        const int64_t rt = t.gemm_row_tile, ct = t.gemm_col_tile;
-        const int64_t cut_m = rt < m ? rt : m, cut_r = ct < rows ? ct : rows;
-        CHECK(count_unequal(all, run_gemm(t, w, a, c, m, {0, cut_m, m}, {0, cut_r, rows})) == 0);
-        int64_t unequal = 0;
-        for (int64_t n : {1, 3, 17})
-          for (int64_t first : {0, 2}) {
-            const std::vector<float> some(a.begin() + first * c, a.begin() + (first + n) * c);
-            const std::vector<float> y = run_gemm(t, w, some, c, n, {0, n}, {0, rows});
-            for (int64_t i = 0; i < n; ++i)
-              unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
-                                     sizeof(float) * rows) != 0;
-          }
-        CHECK(unequal == 0);
-      }
+  for (const bool f32 : {false, true})
+    for (const Kernels* k : available())
+      for (WType type : kBlockTypes)
+        for (int64_t c : widths(type)) {
+          Random g(7000 * c + static_cast<int>(type));
+          const int64_t rows = c > 1000 ? 70 : 133, m = c > 1000 ? 19 : 37;
+          const Matrix w = random_blocks(type, rows, c, g);
+          const std::vector<float> a = random_values(m * c, g);
+          INFO(k->name << (f32 ? " f32 " : " ") << dtype_info(type).name << " k " << c);
+          const LinearKernels t = f32 ? with_f32_gemm(k->linear) : k->linear;
+          const std::vector<float> all = run_gemm(t, w, a, c, m, {0, m}, {0, rows});
+          CHECK(count_wrong(w, a, c, m, all, gemm_tolerance(k->isa, type, c, f32)) == 0);
+          const int64_t rt = t.gemm_of(type).row_tile, ct = t.gemm_of(type).col_tile;
+          const int64_t cut_m = rt < m ? rt : m, cut_r = ct < rows ? ct : rows;
+          CHECK(count_unequal(all, run_gemm(t, w, a, c, m, {0, cut_m, m}, {0, cut_r, rows})) == 0);
+          int64_t unequal = 0;
+          for (int64_t n : {1, 3, 17})
+            for (int64_t first : {0, 2}) {
+              const std::vector<float> some(a.begin() + first * c, a.begin() + (first + n) * c);
+              const std::vector<float> y = run_gemm(t, w, some, c, n, {0, n}, {0, rows});
+              for (int64_t i = 0; i < n; ++i)
+                unequal += std::memcmp(&y[i * (rows + 3)], &all[(first + i) * (rows + 3)],
+                                       sizeof(float) * rows) != 0;
+            }
+          CHECK(unequal == 0);
+        }
 }
 
 TEST_CASE("quantised weights with activations of all sizes and signs", "[linear][quants]") {

@@ -1,0 +1,118 @@
+// Quantised weights in integers: the codes of 32 neighbouring values as signed bytes, and the
+// scales and minima of their groups, so that a value is scale * code - min. What quants.h says, for
+// the products of prompts (linear_int16.h).
+#pragma once
+#include "kernels/cpu/linear/linear_blocks.h"
+
+namespace riffle::cpu {
+namespace {
+
+constexpr bool has_codes(WType type) { return is_quantised(type); }
+
+inline __m256i bytes32(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+// The low halves of 16 bytes, then their high halves.
+inline __m256i halves16(const uint8_t* p) {
+  const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(q, 4), q), _mm256_set1_epi8(15));
+}
+// Bits [shift, shift + width) of each byte, width given by the mask.
+inline __m256i field(__m256i v, int shift, char mask) {
+  return _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(shift)), _mm256_set1_epi8(mask));
+}
+inline __m256i less(__m256i v, char offset) {
+  return offset ? _mm256_sub_epi8(v, _mm256_set1_epi8(offset)) : v;
+}
+
+// Values [32 c, 32 c + 32) of a block.
+template <WType T>
+inline __m256i codes32(const uint8_t* b, int c) {
+  constexpr char kOffset = static_cast<char>(code_offset(T));
+  if constexpr (T == WType::Q8_0) {
+    return bytes32(b + 2);
+  } else if constexpr (T == WType::Q4_0) {
+    return less(halves16(b + 2), kOffset);
+  } else if constexpr (T == WType::Q4_1) {
+    return halves16(b + 4);
+  } else if constexpr (T == WType::Q5_0 || T == WType::Q5_1) {
+    const uint8_t* high = b + (T == WType::Q5_1 ? 4 : 2);
+    int bits;
+    memcpy(&bits, high, 4);
+    // Byte i gets the byte of the word that has its bit, and then the bit.
+    const __m256i word = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(bits),
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(word, bit), bit);
+    const __m256i sixteen = _mm256_and_si256(is_set, _mm256_set1_epi8(16));
+    return less(_mm256_or_si256(halves16(high + 4), sixteen), kOffset);
+  } else if constexpr (T == WType::IQ4_NL || T == WType::MXFP4 || T == WType::IQ4_XS) {
+    const uint8_t* q = b + (T == WType::IQ4_XS ? 8 + 16 * c : T == WType::IQ4_NL ? 2 : 1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), halves16(q));
+  } else if constexpr (T == WType::Q4_K || T == WType::Q5_K) {
+    const __m256i low =
+        field(bytes32(b + (T == WType::Q5_K ? 48 : 16) + c / 2 * 32), c % 2 * 4, 15);
+    if (T == WType::Q4_K) return low;
+    return _mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b + 16), c, 1), 4));
+  } else if constexpr (T == WType::Q6_K) {
+    const int part = c / 4, quarter = c % 4;
+    const __m256i low = field(bytes32(b + 64 * part + quarter % 2 * 32), quarter / 2 * 4, 15);
+    const __m256i high = field(bytes32(b + 128 + 32 * part), 2 * quarter, 3);
+    return less(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), kOffset);
+  } else {
+    static_assert(T == WType::Q3_K || T == WType::Q2_K);
+    const uint8_t* q = b + (T == WType::Q3_K ? 32 : 16) + c / 4 * 32;
+    const __m256i low = field(bytes32(q), c % 4 * 2, 3);
+    if (T == WType::Q2_K) return low;
+    return less(_mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b), c, 1), 2)), kOffset);
+  }
+}
+
+inline __m256 f32_of(__m128i bytes, bool is_signed) {
+  return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+}
+// 16 bytes times d.
+inline void scaled16(__m128i bytes, bool is_signed, float d, float* out) {
+  const __m256 factor = _mm256_set1_ps(d);
+  _mm256_storeu_ps(out, _mm256_mul_ps(factor, f32_of(bytes, is_signed)));
+  _mm256_storeu_ps(out + 8,
+                   _mm256_mul_ps(factor, f32_of(_mm_unpackhi_epi64(bytes, bytes), is_signed)));
+}
+inline float half_of(const uint8_t* p) {
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p))));
+}
+
+constexpr int kMostGroups = 16;  // of a block
+
+// Of every group of a block; min only for the types that have minima.
+template <WType T>
+inline void scales_of(const uint8_t* b, float* scale, float* min) {
+  if constexpr (T == WType::MXFP4) {
+    *scale = float_of_bits(half_e8m0_bits(b[0]));
+  } else if constexpr (!has_256(T)) {
+    *scale = half_of(b);
+    if (has_min(T)) *min = -half_of(b + 2);
+  } else if constexpr (T == WType::Q4_K || T == WType::Q5_K) {
+    const __m128i both = scales_mins_k(b + 4);
+    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_of(b)), f32_of(both, false)));
+    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_of(b + 2)),
+                                        f32_of(_mm_unpackhi_epi64(both, both), false)));
+  } else if constexpr (T == WType::Q6_K) {
+    scaled16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192)), true, half_of(b + 208),
+             scale);
+  } else if constexpr (T == WType::IQ4_XS) {
+    _mm256_storeu_ps(scale, scales_iq4_xs(b));
+  } else if constexpr (T == WType::Q3_K) {
+    scaled16(scales_q3_k(b + 96), true, half_of(b + 108), scale);
+  } else {
+    static_assert(T == WType::Q2_K);
+    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
+    const __m128i low = _mm_set1_epi8(15);
+    scaled16(_mm_and_si128(both, low), false, half_of(b + 80), scale);
+    scaled16(_mm_and_si128(_mm_srli_epi16(both, 4), low), false, half_of(b + 82), min);
+  }
+}
+
+}  // namespace
+}  // namespace riffle::cpu

@@ -1,0 +1,252 @@
+// Products of prompts with quantised weights in integers: a weight is scale * code - min with a
+// code of a byte (linear_codes.h); 32 neighbouring activations of a row become 16-bit integers
+// times a scale, rounded to 2^-16 of the largest of them. A group's product is an exact integer
+// (32 * 128 * 32767 < 2^27), so that one conversion and one FMA with f32 remain for 32 products, or
+// for 16 in the types with groups of 16. A multiplication of 16 bits takes half the instructions of
+// one in f32, and keeps 8 bits more than one of 8 bits, which would take half of that again.
+#pragma once
+#include "kernels/cpu/linear/linear_codes.h"
+
+namespace riffle::cpu {
+namespace {
+
+// S: the vectors of simd.h. I, in integers:
+//   Vec                    as many 32-bit lanes
+//   load, zero, splat(p)   splat: the 32 bits at p in each lane
+//   add_dot(t, x, w)       t + the products of the two 16-bit halves of each lane
+//   to_f32
+//   widen(codes, out)      32 signed bytes as 16 bits each, in 16 / kLanes vectors
+template <class S, class I, int MR, int NV>
+struct GemmInt16 {
+  using Vec = typename S::Vec;
+  using Int = typename I::Vec;
+  static constexpr int L = S::kLanes, NR = NV * L;
+  static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
+  static constexpr int kPairs = 16;        // of 16-bit values in a chunk of 32
+  // Of a chunk of MR rows: pairs [kPairs][MR]; scales [MR]; scale times the sum of all, of the
+  // first and of the last 16 values [3][MR].
+  static constexpr int64_t kChunk = (kPairs + 4) * MR;
+  static constexpr int64_t kPanel = kDepth / 32 * (kPairs + 4) * NR * 4;  // most bytes
+
+  static size_t pack_bytes(int64_t m, int64_t k) {
+    return static_cast<size_t>(round_up(round_up(m, MR) / MR * (k / 32) * kChunk * 4, 64));
+  }
+  static size_t scratch_bytes(int64_t) { return static_cast<size_t>(kPanel); }
+
+  static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+                   void* packed) {
+    for (int64_t i0 = m0; i0 < m1; i0 += MR)
+      for (int64_t chunk = 0; chunk < k / 32; ++chunk) {
+        int32_t* const to = static_cast<int32_t*>(packed) + (i0 / MR * (k / 32) + chunk) * kChunk;
+        for (int i = 0; i < MR; ++i) {
+          if (i0 + i < m) {
+            pack_chunk(a + (i0 + i) * lda + chunk * 32, to + i);
+            continue;
+          }
+          for (int64_t j = 0; j < kChunk / MR; ++j) to[i + j * MR] = 0;
+        }
+      }
+  }
+
+  // 32 values of a row. Infinities and NaN make the whole chunk NaN.
+  static void pack_chunk(const float* x, int32_t* to) {
+    __m256i largest = _mm256_setzero_si256();
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    for (int j = 0; j < 32; j += 8)
+      largest = _mm256_max_epi32(
+          largest, _mm256_and_si256(bytes32(reinterpret_cast<const uint8_t*>(x + j)), magnitude));
+    __m128i most =
+        _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
+    const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
+    const float top = float_of_bits(bits);
+    // Below, a reciprocal would not be finite; such a chunk adds nothing that f32 could show.
+    const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
+    float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 32767.0f);
+    const float inverse = broken || tiny ? 0 : 32767.0f / top;
+    int sums[2];
+    for (int half = 0; half < 2; ++half) {
+      __m256i q[2];
+      for (int part = 0; part < 2; ++part)
+        q[part] = _mm256_cvtps_epi32(
+            _mm256_mul_ps(_mm256_loadu_ps(x + half * 16 + part * 8), _mm256_set1_ps(inverse)));
+      if (broken) q[0] = q[1] = _mm256_setzero_si256();
+      const __m256i both =
+          _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0xd8);  // in order
+      alignas(32) int32_t pairs[8], each[8];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), both);
+      for (int p = 0; p < 8; ++p) to[(half * 8 + p) * MR] = pairs[p];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(each), _mm256_add_epi32(q[0], q[1]));
+      sums[half] = 0;
+      for (const int s : each) sums[half] += s;
+    }
+    const float rest[] = {scale, scale * static_cast<float>(sums[0] + sums[1]),
+                          scale * static_cast<float>(sums[0]), scale * static_cast<float>(sums[1])};
+    for (int j = 0; j < 4; ++j) memcpy(&to[(kPairs + j) * MR], &rest[j], 4);
+  }
+
+  template <WType T>
+  static constexpr int groups() {
+    return 32 / group_values(T);
+  }
+  // Of a chunk of W: pairs [kPairs][NR], scales [groups][NR], then as many minima.
+  template <WType T>
+  static constexpr int64_t panel_chunk() {
+    return (kPairs + groups<T>() * (1 + has_min(T))) * NR;
+  }
+
+  // rows <= NR rows of W; the others are zeros.
+  template <WType T>
+  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
+                         int32_t* panel) {
+    constexpr DTypeInfo info = dtype_info(T);
+    constexpr int kChunks = info.block_values / 32, kGroups = groups<T>();
+    for (int v = 0; v < NV; ++v) {
+      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
+        int32_t* const at = panel + (b * kChunks - k0 / 32) * panel_chunk<T>() + v * L;
+        const auto row = [&](int r) { return w + (v * L + r) * row_bytes + b * info.block_bytes; };
+        for (int r = 0; r < L; ++r) {
+          float scale[kMostGroups] = {}, min[kMostGroups] = {};
+          if (v * L + r < rows) scales_of<T>(row(r), scale, min);
+          for (int g = 0; g < kChunks * kGroups; ++g) {
+            int32_t* const to =
+                at + g / kGroups * panel_chunk<T>() + (kPairs + g % kGroups) * NR + r;
+            memcpy(to, &scale[g], 4);
+            if (has_min(T)) memcpy(to + kGroups * NR, &min[g], 4);
+          }
+        }
+        for (int c = 0; c < kChunks; ++c) {
+          constexpr int kParts = kPairs / L;
+          Vec values[kParts][L];
+          for (int r = 0; r < L; ++r) {
+            Int wide[kParts];
+            I::widen(v * L + r < rows ? codes32<T>(row(r), c) : _mm256_setzero_si256(), wide);
+            for (int part = 0; part < kParts; ++part) values[part][r] = I::as_f32(wide[part]);
+          }
+          for (int part = 0; part < kParts; ++part) {
+            S::transpose(values[part]);
+            for (int p = 0; p < L; ++p)
+              S::store(reinterpret_cast<float*>(at + c * panel_chunk<T>() + (part * L + p) * NR),
+                       values[part][p]);
+          }
+        }
+      }
+    }
+  }
+
+  // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
+  template <WType T>
+  static void tile(int64_t chunks, const int32_t* a, const int32_t* panel, float* c, int64_t ldc,
+                   int rows, int cols, bool more) {
+    constexpr int kGroups = groups<T>();
+    Vec acc[MR][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        acc[i][v] = S::set1(0);
+        if (more && i < rows && v * L < cols)
+          acc[i][v] = cols - v * L >= L ? S::load(c + i * ldc + v * L)
+                                        : S::load_n(c + i * ldc + v * L, cols - v * L);
+      }
+      // Rows of c are pages apart.
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+      for (int v = 0; v < NV && i < rows; ++v) __builtin_prefetch(c + i * ldc + v * L, 1);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk, a += kChunk, panel += panel_chunk<T>())
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
+        Int sum[MR][NV];
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+          for (int v = 0; v < NV; ++v) sum[i][v] = I::zero();
+#pragma GCC unroll 4
+        for (int p = g * kPairs / kGroups; p < (g + 1) * kPairs / kGroups; ++p) {
+          Int w[NV];
+#pragma GCC unroll 4
+          for (int v = 0; v < NV; ++v) w[v] = I::load(panel + p * NR + v * L);
+#pragma GCC unroll 16
+          for (int i = 0; i < MR; ++i) {
+            const Int x = I::splat(a + p * MR + i);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) sum[i][v] = I::add_dot(sum[i][v], x, w[v]);
+          }
+        }
+        const auto* scale = reinterpret_cast<const float*>(panel) + (kPairs + g) * NR;
+        const auto* of_rows = reinterpret_cast<const float*>(a) + kPairs * MR;
+        const float* taken = of_rows + (kGroups == 1 ? 1 : 2 + g) * MR;
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v) {
+          const Vec ws = S::load(scale + v * L);
+#pragma GCC unroll 16
+          for (int i = 0; i < MR; ++i)
+            acc[i][v] = S::fma(I::to_f32(sum[i][v]), ws * S::set1(of_rows[i]), acc[i][v]);
+          if constexpr (has_min(T)) {
+            const Vec wm = S::load(scale + kGroups * NR + v * L);
+#pragma GCC unroll 16
+            for (int i = 0; i < MR; ++i) acc[i][v] = S::fnma(wm, S::set1(taken[i]), acc[i][v]);
+          }
+        }
+      }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v)
+        if (i < rows && v * L < cols) {
+          if (cols - v * L >= L) S::store(c + i * ldc + v * L, acc[i][v]);
+          else S::store_n(c + i * ldc + v * L, acc[i][v], cols - v * L);
+        }
+  }
+
+  template <WType T>
+  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const int32_t* packed,
+                  int64_t m, float* c, int64_t ldc, int32_t* panel) {
+    const int64_t row_bytes = bytes_of_row(T, k);
+    for (int64_t r = r0; r < r1; r += NR)
+      for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+        const int64_t k1 = least(k0 + kDepth, k), cols = least(NR, r1 - r);
+        fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
+        for (int64_t i = 0; i < m; i += MR)
+          tile<T>((k1 - k0) / 32, packed + (i / MR * (k / 32) + k0 / 32) * kChunk, panel,
+                  c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), static_cast<int>(cols),
+                  k0 > 0);
+      }
+  }
+
+  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+                   int64_t m, float* c, int64_t ldc, void* scratch) {
+    const auto* wb = static_cast<const uint8_t*>(w);
+    const auto* a = static_cast<const int32_t*>(packed);
+    auto* panel = static_cast<int32_t*>(scratch);
+    switch (type) {
+      case WType::F32:
+      case WType::F16:
+      case WType::BF16: return;  // have no codes
+      case WType::Q8_0: return run<WType::Q8_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_0: return run<WType::Q4_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_1: return run<WType::Q4_1>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_0: return run<WType::Q5_0>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_1: return run<WType::Q5_1>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q4_K: return run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q5_K: return run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q6_K: return run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::IQ4_NL: return run<WType::IQ4_NL>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::IQ4_XS: return run<WType::IQ4_XS>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q3_K: return run<WType::Q3_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::Q2_K: return run<WType::Q2_K>(wb, k, r0, r1, a, m, c, ldc, panel);
+      case WType::MXFP4: return run<WType::MXFP4>(wb, k, r0, r1, a, m, c, ldc, panel);
+    }
+  }
+
+  static GemmKernels kernels() { return {MR, NR, pack_bytes, pack, scratch_bytes, gemm}; }
+};
+
+inline void set_quantised_gemm(LinearKernels* t, const GemmKernels& kernels) {
+  for (int type = 0; type < kNumDTypes; ++type)
+    if (has_codes(static_cast<WType>(type))) t->gemm[type] = kernels;
+}
+
+}  // namespace
+}  // namespace riffle::cpu
