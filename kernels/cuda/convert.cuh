@@ -16,9 +16,11 @@ __device__ inline float f16_bits_to_f32(uint32_t bits) {
 __device__ inline float bf16_bits_to_f32(uint32_t bits) { return __uint_as_float(bits << 16); }
 
 // Beyond +-65504 the largest finite f16, not infinity; NaN stays NaN.
+__device__ inline float cut_to_f16(float x) {
+  return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
+}
 __device__ inline uint16_t f32_to_f16_saturating(float x) {
-  const float cut = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
-  return __half_as_ushort(__float2half_rn(cut));
+  return __half_as_ushort(__float2half_rn(cut_to_f16(x)));
 }
 __device__ inline uint16_t f32_to_bf16(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));

@@ -17,6 +17,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int j = 0; j < kPerThread; j++) {
     const int64_t i = first + j * kThreads;
     if (i < count) g[j] = load_as_f32(gate, in_type, i), u[j] = load_as_f32(up, in_type, i);
+    // cuBLAS stores infinity beyond the largest f16; times a closed gate it would be NaN.
+    if (i < count && in_type == WType::F16) g[j] = cut_to_f16(g[j]), u[j] = cut_to_f16(u[j]);
     if (i < count && gate_bias) g[j] += gate_bias[i % width];
     if (i < count && up_bias) u[j] += up_bias[i % width];
   }

@@ -269,7 +269,7 @@ void CudaBackend::ffn(const LayerWeights& w, float* x, int64_t n, Phase phase) {
     return mark(Part::Linear);
   }
   const WType type = operand_type(options_.layout.type, w.w1.type),
-              down_type = operand_type(options_.layout.type, w.w2.type);
+              down_type = cuda::down_type(options_.layout.type, config_, w.w2.type);
   grow(gate_, n * hidden * std::max(size_of(type), size_of(down_type)), "a prefill chunk");
   grow(up_, n * hidden * size_of(type), "a prefill chunk");
   prepare(x, norm, n, dim, type);

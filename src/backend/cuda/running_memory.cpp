@@ -14,15 +14,19 @@ static constexpr uint64_t kSlack =
 
 uint64_t unpacked_bytes(const Model& model, cpu::KvType kv) {
   uint64_t most = 0;
-  const auto see = [&](const Tensor& t, int64_t stacked = 1) {
-    const WType type = operand_type(kv, t.type);
+  const auto see_as = [&](const Tensor& t, WType type, int64_t stacked) {
     if (t.type != type)
       most = std::max<uint64_t>(
           most, unpacked_rows(stacked * t.rows, t.cols, type) * t.cols * size_of(type));
   };
-  for (const LayerWeights& l : model.weights.layers)
-    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3, &l.w2})
+  const auto see = [&](const Tensor& t, int64_t stacked = 1) {
+    see_as(t, operand_type(kv, t.type), stacked);
+  };
+  for (const LayerWeights& l : model.weights.layers) {
+    for (const Tensor* t : {&l.wq, &l.wk, &l.wv, &l.wo, &l.w1, &l.w3})
       if (t->rows > 0) see(*t);
+    if (l.w2.rows > 0) see_as(l.w2, down_type(kv, model.config, l.w2.type), 1);
+  }
   for (const LayerWeights& l : model.weights.layers)
     if (!l.experts.empty()) {
       for (const Tensor* t : {&l.experts[0].w1, &l.experts[0].w3, &l.experts[0].w2})

@@ -14,6 +14,12 @@ inline WType operand_type(cpu::KvType kv, WType weight) {
   if (kv == cpu::KvType::F32) return WType::F32;
   return weight == WType::BF16 ? WType::BF16 : WType::F16;
 }
+// What the FFN's second product multiplies. Gemma's hidden rows (GeGLU) go beyond the largest f16,
+// 65504, and its models are trained in bf16.
+inline WType down_type(cpu::KvType kv, const Config& config, WType weight) {
+  const WType type = operand_type(kv, weight);
+  return type == WType::F16 && config.activation == Activation::GELU_TANH ? WType::BF16 : type;
+}
 inline size_t size_of(WType type) { return type == WType::F32 ? 4 : 2; }  // not of Q8_0
 
 // A prompt's chunk of no more rows goes through gemv, as decode does.
