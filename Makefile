@@ -108,9 +108,10 @@ cuda-bench: $(BUILD)/riffle $(CUDA_BENCH)
 $(CUDA_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# Selectors on the CPU; each file says how: make selector_bench attention_stats prefetch_study
-SELECTOR_BENCH := $(addprefix $(BUILD)/,selector_bench attention_stats prefetch_study)
-selector_bench attention_stats prefetch_study: %: $(BUILD)/%
+# Other measurements; each file says how: make selector_bench attention_stats prefetch_study
+# session_bench
+SELECTOR_BENCH := $(addprefix $(BUILD)/,selector_bench attention_stats prefetch_study session_bench)
+selector_bench attention_stats prefetch_study session_bench: %: $(BUILD)/%
 $(SELECTOR_BENCH): $(BUILD)/%: $(BUILD)/tools/bench/%.o $(BUILD)/libriffle.a
 	$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 

@@ -83,4 +83,28 @@ inline Matrix rows_of(const Matrix& w, int64_t first, int64_t n) {
           at(w.blocks, row.blocks)};
 }
 
+// Bytes of a matrix whose parts lie behind one another, each from a multiple of 256 bytes on.
+constexpr int64_t aligned256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr int64_t matrix_bytes(WType type, int64_t rows, int64_t cols) {
+  const RowParts row = row_parts(type, cols);
+  return aligned256(rows * row.data) + aligned256(rows * row.scales) + aligned256(rows * row.high) +
+         aligned256(rows * row.blocks);
+}
+
+// A matrix that lies so at `at`.
+inline Matrix matrix_at(WType type, int64_t rows, int64_t cols, void* at) {
+  const RowParts row = row_parts(type, cols);
+  auto* next = static_cast<char*>(at);
+  const auto part = [&](int64_t row_bytes) -> const void* {
+    const void* const begin = row_bytes > 0 ? next : nullptr;
+    next += aligned256(rows * row_bytes);
+    return begin;
+  };
+  Matrix m{type, rows, cols, part(row.data)};
+  m.scales = part(row.scales);
+  m.high = part(row.high);
+  m.blocks = part(row.blocks);
+  return m;
+}
+
 }  // namespace riffle::cuda

@@ -260,7 +260,7 @@ struct BackendOptions {
   int64_t lent_slots = 0;
   // Selector AUTO reads everything in sessions of fewer tokens. The plan decides.
   int64_t everything_below = 0;
-  // cuda: in so many of the last layers experts' weights are in host memory. The plan decides.
+  // cuda: the number of last layers whose experts are in host memory. The plan decides.
   int host_expert_layers = 0;
   bool rows_on_host = false;  // cuda: residual streams of long prompts are in host memory
   uint64_t prompt_bytes = 0;  // cuda: device bytes of a prompt beside its KV

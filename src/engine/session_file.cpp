@@ -110,6 +110,30 @@ static void check_blocks(const SessionFile& file, const KvShape& shape) {
     }
 }
 
+static constexpr int64_t kPiece = 64;  // blocks that read_head reads at once through its scratch
+
+// Reads a head's blocks of an extent, which lie at offset, and gives their checksum. Those that lie
+// one behind the other in memory are read there, others through the scratch.
+template <class Blocks>
+static uint64_t read_head(const SessionFile& file, const KvExtent& e, uint64_t offset,
+                          const Blocks& blocks, int64_t block_bytes, std::byte* scratch) {
+  const auto place = [&](int64_t i) { return i < e.n ? blocks[e.first + i] : nullptr; };
+  Checksum sum;
+  for (int64_t first = 0, n = 0; first < e.stride; first += n) {
+    int64_t run = 0;
+    while (run < e.stride - first && place(first + run) &&
+           place(first + run) == place(first) + run * block_bytes)
+      ++run;
+    n = run > 0 ? run : std::min(kPiece, e.stride - first);
+    std::byte* const to = run > 0 ? place(first) : scratch;
+    file.read(offset + first * block_bytes, to, n * block_bytes);
+    sum.add(to, n * block_bytes);
+    for (int64_t i = 0; run == 0 && i < n; ++i)
+      if (place(first + i)) std::memcpy(place(first + i), scratch + i * block_bytes, block_bytes);
+  }
+  return sum.value();
+}
+
 // Takes the blocks from the file, checked.
 void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, SequenceKv& kv,
                          const Progress& progress) {
@@ -123,44 +147,21 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
   const auto tasks = static_cast<int64_t>(c.extents.size()) * heads;
   const double total = static_cast<double>(c.kv_bytes());
   double done = 0;
-  constexpr int64_t kPiece = 64;  // blocks that are read at once
   std::vector<Buffer> scratch(maps ? 0 : threads_->size());
   for (Buffer& b : scratch) b.reserve(kPiece * layout.bytes());
-  const auto damaged = [&](const KvExtent& e, int head) {
-    bad_session(file.path(),
-                format("layer %d, KV head %d, blocks from %lld on", e.layer, head,
-                       static_cast<long long>(e.first)),
-                "bytes that their checksum does not fit", "an undamaged file");
-  };
   const auto take = [&](int64_t task, int thread) {
     const KvExtent& e = c.extents[task / heads];
     const auto head = static_cast<int>(task % heads);
     const uint64_t offset = e.offset + uint64_t(head) * e.stride * layout.bytes();
-    if (maps) {
-      if (checksum(map + offset, e.stride * layout.bytes()) != e.checksums[head]) damaged(e, head);
-      return;
-    }
     const auto& blocks = kv.heads[size_t(e.layer) * heads + head].blocks;
-    auto* piece = scratch[thread].as<std::byte>();
-    Checksum sum;
-    for (int64_t first = 0; first < e.stride;) {
-      // Straight to where consecutive blocks lie, else through the scratch.
-      int64_t n = std::min(kPiece, e.stride - first), run = 0;
-      const auto place = [&](int64_t i) { return i < e.n ? blocks[e.first + i] : nullptr; };
-      while (run < e.stride - first && place(first + run) &&
-             place(first + run) == place(first) + run * layout.bytes())
-        ++run;
-      std::byte* const to = run > 0 ? place(first) : piece;
-      if (run > 0) n = run;
-      file.read(offset + first * layout.bytes(), to, n * layout.bytes());
-      sum.add(to, n * layout.bytes());
-      if (run == 0)
-        for (int64_t i = 0; i < n; ++i)
-          if (place(first + i))
-            std::memcpy(place(first + i), piece + i * layout.bytes(), layout.bytes());
-      first += n;
-    }
-    if (sum.value() != e.checksums[head]) damaged(e, head);
+    const uint64_t sum =
+        maps ? checksum(map + offset, e.stride * layout.bytes())
+             : read_head(file, e, offset, blocks, layout.bytes(), scratch[thread].as<std::byte>());
+    if (sum == e.checksums[head]) return;
+    bad_session(file.path(),
+                format("layer %d, KV head %d, blocks from %lld on", e.layer, head,
+                       static_cast<long long>(e.first)),
+                "bytes that their checksum does not fit", "an undamaged file");
   };
   const int64_t batch = 4 * int64_t(threads_->size());
   for (int64_t first = 0; first < tasks; first += batch) {

@@ -12,7 +12,7 @@ bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& mar
 int64_t KvShape::blocks(int64_t n_tokens, const Marks& marks, int64_t from) const {
   int64_t sum = 0;
   for (int layer = 0; layer < n_layers; ++layer) {
-    int64_t end = from;  // of those that are counted; marks and the end are ascending
+    int64_t end = from;  // blocks below it are counted; marks and the end are ascending
     const auto add = [&](int64_t n) {
       const int64_t first = std::max(end, first_kept(layer, n)), last = layout.blocks(n);
       sum += std::max<int64_t>(0, last - first);

@@ -98,17 +98,17 @@ void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {
 // The same weights in device memory.
 Matrix CudaBackend::staged(const Matrix& w) {
   const RowParts row = row_parts(w.type, w.cols);
-  std::byte* at = expert_staging_.as<std::byte>();
-  Matrix out = w;
-  const auto copy = [&](const void*& part, int64_t row_bytes) {
-    if (!part) return;
-    check(cudaMemcpyAsync(at, part, w.rows * row_bytes, cudaMemcpyHostToDevice, compute_),
+  const Matrix out = matrix_at(w.type, w.rows, w.cols, expert_staging_.data());
+  const auto copy = [&](const void* to, const void* from, int64_t row_bytes) {
+    if (!from) return;
+    check(cudaMemcpyAsync(const_cast<void*>(to), from, w.rows * row_bytes, cudaMemcpyHostToDevice,
+                          compute_),
           "copying experts from host memory");
-    part = at;
-    at += (w.rows * row_bytes + 255) / 256 * 256;
   };
-  copy(out.data, row.data), copy(out.scales, row.scales);
-  copy(out.high, row.high), copy(out.blocks, row.blocks);
+  copy(out.data, w.data, row.data);
+  copy(out.scales, w.scales, row.scales);
+  copy(out.high, w.high, row.high);
+  copy(out.blocks, w.blocks, row.blocks);
   return out;
 }
 

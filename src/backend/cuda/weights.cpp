@@ -11,12 +11,8 @@ namespace riffle::cuda {
 
 static constexpr size_t kStagingBytes = size_t(32) << 20;
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 static uint64_t device_bytes(const Tensor& t, int64_t rows) {
-  const RowParts row = row_parts(t.type, t.cols);
-  return aligned(rows * row.data) + aligned(rows * row.scales) + aligned(rows * row.high) +
-         aligned(rows * row.blocks);
+  return static_cast<uint64_t>(matrix_bytes(t.type, rows, t.cols));
 }
 uint64_t device_bytes(const Tensor& t) { return device_bytes(t, t.rows); }
 
@@ -126,23 +122,9 @@ void DeviceWeights::fill(const Tensor& t, const Matrix& m, bool on_host) {
 
 // Memory for `rows` rows as a tensor has them.
 Matrix DeviceWeights::place(const Tensor& t, int64_t rows, bool on_host) {
-  Matrix m;
-  m.type = t.type;
-  m.rows = rows;
-  m.cols = t.cols;
   Buffer buffer = on_host ? pinned(device_bytes(t, rows), "experts in host memory")
                           : heap_.take(device_bytes(t, rows), "the weights");
-  const RowParts row = row_parts(t.type, t.cols);
-  std::byte* at = buffer.as<std::byte>();
-  const auto part = [&](int64_t row_bytes) {
-    std::byte* const begin = at;
-    at += aligned(rows * row_bytes);
-    return begin;
-  };
-  m.data = part(row.data);
-  if (row.scales) m.scales = part(row.scales);
-  if (row.high) m.high = part(row.high);
-  if (row.blocks) m.blocks = part(row.blocks);
+  const Matrix m = matrix_at(t.type, rows, t.cols, buffer.data());
   buffers_.push_back(std::move(buffer));
   return m;
 }

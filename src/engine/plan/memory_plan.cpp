@@ -284,7 +284,7 @@ static Verdict check_pinned_memory(const Config& config, const ResolvedOptions& 
              static_cast<long long>(kv_shape(config, r).longest(most))));
 }
 
-// With the experts of so many of the last layers in host memory.
+// A plan with the experts of the last `layers` layers in host memory.
 static Verdict plan_experts(const Model& model, ResolvedOptions& r, riffle_plan& plan,
                             DeviceNeeds needs, int layers, uint64_t device_free) {
   r.host_expert_layers = std::min(layers, static_cast<int>(needs.expert_bytes.size()));
