@@ -24,6 +24,10 @@ class GgufFields : public Fields {
   }
   std::optional<double> number(const std::string& key) const override { return gguf_.number(key); }
   std::optional<bool> boolean(const std::string& key) const { return gguf_.boolean(key); }
+  std::optional<std::string> string(const std::string& key) const {
+    const auto text = gguf_.string(key);
+    return text ? std::optional<std::string>(*text) : std::nullopt;
+  }
   bool has(const std::string& key) const { return gguf_.has(key); }
 
  private:
@@ -65,6 +69,9 @@ class GgufFamilyFields : public FamilyFields {
   }
   std::optional<bool> boolean(const Field& field) const override {
     return field.gguf ? fields_.boolean(name_of(field)) : std::nullopt;
+  }
+  std::optional<std::string> string(const Field& field) const override {
+    return field.gguf ? fields_.string(name_of(field)) : std::nullopt;
   }
   // What families ask for so far has no field in GGUF.
   std::vector<int64_t> integers(const Field&) const override { return {}; }

@@ -115,6 +115,9 @@ class JsonFamilyFields : public FamilyFields {
   std::vector<int64_t> integers(const Field& field) const override {
     return field.json ? fields_.integers(field.json) : std::vector<int64_t>();
   }
+  std::optional<std::string> string(const Field& field) const override {
+    return field.json ? fields_.string(field.json) : std::nullopt;
+  }
   bool has(const Field& field) const override { return field.json && fields_.has(field.json); }
 
  private:
@@ -194,10 +197,12 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
     }
     for (const json& type : *types) {
       const bool sliding = type == "sliding_attention";
-      if ((!sliding && type != "full_attention") || (sliding && window == 0))
+      const bool full = type == "full_attention" || type == "attention";  // the latter is older
+      if ((!sliding && !full) || (sliding && window == 0))
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
-                    window == 0 ? "\"full_attention\" (sliding_window is not set)"
-                                : "\"full_attention\" or \"sliding_attention\"");
+                    sliding       ? "\"full_attention\" (sliding_window is not set)"
+                    : window == 0 ? "\"full_attention\" or \"attention\""
+                                  : "\"full_attention\" or \"sliding_attention\"");
       windowed.push_back(sliding);
     }
     return windowed;
@@ -463,7 +468,9 @@ static Config language_model(const std::string& file, const json& config, const 
 
   Config c;
   c.architecture = family.name;
-  read_dimensions(flat_fields, kJsonKeys, family.defaults, &c);
+  Keys keys = kJsonKeys;
+  keys.hidden_dim = family.json_hidden_dim;
+  read_dimensions(flat_fields, keys, family.defaults, &c);
   read_partial_rope(fields, usual ? usual : find(config, "rope_scaling"), family, &c);
   const auto rope_part = [&](const json& value, const std::string& where, Rope* to) {
     read_rope_scaling(file, value, where, config, family, &c, to);
@@ -517,10 +524,11 @@ static void read_end_tokens(const std::string& file, const json& config, Config*
   c->eos_id = first_or_none(c->eos_ids);
 }
 
-Config config_from_json(const FileView& file) {
+Config config_from_json(const FileView& file, const Family** of) {
   const json config = parse_json_object(file);
   const json* text = text_part(file.name, config);
   const Family& family = family_of(file.name, config, text);
+  if (of) *of = &family;
   const std::string text_name = file.name + ": text_config";
   Config c = language_model(text ? text_name : file.name, text ? *text : config, family);
   if (text) {

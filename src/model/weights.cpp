@@ -363,6 +363,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
                                {&layer.wk, name(names.wk), kv_rows},
                                {&layer.wv, name(names.wv), kv_rows}},
                               c.dim);
+    if (!names.fused_in_gguf) layer.wqkv = {};
     layer.wo = binder.matrix(name(names.wo), c.dim, q_rows);
     if (c.layers[l].has_experts) {
       bind_experts(binder, c, names, prefix, &layer);
@@ -371,6 +372,7 @@ void bind_weights(Model& model, const TensorTable& table, const TensorNames& nam
           name(names.w13),
           {{&layer.w1, name(names.w1), c.hidden_dim}, {&layer.w3, name(names.w3), c.hidden_dim}},
           c.dim);
+      if (!names.fused_in_gguf) layer.w13 = {};
       layer.w2 = binder.matrix(name(names.w2), c.dim, c.hidden_dim);
     }
     if (c.qk_norm != QkNorm::NONE) {

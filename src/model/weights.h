@@ -40,6 +40,8 @@ struct TensorNames {
   // The experts lie as in gpt-oss's folders: model/formats/packed_experts.h.
   bool packed_experts = false;
   float norm_offset = 0;  // added to the weights of norms
+  // A GGUF file of the family may have wqkv and w13. If not, their parts are written.
+  bool fused_in_gguf = true;
 };
 inline constexpr TensorNames kGgufNames = {
     "token_embd.weight",

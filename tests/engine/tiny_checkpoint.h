@@ -125,8 +125,9 @@ inline std::string llama3_factors(const nlohmann::json& rope, double theta, int 
 // How the format names the family.
 inline std::string tiny_arch(const std::string& family) {
   static const std::map<std::string, std::string> other = {
-      {"gpt_oss", "gpt-oss"},    {"mistral", "llama"},      {"ministral3", "mistral3"},
-      {"qwen3_moe", "qwen3moe"}, {"gemma3_text", "gemma3"}, {"olmo3", "olmo2"}};
+      {"gpt_oss", "gpt-oss"},         {"mistral", "llama"},      {"ministral3", "mistral3"},
+      {"qwen3_moe", "qwen3moe"},      {"gemma3_text", "gemma3"}, {"olmo3", "olmo2"},
+      {"granitemoehybrid", "granite"}};
   const auto it = other.find(family);
   return it == other.end() ? family : it->second;
 }
@@ -262,6 +263,14 @@ inline void tiny_gguf_tensors(GgufWriter& w, const TinyCheckpoint& c, bool permu
                {raw.shape[0]}, 0, widened(raw));
       continue;
     }
+    if (hf.ends_with(".shared_mlp.input_linear.weight")) {
+      const std::string data(reinterpret_cast<const char*>(raw.data), raw.bytes);
+      const std::string layer = hf.substr(13, hf.find('.', 13) - 13);  // after "model.layers."
+      for (const auto& [half, gguf] : {std::pair{0, "ffn_gate"}, {1, "ffn_up"}})
+        w.tensor("blk." + layer + "." + gguf + ".weight", {raw.shape[1], raw.shape[0] / 2},
+                 ggml_type(*raw.type), data.substr(half * (raw.bytes / 2), raw.bytes / 2));
+      continue;
+    }
     const bool bias = hf.ends_with(".bias");
     std::string name = gguf_name(bias ? hf.substr(0, hf.size() - 5) + ".weight" : hf, post_norms);
     if (bias) name = name.substr(0, name.size() - 7) + ".bias";
@@ -299,7 +308,8 @@ inline void tiny_gguf_family(GgufWriter& w, const std::string& arch, const nlohm
                                  {"num_experts_per_tok", ".expert_used_count"},
                                  {"moe_intermediate_size", ".expert_feed_forward_length"},
                                  {"intermediate_size", ".expert_feed_forward_length"}})
-    if (config.contains(hf) && (arch == "gpt-oss" || hf != std::string("intermediate_size")))
+    if (config.contains(hf) && arch != "granite" &&
+        (arch == "gpt-oss" || hf != std::string("intermediate_size")))
       w.u32(arch + gguf, config.at(hf).get<uint32_t>());
   if (arch == "mistral3")
     w.f32(arch + ".attention.temperature_scale", rope.at("llama_4_scaling_beta").get<float>());

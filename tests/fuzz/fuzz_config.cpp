@@ -42,7 +42,7 @@ void generation_config(const riffle::FileView& file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const riffle::FileView file{data, size, "fuzz"};
-  attempt(riffle::config_from_json, file);
+  attempt([](const riffle::FileView& config) { riffle::config_from_json(config); }, file);
   attempt(riffle::parse_shard_index, file);
   attempt(riffle::parse_tokenizer_config, file);
   attempt(generation_config, file);

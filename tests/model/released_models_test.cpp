@@ -1,9 +1,11 @@
 // What released models say in config.json and in GGUF's fields beyond what the checkpoints of
 // tests/golden/tiny have: fields that change nothing, and values that only large models have.
 #include <deque>
+#include <set>
 
 #include "model/config.h"
 #include "model/load_model.h"
+#include "model/quantize/weight_mix.h"
 #include "tests/engine/tiny_checkpoint.h"
 #include "tests/model/expect_error.h"
 
@@ -177,6 +179,68 @@ TEST_CASE("released models: Ministral 3, Phi-4-mini, SmolLM3", "[model]") {
   CHECK(s.ropes[s.layers[3].rope].theta == 0);
   CHECK(s.ropes[s.layers[4].rope].theta == 5e6f);
   CHECK(s.tied_output);
+}
+
+TEST_CASE("released models: folders of dense Granite 4.0", "[model]") {
+  const std::string micro = R"({"architectures": ["GraniteMoeHybridForCausalLM"],
+    "attention_bias": false, "attention_dropout": 0.0, "attention_multiplier": 0.015625,
+    "bos_token_id": 100257, "embedding_multiplier": 12, "eos_token_id": 100257,
+    "hidden_act": "silu", "hidden_size": 2560, "init_method": "mup", "initializer_range": 0.1,
+    "intermediate_size": 4, "layer_types": ["attention", "attention", "attention"],
+    "logits_scaling": 10, "mamba_chunk_size": 256, "mamba_conv_bias": true, "mamba_d_conv": 4,
+    "mamba_d_head": 64, "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1,
+    "mamba_n_heads": 80, "mamba_proj_bias": false, "max_position_embeddings": 131072,
+    "model_type": "granitemoehybrid", "normalization_function": "rmsnorm",
+    "num_attention_heads": 40, "num_experts_per_tok": 0, "num_hidden_layers": 3,
+    "num_key_value_heads": 8, "num_local_experts": 0, "output_router_logits": false,
+    "pad_token_id": 100256, "position_embedding_type": "rope", "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.01, "shared_intermediate_size": 8192, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 100352})";
+  const Config c = config_of(micro);
+  CHECK(c.architecture == "granite");
+  CHECK(c.hidden_dim == 8192);
+  CHECK(c.head_dim == 64);
+  CHECK(c.ropes[0].theta == 1e7f);
+  CHECK(c.embedding_scale == 12);
+  CHECK(c.residual_scale == 0.22f);
+  CHECK(c.logit_scale == 0.1f);
+  CHECK(c.tied_output);
+
+  const nlohmann::json good = nlohmann::json::parse(micro);
+  const auto refused = [&](const char* key, const nlohmann::json& value, const char* words) {
+    nlohmann::json other = good;
+    if (value.is_null()) other.erase(key);
+    else other[key] = value;
+    INFO(key << " " << value);
+    expect_error(RIFFLE_UNSUPPORTED, {"config.json: ", key, words},
+                 [&] { config_of(other.dump()); });
+  };
+  refused("layer_types", {"attention", "mamba", "attention"},
+          "found \"mamba\" at 1, expected \"full_attention\" or \"attention\"");
+  refused("layer_types", {"full_attention", "attention", "linear_attention"},
+          "found \"linear_attention\" at 2");
+  refused("layer_types", nullptr, "found none, which means state space layers, expected");
+  refused("num_local_experts", 62, "found 62, expected 0");
+  refused("num_local_experts", nullptr, "found none, which means 8 experts, expected 0");
+  refused("position_embedding_type", "nope", "found \"nope\", expected \"rope\"");
+  refused("position_embedding_type", nullptr, "found none, which means no RoPE, expected");
+}
+
+// A GGUF file has gate and up apart, as for every Granite.
+TEST_CASE("released models: a GGUF file of dense Granite 4.0", "[model][gguf]") {
+  for (const TinyCheckpoint& c : tiny_checkpoints()) {
+    if (c.name != "granite4") continue;
+    const TempDir temp;
+    const auto model = load_model(tiny_folder(c, temp), {});
+    std::set<std::string> names;
+    for (const NamedTensor& t : named_tensors(*model)) names.insert(t.name);
+    const std::string bytes = tiny_gguf(c);
+    const GgufFile gguf =
+        parse_gguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "g.gguf"});
+    CHECK(names.size() == gguf.tensors.size());
+    for (const auto& entry : gguf.tensors) CHECK(names.count(entry.first) == 1);
+  }
 }
 
 // Converters make one of a config.json whose kind may have state space layers and experts.

@@ -3,13 +3,13 @@
 namespace riffle {
 
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGranite, kMistral3, kPhi3, kGemma3,
-    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss;
+    kOlmo2, kOlmo3, kExaone4, kQwen3Moe, kGptOss, kGraniteMoeHybrid;
 
 // Of families with the same general.architecture the first is taken: OLMo 3 is an OLMo 2 whose
-// layers may have windows.
+// layers may have windows, and dense Granite 4.0 differs from Granite in its folders alone.
 static constexpr const Family* kFamilies[] = {
-    &kLlama, &kMistral, &kQwen2, &kQwen3, &kSmolLm3, &kGranite,  &kMistral3,
-    &kPhi3,  &kGemma3,  &kOlmo3, &kOlmo2, &kExaone4, &kQwen3Moe, &kGptOss};
+    &kLlama,  &kMistral, &kQwen2, &kQwen3,   &kSmolLm3,  &kGranite, &kMistral3,        &kPhi3,
+    &kGemma3, &kOlmo3,   &kOlmo2, &kExaone4, &kQwen3Moe, &kGptOss,  &kGraniteMoeHybrid};
 
 std::span<const Family* const> families() { return kFamilies; }
 

@@ -30,6 +30,7 @@ class FamilyFields {
   virtual std::optional<uint64_t> integer(const Field& field) const = 0;
   virtual std::optional<double> number(const Field& field) const = 0;
   virtual std::optional<bool> boolean(const Field& field) const = 0;
+  virtual std::optional<std::string> string(const Field& field) const = 0;
   virtual std::vector<int64_t> integers(const Field& field) const = 0;  // an array; absent: empty
   virtual bool has(const Field& field) const = 0;                       // of any type
 };
@@ -51,7 +52,8 @@ struct Family {
   // model_type and class of models that also take images, if their text_config is of this family;
   // null: there are none.
   const char *multimodal_type = nullptr, *multimodal_class = nullptr;
-  Defaults defaults;  // transformers'
+  Defaults defaults;                                  // transformers'
+  const char* json_hidden_dim = "intermediate_size";  // config.json's width of the FFN
   // GGUF files keep the rows of wq and wk in the order that pairs (2i, 2i+1) for RoPE.
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;

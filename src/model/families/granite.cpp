@@ -1,5 +1,7 @@
 // Granite 3 and dense Granite 4 (IBM): a Llama with four scales: of embeddings, of what layers add
-// to the residual stream, of attention scores, of logits.
+// to the residual stream, of attention scores, of logits. Folders of Granite 4.0 are of a kind that
+// may have state space layers and experts (granitemoehybrid). Those without are Granites with other
+// names.
 #include <cmath>
 
 #include "model/families/family.h"
@@ -50,6 +52,33 @@ std::vector<std::pair<Field, float>> values(const Config& c, const std::string&)
           {kLogits, 1 / c.logit_scale}};
 }
 
+constexpr Field kRouted = {nullptr, "num_local_experts"}, kTypes = {nullptr, "layer_types"},
+                kPositions = {nullptr, "position_embedding_type"};
+constexpr Field kHybridFields[] = {kEmbedding, kResidual, kAttention, kLogits, kRouted};
+
+// Absent fields mean transformers' defaults, which are other models than this one.
+void describe_hybrid(const FamilyFields& f, Config* c) {
+  if (!f.has(kTypes))
+    unsupported(f.file(), kTypes.json, "none, which means state space layers",
+                "\"attention\" for each layer");
+  const auto routed = f.integer(kRouted);
+  if (routed != 0)
+    unsupported(f.file(), kRouted.json,
+                routed ? std::to_string(*routed) : "none, which means 8 experts", "0");
+  if (const auto type = f.string(kPositions); type != "rope")
+    unsupported(f.file(), kPositions.json, type ? "\"" + *type + "\"" : "none, which means no RoPE",
+                "\"rope\"");
+  describe(f, c);
+}
+
+constexpr TensorNames kHybridNames = [] {
+  TensorNames names = kHuggingFaceNames;
+  names.w13 = "shared_mlp.input_linear.weight";
+  names.w2 = "shared_mlp.output_linear.weight";
+  names.fused_in_gguf = false;
+  return names;
+}();
+
 }  // namespace
 
 extern const Family kGranite;
@@ -62,6 +91,21 @@ const Family kGranite = {
     .bias_fields = true,
     .fields = kFields,
     .describe = describe,
+    .values = values,
+};
+
+extern const Family kGraniteMoeHybrid;
+const Family kGraniteMoeHybrid = {
+    .name = "granite",
+    .model_type = "granitemoehybrid",
+    .class_name = "GraniteMoeHybridForCausalLM",
+    .defaults = {2048, 32000, 1e-6, 10000},
+    .json_hidden_dim = "shared_intermediate_size",
+    .rope_interleaved = true,
+    .bias_fields = true,
+    .hf_names = &kHybridNames,
+    .fields = kHybridFields,
+    .describe = describe_hybrid,
     .values = values,
 };
 

@@ -195,11 +195,12 @@ std::string last_part(std::string path) {
 std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgress& progress) {
   auto model = std::make_unique<Model>();
   model->format = "safetensors";
-  model->config = config_from_json(MappedFile::open(folder + "/config.json")->view());
+  const Family* family = nullptr;
+  model->config = config_from_json(MappedFile::open(folder + "/config.json")->view(), &family);
   model->config.name = last_part(folder);
   TensorTable table;
   read_shards(folder, *model, table);
-  TensorNames names = *family_of_architecture(model->config.architecture)->hf_names;
+  TensorNames names = *family->hf_names;
   if (model->config.text_part) {
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);
