@@ -237,7 +237,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.ropes[0].scaling.truncated = family.yarn_truncated;
   const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
   // llama stands for Mistral too.
-  if (window > 0 && family.window == Family::NEVER && a != "llama")
+  const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
+  if (window > 0 && windowless && a != "llama")
     unsupported(gguf.file.name, a + ".attention.sliding_window", std::to_string(window), "none");
   set_layers(family, static_cast<int>(std::min<uint64_t>(window, 1 << 28)),
              windowed_layers(gguf, a, c.n_layers), &c);

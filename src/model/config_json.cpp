@@ -169,8 +169,8 @@ int read_window(const JsonFields& fields, const json& config, const Family& fami
   const bool named = config.contains("sliding_window");  // null: none
   uint64_t window = given.value_or(named ? 0 : family.window_default);
   const auto used = fields.boolean("use_sliding_window");
-  if (family.window == Family::NEVER) {
-    if (used.value_or(window != 0)) {
+  if (family.window == Family::NEVER || family.window == Family::UNUSED) {
+    if (used.value_or(window != 0 && family.window == Family::NEVER)) {
       if (used.value_or(false)) unsupported(file, "use_sliding_window", "true", "false");
       unsupported(file, "sliding_window", std::to_string(window), "null");
     }

@@ -53,6 +53,28 @@ TEST_CASE("experts: config.json", "[experts]") {
   CHECK(c.head_dim == 16);
 }
 
+TEST_CASE("config.json: a window is unused where use_sliding_window is absent", "[experts][hf]") {
+  for (const char* name : {"qwen3moe", "smollm3"}) {
+    auto json = tiny_checkpoint(name).config;
+    json["sliding_window"] = 64;
+    for (const char* used : {"absent", "null", "false"}) {
+      INFO(name << ", " << used);
+      if (used == std::string("absent")) json.erase("use_sliding_window");
+      else json["use_sliding_window"] = nlohmann::json::parse(used);
+      for (const LayerConfig& layer : config_of(json).layers) CHECK(layer.window == 0);
+    }
+    json["use_sliding_window"] = true;
+    expect_error(RIFFLE_UNSUPPORTED,
+                 {"config.json: use_sliding_window", "found true, expected false"},
+                 [&] { config_of(json); });
+  }
+  // transformers' Llama has no such field.
+  auto json = tiny_checkpoint("llama").config;
+  json["sliding_window"] = 64;
+  expect_error(RIFFLE_UNSUPPORTED, {"config.json: sliding_window", "found 64"},
+               [&] { config_of(json); });
+}
+
 TEST_CASE("experts: config.json is checked", "[experts]") {
   const nlohmann::json good = tiny_checkpoint("qwen3moe").config;
   const auto refused = [&](const char* key, const char* value, const std::string& found,

@@ -63,9 +63,10 @@ struct Family {
   bool partial_rope = false;   // a part of each head may be rotated
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
   // Which layers have the window of the file's `sliding_window`. NEVER: none, and a window is
-  // refused. ALWAYS: all. IF_USED: those that config.json says (`use_sliding_window`). PERIOD: all
-  // but layers window_period, 2 * window_period, ..., counted from 1.
-  enum Window : uint8_t { NEVER, ALWAYS, IF_USED, PERIOD } window = NEVER;
+  // refused. UNUSED: none, and a window is refused only if config.json says that it is used
+  // (`use_sliding_window`, by default false). ALWAYS: all. IF_USED: those that config.json says, by
+  // that field too. PERIOD: all but layers window_period, 2 * window_period, ..., counted from 1.
+  enum Window : uint8_t { NEVER, UNUSED, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
   // Layers no_rope_period, 2 * no_rope_period, ..., counted from 1, have no RoPE; 0: all have it.
   // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).

@@ -53,6 +53,7 @@ const Family kQwen3Moe = {
     .defaults = {32768, 0, 1e-6, 10000, 4},
     .qk_norm = QkNorm::HEAD,
     .bias_fields = true,
+    .window = Family::UNUSED,
     .fields = kFields,
     .describe = describe,
     .values = values,

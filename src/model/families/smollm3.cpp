@@ -11,6 +11,7 @@ const Family kSmolLm3 = {
     .defaults = {32768, 128256, 1e-6, 2e6, 4, 0, true},
     .rope_interleaved = true,
     .bias_fields = true,
+    .window = Family::UNUSED,
     .no_rope_period = 4,
 };
 
