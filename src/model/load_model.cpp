@@ -111,6 +111,19 @@ std::unique_ptr<Tokenizer> tokenizer_of_folder(const std::string& folder,
   return tokenizer ? std::move(tokenizer) : tokenizer_from_bpe(std::move(*vocab.bpe));
 }
 
+// transformers asks the tokenizer of a text model, which reads chat_template.jinja before
+// tokenizer_config.json. Of a model that takes images it asks the processor, which reads
+// chat_template.json before chat_template.jinja. What it would not read comes last.
+std::string template_of_folder(const std::string& folder, const TokenizerConfig& settings,
+                               bool takes_images) {
+  const std::string json = folder + "/chat_template.json", jinja = folder + "/chat_template.jinja";
+  const auto of_json = [&] { return parse_chat_template_json(MappedFile::open(json)->view()); };
+  if (takes_images && file_exists(json)) return of_json();
+  if (file_exists(jinja)) return std::string(MappedFile::open(jinja)->view().text());
+  if (!settings.chat_template.empty() || !file_exists(json)) return settings.chat_template;
+  return of_json();
+}
+
 std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress& progress) {
   auto model = read_hf_folder(folder, progress);
   Config& c = model->config;
@@ -122,10 +135,7 @@ std::unique_ptr<Model> load_folder(const std::string& folder, const LoadProgress
   add_end_token(model->tokenizer->eos_id(), &c);
   const std::string generation = folder + "/generation_config.json";
   if (file_exists(generation)) add_generation_config(MappedFile::open(generation)->view(), &c);
-  model->chat_template = settings.chat_template;
-  // Where newer versions of transformers keep the template; they prefer it.
-  const std::string jinja = folder + "/chat_template.jinja";
-  if (file_exists(jinja)) model->chat_template = MappedFile::open(jinja)->view().text();
+  model->chat_template = template_of_folder(folder, settings, c.text_part);
   return model;
 }
 

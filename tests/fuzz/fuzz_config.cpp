@@ -1,5 +1,5 @@
 // The JSON files of a Hugging Face folder: config.json, the shard index, tokenizer_config.json,
-// generation_config.json.
+// generation_config.json, chat_template.json.
 #include <algorithm>
 #include <cstdlib>
 
@@ -45,6 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   attempt([](const riffle::FileView& config) { riffle::config_from_json(config); }, file);
   attempt(riffle::parse_shard_index, file);
   attempt(riffle::parse_tokenizer_config, file);
+  attempt(riffle::parse_chat_template_json, file);
   attempt(generation_config, file);
   return 0;
 }

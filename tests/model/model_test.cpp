@@ -261,8 +261,25 @@ TEST_CASE("model: folders with parts missing or at odds", "[model]") {
              "{\"added_tokens_decoder\": {\"320\": {\"content\": \"<|im_start|>\"}}}");
   fails(RIFFLE_UNSUPPORTED, {"added_tokens_decoder", "<|im_start|>", "320"});
   fresh(0);
+  // The order in which transformers' tokenizers take templates; chat_template.json is the last
+  // resort.
+  const auto template_now = [&] { return load_model(folder, {})->chat_template; };
+  write_file(folder + "/tokenizer_config.json", "{\"chat_template\": \"T\"}");
+  write_file(folder + "/chat_template.json", "{\"chat_template\": \"P\"}");
   write_file(folder + "/chat_template.jinja", "J");
-  CHECK(load_model(folder, {})->chat_template == "J");
+  CHECK(template_now() == "J");
+  std::filesystem::remove(folder + "/chat_template.jinja");
+  CHECK(template_now() == "T");
+  std::filesystem::remove(folder + "/tokenizer_config.json");
+  CHECK(template_now() == "P");
+  write_file(folder + "/chat_template.json",
+             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}]}");
+  CHECK(template_now() == "D");
+  for (const auto& [text, found] :
+       {std::pair{"{}", "none"}, {"{\"chat_template\": 1}", "number"}}) {
+    write_file(folder + "/chat_template.json", text);
+    fails(RIFFLE_BAD_MODEL, {"/chat_template.json: chat_template", found, "a string or an array"});
+  }
   fresh(0);
   std::filesystem::remove(folder + "/tokenizer_config.json");
   CHECK(load_model(folder, {})->chat_template.empty());

@@ -145,6 +145,20 @@ TEST_CASE("images: what riffle lacks is refused by name", "[multimodal]") {
                       {"text_config.model_type", "\"qwen2\"", "\"mistral\" or \"ministral3\""});
 }
 
+TEST_CASE("images: chat templates in the order in which transformers' processors take them",
+          "[multimodal]") {
+  const TempDir temp;
+  const std::string folder = tiny_folder(with_images("mistral3_images"), temp);
+  const auto template_now = [&] { return load_model(folder, {})->chat_template; };
+  CHECK(template_now().empty());
+  write_file(folder + "/tokenizer_config.json", "{\"chat_template\": \"T\"}");
+  CHECK(template_now() == "T");
+  write_file(folder + "/chat_template.jinja", "J");
+  CHECK(template_now() == "J");
+  write_file(folder + "/chat_template.json", "{\"chat_template\": \"P\"}");
+  CHECK(template_now() == "P");
+}
+
 TEST_CASE("images: the text part's weights are those of a folder without images", "[multimodal]") {
   const TempDir temp, plain;
   int n = 0;

@@ -125,6 +125,13 @@ TokenizerConfig parse_tokenizer_config(const FileView& file) {
   return out;
 }
 
+std::string parse_chat_template_json(const FileView& file) {
+  const json root = parse_json_object(file);
+  const json* value = find(root, "chat_template");
+  if (!value) bad_model(file.name, "chat_template", "none", "a string or an array");
+  return pick_template(file, *value);
+}
+
 namespace {
 
 void read_shards(const std::string& folder, Model& model, TensorTable& table) {

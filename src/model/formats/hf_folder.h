@@ -1,5 +1,5 @@
 // A Hugging Face folder: config.json, *.safetensors in one or several files, tokenizer.model or
-// tokenizer.json, tokenizer_config.json.
+// tokenizer.json, tokenizer_config.json, chat_template.json.
 #pragma once
 #include <memory>
 #include <optional>
@@ -37,5 +37,9 @@ struct TokenizerConfig {
 };
 // Throws RIFFLE_BAD_MODEL.
 TokenizerConfig parse_tokenizer_config(const FileView& file);
+
+// The template in a chat_template.json, where older versions of transformers keep that of a model
+// that takes images. Throws RIFFLE_BAD_MODEL.
+std::string parse_chat_template_json(const FileView& file);
 
 }  // namespace riffle
