@@ -135,7 +135,19 @@ TEST_CASE("experts: tensors are as the fields say", "[experts]") {
   refused("num_experts", 0, true, {"qwen3moe.expert_count", "found 0"});
   refused("num_experts", -1, true, {"qwen3moe.expert_count", "found none"});
   refused("num_experts_per_tok", -1, true, {"qwen3moe.expert_used_count", "found none"});
-  refused("moe_intermediate_size", -1, true, {"qwen3moe.expert_feed_forward_length", "found none"});
+  // Without the width it is feed_forward_length, divided by the number of experts used.
+  refused("moe_intermediate_size", -1, true,
+          {"blk.0.ffn_gate_exps.weight shape", "found [5][32][64], expected [5][16][64]"});
+  TinyCheckpoint old = tiny_checkpoint("qwen3moe_tied");
+  const std::string path = temp / "old.gguf";
+  old.config.erase("moe_intermediate_size");
+  old.config["intermediate_size"] = 64;
+  write_file(path, tiny_gguf(old));
+  CHECK(load_model(path, {})->config.experts.hidden_dim == 32);
+  old.config["intermediate_size"] = 1;  // less than 1 for each
+  write_file(path, tiny_gguf(old));
+  expect_error(RIFFLE_BAD_MODEL, {"qwen3moe.expert_feed_forward_length", "found none"},
+               [&] { load_model(path, {}); });
 }
 
 TEST_CASE("gpt-oss: config.json is checked", "[experts]") {

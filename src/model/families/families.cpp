@@ -101,7 +101,10 @@ void read_experts(const FamilyFields& f, const ExpertFields& names, ExpertsConfi
   constexpr int kMostExperts = 1024, kMostUsed = 64, kMostWidth = 1 << 20;
   c->experts.n = number(names.n, defaults.n, kMostExperts);
   c->experts.n_used = number(names.n_used, defaults.n_used, std::min(kMostUsed, c->experts.n));
-  c->experts.hidden_dim = number(names.hidden_dim, defaults.hidden_dim, kMostWidth);
+  const bool divided = names.divided && !f.is_json() && !f.has(names.hidden_dim) &&
+                       c->hidden_dim >= c->experts.n_used;
+  c->experts.hidden_dim = divided ? c->hidden_dim / c->experts.n_used
+                                  : number(names.hidden_dim, defaults.hidden_dim, kMostWidth);
 }
 
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback) {

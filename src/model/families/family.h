@@ -39,9 +39,11 @@ class FamilyFields {
 float positive(const FamilyFields& fields, const Field& field, double max, double fallback);
 
 // Fills in c->experts. defaults: transformers' values for absent fields; in GGUF none may be
-// absent.
+// absent, but see `divided`.
 struct ExpertFields {
   Field n, n_used, hidden_dim;
+  // In GGUF files without hidden_dim it is the width of a dense FFN, divided by n_used.
+  bool divided = false;
 };
 void read_experts(const FamilyFields& fields, const ExpertFields& names, ExpertsConfig defaults,
                   Config* c);

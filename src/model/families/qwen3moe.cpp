@@ -19,7 +19,8 @@ void describe(const FamilyFields& f, Config* c) {
   if (count && count_now && *count != *count_now)
     bad_model(f.file(), f.name_of(kExpertsNow), std::to_string(*count_now),
               "num_experts = " + std::to_string(*count));
-  read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth}, {128, 8, 768}, c);
+  // Old GGUF files lack the width. As in llama.cpp, it follows from the dense one.
+  read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth, true}, {128, 8, 768}, c);
   // GGUF's readers renormalise; it has no key to say otherwise, and all models of the family do.
   if (f.is_json()) c->experts.renormalised = f.boolean(kRenormalised).value_or(false);
   const uint64_t step = f.integer(kStep).value_or(1);
