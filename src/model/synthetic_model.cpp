@@ -9,6 +9,7 @@
 
 #include "kernels/common/half.h"
 #include "kernels/common/synthetic.h"
+#include "model/families/family.h"
 #include "model/text/tokenizer.h"
 #include "util/error.h"
 #include "util/thread_pool.h"
@@ -20,7 +21,7 @@ struct Shape {
   const char* name;
   int dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
   bool tied_output;
-  const char* architecture = "llama";  // or "qwen3...": each head of q and k is normalised
+  const char* architecture = "llama";  // of its family a model takes the norms of q and k
   ExpertsConfig experts = {};
 };
 
@@ -195,7 +196,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
   Config& c = model->config;
   c.name = s.name;
   c.architecture = s.architecture;
-  c.qk_norm = c.architecture.starts_with("qwen3") ? QkNorm::HEAD : QkNorm::NONE;
+  c.qk_norm = family_of_architecture(c.architecture)->qk_norm;
   c.dim = s.dim;
   c.hidden_dim = s.hidden_dim;
   c.head_dim = s.head_dim;
@@ -241,7 +242,7 @@ std::unique_ptr<Model> synthetic_model(const std::string& shape, DType weight_ty
     l.wk = matrix(kv_width, s.dim);
     l.wv = matrix(kv_width, s.dim);
     l.wo = matrix(s.dim, q_width);
-    if (c.qk_norm != QkNorm::NONE) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
+    if (c.qk_norm == QkNorm::HEAD) l.q_norm = norm_of(s.head_dim), l.k_norm = norm_of(s.head_dim);
     l.ffn_norm = norm();
     if (s.experts.n == 0) {
       l.w1 = matrix(s.hidden_dim, s.dim);

@@ -11,6 +11,7 @@
 
 #include "kernels/common/synthetic.h"
 #include "kernels/cpu/kernels.h"
+#include "model/families/family.h"
 #include "model/text/tokenizer.h"
 #include "riffle_measure.h"
 #include "util/error.h"
@@ -34,6 +35,10 @@ TEST_CASE("synthetic models have the published sizes") {
     CHECK(model->weights.embedding.data == nullptr);
     CHECK(model->weights.layers[0].attn_norm.data != nullptr);
     CHECK(model->format == "synthetic");
+    const Family* family = family_of_architecture(model->config.architecture);
+    REQUIRE(family);
+    CHECK(model->config.qk_norm == family->qk_norm);
+    CHECK((model->weights.layers[0].q_norm.rows > 0) == std::string(name).starts_with("qwen3"));
     CHECK(!model->tokenizer);
   }
   CHECK(synthetic_model("llama-3-70b-layer", DType::Q8_0)->config.n_layers == 1);
