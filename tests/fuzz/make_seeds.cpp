@@ -4,6 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kv/file/session_layout.h"
+#include "model/formats/safetensors.h"
+#include "model/load_model.h"
+#include "tests/fuzz/smallest_models.h"
 #include "tests/model/test_files.h"
 
 using namespace riffle;
@@ -37,6 +40,118 @@ static std::string session() {
   return file;
 }
 
+namespace {
+
+// The tensors of a mixture of experts: a layer, 3 experts, as wide as the model.
+struct Named {
+  const char *gguf, *hf;
+  std::vector<uint64_t> shape;  // outermost first
+};
+constexpr uint64_t kExperts = 3, kWidth = 4;
+
+std::vector<Named> attention_tensors(uint64_t dim, bool biases) {
+  std::vector<Named> all = {{"token_embd.weight", "model.embed_tokens.weight", {8, dim}},
+                            {"output_norm.weight", "model.norm.weight", {dim}},
+                            {"attn_norm.weight", "input_layernorm.weight", {dim}},
+                            {"attn_q.weight", "self_attn.q_proj.weight", {4, dim}},
+                            {"attn_k.weight", "self_attn.k_proj.weight", {2, dim}},
+                            {"attn_v.weight", "self_attn.v_proj.weight", {2, dim}},
+                            {"attn_output.weight", "self_attn.o_proj.weight", {dim, 4}}};
+  const std::vector<Named> more = {
+      {"attn_q.bias", "self_attn.q_proj.bias", {4}},
+      {"attn_k.bias", "self_attn.k_proj.bias", {2}},
+      {"attn_v.bias", "self_attn.v_proj.bias", {2}},
+      {"attn_output.bias", "self_attn.o_proj.bias", {dim}},
+      {"attn_sinks.weight", "self_attn.sinks", {2}},
+      {"post_attention_norm.weight", "post_attention_layernorm.weight", {dim}},
+      {"ffn_gate_inp.bias", "mlp.router.bias", {kExperts}},
+      {"ffn_gate_inp.weight", "mlp.router.weight", {kExperts, dim}}};
+  const std::vector<Named> plain = {{"attn_q_norm.weight", "self_attn.q_norm.weight", {2}},
+                                    {"attn_k_norm.weight", "self_attn.k_norm.weight", {2}},
+                                    {"ffn_norm.weight", "post_attention_layernorm.weight", {dim}},
+                                    {"ffn_gate_inp.weight", "mlp.gate.weight", {kExperts, dim}}};
+  const std::vector<Named>& rest = biases ? more : plain;
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
+// Where tensors of a layer lie in a file.
+std::string placed(const std::string& name, const std::string& layer) {
+  const bool outside = name.starts_with("token_embd") || name.starts_with("output_norm") ||
+                       name.starts_with("model.");
+  return outside ? name : layer + name;
+}
+
+std::string zeros(const std::vector<uint64_t>& shape, uint64_t bytes_each) {
+  uint64_t n = bytes_each;
+  for (const uint64_t size : shape) n *= size;
+  return std::string(n, '\0');
+}
+
+FileView view_of(const std::string& bytes) {
+  return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "a seed"};
+}
+
+std::string experts_gguf(const TinyModel& tiny, const std::string& arch) {
+  const bool biases = arch == "gpt-oss";
+  GgufWriter w;
+  add_tiny_keys(w, tiny, "general.architecture");
+  w.text("general.architecture", arch);
+  for (const auto& [key, value] : {std::pair{"context_length", 512},
+                                   {"embedding_length", 4},
+                                   {"block_count", 1},
+                                   {"feed_forward_length", 4},
+                                   {"attention.head_count", 2},
+                                   {"attention.head_count_kv", 1},
+                                   {"attention.key_length", 2},
+                                   {"attention.value_length", 2},
+                                   {"attention.sliding_window", biases ? 64 : 0},
+                                   {"expert_count", 3},
+                                   {"expert_used_count", 2},
+                                   {"expert_feed_forward_length", 4}})
+    w.u32(arch + "." + key, static_cast<uint32_t>(value));
+  w.f32(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  std::vector<Named> all = attention_tensors(kWidth, biases);
+  for (const char* name : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"}) {
+    w.tensor("blk.0." + std::string(name) + ".weight", {kWidth, kWidth, kExperts}, 0,
+             zeros({kWidth, kWidth, kExperts}, 4));
+    if (biases)
+      w.tensor("blk.0." + std::string(name) + ".bias", {kWidth, kExperts}, 0,
+               zeros({kWidth, kExperts}, 4));
+  }
+  for (const Named& t : all)
+    w.tensor(placed(t.gguf, "blk.0."), {t.shape.rbegin(), t.shape.rend()}, 0, zeros(t.shape, 4));
+  return w.bytes();
+}
+
+// kind: the tensors of the experts, each "qwen3", or packed: "plain" or "mxfp4".
+std::string experts_safetensors(const std::string& kind) {
+  const uint64_t dim = kind == "mxfp4" ? 32 : kWidth;
+  const std::string layer = "model.layers.0.", at = layer + "mlp.experts.";
+  SafetensorsWriter w;
+  const auto add = [&](const std::string& name, const std::vector<uint64_t>& shape) {
+    w.tensor(name, "F32", shape, zeros(shape, 4));
+  };
+  for (const Named& t : attention_tensors(dim, kind != "qwen3")) add(placed(t.hf, layer), t.shape);
+  for (uint64_t e = 0; kind == "qwen3" && e < kExperts; ++e)
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"})
+      add(at + std::to_string(e) + "." + name + ".weight", {dim, dim});
+  if (kind == "qwen3") return w.bytes();
+  for (const auto& [name, rows] : {std::pair{"gate_up_proj", 2 * dim}, {"down_proj", dim}}) {
+    add(at + name + "_bias", {kExperts, rows});
+    if (kind == "plain") {
+      add(at + name, {kExperts, dim, rows});
+      continue;
+    }
+    w.tensor(at + name + "_blocks", "U8", {kExperts, rows, 1, 16},
+             zeros({kExperts, rows, 1, 16}, 1));
+    w.tensor(at + name + "_scales", "U8", {kExperts, rows, 1}, zeros({kExperts, rows, 1}, 1));
+  }
+  return w.bytes();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string root = argv[1];
@@ -69,6 +184,20 @@ int main(int argc, char** argv) {
     for (const auto& [tensor, m] : tiny.tensors)
       w.tensor(tensor, name, m.shape, encode(type, m.values));
     write_file(root + "/safetensors/" + name, w.bytes());
+  }
+  // They load, or this ends in an error.
+  for (const char* arch : {"qwen3moe", "gpt-oss"}) {
+    const std::string bytes = experts_gguf(tiny, arch);
+    touch(*model_from_gguf(parse_gguf(view_of(bytes)), {}));
+    write_file(root + "/gguf/" + arch, bytes);
+  }
+  for (const auto& [kind, arch, dim] :
+       {std::tuple{"qwen3", "qwen3moe", 4}, {"plain", "gpt-oss", 4}, {"mxfp4", "gpt-oss", 32}}) {
+    const std::string bytes = experts_safetensors(kind);
+    TensorTable table;
+    parse_safetensors(view_of(bytes), table);
+    bind_smallest(table, arch, dim);
+    write_file(root + "/safetensors/" + kind, bytes);
   }
   write_file(root + "/gguf/Q8_0", tiny_gguf(tiny_model(2, true, 1), DType::Q8_0));
   // Blocks of the types that only a GGUF file from elsewhere has, by their numbers there.

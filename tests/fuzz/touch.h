@@ -1,5 +1,7 @@
 // Reads both ends of every weight, so that the sanitizers see a view that leaves its file.
 #pragma once
+#include <iterator>
+
 #include "model/model.h"
 
 namespace riffle::test {
@@ -12,36 +14,49 @@ inline void touch(const Tensor& t) {
   (void)p[t.bytes() - 1];
 }
 
+inline void touch(const ExpertWeights& e) {
+  const Tensor* const all[] = {&e.w1, &e.w3, &e.w2, &e.b1, &e.b3, &e.b2};
+  static_assert(sizeof e == std::size(all) * sizeof(Tensor), "a tensor is not touched");
+  for (const Tensor* t : all) touch(*t);
+}
+
+inline void touch(const LayerWeights& w) {
+  const Tensor* const all[] = {&w.attn_norm,
+                               &w.ffn_norm,
+                               &w.post_attn_norm,
+                               &w.post_ffn_norm,
+                               &w.wq,
+                               &w.wk,
+                               &w.wv,
+                               &w.wo,
+                               &w.wqkv,
+                               &w.w13,
+                               &w.w1,
+                               &w.w3,
+                               &w.w2,
+                               &w.q_norm,
+                               &w.k_norm,
+                               &w.bq,
+                               &w.bk,
+                               &w.bv,
+                               &w.bo,
+                               &w.b1,
+                               &w.b3,
+                               &w.b2,
+                               &w.sinks,
+                               &w.router,
+                               &w.router_bias};
+  static_assert(sizeof w == std::size(all) * sizeof(Tensor) + sizeof w.experts,
+                "a tensor is not touched");
+  for (const Tensor* t : all) touch(*t);
+  for (const ExpertWeights& e : w.experts) touch(e);
+}
+
 inline void touch(const Model& model) {
   touch(model.weights.embedding);
   touch(model.weights.output);
   touch(model.weights.final_norm);
-  for (const LayerWeights& w : model.weights.layers) {
-    for (const Tensor* t : {&w.attn_norm,
-                            &w.ffn_norm,
-                            &w.post_attn_norm,
-                            &w.post_ffn_norm,
-                            &w.q_norm,
-                            &w.k_norm,
-                            &w.wq,
-                            &w.wk,
-                            &w.wv,
-                            &w.wo,
-                            &w.w1,
-                            &w.w3,
-                            &w.w2,
-                            &w.bq,
-                            &w.bk,
-                            &w.bv,
-                            &w.bo,
-                            &w.b1,
-                            &w.b3,
-                            &w.b2,
-                            &w.router})
-      touch(*t);
-    for (const ExpertWeights& e : w.experts)
-      for (const Tensor* t : {&e.w1, &e.w3, &e.w2}) touch(*t);
-  }
+  for (const LayerWeights& w : model.weights.layers) touch(w);
 }
 
 }  // namespace riffle::test
