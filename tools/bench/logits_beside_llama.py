@@ -60,7 +60,8 @@ class Riffle:
     def tokenize(self, text):
         data, n = text.encode(), C.c_size_t()
         out = (C.c_int32 * len(data))()
-        status = self.lib.riffle_tokenize(self.model, data, C.c_size_t(len(data)), 1, out, C.c_size_t(len(data)), C.byref(n))
+        size = C.c_size_t(len(data))
+        status = self.lib.riffle_tokenize(self.model, data, size, 1, out, size, C.byref(n))
         if status:
             sys.exit(self.lib.riffle_model_error(self.model).decode())
         return list(out[:n.value])
@@ -99,7 +100,8 @@ class Riffle:
 
 def of_llama(program, model, texts, kv_type, threads, vocab):
     lines = "".join(f"{len(a)} {' '.join(map(str, a))}\n" for text in texts for a in text)
-    out = subprocess.run([program, model, str(threads), kv_type, str(CONTEXT)], input=lines.encode(), stdout=subprocess.PIPE)
+    out = subprocess.run([program, model, str(threads), kv_type, str(CONTEXT)], input=lines.encode(),
+                         stdout=subprocess.PIPE)
     if out.returncode:
         sys.exit(f"{program} ended with {out.returncode}")
     return np.frombuffer(out.stdout, "<f4").reshape(-1, vocab)
