@@ -11,8 +11,7 @@ namespace riffle::cuda {
 // - 4 to 6 bits: 32 consecutive values have 16 bytes at data. The low half of byte j is for value
 //   j, the high half for value j + 16. Bits beyond the fourth are at high, for the same 32 values:
 //     Q5_0, Q5_1, Q5_K: 4 bytes; bit k of byte b is for value 4k + b;
-//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, those of byte 4 + b for
-//     value
+//     Q6_K: 8 bytes; bits 2k, 2k+1 of byte b < 4 are for value 4k + b, of byte 4 + b for value
 //       16 + 4k + b.
 //   The scales lie apart from the values, at scales:
 //     Q4_0, Q5_0, IQ4_NL: f16 d for 32 values; MXFP4: a byte of exponent for 32 values;
@@ -25,10 +24,9 @@ namespace riffle::cuda {
 // - 2 and 3 bits: 32 consecutive values have 8 bytes at data with 2 bits of each, in the order that
 //   Q6_K has at high.
 //     Q3_K: the third bits are at high, as Q5_K's fifth bits; at scales 16 bytes for 256 values:
-//     f16
-//       d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
-//     Q2_K: at scales 16 bytes of scales and minima for 256 values; their f16 d, dmin are at
-//     blocks.
+//       f16 d, two bytes of zero (aligned loads for 1.8% of the memory), 12 bytes of scales.
+//     Q2_K: at scales 16 bytes of scales and minima for 256 values; their f16 d, dmin lie at
+//       blocks.
 //   Rows of each part are padded to 16 bytes with zeros. kernels/cpu/linear/quants.h says what the
 //   values are.
 struct Matrix {

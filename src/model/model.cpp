@@ -2,6 +2,7 @@
 
 #include "model/chat/chat_template.h"
 #include "model/formats/mapped_file.h"
+#include "model/formats/read_ahead.h"
 #include "model/text/tokenizer.h"
 
 namespace riffle {

@@ -18,6 +18,7 @@ namespace riffle {
 
 class Tokenizer;
 class MappedFile;
+class ReadAhead;
 class ChatTemplate;
 
 inline constexpr int kQ8Block = 32;  // values per Q8_0 block: one f16 scale, then 32 int8
@@ -205,6 +206,7 @@ struct Model {
   std::unique_ptr<const ChatTemplate> chat;        // null: there is none that can be evaluated
   std::string chat_error;                          // why, if the model carries one
   std::vector<std::shared_ptr<MappedFile>> files;  // keep the views alive
+  std::unique_ptr<ReadAhead> read_ahead;           // of the weights; null: nothing to read
   std::vector<std::unique_ptr<std::vector<float>>> owned;  // norms, biases and sinks in F32
   std::vector<Buffer> generated;  // bytes of synthetic tensors, and of repacked experts
   uint64_t n_params = 0, weight_bytes = 0;

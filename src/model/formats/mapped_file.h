@@ -29,9 +29,6 @@ class MappedFile {
   uint64_t device_ = 0, inode_ = 0;
 };
 
-// Asks the system to read these bytes ahead; only a hint. Any readable memory will do.
-void will_need(const void* data, uint64_t bytes);
-
 // Whether path names something that is not a folder.
 bool file_exists(const std::string& path);
 bool is_folder(const std::string& path);

@@ -442,6 +442,18 @@ TEST_CASE("rmsnorm and swiglu against float64", "[cuda]") {
   const auto far = gd.download();
   CHECK((far[0] == 0 && std::fabs(far[1]) <= 1e-30f && std::fabs(far[2]) <= 1e-30f && far[3] == 0));
   CHECK((far[4] == 90 && far[5] == 400));
+  // In f16 a product beyond 65504 came as infinity, and counts as 65504.
+  const std::vector<uint16_t> closed = {0xfc00, 0x7c00, 0x7c00, 0xfe00},
+                              open = {0x7c00, 0xfc00, 0x3c00, 0x3c00};
+  const DeviceArray<uint16_t> closed_d(closed), open_d(open);
+  DeviceArray<float> cut(std::vector<float>(4));
+  for (const Gate kind : {Gate::Silu, Gate::GeluTanh}) {
+    check_cuda(
+        glu(kind, closed_d.get(), open_d.get(), 4, WType::F16, cut.get(), WType::F32, nullptr));
+    const auto four = cut.download();
+    CHECK(
+        (four[0] == 0 && four[1] == -65504.0f * 65504 && four[2] == 65504 && std::isnan(four[3])));
+  }
 }
 
 TEST_CASE("fill_synthetic writes what kernels/common/synthetic.h says", "[cuda]") {
