@@ -9,8 +9,20 @@ inline constexpr int kMaxExperts = 1024;
 
 // routed[i] [n_used], by falling score: route_row (kernels/common/routing.h) of scores[i]
 // [n_experts], for n rows. n_experts is at most kMaxExperts.
-Status route(const float* scores, int64_t n, int n_experts, int n_used, bool renormalised,
-             Routed* routed, cudaStream_t stream);
+struct Route {
+  const float* scores = nullptr;  // [n][n_experts]
+  int64_t n = 0;
+  int n_experts = 0, n_used = 0;
+  bool renormalised = false;
+  Routed* routed = nullptr;  // [n][n_used]
+  // What the experts read, made beside it: normed[i] = RMS norm of x[i], times norm; null: nothing.
+  const float *x = nullptr, *norm = nullptr;
+  int64_t dim = 0;
+  float eps = 0;
+  float* normed = nullptr;
+  bool overlap = false;  // with normed; see Gemv::overlap
+};
+Status route(const Route& args, cudaStream_t stream);
 
 // An entry is one of a row's n_used choices: entry i * n_used + k is routed[i][k]. places[p] is the
 // p-th entry by expert, those of one expert by rising number. The first of up to kGroup entries of

@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
   __shared__ float4 memory[kDotMemory<kWalk, kShared>];
   const int64_t dim = a.w1.cols,
                 r = static_cast<int64_t>(blockIdx.x) * (kThreads / L) + threadIdx.x / L;
+  allow_next();
   wait_for_earlier();
   with_entries<kShared>(a, blockIdx.y, [&]<int N>(const Entries<N>& entries) {
     const float* x[N];

@@ -12,6 +12,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kShared>)
     experts_up_kernel(const __grid_constant__ ExpertsStep a) {
   __shared__ float4 memory[kDotMemory<kWalk, kShared>];
   const int64_t r = static_cast<int64_t>(blockIdx.x) * (kThreads / L) + threadIdx.x / L;
+  allow_next();
   wait_for_earlier();
   with_entries<kShared>(a, blockIdx.y, [&]<int N>(const Entries<N>& entries) {
     const float* x[N];

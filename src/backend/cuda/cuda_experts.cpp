@@ -42,24 +42,38 @@ void CudaBackend::route_rows(const LayerWeights& w, const float* x, int64_t n, b
                              Experts& experts) {
   const ExpertsConfig& e = config_.experts;
   float *in = experts.in.as<float>(), *scores = experts.scores.as<float>();
-  check(rmsnorm(x, weights_.vector(w.ffn_norm), n, config_.dim, config_.stream_eps(), in,
-                WType::F32, compute_),
-        "normalising");
+  const float* norm = weights_.vector(w.ffn_norm);
   const Matrix& router = weights_.matrix(w.router);
+  Route r;
+  r.scores = scores;
+  r.n = n;
+  r.n_experts = e.n;
+  r.n_used = e.n_used;
+  r.renormalised = e.renormalised;
+  r.routed = experts.routed.as<Routed>();
   if (prompt) {
+    check(rmsnorm(x, norm, n, config_.dim, config_.stream_eps(), in, WType::F32, compute_),
+          "normalising");
     multiply(router, in, WType::F32, n, scores, e.n, WType::F32, false);
   } else {
     Gemv g;
-    g.x = in;
+    g.x = x;
     g.ldx = config_.dim;
+    g.norm = norm;
+    g.eps = config_.stream_eps();
     g.w[0] = router;
     g.y[0] = scores;
     g.ldy[0] = e.n;
     gemv_rows(g, n);
+    r.x = x;
+    r.norm = norm;
+    r.dim = config_.dim;
+    r.eps = config_.stream_eps();
+    r.normed = in;
+    r.overlap = overlap_ && w.router_bias.data == nullptr;
   }
   add_bias({&w.router, scores, e.n, &w.router_bias}, n);
-  check(route(scores, n, e.n, e.n_used, e.renormalised, experts.routed.as<Routed>(), compute_),
-        "choosing experts");
+  check(route(r, compute_), "choosing experts");
 }
 
 void CudaBackend::experts_of_step(const LayerWeights& w, float* x, int64_t n) {

@@ -30,8 +30,9 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
             o.prefill_chunk = chunk;
             const TinyDifference diff = compare(o, c, path);
             INFO(diff.where);
-            // With f16 KV prefill rounds all operands to 16 bits.
-            CHECK(diff.relative <= (kv == RIFFLE_KV_F32 ? 1e-3 : 2e-2));
+            // With f16 KV prefill rounds all operands to 16 bits, which with these weights are
+            // bf16: a value keeps 8 of them.
+            CHECK(diff.relative <= (kv == RIFFLE_KV_F32 ? 1e-3 : 3e-2));
             if (kv == RIFFLE_KV_F32) CHECK(diff.same_best);
           }
         }

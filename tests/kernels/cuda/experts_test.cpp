@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 
 #include "kernels/common/routing.h"
@@ -25,8 +26,34 @@ TEST_CASE("route chooses what the scalar twin chooses", "[cuda][experts]") {
       scores[3 * n + n / 2] = std::numeric_limits<float>::quiet_NaN();
       const DeviceArray<float> on_device(scores);
       DeviceArray<Routed> routed(std::vector<Routed>(rows * used));
-      check_cuda(route(on_device.get(), rows, n, used, renormalised, routed.get(), nullptr));
+      Route r;
+      r.scores = on_device.get();
+      r.n = rows;
+      r.n_experts = n;
+      r.n_used = used;
+      r.renormalised = renormalised;
+      r.routed = routed.get();
+      check_cuda(route(r, nullptr));
       const std::vector<Routed> got = routed.download();
+      // With what the experts read beside it.
+      for (const int64_t dim : {30, 512, 5000}) {
+        const auto x = random_floats(g, rows * dim, 3), norm = random_floats(g, dim);
+        const DeviceArray<float> xd(x), norm_d(norm);
+        DeviceArray<float> normed(std::vector<float>(rows * dim)),
+            want(std::vector<float>(rows * dim));
+        DeviceArray<Routed> again(std::vector<Routed>(rows * used));
+        r.routed = again.get();
+        r.x = xd.get();
+        r.norm = norm_d.get();
+        r.dim = dim;
+        r.eps = 1e-5f;
+        r.normed = normed.get();
+        check_cuda(route(r, nullptr));
+        check_cuda(rmsnorm(r.x, r.norm, rows, dim, r.eps, want.get(), WType::F32, nullptr));
+        CHECK(normed.download() == want.download());
+        const std::vector<Routed> same = again.download();
+        CHECK(std::memcmp(same.data(), got.data(), same.size() * sizeof(Routed)) == 0);
+      }
       for (int i = 0; i < rows; ++i) {
         std::vector<Routed> want(used);
         route_row(&scores[i * n], n, used, renormalised, want.data());
