@@ -8,47 +8,12 @@
 #include <filesystem>
 #include <random>
 
+#include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
 
 using namespace riffle::test;
 
 namespace {
-
-struct File {
-  riffle_session_file* handle = nullptr;
-  char err[512] = "";
-  riffle_status status;
-
-  explicit File(const std::string& path)
-      : status(riffle_session_file_open(path.c_str(), &handle, err, sizeof err)) {}
-  ~File() { riffle_session_file_free(handle); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  riffle_session_file_info info() const {
-    riffle_session_file_info info{};
-    info.struct_size = sizeof info;
-    REQUIRE(riffle_session_file_get_info(handle, &info) == RIFFLE_OK);
-    return info;
-  }
-};
-
-void save(const Runtime& r, riffle_session* s, const std::string& path,
-          const std::string& data = "") {
-  riffle_save_options o;
-  riffle_save_defaults(&o);
-  o.data = data.data();
-  o.data_size = data.size();
-  r.check(riffle_session_save(s, path.c_str(), &o));
-}
-
-riffle_session* load(Runtime& r, const std::string& path) {
-  const File file(path);
-  INFO(file.err);
-  REQUIRE(file.status == RIFFLE_OK);
-  r.sessions.push_back(nullptr);
-  r.check(riffle_session_load(r.context, file.handle, &r.sessions.back(), nullptr, nullptr));
-  return r.sessions.back();
-}
 
 // Both take the same steps, and a prompt.
 void go_on_alike(Runtime& a, riffle_session* s, Runtime& b, riffle_session* t,
@@ -154,7 +119,7 @@ TEST_CASE("saved sessions: cuts, forks, list positions and other digests",
     for (Runtime* r : {&a, &b}) r->check(riffle_set_selection(r->context, &list));
     for (const int32_t t : more) a.check(riffle_step(a.context, &s, &t, 1));
     save(a, s, path);
-    CHECK(File(path).info().list_positions);
+    CHECK(SessionFile(path).info().list_positions);
     go_on_alike(a, s, b, load(b, path), more);
   }
   SECTION("an empty session") {
@@ -194,7 +159,7 @@ TEST_CASE("only what is new is written", "[session_file][model]") {
       const uint64_t at = size_of(path);
       save(a, s, path, "turn " + std::to_string(turn));
       CHECK(size_of(path) - at < first / 2);
-      const File file(path);
+      const SessionFile file(path);
       const riffle_session_file_info info = file.info();
       CHECK(info.saves == uint64_t(turn) + 2);
       CHECK(std::string(static_cast<const char*>(info.data), info.data_size) ==
@@ -278,7 +243,7 @@ TEST_CASE("what a file does not fit is named", "[session_file][model]") {
     a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
     save(a, s, path, "mine");
   }
-  const File file(path);
+  const SessionFile file(path);
   REQUIRE(file.status == RIFFLE_OK);
   const riffle_session_file_info info = file.info();
   CHECK(info.n_tokens == 200);
@@ -343,7 +308,7 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   int refused = 0, taken = 0;
   const auto attempt = [&](const std::string& bytes) {
     write_file(bad, bytes);
-    const File file(bad);
+    const SessionFile file(bad);
     riffle_session* t = nullptr;
     riffle_status status = file.status;
     std::string text = file.err;
@@ -434,7 +399,7 @@ TEST_CASE("sessions of one file share its blocks", "[session_file][model]") {
   save(a, s, path);
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
     Runtime b(small(RIFFLE_SELECTOR_SHARE, device));
-    auto file = std::make_unique<File>(path);
+    auto file = std::make_unique<SessionFile>(path);
     std::vector<riffle_session*> loaded(3);
     for (riffle_session*& t : loaded)
       b.check(riffle_session_load(b.context, file->handle, &t, nullptr, nullptr));

@@ -46,34 +46,37 @@ inline std::vector<int32_t> tiny_tokens() {
   return nlohmann::json::parse(read_file(kTinyRoot + "/tokens.json")).get<std::vector<int32_t>>();
 }
 
+inline TinyCheckpoint tiny_checkpoint(const std::string& name) {
+  const std::string folder = kTinyRoot + "/" + name;
+  if (!std::filesystem::is_directory(folder)) throw std::runtime_error("no checkpoint " + name);
+  const auto golden = nlohmann::json::parse(read_file(folder + "/golden.json"));
+  TinyCheckpoint c;
+  c.name = name;
+  c.config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  c.weights = kTinyRoot + "/" + golden.at("weights").get<std::string>();
+  if (golden.contains("whole")) {
+    c.whole_config = c.config;
+    c.config = golden.at("text");
+    c.whole_weights = kTinyRoot + "/" + golden.at("whole").get<std::string>();
+  }
+  c.gguf = golden.at("gguf").get<bool>();
+  const std::string rows = read_file(folder + "/logits.f32");
+  const size_t vocab = c.integer("vocab_size");
+  for (const auto& p : golden.at("positions")) {
+    c.positions.push_back({p.value("prefill", 0), p.at("position").get<int>()});
+    c.logits.emplace_back(vocab);
+    const size_t at = (c.logits.size() - 1) * vocab * sizeof(float);
+    if (at + vocab * sizeof(float) > rows.size())
+      throw std::runtime_error(folder + "/logits.f32 is too short");
+    std::memcpy(c.logits.back().data(), rows.data() + at, vocab * sizeof(float));
+  }
+  return c;
+}
+
 inline std::vector<TinyCheckpoint> tiny_checkpoints() {
   std::vector<TinyCheckpoint> out;
-  for (const auto& entry : std::filesystem::directory_iterator(kTinyRoot)) {
-    if (!entry.is_directory()) continue;
-    const std::string folder = entry.path().string();
-    const auto golden = nlohmann::json::parse(read_file(folder + "/golden.json"));
-    TinyCheckpoint c;
-    c.name = entry.path().filename().string();
-    c.config = nlohmann::json::parse(read_file(folder + "/config.json"));
-    c.weights = kTinyRoot + "/" + golden.at("weights").get<std::string>();
-    if (golden.contains("whole")) {
-      c.whole_config = c.config;
-      c.config = golden.at("text");
-      c.whole_weights = kTinyRoot + "/" + golden.at("whole").get<std::string>();
-    }
-    c.gguf = golden.at("gguf").get<bool>();
-    const std::string rows = read_file(folder + "/logits.f32");
-    const size_t vocab = c.integer("vocab_size");
-    for (const auto& p : golden.at("positions")) {
-      c.positions.push_back({p.value("prefill", 0), p.at("position").get<int>()});
-      c.logits.emplace_back(vocab);
-      const size_t at = (c.logits.size() - 1) * vocab * sizeof(float);
-      if (at + vocab * sizeof(float) > rows.size())
-        throw std::runtime_error(folder + "/logits.f32 is too short");
-      std::memcpy(c.logits.back().data(), rows.data() + at, vocab * sizeof(float));
-    }
-    out.push_back(std::move(c));
-  }
+  for (const auto& entry : std::filesystem::directory_iterator(kTinyRoot))
+    if (entry.is_directory()) out.push_back(tiny_checkpoint(entry.path().filename().string()));
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   if (out.empty()) throw std::runtime_error("no checkpoints in " + kTinyRoot);
   return out;

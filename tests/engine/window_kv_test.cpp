@@ -39,7 +39,7 @@ Got answer(const riffle_context_options& o, const std::string& path, const Ask& 
 // block; a prompt's end and the last token keep 64 tokens more, from a multiple of 64 on.
 TEST_CASE("window: host memory holds the windows, counted by hand", "[window][memory]") {
   const TempDir temp;
-  const std::string path = tiny_folder(checkpoint("gemma3"), temp);
+  const std::string path = tiny_folder(tiny_checkpoint("gemma3"), temp);
   for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
     riffle_context_options o = on(device);
     o.kv_type = RIFFLE_KV_F16;
@@ -88,7 +88,7 @@ TEST_CASE("window: cuts, forks and ends change no bit, whatever windows have dro
   uint32_t seed = 0;
   int refused = 0;
   for (const char* model : kModels) {
-    const std::string path = tiny_folder(checkpoint(model), temp);
+    const std::string path = tiny_folder(tiny_checkpoint(model), temp);
     for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
       for (const int slots : {60, 1000}) {
         if (device == RIFFLE_DEVICE_CPU && slots == 60) continue;
@@ -110,7 +110,7 @@ TEST_CASE("window: an answer begins again from the prompt's end, however long it
   for (const char* model : kModels)
     for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
       INFO(model);
-      Runtime r(on(device), tiny_folder(checkpoint(model), temp));
+      Runtime r(on(device), tiny_folder(tiny_checkpoint(model), temp));
       riffle_session* s = r.session();
       const auto prompt = ids(0, 400);
       std::mt19937 random(1);
@@ -143,7 +143,7 @@ TEST_CASE("window: a full session takes what the plan says, and no more than tha
   const TempDir temp;
   for (const char* model : kModels) {
     INFO(model);
-    const std::string path = tiny_folder(checkpoint(model), temp);
+    const std::string path = tiny_folder(tiny_checkpoint(model), temp);
     riffle_context_options o = on(RIFFLE_DEVICE_CPU);
     riffle_plan plan{};
     plan.struct_size = sizeof plan;
@@ -203,7 +203,7 @@ TEST_CASE(
     asks.push_back(a);
   }
   for (const char* model : kModels) {
-    const std::string path = tiny_folder(checkpoint(model), temp);
+    const std::string path = tiny_folder(tiny_checkpoint(model), temp);
     riffle_context_options o = on(RIFFLE_DEVICE_CPU);
     std::vector<Got> want;
     for (const Ask& a : asks) want.push_back(answer(o, path, a));
@@ -249,7 +249,7 @@ TEST_CASE("window: requests share memory for one to two sessions", "[window][sch
     if (i % 3) a.prompt.insert(a.prompt.begin(), document.begin(), document.end());
     asks.push_back(a);
   }
-  const std::string path = tiny_folder(checkpoint("exaone4"), temp);
+  const std::string path = tiny_folder(tiny_checkpoint("exaone4"), temp);
   riffle_context_options o = on(RIFFLE_DEVICE_CPU);
   std::vector<Got> want;
   for (const Ask& a : asks) want.push_back(answer(o, path, a));

@@ -10,12 +10,6 @@ inline constexpr riffle_selector kSelectors[] = {
     RIFFLE_SELECTOR_TWILIGHT, RIFFLE_SELECTOR_TOKENSELECT, RIFFLE_SELECTOR_LFPS,
     RIFFLE_SELECTOR_SHARE};
 
-inline TinyCheckpoint checkpoint(const std::string& name) {
-  for (const TinyCheckpoint& c : tiny_checkpoints())
-    if (c.name == name) return c;
-  throw std::runtime_error("no checkpoint " + name);
-}
-
 inline std::vector<int32_t> ids(int from, int to) {
   const std::vector<int32_t> all = tiny_tokens();
   return {all.begin() + from, all.begin() + to};
@@ -23,7 +17,7 @@ inline std::vector<int32_t> ids(int from, int to) {
 
 // Every layer of `mistral` has the window; 0: none has.
 inline std::string mistral(const TempDir& temp, int window) {
-  TinyCheckpoint c = checkpoint("mistral_window");
+  TinyCheckpoint c = tiny_checkpoint("mistral_window");
   c.name += std::to_string(window);
   if (window > 0) c.config["sliding_window"] = window;
   else c.config["sliding_window"] = nullptr;
@@ -32,7 +26,7 @@ inline std::string mistral(const TempDir& temp, int window) {
 
 // The second of two layers has it, or the first.
 inline std::string qwen(const TempDir& temp, int window, bool first = false) {
-  TinyCheckpoint c = checkpoint("qwen2");
+  TinyCheckpoint c = tiny_checkpoint("qwen2");
   c.name += std::to_string(window) + (first ? "_first" : "");
   c.config["use_sliding_window"] = true;
   c.config["sliding_window"] = window;

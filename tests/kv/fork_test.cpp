@@ -8,13 +8,15 @@
 #include <set>
 
 #include "kv/cpu_residency.h"
+#include "tests/kv/token_kv.h"
 #include "util/error.h"
 
 using namespace riffle;
+using namespace riffle::test;
 
 namespace {
 
-constexpr int kB = 16, kD = 16, kLayers = 2, kHeads = 2, kCtx = 200;
+constexpr int kB = 16, kLayers = 2, kHeads = 2, kCtx = 200;
 
 // Small slabs, and none at all while it refuses.
 class FewSlabs : public SlabSource {
@@ -46,8 +48,9 @@ struct Live {
   std::vector<int> names;
 };
 
-struct World {
-  BlockLayout layout{kB, kD, KvType::F32};
+struct World : TokenKv {
+  World() : TokenKv(kB) {}
+
   ThreadPool threads{2};
   bool refuse = false;
   int slabs = 0;
@@ -61,29 +64,9 @@ struct World {
 
   uint32_t below(uint64_t n) { return static_cast<uint32_t>(random() % n); }
 
-  static float number(uint32_t token, int layer, int head, int j) {
-    return static_cast<float>(
-        (token * 31u + static_cast<uint32_t>(layer * 977 + head * 131 + j * 7)) % 4096u);
-  }
-  void write(std::byte* block, int64_t at, uint32_t token, int layer, int head) const {
-    for (int part = 0; part < 2; ++part) {
-      float row[kD];
-      for (int j = 0; j < kD; ++j) row[j] = number(token, layer, head, j + part * kD);
-      std::memcpy(block + (part ? layout.value_offset() : 0) + at % kB * layout.row_bytes(), row,
-                  sizeof row);
-    }
-  }
   bool reads(const std::byte* block, const Live& s, int64_t index, int layer, int head) const {
-    const int64_t n = std::min<int64_t>(kB, static_cast<int64_t>(s.tokens.size()) - index * kB);
-    for (int64_t t = 0; t < n; ++t)
-      for (int part = 0; part < 2; ++part) {
-        float row[kD];
-        std::memcpy(row, block + (part ? layout.value_offset() : 0) + t * layout.row_bytes(),
-                    sizeof row);
-        for (int j = 0; j < kD; ++j)
-          if (row[j] != number(s.tokens[index * kB + t], layer, head, j + part * kD)) return false;
-      }
-    return true;
+    const auto last = std::min((index + 1) * kB, static_cast<int64_t>(s.tokens.size()));
+    return TokenKv::reads(block, s.tokens, index * kB, last, layer, head);
   }
 
   int holders(int name) const {

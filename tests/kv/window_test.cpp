@@ -3,7 +3,6 @@
 // small pools. Settings and rules once more by brute force.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,13 +10,15 @@
 #include <set>
 
 #include "kv/cpu_residency.h"
+#include "tests/kv/token_kv.h"
 #include "util/error.h"
 
 using namespace riffle;
+using namespace riffle::test;
 
 namespace {
 
-constexpr int kD = 16, kHeads = 2, kCtx = 700;
+constexpr int kHeads = 2, kCtx = 700;
 const std::vector<int32_t> kWindows3 = {0, 40, 100};  // of three layers
 
 // By token, as the header of kv_shape.h says it: what the next token after n may read, when up to
@@ -38,10 +39,9 @@ struct Live {
   std::vector<std::vector<int>> names{3};  // of each layer's blocks; -1: not kept
 };
 
-struct World {
-  explicit World(int block_size) : layout{block_size, kD, KvType::F32} {}
+struct World : TokenKv {
+  using TokenKv::TokenKv;
 
-  BlockLayout layout;
   ThreadPool threads{2};
   const cpu::Kernels* kernels = cpu::kernels(cpu::Isa::Scalar);
   KvStore store{{layout, 3, kHeads, kWindows3}, kernels, &threads};
@@ -52,33 +52,6 @@ struct World {
 
   int size() const { return layout.block_size; }
   uint32_t below(uint64_t n) { return static_cast<uint32_t>(random() % n); }
-
-  static float number(uint32_t token, int layer, int head, int j) {
-    return static_cast<float>(
-        (token * 31u + static_cast<uint32_t>(layer * 977 + head * 131 + j * 7)) % 4096u);
-  }
-  void write(std::byte* block, int64_t at, uint32_t token, int layer, int head) const {
-    for (int part = 0; part < 2; ++part) {
-      float row[kD];
-      for (int j = 0; j < kD; ++j) row[j] = number(token, layer, head, j + part * kD);
-      std::memcpy(block + (part ? layout.value_offset() : 0) + at % size() * layout.row_bytes(),
-                  row, sizeof row);
-    }
-  }
-  // Tokens [first, last) of a block hold what they should.
-  bool reads(const std::byte* block, const std::vector<uint32_t>& tokens, int64_t first,
-             int64_t last, int layer, int head) const {
-    for (int64_t t = first; t < last; ++t)
-      for (int part = 0; part < 2; ++part) {
-        float row[kD];
-        std::memcpy(row,
-                    block + (part ? layout.value_offset() : 0) + t % size() * layout.row_bytes(),
-                    sizeof row);
-        for (int j = 0; j < kD; ++j)
-          if (row[j] != number(tokens[t], layer, head, j + part * kD)) return false;
-      }
-    return true;
-  }
 
   // ---- the model
   bool keeps(const Live& s, int layer, int64_t block, int64_t n,

@@ -1,24 +1,12 @@
 // Mixtures of experts: what files say of them, and which files are refused.
-#include "model/config.h"
 #include "tests/engine/tiny_checkpoint.h"
+#include "tests/model/config_of.h"
 #include "tests/model/expect_error.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-TinyCheckpoint tiny_checkpoint(const std::string& name) {
-  for (TinyCheckpoint& c : tiny_checkpoints())
-    if (c.name == name) return std::move(c);
-  throw std::runtime_error("no checkpoint " + name);
-}
-
-Config config_of(const nlohmann::json& config) {
-  const std::string text = config.dump();
-  return config_from_json(
-      {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "config.json"});
-}
 
 std::vector<bool> sparse_layers(const Config& c) {
   std::vector<bool> sparse;

@@ -1,7 +1,7 @@
 // Folders of models that take images: their text part is the model, the rest stays in the file.
-#include "model/config.h"
 #include "model/load_model.h"
 #include "tests/engine/tiny_checkpoint.h"
+#include "tests/model/config_of.h"
 #include "tests/model/expect_error.h"
 
 using namespace riffle;
@@ -10,12 +10,6 @@ using namespace riffle::test;
 namespace {
 
 using nlohmann::json;
-
-Config config_of(const json& config) {
-  const std::string text = config.dump();
-  return config_from_json(
-      {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "config.json"});
-}
 
 // Its text_config leaves out all that Gemma3TextConfig of transformers has a default for.
 json gemma3_4b() {
@@ -34,12 +28,6 @@ void expect_config_error(riffle_status status, const json& config,
 }
 
 bool has_images(const TinyCheckpoint& c) { return !c.whole_config.is_null(); }
-
-TinyCheckpoint with_images(const std::string& name) {
-  for (TinyCheckpoint& c : tiny_checkpoints())
-    if (c.name == name) return std::move(c);
-  throw std::runtime_error("no checkpoint " + name);
-}
 
 std::string text_folder(TinyCheckpoint c, const TempDir& temp) {
   c.whole_config = nullptr;
@@ -104,11 +92,11 @@ TEST_CASE("images: both spellings of RoPE, each with its defaults", "[multimodal
 }
 
 TEST_CASE("images: the text part's kind is that of text_config", "[multimodal]") {
-  json config = with_images("mistral3_images").whole_config;
+  json config = tiny_checkpoint("mistral3_images").whole_config;
   CHECK(config_of(config).architecture == "llama");
   config["text_config"].erase("model_type");
   CHECK(config_of(config).architecture == "llama");
-  CHECK(config_of(with_images("ministral3_images").whole_config).architecture == "mistral3");
+  CHECK(config_of(tiny_checkpoint("ministral3_images").whole_config).architecture == "mistral3");
   config = gemma3_4b();
   config["text_config"].erase("model_type");
   CHECK(config_of(config).architecture == "gemma3");
@@ -139,7 +127,7 @@ TEST_CASE("images: what riffle lacks is refused by name", "[multimodal]") {
   refused(RIFFLE_BAD_MODEL, "/text_config/hidden_size", nullptr,
           {"config.json: text_config: hidden_size", "none"});
   refused(RIFFLE_BAD_MODEL, "/eos_token_id", 262208, {"config.json: eos_token_id", "262208"});
-  json config = with_images("mistral3_images").whole_config;
+  json config = tiny_checkpoint("mistral3_images").whole_config;
   config["text_config"]["model_type"] = "qwen2";
   expect_config_error(RIFFLE_UNSUPPORTED, config,
                       {"text_config.model_type", "\"qwen2\"", "\"mistral\" or \"ministral3\""});
@@ -203,10 +191,10 @@ TEST_CASE("images: the same GGUF file as of a folder without images", "[multimod
 
 TEST_CASE("images: a tied output is what the folder has", "[multimodal]") {
   const TempDir temp;
-  TinyCheckpoint c = with_images("mistral3_images");
+  TinyCheckpoint c = tiny_checkpoint("mistral3_images");
   c.whole_config["tie_word_embeddings"] = true;  // as transformers 5 writes it, whatever the model
   CHECK_FALSE(load_model(tiny_folder(c, temp), {})->config.tied_output);
-  c = with_images("gemma3_images");
+  c = tiny_checkpoint("gemma3_images");
   CHECK(load_model(tiny_folder(c, temp), {})->config.tied_output);
   c.whole_config["tie_word_embeddings"] = false;
   expect_error(RIFFLE_BAD_MODEL, {"lm_head.weight", "none"},
@@ -215,20 +203,20 @@ TEST_CASE("images: a tied output is what the folder has", "[multimodal]") {
 
 TEST_CASE("images: tensors of the text part are checked under their own names", "[multimodal]") {
   const TempDir temp;
-  TinyCheckpoint c = with_images("gemma3_images");
+  TinyCheckpoint c = tiny_checkpoint("gemma3_images");
   c.whole_config["text_config"]["num_hidden_layers"] = 6;
   expect_error(RIFFLE_UNSUPPORTED, {"tensor language_model.model.layers.6."},
                [&] { load_model(tiny_folder(c, temp), {}); });
   c.whole_config["text_config"]["num_hidden_layers"] = 8;
   expect_error(RIFFLE_BAD_MODEL, {"tensor language_model.model.layers.7.", "none"},
                [&] { load_model(tiny_folder(c, temp), {}); });
-  c = with_images("gemma3_images_new");
+  c = tiny_checkpoint("gemma3_images_new");
   c.whole_config["text_config"]["num_hidden_layers"] = 4;
   c.whole_config["text_config"].erase("layer_types");
   expect_error(RIFFLE_BAD_MODEL, {"tensor model.language_model.layers.3.", "none"},
                [&] { load_model(tiny_folder(c, temp), {}); });
   // A text model's folder must not have tensors that read images.
-  c = with_images("mistral3_images");
+  c = tiny_checkpoint("mistral3_images");
   c.weights = c.whole_weights;
   expect_error(RIFFLE_BAD_MODEL, {"tensor model.embed_tokens.weight", "none"},
                [&] { load_model(text_folder(c, temp), {}); });
@@ -236,7 +224,7 @@ TEST_CASE("images: tensors of the text part are checked under their own names", 
 
 TEST_CASE("images: riffle_model_get_info says that they are not read", "[multimodal][api]") {
   const TempDir temp;
-  const TinyCheckpoint c = with_images("gemma3_images");
+  const TinyCheckpoint c = tiny_checkpoint("gemma3_images");
   for (const bool whole : {true, false}) {
     const std::string folder = whole ? tiny_folder(c, temp) : text_folder(c, temp);
     riffle_model* model = nullptr;

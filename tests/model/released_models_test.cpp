@@ -3,21 +3,16 @@
 #include <deque>
 #include <set>
 
-#include "model/config.h"
 #include "model/load_model.h"
 #include "model/quantize/weight_mix.h"
 #include "tests/engine/tiny_checkpoint.h"
+#include "tests/model/config_of.h"
 #include "tests/model/expect_error.h"
 
 using namespace riffle;
 using namespace riffle::test;
 
 namespace {
-
-Config config_of(const std::string& text) {
-  return config_from_json(
-      {reinterpret_cast<const uint8_t*>(text.data()), text.size(), "config.json"});
-}
 
 int windowed(const Config& c) {
   return static_cast<int>(std::count_if(c.layers.begin(), c.layers.end(),
@@ -245,9 +240,7 @@ TEST_CASE("released models: a GGUF file of dense Granite 4.0", "[model][gguf]") 
 
 // Converters make one of a config.json whose kind may have state space layers and experts.
 TEST_CASE("released models: dense Granite 4 as GGUF", "[model][gguf]") {
-  std::string bytes;
-  for (const TinyCheckpoint& c : tiny_checkpoints())
-    if (c.name == "granite_tied") bytes = tiny_gguf(c);
+  const std::string bytes = tiny_gguf(tiny_checkpoint("granite_tied"));
   const FileView view = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "g.gguf"};
   GgufFile gguf = parse_gguf(view);
   std::deque<std::vector<uint32_t>> kept;
@@ -307,9 +300,7 @@ TEST_CASE("windows of GGUF files that the family has not, or lacks", "[released]
     write_file(path, tiny_gguf(c));
     expect_error(status, {path, key}, [&] { load_model(path, {}); });
   };
-  for (TinyCheckpoint c : tiny_checkpoints()) {
-    if (c.name != "granite") continue;
-    c.config["sliding_window"] = 64;
-    refused(RIFFLE_UNSUPPORTED, c, "granite.attention.sliding_window");
-  }
+  TinyCheckpoint c = tiny_checkpoint("granite");
+  c.config["sliding_window"] = 64;
+  refused(RIFFLE_UNSUPPORTED, c, "granite.attention.sliding_window");
 }

@@ -282,7 +282,7 @@ TEST_CASE("the notice is of the selection in force", "[tokenselect][model]") {
 TEST_CASE("list positions are refused where RoPE has an attention factor, at once and later",
           "[tokenselect][model]") {
   const test::TempDir temp;
-  test::TinyCheckpoint c = test::checkpoint("llama_yarn");
+  test::TinyCheckpoint c = test::tiny_checkpoint("llama_yarn");
   const std::string with = test::tiny_folder(c, temp);
   c.name += "_1";
   c.config["rope_scaling"]["attention_factor"] = 1.0;

@@ -2,26 +2,13 @@
 // wrote the file; of another device's file, as the CPU does within its tolerance.
 #include <filesystem>
 
+#include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle::test;
 
 namespace {
-
-riffle_session* load(Runtime& r, const std::string& path) {
-  riffle_session_file* file = nullptr;
-  char err[512] = "";
-  const riffle_status opened = riffle_session_file_open(path.c_str(), &file, err, sizeof err);
-  INFO(err);
-  REQUIRE(opened == RIFFLE_OK);
-  r.sessions.push_back(nullptr);
-  const riffle_status loaded =
-      riffle_session_load(r.context, file, &r.sessions.back(), nullptr, nullptr);
-  riffle_session_file_free(file);
-  r.check(loaded);
-  return r.sessions.back();
-}
 
 riffle_context_options on_gpu(riffle_selector selector, riffle_kv_type type) {
   riffle_context_options o = sparse(selector);
@@ -65,7 +52,7 @@ TEST_CASE("cuda: saved sessions go on with the same bits", "[cuda][session_file]
           a.check(riffle_session_truncate(s, riffle_session_length(s) - 5));
           a.check(riffle_prefill(s, more.data(), 20, nullptr, nullptr));
         }
-        a.check(riffle_session_save(s, path.c_str(), nullptr));
+        save(a, s, path);
         check_alike(a, s, b, load(b, path), more);
         a.check(riffle_session_truncate(s, riffle_session_length(s) - more.size()));
       }
@@ -82,11 +69,11 @@ TEST_CASE("cuda: files of one device go on on another", "[cuda][session_file]") 
   Runtime a(cpu), b(on_gpu(RIFFLE_SELECTOR_SHARE, RIFFLE_KV_F16)), c(cpu);
   riffle_session* s = a.session();
   a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
-  a.check(riffle_session_save(s, path.c_str(), nullptr));
+  save(a, s, path);
   riffle_session* t = load(b, path);
   CHECK(a.logits(s) == b.logits(t));
   // Nothing is lost on the way there and back.
-  b.check(riffle_session_save(t, again.c_str(), nullptr));
+  save(b, t, again);
   check_alike(a, s, c, load(c, again), {301, 302, 303});
   int32_t token = 301;
   b.check(riffle_step(b.context, &t, &token, 1));

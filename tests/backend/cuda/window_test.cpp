@@ -280,8 +280,9 @@ TEST_CASE("cuda: every selector with every head size", "[cuda][window]") {
   const TempDir temp;
   for (const char* name :
        {"head_dim_80", "head_dim_96", "head_dim_128", "head_dim_256", "mistral", "window"}) {
-    const std::string path =
-        name == std::string("window") ? qwen(temp, 100, true) : tiny_folder(checkpoint(name), temp);
+    const std::string path = name == std::string("window")
+                                 ? qwen(temp, 100, true)
+                                 : tiny_folder(tiny_checkpoint(name), temp);
     for (const riffle_selector selector : kDeviceSelectors) {
       const bool tokens =
           selector == RIFFLE_SELECTOR_TWILIGHT || selector == RIFFLE_SELECTOR_TOKENSELECT;

@@ -277,7 +277,7 @@ TEST_CASE("sessions that take more than 64 bits can count are too many", "[limit
 TEST_CASE("RoPE that follows the context's length follows the one that was chosen",
           "[limits][context][rope]") {
   const TempDir temp;
-  TinyCheckpoint c = checkpoint("llama_dynamic");
+  TinyCheckpoint c = tiny_checkpoint("llama_dynamic");
   c.config["max_position_embeddings"] = 8192;
   c.config["rope_scaling"]["original_max_position_embeddings"] = 256;
   const std::string path = tiny_folder(c, temp);
