@@ -30,6 +30,12 @@ struct TinyCheckpoint {
   bool gguf;
   std::vector<Position> positions;
   std::vector<std::vector<float>> logits;  // a row for each position
+  // Transformers' text after the `length` tokens from `first` on; each token leads by so much that
+  // no rounding chooses another.
+  struct {
+    int first = 0, length = 0;
+    std::vector<int32_t> tokens;
+  } greedy;
 
   int integer(const char* key) const { return config.at(key).get<int>(); }
   int head_dim() const {
@@ -60,6 +66,8 @@ inline TinyCheckpoint tiny_checkpoint(const std::string& name) {
     c.whole_weights = kTinyRoot + "/" + golden.at("whole").get<std::string>();
   }
   c.gguf = golden.at("gguf").get<bool>();
+  const auto& greedy = golden.at("greedy");
+  c.greedy = {greedy.at("first"), greedy.at("length"), greedy.at("tokens")};
   const std::string rows = read_file(folder + "/logits.f32");
   const size_t vocab = c.integer("vocab_size");
   for (const auto& p : golden.at("positions")) {

@@ -136,7 +136,7 @@ TEST_CASE("images: what riffle lacks is refused by name", "[multimodal]") {
 TEST_CASE("images: chat templates in the order in which transformers' processors take them",
           "[multimodal]") {
   const TempDir temp;
-  const std::string folder = tiny_folder(with_images("mistral3_images"), temp);
+  const std::string folder = tiny_folder(tiny_checkpoint("mistral3_images"), temp);
   const auto template_now = [&] { return load_model(folder, {})->chat_template; };
   CHECK(template_now().empty());
   write_file(folder + "/tokenizer_config.json", "{\"chat_template\": \"T\"}");

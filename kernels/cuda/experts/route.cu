@@ -8,10 +8,21 @@ namespace {
 
 constexpr int kThreads = 128, kRows = kThreads / 32;
 
-// Whether score a of expert i ranks before score b of expert j.
-__device__ bool before(float a, int i, float b, int j) {
-  if (isnan(a) || isnan(b)) return isnan(a) == isnan(b) ? i < j : isnan(b);
-  return a != b ? a > b : i < j;
+// Larger for what ranks before: finite scores in their order, NaN behind all. Never 0. Zeros of
+// both signs are equal.
+__device__ uint32_t rank_of(float score) {
+  if (isnan(score)) return 1;
+  const uint32_t bits = __float_as_uint(score + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ uint32_t warp_most(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(~0u, x);
+#else
+  for (int apart = 16; apart > 0; apart /= 2) x = max(x, __shfl_xor_sync(~0u, x, apart));
+  return x;
+#endif
 }
 
 // One warp; kOwn: experts that a lane has room for.
@@ -21,28 +32,31 @@ __device__ void choose(const Route& a, int64_t row) {
   const float* scores = a.scores + row * a.n_experts;
   Routed* out = a.routed + row * a.n_used;
   float s[kOwn];
+  uint32_t rank[kOwn];  // 0: none, or taken
 #pragma unroll
-  for (int k = 0; k < kOwn; ++k) s[k] = lane + 32 * k < a.n_experts ? scores[lane + 32 * k] : 0;
-  uint32_t taken = 0;  // bit k: expert lane + 32 k
+  for (int k = 0; k < kOwn; ++k) {
+    const bool present = lane + 32 * k < a.n_experts;
+    s[k] = present ? scores[lane + 32 * k] : 0;
+    rank[k] = present ? rank_of(s[k]) : 0;
+  }
   float most = 0, sum = 0;
   for (int i = 0; i < a.n_used; ++i) {
-    float best = 0;
-    int at = a.n_experts;  // none
+    uint32_t best = 0;
 #pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
-      const int e = lane + 32 * k;
-      if (e < a.n_experts && !(taken >> k & 1) && (at == a.n_experts || before(s[k], e, best, at)))
-        best = s[k], at = e;
-    }
-    for (int apart = 16; apart > 0; apart /= 2) {
-      const float other = __shfl_xor_sync(~0u, best, apart);
-      const int other_at = __shfl_xor_sync(~0u, at, apart);
-      if (other_at < a.n_experts && (at == a.n_experts || before(other, other_at, best, at)))
-        best = other, at = other_at;
-    }
-    if (at % 32 == lane) taken |= 1u << at / 32;
-    if (i == 0) most = best;
-    const float weight = expf(best - most);
+    for (int k = 0; k < kOwn; ++k) best = max(best, rank[k]);
+    best = warp_most(best);
+    uint32_t first = 0;  // the lowest of the experts with this rank, from the other end
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k)
+      if (rank[k] == best) first = max(first, static_cast<uint32_t>(kMaxExperts - lane - 32 * k));
+    const int at = kMaxExperts - static_cast<int>(warp_most(first));
+    float score = 0;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k)
+      if (at == lane + 32 * k) score = s[k], rank[k] = 0;
+    score = __shfl_sync(~0u, score, at % 32);
+    if (i == 0) most = score;
+    const float weight = expf(score - most);
     sum += weight;
     if (lane == 0) out[i] = {at, weight};
   }

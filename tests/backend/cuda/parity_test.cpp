@@ -1,5 +1,5 @@
 // Every architecture option against transformers on a GPU, with f32 KV and with f16.
-#include "tests/engine/tiny_checkpoint.h"
+#include "tests/engine/families.h"
 #include "tests/kernels/cuda/device.h"
 
 using namespace riffle;
@@ -40,52 +40,37 @@ TEST_CASE("cuda: transformers' logits for every architecture option", "[cuda][pa
   }
 }
 
-// Sinks change the sum beside all that is read, so whoever reads everything is as dense is.
-TEST_CASE("cuda: with attention sinks, selectors that read everything give transformers' logits",
-          "[cuda][parity][sinks]") {
+TEST_CASE("cuda: greedy text of every architecture option is transformers'",
+          "[cuda][parity][greedy]") {
   if (skip()) return;
   const TempDir temp;
-  bool found = false;
+  int n = 0;
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
-    if (c.config.at("model_type") != "gpt_oss" || c.head_dim() < 64) continue;
-    found = true;
-    const std::string folder = tiny_folder(c, temp);
-    const auto check = [&](const char* name, auto&& change) {
-      INFO(c.name << ": " << name);
+    if (c.head_dim() < 64) continue;
+    for (const std::string& path : tiny_files(c, temp)) {
+      INFO(path);
       riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
       o.device = RIFFLE_DEVICE_CUDA;
-      change(o);
-      const TinyDifference diff = compare(o, c, folder);
-      INFO(diff.where);
-      CHECK(diff.relative <= 1e-3);
-    };
-    const auto psa = [](riffle_context_options& o) {
-      o.selection.selector = RIFFLE_SELECTOR_PSA;
-      o.selection.epsilon = 1;
-    };
-    check("psa", psa);
-    check("psa by codes", [&](auto& o) { psa(o), o.selection.rank = RIFFLE_RANK_CODES; });
-    check("psa, driven by the host", [&](auto& o) { psa(o), o.residency = RIFFLE_RESIDENCY_HOST; });
-    check("dense, driven by the host", [](auto& o) { o.residency = RIFFLE_RESIDENCY_HOST; });
-    check("topk", [](auto& o) {
-      o.selection.selector = RIFFLE_SELECTOR_TOPK;
-      o.selection.budget = 1;
-    });
-    check("twilight", [](auto& o) {
-      o.selection.selector = RIFFLE_SELECTOR_TWILIGHT;
-      o.selection.base = RIFFLE_BASE_ALL;
-      o.selection.top_p = 1;
-    });
-    check("share", [](auto& o) {
-      o.selection.selector = RIFFLE_SELECTOR_SHARE;
-      o.selection.share = 0;
-    });
-    check("tokenselect", [](auto& o) {
-      o.selection.selector = RIFFLE_SELECTOR_TOKENSELECT;
-      o.selection.select_tokens = 4096;
-    });
+      CHECK(greedy(o, c, path) == c.greedy.tokens);
+      ++n;
+    }
   }
-  CHECK(found);
+  CHECK(n > 20);
+}
+
+TEST_CASE("cuda: every selector that reads everything gives the logits of dense, in every family",
+          "[cuda][parity][families]") {
+  if (skip()) return;
+  const TempDir temp;
+  for (const TinyCheckpoint& c : tiny_checkpoints())
+    for (const riffle_residency residency : {RIFFLE_RESIDENCY_AUTO, RIFFLE_RESIDENCY_HOST}) {
+      if (c.head_dim() < 64) continue;
+      INFO(c.name << (residency == RIFFLE_RESIDENCY_HOST ? ", driven by the host" : ""));
+      riffle_context_options o = options();
+      o.device = RIFFLE_DEVICE_CUDA;
+      o.residency = residency;
+      check_generous(o, c, temp);
+    }
 }
 
 // Gemma's hidden rows go beyond the largest f16 on some texts. Here gate and up are 512 times as
