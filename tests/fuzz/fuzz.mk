@@ -8,8 +8,7 @@ FUZZ_TARGETS := session gguf gguf_split safetensors config tokenizer_json chat_t
 # What reads hostile files; the sentencepiece library is not ours to fuzz.
 FUZZ_LIB     := $(addprefix src/model/,model weights config config_gguf config_json) \
                 $(patsubst %.cpp,%,$(wildcard src/model/families/*.cpp)) \
-                $(addprefix src/model/formats/,checked mapped_file gguf gguf_options gguf_model gguf_split packed_experts json \
-                safetensors hf_folder) \
+                $(filter-out %/gguf_writer %/gguf_metadata,$(patsubst %.cpp,%,$(wildcard src/model/formats/*.cpp))) \
                 $(addprefix src/model/text/,split_pattern nfc added_tokens bpe_merges bpe_tokenizer bpe_gguf \
                 tokenizer_json tokenizer_text) \
                 $(addprefix src/model/chat/,sourced_text python_text template_value template_lexer template_syntax \
