@@ -693,6 +693,9 @@ typedef struct riffle_save_options {
   size_t struct_size;
   const void* data; /* kept in the file beside the session; for the application */
   size_t data_size;
+  /* 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make it, in
+     a new file */
+  size_t n_tokens;
   riffle_progress_fn progress; /* RIFFLE_PHASE_SAVE_SESSION; may be NULL */
   void* progress_user;
 } riffle_save_options;
@@ -739,6 +742,12 @@ RIFFLE_API riffle_status riffle_session_file_get_info(const riffle_session_file*
                                                       riffle_session_file_info* info);
 RIFFLE_API riffle_status riffle_session_file_tokens(const riffle_session_file* file, int32_t* out,
                                                     size_t capacity, size_t* n_out);
+
+/* Contexts with the same number can load each other's sessions, and compute the same keys and
+ * values from the same tokens, bit for bit (with isa AUTO: up to the bits in which processes that
+ * chose the same sets differ). It is made of the version of riffle, the model, kv_type, block_size,
+ * the instruction set or the type of GPU, and on a GPU prefill_chunk. */
+RIFFLE_API riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fingerprint);
 
 /* A new session that goes on where the saved one was. Sessions of one file share its blocks in
  * memory: on the CPU its mapping, which other processes share too; on a GPU fork the session
@@ -887,7 +896,7 @@ typedef enum riffle_prefill_mode {
 
 /* on_token: as riffle_token_fn, with the request's id; false stops this answer
  * (RIFFLE_FINISH_ABORTED). on_done: the request has ended, with an answer or an error; the arrays
- * live only during the call. Both are called inside riffle_scheduler_step and
+ * live only during the call. All callbacks are called inside riffle_scheduler_step and
  * riffle_scheduler_cancel, and may submit. */
 typedef bool (*riffle_request_token_fn)(void* user, uint64_t id, int32_t token, const char* text,
                                         size_t text_len);
@@ -897,9 +906,30 @@ typedef struct riffle_request_end {
   const char* error;    /* its text; "" if there is none */
   riffle_result result;
   size_t prompt_tokens, reused_tokens; /* reused: prompt tokens taken from another request's KV */
+  size_t loaded_tokens;                /* prompt tokens taken from a saved session (on_begin) */
   riffle_stats stats;                  /* as riffle_session_get_stats */
 } riffle_request_end;
 typedef void (*riffle_request_end_fn)(void* user, uint64_t id, const riffle_request_end* end);
+
+/* A request is about to begin, and takes over n_shared tokens of its prompt from another request.
+ * Return a saved session that begins like the prompt, to take more tokens from it, or NULL. The
+ * file may be freed as soon as the call of the scheduler has returned. If it cannot be loaded, the
+ * prompt is read. Not called where requests take nothing over: with no_prefix_reuse, and with
+ * selections that riffle_session_fork refuses. */
+typedef riffle_session_file* (*riffle_request_begin_fn)(void* user, uint64_t id, size_t n_shared);
+
+typedef struct riffle_request_prompt {
+  /* lent for the call, to ask for its reach and to save a beginning (riffle_save_options.n_tokens),
+     and for nothing else */
+  riffle_session* session;
+  size_t reuse_unit; /* requests take over a multiple of this many tokens */
+  size_t loaded_tokens;
+  riffle_status load_status; /* RIFFLE_OK: on_begin's file was loaded or not needed, or was NULL */
+  const char* load_error;    /* its text; "" if there is none */
+} riffle_request_prompt;
+/* A request's prompt has been read; no token of its answer has been drawn. */
+typedef void (*riffle_request_prompt_fn)(void* user, uint64_t id,
+                                         const riffle_request_prompt* prompt);
 
 typedef struct riffle_scheduler_options {
   size_t struct_size;
@@ -917,8 +947,10 @@ typedef struct riffle_scheduler_options {
   int64_t max_inject_tokens; /* prefill beside a decode step, token-layers; 0: 2048 for each layer.
                                 The smallest piece is one prefill_chunk of one layer */
   bool no_prefix_reuse;      /* read each prompt on its own, also if prompts begin alike */
-  riffle_request_token_fn on_token; /* may be NULL */
-  riffle_request_end_fn on_done;    /* may be NULL */
+  riffle_request_token_fn on_token;   /* may be NULL */
+  riffle_request_end_fn on_done;      /* may be NULL */
+  riffle_request_begin_fn on_begin;   /* may be NULL */
+  riffle_request_prompt_fn on_prompt; /* may be NULL */
   void* user;
 } riffle_scheduler_options;
 RIFFLE_API void riffle_scheduler_defaults(riffle_scheduler_options* options);

@@ -171,10 +171,7 @@ riffle_status riffle_session_fork(const riffle_session* session, size_t n_tokens
   if (!session) return RIFFLE_BAD_ARGUMENT;
   return on_context(session->context, [&] {
     require(fork, "fork");
-    const size_t length = session->sequence->tokens.size();
-    if (n_tokens > length)
-      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens,
-           length);
+    require_length(*session, n_tokens);
     auto s = std::make_unique<riffle_session>();
     s->context = session->context;
     s->sequence =
@@ -203,10 +200,7 @@ size_t riffle_session_reach(const riffle_session* session, size_t n_tokens) {
 
 riffle_status riffle_session_truncate(riffle_session* session, size_t n_tokens) {
   return on_session(session, [&] {
-    const size_t length = session->sequence->tokens.size();
-    if (n_tokens > length)
-      fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens,
-           length);
+    require_length(*session, n_tokens);
     session->context->engine->truncate(*session->sequence, static_cast<int64_t>(n_tokens));
   });
 }

@@ -111,6 +111,13 @@ void require_size(const Struct& s, const char* what) {
          sizeof s);
 }
 
+// n_tokens names a beginning of the session.
+inline void require_length(const riffle_session& session, size_t n_tokens) {
+  const size_t length = session.sequence->tokens.size();
+  if (n_tokens > length)
+    fail(RIFFLE_BAD_ARGUMENT, "n_tokens is %zu, but the session holds only %zu", n_tokens, length);
+}
+
 // The (out, capacity, n_out) rule of riffle.h.
 template <class T>
 void hand_out(const T* values, size_t n, T* out, size_t capacity, size_t* n_out) {

@@ -26,6 +26,30 @@ class Running {
   riffle_scheduler* s_;
 };
 
+SchedulerHooks hooks_of(riffle_context* context, const riffle_scheduler_options& o) {
+  SchedulerHooks hooks;
+  if (o.on_begin)
+    hooks.begin = [=](uint64_t id, size_t n_shared) -> std::shared_ptr<const SessionFile> {
+      const riffle_session_file* file = o.on_begin(o.user, id, n_shared);
+      return file ? file->file : nullptr;
+    };
+  if (o.on_prompt)
+    hooks.prompt_read = [=](uint64_t id, const PromptRead& read) {
+      riffle_request_prompt prompt{};
+      prompt.reuse_unit = static_cast<size_t>(context->engine->reuse_unit());
+      prompt.loaded_tokens = read.loaded;
+      const std::string text =
+          read.load_error ? read.load_error->text(context->engine->setting_name()) : "";
+      if (read.load_error) prompt.load_status = read.load_error->status();
+      prompt.load_error = text.c_str();
+      riffle_session lent{context, std::move(read.sequence)};
+      prompt.session = &lent;
+      o.on_prompt(o.user, id, &prompt);
+      read.sequence = std::move(lent.sequence);
+    };
+  return hooks;
+}
+
 }  // namespace
 
 extern "C" {
@@ -53,7 +77,7 @@ riffle_status riffle_scheduler_create(riffle_context* context,
     }
     auto s = std::make_unique<riffle_scheduler>();
     s->context = context;
-    s->scheduler = std::make_unique<Scheduler>(*context->engine, o);
+    s->scheduler = std::make_unique<Scheduler>(*context->engine, o, hooks_of(context, o));
     context->scheduler = s.get();
     *scheduler = s.release();
   });

@@ -22,9 +22,20 @@ riffle_status riffle_session_save(riffle_session* session, const char* path,
       o = *options;
     }
     require(o.data || o.data_size == 0, "data");
-    session->context->engine->save(
-        *session->sequence, path, {static_cast<const char*>(o.data), o.data_size},
-        progress_of(RIFFLE_PHASE_SAVE_SESSION, o.progress, o.progress_user));
+    Engine& engine = *session->context->engine;
+    const std::string_view data(static_cast<const char*>(o.data), o.data_size);
+    const auto progress = progress_of(RIFFLE_PHASE_SAVE_SESSION, o.progress, o.progress_user);
+    if (o.n_tokens == 0) return engine.save(*session->sequence, path, data, progress);
+    require_length(*session, o.n_tokens);
+    engine.save_beginning(*session->sequence, static_cast<int64_t>(o.n_tokens), path, data,
+                          progress);
+  });
+}
+
+riffle_status riffle_context_fingerprint(riffle_context* context, uint64_t* fingerprint) {
+  return on_context(context, [&] {
+    require(fingerprint, "fingerprint");
+    *fingerprint = context->engine->fingerprint();
   });
 }
 

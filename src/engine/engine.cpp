@@ -35,7 +35,7 @@ std::unique_ptr<Sequence> Engine::create() {
   return s;
 }
 
-std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
+void Engine::check_fork(const Sequence& from, int64_t n_tokens) const {
   if (selector_->prompt_queries() > 0)
     fail(RIFFLE_UNSUPPORTED,
          "`selection.selector` %s learns from how prompts are attended to: its sessions cannot be "
@@ -46,6 +46,10 @@ std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
         RIFFLE_UNSUPPORTED,
         "`selection.positions` list: sessions whose keys have no fixed positions cannot be forked");
   check_reach(from, n_tokens);
+}
+
+std::unique_ptr<Sequence> Engine::fork(Sequence& from, int64_t n_tokens) {
+  check_fork(from, n_tokens);
   auto s = std::make_unique<Sequence>();
   s->tokens.reserve(n_ctx());
   s->tokens.assign(from.tokens.begin(), from.tokens.begin() + n_tokens);

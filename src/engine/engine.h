@@ -112,6 +112,16 @@ class Engine {
   // caller adds. progress: bytes.
   void save(Sequence& sequence, const std::string& path, std::string_view data,
             const Progress& progress);
+  // Writes a new file of what fork would make. Errors as those of fork and save.
+  void save_beginning(Sequence& sequence, int64_t n_tokens, const std::string& path,
+                      std::string_view data, const Progress& progress);
+  // The longest beginning of at most n_tokens of the file's to which a loaded sequence can be cut.
+  int64_t reach(const SessionFile& file, int64_t n_tokens) const;
+  // Whether what is loaded takes no host memory of its own.
+  bool maps_files() const { return backend_->residency().maps_files(); }
+  // Engines with the same number load each other's files, and compute the same keys and values from
+  // the same tokens.
+  uint64_t fingerprint();
   // A sequence that goes on as the one that was saved. RIFFLE_UNSUPPORTED if the file is of another
   // model, or holds keys and values otherwise; RIFFLE_CONTEXT_FULL if it is too long.
   std::unique_ptr<Sequence> load(const std::shared_ptr<const SessionFile>& file,
@@ -223,6 +233,7 @@ class Engine {
   // Whether prompts go through the model: not with synthetic attention, unless it asks for it.
   bool runs_prompts() const { return !options_.synthetic || options_.synthetic_runs_prompts; }
   void check_reach(const Sequence& sequence, int64_t n_tokens) const;
+  void check_fork(const Sequence& sequence, int64_t n_tokens) const;
   const SessionOrigin& origin();
   void check_origin(const SessionFile& file);
   void load_blocks(const std::shared_ptr<const SessionFile>& file, SequenceKv& kv,

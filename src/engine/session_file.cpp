@@ -7,6 +7,7 @@
 #include "kv/file/session_writer.h"
 #include "model/fingerprint.h"
 #include "model/formats/checked.h"
+#include "riffle.h"
 #include "util/checksum.h"
 #include "util/error.h"
 
@@ -36,6 +37,21 @@ const SessionOrigin& Engine::origin() {
   return origin_.emplace(std::move(o));
 }
 
+uint64_t Engine::fingerprint() {
+  const SessionOrigin& o = origin();
+  Checksum sum;
+  for (const uint64_t value : {o.weights, o.tokenizer, o.rotation}) sum.add_value(value);
+  for (const int32_t value : {o.n_layers, o.n_kv_heads, o.head_dim, o.vocab_size, o.block_size})
+    sum.add_value(value);
+  sum.add_value(o.type);
+  // What the last bits of keys and values depend on: the kernels, which a new version may change,
+  // the instruction set or the GPU, and, where they differ by the chunks of a prompt, these.
+  const std::string detail = std::string(RIFFLE_VERSION) + " " + backend_->detail();
+  sum.add(detail.data(), detail.size());
+  sum.add_value(backend_->reuse_unit());
+  return sum.value();
+}
+
 void Engine::save(Sequence& s, const std::string& path, std::string_view data,
                   const Progress& progress) {
   if (run_ && run_->sequence == &s)
@@ -45,6 +61,7 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
   SessionToSave save;
   save.origin = origin();
   save.kv = &s.kv;
+  save.marks = s.kv.marks;
   save.tokens = s.tokens;
   save.logits = s.logits;
   if (s.kv.selection) {
@@ -55,6 +72,29 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
   save.data = data;
   s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, progress);
   s.in_file = s.kv.n_tokens;
+}
+
+void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& path,
+                            std::string_view data, const Progress& progress) {
+  check_fork(s, n_tokens);
+  backend_->residency().settle(s.kv);
+  SessionToSave save;
+  save.origin = origin();
+  save.kv = &s.kv;
+  save.marks = s.kv.marks.of_fork(n_tokens);
+  save.tokens = std::span(s.tokens).first(n_tokens);
+  save.data = data;
+  save_session(path, save, nullptr, 0, *threads_, progress);
+}
+
+int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {
+  const SessionContent& c = file.content();
+  return shape_.reach(n_tokens, [&](int layer, int64_t block) {
+    return shape_.keeps(layer, block, c.n_tokens(), c.marks) &&
+           std::any_of(c.extents.begin(), c.extents.end(), [&](const KvExtent& e) {
+             return e.layer == layer && e.first <= block && block < e.first + e.n;
+           });
+  });
 }
 
 // What differs between the file and this context, if anything does.
@@ -92,22 +132,28 @@ void Engine::check_origin(const SessionFile& file) {
          file.path().c_str(), static_cast<long long>(n), static_cast<long long>(n_ctx()));
 }
 
-// The blocks that the sequence would keep if it had read the text.
+// Calls with the runs of a layer's blocks that are not in the file.
+template <class Missing>
+static void each_missing(const SessionContent& c, int layer, int64_t n_blocks, Missing missing) {
+  int64_t b = 0;
+  for (const KvExtent& e : c.extents) {
+    if (e.layer != layer) continue;
+    if (b < e.first) missing(b, std::min(e.first, n_blocks));
+    b = std::max(b, e.first + e.n);
+  }
+  if (b < n_blocks) missing(b, n_blocks);
+}
+
+// The blocks that the next token sees.
 static void check_blocks(const SessionFile& file, const KvShape& shape) {
   const SessionContent& c = file.content();
-  size_t at = 0;
+  const int64_t n_blocks = shape.layout.blocks(c.n_tokens());
   for (int layer = 0; layer < shape.n_layers; ++layer)
-    for (int64_t b = 0; b < shape.layout.blocks(c.n_tokens()); ++b) {
-      while (at < c.extents.size() &&
-             (c.extents[at].layer < layer ||
-              (c.extents[at].layer == layer && c.extents[at].first + c.extents[at].n <= b)))
-        ++at;
-      const bool there =
-          at < c.extents.size() && c.extents[at].layer == layer && c.extents[at].first <= b;
-      if (!there && shape.keeps(layer, b, c.n_tokens(), c.marks))
+    each_missing(c, layer, n_blocks, [&](int64_t first, int64_t last) {
+      if (const int64_t b = std::max(first, shape.first_needed(layer, c.n_tokens())); b < last)
         bad_session(file.path(), format("block %lld of layer %d", static_cast<long long>(b), layer),
                     "none", "one");
-    }
+    });
 }
 
 static constexpr int64_t kPiece = 64;  // blocks that read_head reads at once through its scratch
@@ -143,7 +189,13 @@ void Engine::load_blocks(const std::shared_ptr<const SessionFile>& shared, Seque
   const int heads = shape_.n_kv_heads;
   const bool maps = backend_->residency().maps_files();
   const std::byte* const map = maps && !c.extents.empty() ? file.mapped() : nullptr;
-  if (!maps) backend_->residency().reserve_prompt(kv, c.n_tokens(), c.marks);
+  if (!maps) {
+    backend_->residency().reserve_prompt(kv, c.n_tokens(), c.marks);
+    for (int layer = 0; layer < shape_.n_layers; ++layer)
+      each_missing(c, layer, layout.blocks(c.n_tokens()), [&](int64_t first, int64_t last) {
+        backend_->residency().forget(kv, layer, first, last);
+      });
+  }
   const auto tasks = static_cast<int64_t>(c.extents.size()) * heads;
   const double total = static_cast<double>(c.kv_bytes());
   double done = 0;

@@ -9,6 +9,24 @@ bool KvShape::keeps(int layer, int64_t block, int64_t n_tokens, const Marks& mar
   return at(n_tokens) || std::any_of(marks.begin(), marks.end(), at);
 }
 
+int64_t KvShape::reach(int64_t n_tokens,
+                       const std::function<bool(int layer, int64_t block)>& holds) const {
+  int64_t n = n_tokens;
+  const auto lacking = [&](int layer) {  // the last block that is needed and not there; -1: none
+    int64_t b = layout.blocks(n) - 1;
+    while (b >= first_needed(layer, n) && holds(layer, b)) --b;
+    return b >= first_needed(layer, n) ? b : -1;
+  };
+  for (bool again = true; again;) {
+    again = false;
+    for (int layer = 0; layer < n_layers; ++layer) {
+      if (window(layer) == 0) continue;
+      for (int64_t b; (b = lacking(layer)) >= 0; again = true) n = b * layout.block_size;
+    }
+  }
+  return n;
+}
+
 int64_t KvShape::blocks(int64_t n_tokens, const Marks& marks, int64_t from) const {
   int64_t sum = 0;
   for (int layer = 0; layer < n_layers; ++layer) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kv/block_layout.h"
@@ -40,6 +41,13 @@ class Marks {
     const bool is_there = n_ > 0 && at_[n_ - 1] == n_tokens;
     if (n_tokens > 0 && !is_there && lowest <= n_tokens + kTakeBack) at_[n_++] = n_tokens;
   }
+  // Those of a fork of the first n_tokens.
+  Marks of_fork(int64_t n_tokens) const {
+    Marks marks = *this;
+    marks.cut(n_tokens);
+    if (n_tokens > 0) marks.add(n_tokens);
+    return marks;
+  }
 
  private:
   std::array<int64_t, kMost + 1> at_{};
@@ -71,6 +79,9 @@ struct KvShape {
   int64_t first_kept(int layer, int64_t n_tokens) const {
     return first_needed(layer, std::max<int64_t>(0, n_tokens - Marks::kTakeBack));
   }
+  // The longest beginning, of at most n_tokens, after which a sequence with these blocks can go on:
+  // layers with a window have all blocks that the next token sees. It may be 0.
+  int64_t reach(int64_t n_tokens, const std::function<bool(int layer, int64_t block)>& holds) const;
   // Whether a layer keeps a block when the sequence holds n_tokens.
   bool keeps(int layer, int64_t block, int64_t n_tokens, const Marks& marks) const;
 

@@ -35,9 +35,7 @@ SequenceKv KvStore::fork(const SequenceKv& from, int64_t n_tokens, int64_t n_ctx
   const size_t full = n_tokens / layout().block_size, blocks = layout().blocks(n_tokens);
   const int64_t stride = digest_stride(from.spec);
   s.unrotated = from.unrotated;
-  s.marks = from.marks;
-  s.marks.cut(n_tokens);
-  if (n_tokens > 0) s.marks.add(n_tokens);
+  s.marks = from.marks.of_fork(n_tokens);
   try {
     for (size_t i = 0; i < s.heads.size(); ++i) {
       HeadKv& h = s.heads[i];
@@ -157,21 +155,17 @@ int64_t KvStore::blocks_held(const SequenceKv& s, int layer, int64_t first, int6
 }
 
 int64_t KvStore::reach(const SequenceKv& s, int64_t n_tokens) const {
-  int64_t n = n_tokens;
-  const auto lacking = [&](int layer) {  // the last block that is needed and not there; -1: none
-    const std::vector<std::byte*>& blocks = head(s, layer, 0).blocks;
-    int64_t b = layout().blocks(n) - 1;
-    while (b >= shape_.first_needed(layer, n) && blocks[b]) --b;
-    return b >= shape_.first_needed(layer, n) ? b : -1;
-  };
-  for (bool again = true; again;) {
-    again = false;
-    for (int layer = 0; layer < n_layers(); ++layer) {
-      if (selects(layer)) continue;
-      for (int64_t b; (b = lacking(layer)) >= 0; again = true) n = b * layout().block_size;
+  return shape_.reach(n_tokens,
+                      [&](int layer, int64_t b) { return head(s, layer, 0).blocks[b] != nullptr; });
+}
+
+void KvStore::forget(SequenceKv& s, int layer, int64_t first, int64_t last) {
+  for (int h = 0; h < n_kv_heads(); ++h)
+    for (int64_t b = first; b < last; ++b) {
+      std::byte*& block = head(s, layer, h).blocks[b];
+      if (block) store_.give_back(block);
+      block = nullptr;
     }
-  }
-  return n;
 }
 
 void KvStore::truncate(SequenceKv& s, int64_t n_tokens) {

@@ -116,15 +116,16 @@ class KvStore {
   void drop_passed(SequenceKv& sequence, const Leaving& leaving);
   // How many of a layer's blocks [first, last) the sequence holds, of all heads.
   int64_t blocks_held(const SequenceKv& sequence, int layer, int64_t first, int64_t last) const;
-  // The longest beginning, of at most n_tokens, after which the sequence can go on: layers with a
-  // window still have all blocks that the next token sees. It may be 0.
+  // KvShape::reach of the blocks that the sequence holds.
   int64_t reach(const SequenceKv& sequence, int64_t n_tokens) const;
+  // Gives back a layer's blocks [first, last), which nothing will read. Never allocates.
+  void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last);
   // Gives back the blocks beyond n_tokens (which reach allows), drops the digests of blocks that
   // are no longer full, and sets n_tokens.
   void truncate(SequenceKv& sequence, int64_t n_tokens);
   // A sequence without tokens gets the blocks of n_tokens that lie in a file's mapping; it keeps
-  // those that it would keep if it had read them, and all of these must be there. They are never
-  // written to. Throws std::bad_alloc; the sequence has no blocks then.
+  // those that it would keep if it had read them. They are never written to. Throws std::bad_alloc;
+  // the sequence has no blocks then.
   void adopt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks,
              std::span<const MappedBlocks> blocks, const std::shared_ptr<const void>& owner);
   // The blocks of a sequence without tokens hold n_tokens, by adopt or otherwise: sets n_tokens and

@@ -62,6 +62,10 @@ class Residency {
                      const std::shared_ptr<const void>& owner) {
     (void)sequence, (void)n_tokens, (void)marks, (void)blocks, (void)owner;
   }
+  // Else blocks that reserve_prompt has taken and that the file lacks: KvStore::forget.
+  virtual void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last) {
+    (void)sequence, (void)layer, (void)first, (void)last;
+  }
   // The host blocks of a sequence without tokens hold n_tokens, by adopt or, after reserve_prompt,
   // by whoever wrote them: what KvStore::enter does, and what the device needs.
   virtual void enter(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) = 0;

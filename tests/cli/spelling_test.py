@@ -29,7 +29,7 @@ def helps(_):
     check("--help-all lists" in brief and "--vote" not in brief and "--evict" not in brief,
           "run --help names what it leaves out, and leaves out what is for comparison", brief)
     check("--vote" in whole and "--rank" in whole, "run --help-all has the settings of selectors", whole)
-    compared = ["--evict lru|fifo", "--pool ", "--gqa ", "--stop-mode ", "--residency ", "--no-pin", "--lookahead ", "--isa "]
+    compared = ["--evict lru|fifo", "--pool ", "--gqa ", "--stop-mode ", "--residency ", "--no-pin", "--lookahead "]
     for command in COMMANDS:
         whole = riffle(command, "--help-all").out.decode()
         found = [flag for flag in compared if flag in whole]

@@ -233,6 +233,36 @@ TEST_CASE("sessions of models with windows are saved with what they keep",
       }
 }
 
+TEST_CASE("forks and cuts of models with windows are saved wherever they are possible",
+          "[session_file][window]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  for (const std::string& model : {mistral(temp, 64), qwen(temp, 100)})
+    for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU})
+      for (const bool cut : {false, true}) {
+        INFO(model << ", device " << device << ", cut " << cut);
+        Runtime a(small(RIFFLE_SELECTOR_SHARE, device), model),
+            b(small(RIFFLE_SELECTOR_SHARE, device), model);
+        const auto all = ids(0, 700), more = ids(700, 712);
+        for (size_t at = 600; at > 540; at -= 7) {
+          INFO("at " << at);
+          riffle_session* s = a.session();
+          a.check(riffle_prefill(s, all.data(), 600, nullptr, nullptr));
+          REQUIRE(riffle_session_reach(s, at) == at);
+          if (cut) {
+            a.check(riffle_session_truncate(s, at));
+          } else {
+            a.sessions.push_back(nullptr);
+            a.check(riffle_session_fork(s, at, &a.sessions.back()));
+            s = a.sessions.back();
+          }
+          std::filesystem::remove(path);
+          save(a, s, path);
+          go_on_alike(a, s, b, load(b, path), more);
+        }
+      }
+}
+
 TEST_CASE("what a file does not fit is named", "[session_file][model]") {
   const TempDir temp;
   const std::string path = temp / "a.kv";

@@ -75,6 +75,9 @@ class CudaResidency : public Residency {
   }
   void reserve_prompt(SequenceKv& sequence, int64_t n_tokens, const Marks& marks) override;
   void expect(int64_t n_blocks) override;
+  void forget(SequenceKv& sequence, int layer, int64_t first, int64_t last) override {
+    store_->forget(sequence, layer, first, last);
+  }
   void truncate(SequenceKv& sequence, int64_t n_tokens) override;
   void change_digests(SequenceKv& sequence, const DigestSpec& spec) override;
   void settle(SequenceKv& sequence) override;

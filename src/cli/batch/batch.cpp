@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <optional>
 
 #include "cli/batch/runner.h"
 #include "cli/help.h"
@@ -20,6 +21,8 @@ struct BatchOptions {
   int max_seqs = 0;  // 0: usual_seqs
   bool unordered = false, restart = false;
   Shard shard;
+  std::string prefix_cache;        // "": none
+  uint64_t prefix_cache_size = 0;  // 0: PrefixFolder's own limit
 };
 
 // As many as leave each the context, and the pool most of the slots, that one alone would have.
@@ -77,6 +80,8 @@ int run_batch(BatchOptions& o) {
   };
   if (input.counted()) say_order();
 
+  std::optional<PrefixCache> cache;
+  if (!o.prefix_cache.empty()) cache.emplace(o.prefix_cache, o.prefix_cache_size, quiet);
   const Model model = load_model(o.common);
   share_host_memory(model.get(), o.common.context);
   o.common.context.n_sessions = o.scheduler.max_seqs =
@@ -86,15 +91,24 @@ int run_batch(BatchOptions& o) {
   const Context context = create_context(model.get(), o.common.context, quiet);
   const std::string said = say_notice(context.get(), quiet);
   InterruptGuard guard(context.get());
-  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, quiet);
+  if (cache && !cache->open(model.get(), context.get(), o.common.context)) {
+    notice(quiet, "[the prefix cache is not used: %s]", riffle_context_error(context.get()));
+    cache.reset();
+  }
+  BatchProgress progress(context.get(), input.counted() ? input.remaining() : 0, cache.has_value(),
+                         quiet);
   progress.counts.held = held;
   BatchRunner runner(model.get(), model_name(model.get(), o.common.model_path), context.get(),
-                     o.scheduler, o.unordered, input, output, progress);
+                     o.scheduler, o.unordered, input, output, progress, cache ? &*cache : nullptr);
   output.begin();  // not before the model and the flags are known to be good
   runner.run();
   progress.finish();
   output.finish(!interrupted());
   say_notice(context.get(), quiet, said);
+  if (cache) cache->trim();
+  if (cache && cache->saved())
+    notice(quiet, "[%zu prefixes of %llu tokens saved in %s]", cache->saved(),
+           static_cast<unsigned long long>(cache->saved_tokens()), cache->folder().c_str());
   if (!input.counted()) say_order();
   if (interrupted()) {
     notice(quiet, "[stopped; %s]", progress.summary().c_str());
@@ -162,6 +176,26 @@ state N. A line with the recorded seed gives the same text again.)");
          "output of a single run")
       ->group(kRequestsGroup)
       ->type_name("I/N");
+  CLI::Option* const cache =
+      sub->add_option("--prefix-cache", o->prefix_cache,
+                      "folder that keeps the beginnings that prompts share for other runs; it is "
+                      "made if it is missing")
+          ->type_name("DIR")
+          ->check(not_empty)
+          ->group(kRequestsGroup);
+  sub->add_option_function<std::string>(
+         "--prefix-cache-size",
+         [o](const std::string& text) {
+           const char* const flag = "--prefix-cache-size";
+           o->prefix_cache_size = parse_size(flag, text, Unit::BYTES);
+           if (o->prefix_cache_size == 0)
+             throw CLI::ValidationError(flag, "is 0, expected a size such as 100G");
+         },
+         "most that the folder may take, such as 100G; what was not used for longest goes first; "
+         "default: half of the disk's free room")
+      ->type_name("SIZE")
+      ->needs(cache)
+      ->group(kRequestsGroup);
   add_setting_flags(*sub, RIFFLE_OPTIONS_SCHEDULER, &o->scheduler, false);
   add_common_flags(
       *sub, o->common,

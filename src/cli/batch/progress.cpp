@@ -4,8 +4,8 @@
 
 namespace riffle::cli {
 
-BatchProgress::BatchProgress(riffle_context* context, size_t total, bool quiet)
-    : context_(context), total_(total), bar_("batch", quiet, 60) {}
+BatchProgress::BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet)
+    : context_(context), total_(total), cache_(cache), bar_("batch", quiet, 60) {}
 
 double BatchProgress::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -35,7 +35,12 @@ std::string BatchProgress::summary() const {
   if (counts.earlier) text += text_of(", %zu answers of an earlier run", counts.earlier);
   if (counts.held) text += text_of(", %zu lines were there", counts.held);
   text += text_of("; %llu prompt tokens", count(counts.prompt_tokens));
-  if (counts.reused_tokens) text += text_of(" (%llu reused)", count(counts.reused_tokens));
+  std::string taken;
+  if (counts.reused_tokens) taken = text_of("%llu reused", count(counts.reused_tokens));
+  if (cache_)
+    taken += text_of("%s%llu from the prefix cache", taken.empty() ? "" : ", ",
+                     count(counts.cached_tokens));
+  if (!taken.empty()) text += " (" + taken + ")";
   return text +
          text_of(", %llu answer tokens in %.1f s: ", count(counts.answer_tokens), seconds()) +
          rate();

@@ -10,13 +10,15 @@ struct BatchCounts {
   size_t answers = 0, errors = 0;  // records written by this run
   size_t earlier = 0;              // written, but of answers that an earlier run has finished
   size_t held = 0;                 // records that were there before this run
-  uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;  // answer_tokens: as they come
+  // Of prompts: all; those taken from other lines, and from the prefix cache.
+  uint64_t prompt_tokens = 0, reused_tokens = 0, cached_tokens = 0;
+  uint64_t answer_tokens = 0;  // as they come
 };
 
 class BatchProgress {
  public:
-  // total: lines to answer; 0: not known.
-  BatchProgress(riffle_context* context, size_t total, bool quiet);
+  // total: lines to answer; 0: not known. cache: whether there is a prefix cache.
+  BatchProgress(riffle_context* context, size_t total, bool cache, bool quiet);
 
   BatchCounts counts;
 
@@ -31,6 +33,7 @@ class BatchProgress {
 
   riffle_context* context_;
   size_t total_;
+  bool cache_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Progress bar_;
 };

@@ -8,6 +8,8 @@ namespace {
 
 // The scheduler sees this many lines ahead at least, to find prompts that begin alike.
 constexpr size_t kReadAhead = 64;
+// Prompts that have been answered, with which a prompt is compared to find what it shares.
+constexpr size_t kAnswered = 64, kAnsweredTokens = size_t{16} << 20;
 constexpr size_t kPromptBytes = size_t{256} << 20;  // of tokens that wait or run
 // Answers that wait for an earlier line. Reading stops there; the earliest line goes on, since it
 // was submitted first.
@@ -39,18 +41,23 @@ BatchError error_of(size_t line, riffle_status status, const std::string& text,
 
 BatchRunner::BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
                          riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
-                         BatchOutput& output, BatchProgress& progress)
+                         BatchOutput& output, BatchProgress& progress, PrefixCache* cache)
     : model_(model),
       context_(context),
       unordered_(unordered),
       input_(input),
       output_(output),
       progress_(progress),
+      cache_(cache),
       model_name_(std::move(model_name)),
       marks_(reasoning_marks(model)),
       max_seqs_(static_cast<size_t>(scheduler.max_seqs)) {
   scheduler.on_token = on_token;
   scheduler.on_done = on_done;
+  if (cache_) {
+    scheduler.on_begin = on_begin;
+    scheduler.on_prompt = on_prompt;
+  }
   scheduler.user = this;
   riffle_scheduler* made = nullptr;
   const riffle_status status = riffle_scheduler_create(context, &scheduler, &made);
@@ -94,6 +101,51 @@ void BatchRunner::on_done(void* self, uint64_t id, const riffle_request_end* end
   }
 }
 
+riffle_session_file* BatchRunner::on_begin(void* self, uint64_t id, size_t n_shared) {
+  auto& runner = *static_cast<BatchRunner*>(self);
+  try {
+    Job& job = *runner.under_way_.at(id);
+    return runner.cache_->find(job.tokens, n_shared, job.entry);
+  } catch (...) {
+    return nullptr;  // the prompt is read
+  }
+}
+
+void BatchRunner::on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt) {
+  auto& runner = *static_cast<BatchRunner*>(self);
+  try {
+    Job& job = *runner.under_way_.at(id);
+    if (prompt->load_status != RIFFLE_OK)
+      runner.cache_->failed(job.entry, prompt->load_status, prompt->load_error);
+    runner.cache_->keep(*prompt, job.tokens, runner.shared_tokens(job));
+  } catch (...) {
+    return;  // the prefix is not kept
+  }
+}
+
+// The longest beginning that another line's prompt has too.
+size_t BatchRunner::shared_tokens(const Job& job) const {
+  size_t most = 0;
+  const auto compare = [&](const std::vector<int32_t>& other) {
+    const auto end =
+        std::mismatch(job.tokens.begin(), job.tokens.end(), other.begin(), other.end()).first;
+    most = std::max(most, static_cast<size_t>(end - job.tokens.begin()));
+  };
+  for (const Job& other : jobs_)
+    if (&other != &job) compare(other.tokens);
+  for (const std::vector<int32_t>& other : answered_) compare(other);
+  return most;
+}
+
+void BatchRunner::remember(std::vector<int32_t> tokens) {
+  answered_tokens_ += tokens.size();
+  answered_.push_back(std::move(tokens));
+  while (answered_.size() > kAnswered || answered_tokens_ > kAnsweredTokens) {
+    answered_tokens_ -= answered_.front().size();
+    answered_.pop_front();
+  }
+}
+
 bool BatchRunner::want_line() const {
   const size_t held = jobs_.size() - under_way_.size();
   return under_way_.size() < std::max(kReadAhead, 4 * max_seqs_) && prompt_bytes_ < kPromptBytes &&
@@ -131,9 +183,9 @@ void BatchRunner::start(InputLine& in) {
 
 void BatchRunner::submit(Jobs::iterator job) {
   BatchRequest& r = job->request;
-  const auto [tokens, in_reasoning] =
-      r.chat ? chat_prompt(model_, r.messages, r.thinking)
-             : ChatPrompt{tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS)};
+  auto [tokens, in_reasoning] = r.chat
+                                    ? chat_prompt(model_, r.messages, r.thinking)
+                                    : ChatPrompt{tokenize(model_, r.prompt, RIFFLE_TOKENIZE_BOS)};
   job->split.emplace(r.chat ? marks_ : ReasoningMarks(), in_reasoning);
   r.messages.clear();
   r.prompt = {};
@@ -151,8 +203,9 @@ void BatchRunner::submit(Jobs::iterator job) {
       riffle_scheduler_submit(scheduler_.get(), tokens.data(), tokens.size(), &options, &id);
   if (status != RIFFLE_OK)
     throw error_of(job->line, status, riffle_context_error(context_), r.custom_id);
-  job->bytes = tokens.size() * sizeof(int32_t);
+  job->bytes = tokens.size() * sizeof(int32_t) * (cache_ ? 2 : 1);
   prompt_bytes_ += job->bytes;
+  if (cache_) job->tokens = std::move(tokens);
   try {
     under_way_.emplace(id, job);
   } catch (...) {
@@ -163,6 +216,7 @@ void BatchRunner::submit(Jobs::iterator job) {
 
 void BatchRunner::conclude(Jobs::iterator job) {
   prompt_bytes_ -= job->bytes;
+  if (cache_) remember(std::move(job->tokens));
   const riffle_request_end& end = job->end;
   job->take(job->split->finish());
   // The tokens of an answer are those of its record: an end token counts.
@@ -173,6 +227,7 @@ void BatchRunner::conclude(Jobs::iterator job) {
   if (end.status == RIFFLE_OK && whole) {
     progress_.counts.prompt_tokens += end.prompt_tokens;
     progress_.counts.reused_tokens += end.reused_tokens;
+    progress_.counts.cached_tokens += end.loaded_tokens;
     return finish(job,
                   dump(batch_answer_record(job->line, job->request, model_name_, job->text,
                                            job->reasoning, end)),

@@ -1,5 +1,6 @@
 // Puts the lines of a batch through a scheduler and their records into the output.
 #pragma once
+#include <deque>
 #include <exception>
 #include <list>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "cli/batch/input.h"
 #include "cli/batch/output.h"
+#include "cli/batch/prefix_cache.h"
 #include "cli/batch/progress.h"
 #include "cli/common.h"
 #include "cli/reasoning.h"
@@ -17,11 +19,11 @@ namespace riffle::cli {
 
 class BatchRunner {
  public:
-  // scheduler: what the flags say; its callbacks are set here. All arguments outlive the runner.
-  // Throws Exit. model_name: for the records.
+  // scheduler: what the flags say; its callbacks are set here. cache: null: none. All arguments
+  // outlive the runner. Throws Exit. model_name: for the records.
   BatchRunner(riffle_model* model, std::string model_name, riffle_context* context,
               riffle_scheduler_options scheduler, bool unordered, BatchInput& input,
-              BatchOutput& output, BatchProgress& progress);
+              BatchOutput& output, BatchProgress& progress, PrefixCache* cache);
 
   // Until every line has its record, or Ctrl-C: then what is finished is written, in input order up
   // to the first line that is not; the rest is kept beside the output. Throws Exit.
@@ -34,7 +36,9 @@ class BatchRunner {
   struct Job {
     size_t line = 0;
     BatchRequest request;
-    size_t bytes = 0;  // of the prompt's tokens
+    size_t bytes = 0;             // of the prompt's tokens
+    std::vector<int32_t> tokens;  // of the prompt, if there is a prefix cache ...
+    std::string entry;            // ... and the name of what it gave
     std::string text, reasoning;
     std::optional<ReasoningSplit> split;  // once it is submitted
     void take(const ReasoningSplit::Parts& parts) {
@@ -63,6 +67,11 @@ class BatchRunner {
   void write_finished();
   void keep_finished();
 
+  size_t shared_tokens(const Job& job) const;
+  void remember(std::vector<int32_t> tokens);
+
+  static riffle_session_file* on_begin(void* self, uint64_t id, size_t n_shared);
+  static void on_prompt(void* self, uint64_t id, const riffle_request_prompt* prompt);
   static bool on_token(void* self, uint64_t id, int32_t token, const char* text, size_t n);
   static void on_done(void* self, uint64_t id, const riffle_request_end* end);
 
@@ -72,6 +81,7 @@ class BatchRunner {
   BatchInput& input_;
   BatchOutput& output_;
   BatchProgress& progress_;
+  PrefixCache* cache_;
   std::string model_name_;
   ReasoningMarks marks_;
   size_t max_seqs_;
@@ -79,8 +89,10 @@ class BatchRunner {
 
   Jobs jobs_;  // in input order
   std::unordered_map<uint64_t, Jobs::iterator> under_way_;
-  std::vector<Jobs::iterator> ended_;  // in the step that is running
-  std::exception_ptr failure_;         // of a callback
+  std::vector<Jobs::iterator> ended_;          // in the step that is running
+  std::exception_ptr failure_;                 // of a callback
+  std::deque<std::vector<int32_t>> answered_;  // the last prompts, if there is a prefix cache
+  size_t answered_tokens_ = 0;
   size_t prompt_bytes_ = 0, held_bytes_ = 0, dropped_ = 0;
   InputLine line_;
 };

@@ -9,6 +9,7 @@
 #pragma once
 #include <array>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,13 +21,27 @@
 #include "engine/lookup.h"
 #include "engine/schedule/batch_control.h"
 #include "riffle.h"
+#include "util/error.h"
 
 namespace riffle {
+
+// A request's prompt that has been read.
+struct PromptRead {
+  std::unique_ptr<Sequence>& sequence;  // lent for the call
+  size_t loaded;                        // tokens that came from a file
+  const std::optional<Error>& load_error;
+};
+
+// riffle_scheduler_options' on_begin and on_prompt; empty: none.
+struct SchedulerHooks {
+  std::function<std::shared_ptr<const SessionFile>(uint64_t id, size_t n_shared)> begin;
+  std::function<void(uint64_t id, const PromptRead&)> prompt_read;
+};
 
 class Scheduler {
  public:
   // Throws RIFFLE_BAD_ARGUMENT, RIFFLE_UNSUPPORTED.
-  Scheduler(Engine& engine, const riffle_scheduler_options& options);
+  Scheduler(Engine& engine, const riffle_scheduler_options& options, SchedulerHooks hooks);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -55,12 +70,18 @@ class Scheduler {
   void expect_next();
   void prompt_failed(riffle_status status, const std::string& error);
   bool begin_next();
+  // What a prompt begins with: so many tokens of another request's sequence, or of its own file.
   struct Donor {
     Sequence* sequence = nullptr;
     int64_t n_tokens = 0;
+    bool file = false;
   };
+  using Reach = std::function<int64_t(int64_t n_tokens)>;
   size_t reusable(std::span<const int32_t> a, std::span<const int32_t> b) const;
+  size_t reusable(const Request& r, std::span<const int32_t> donor, const Reach& reach) const;
   size_t reusable(const Request& r, const Request& donor) const;
+  Donor choose_donor(Request& r);
+  bool load(Request& r, int64_t n_tokens);
   std::vector<int64_t> beginnings(const Request& r, int64_t read) const;
   Donor find_donor(const Request& r) const;
   bool wanted(const Request& done) const;
@@ -73,6 +94,7 @@ class Scheduler {
 
   Engine& engine_;
   riffle_scheduler_options o_;
+  SchedulerHooks hooks_;
   uint64_t next_id_ = 1;
   Requests waiting_, decoding_;  // in order of arrival
   std::unique_ptr<Request> reading_;

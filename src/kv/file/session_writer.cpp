@@ -185,7 +185,7 @@ class Saving {
     const auto run = [](const FileRun& r) { return disk::Run{r.offset, r.bytes, r.checksum}; };
     disk::Index head{};
     head.n_tokens = static_cast<int64_t>(s_.tokens.size());
-    for (const int64_t mark : s_.kv->marks) head.marks[head.n_marks++] = mark;
+    for (const int64_t mark : s_.marks) head.marks[head.n_marks++] = mark;
     head.unrotated = s_.kv->unrotated;
     head.n_token_extents = token_extents_.size();
     head.n_extents = extents_.size();

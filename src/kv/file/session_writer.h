@@ -13,11 +13,12 @@ namespace riffle {
 
 struct SessionToSave {
   SessionOrigin origin;
-  const SequenceKv* kv = nullptr;  // the host store has its newest bytes
-  std::span<const int32_t> tokens;
-  std::span<const float> logits;  // or none
-  std::string state_kind, state;  // a selector's; "": none
-  std::string_view data;          // the caller's
+  const SequenceKv* kv = nullptr;   // the host store has its newest bytes
+  Marks marks;                      // up to the end of tokens
+  std::span<const int32_t> tokens;  // the sequence's, or a beginning of them
+  std::span<const float> logits;    // or none
+  std::string state_kind, state;    // a selector's; "": none
+  std::string_view data;            // the caller's
 };
 
 // Bytes done and in all; false stops.

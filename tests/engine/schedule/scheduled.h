@@ -23,7 +23,7 @@ struct Got {
   riffle_result result{};
   riffle_status status = RIFFLE_OK;
   std::string error;
-  size_t prompt_tokens = 0, reused = 0;
+  size_t prompt_tokens = 0, reused = 0, loaded = 0;
   int ends = 0;
   size_t began = 0;                   // iteration of the first token
   size_t last = 0, longest_wait = 0;  // iteration of the last one; iterations between two
@@ -97,6 +97,7 @@ struct Run {
       g.result = end->result;
       g.prompt_tokens = end->prompt_tokens;
       g.reused = end->reused_tokens;
+      g.loaded = end->loaded_tokens;
       ++g.ends;
       if (!run->next) return;
       if (const std::optional<Ask> a = run->next()) run->submit(*a);

@@ -1,0 +1,45 @@
+// The folder of riffle batch --prefix-cache: entries with a size limit, shared by processes. An
+// entry is a file of its own, is whole or not there, and may go at any time: who has it open keeps
+// it.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "cli/batch/reader.h"
+
+namespace riffle::cli {
+
+class PrefixFolder {
+ public:
+  // Makes the folder if it is missing. limit: bytes of all entries; 0: half of what they and the
+  // disk's free room are together. Throws Exit.
+  PrefixFolder(std::string path, uint64_t limit);
+
+  // The name of an entry: `group`, by which it is looked for, and a hash of its content.
+  static std::string name_of(uint64_t group, uint64_t content);
+  std::set<std::string> names(uint64_t group) const;
+  std::string path_of(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+  bool has(const std::string& name) const;
+
+  // The entry has been used now. The entry that was used longest ago is removed first.
+  void touch(const std::string& name) const;
+  void remove(const std::string& name) const;
+  // Whether an entry of so many bytes can stay.
+  bool holds(uint64_t bytes) const;
+  // Removes entries until the rest fits the limit; `newest` goes last ("": no entry is
+  // special). Also what processes that were killed have left.
+  void evict(const std::string& newest) const;
+
+ private:
+  struct Listing;
+  Listing list() const;
+  uint64_t limit(uint64_t in_use) const;
+
+  std::string path_;
+  uint64_t limit_;
+  Descriptor lock_;
+};
+
+}  // namespace riffle::cli

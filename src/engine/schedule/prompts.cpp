@@ -1,0 +1,293 @@
+// The scheduler's prompts: which comes next, what it begins with, and how it is read.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "engine/schedule/request.h"
+#include "engine/schedule/scheduler.h"
+
+namespace riffle {
+
+// A shorter beginning in common is not worth a fork's tables.
+static constexpr size_t kMinReuse = 64;
+// Waiting requests that are looked at to see whether a prompt's KV will be of use again.
+static constexpr size_t kLookAhead = 64;
+
+void Scheduler::read_prompt(riffle_iteration& it) {
+  const double layers = engine_.model().config.n_layers;
+  double budget = static_cast<double>(o_.max_inject_tokens);
+  if (o_.max_tokens > 0) {
+    if (computed_ >= o_.max_tokens) return;
+    budget = std::min(budget, (o_.max_tokens - computed_) * layers);
+  }
+  if (o_.prefill_mode == RIFFLE_PREFILL_WHOLE) budget = INFINITY;
+  // Who was skipped came first: another sequence would only take more of the pool from them.
+  if (!reading_ && (it.skipped > 0 || !begin_next())) return;
+  Request& r = *reading_;
+  try {
+    if (!run_) {
+      size_t n = r.prompt.size() - r.read;
+      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS)
+        n = std::min(n, static_cast<size_t>(std::max(1.0, budget / layers)));
+      run_ = engine_.begin_prefill(*r.sequence, std::span(r.prompt).subspan(r.read, n), nullptr,
+                                   r.beginnings);
+      expect_next();
+      if (o_.prefill_mode == RIFFLE_PREFILL_CHUNKS) budget = INFINITY;
+    }
+    const double done = run_->done, pairs = run_->pairs;
+    const bool over = engine_.advance(*run_, budget, {});
+    it.prefill_token_layers = static_cast<int64_t>(run_->done - done);
+    it.prefill_pairs = run_->pairs - pairs;
+    it.prefill_kv_blocks = run_->kv_blocks;
+    if (!over) return;
+    r.read += run_->tokens.size();
+    run_.reset();
+    if (r.read < r.prompt.size()) return;
+    if (hooks_.prompt_read) hooks_.prompt_read(r.id, {r.sequence, r.loaded, r.load_error});
+    r.load_error.reset();
+    if (take_tokens(r, Backend::kNotSampled)) decoding_.push_back(std::move(reading_));
+    else end(std::move(reading_), RIFFLE_OK, "");
+  } catch (const Error& e) {
+    if (e.status() == RIFFLE_ABORTED) throw;  // the run goes on
+    run_.reset();
+    if (e.status() == RIFFLE_DEVICE_LOST) throw;
+    prompt_failed(e.status(), text_of(e));
+  } catch (const std::bad_alloc&) {
+    if (run_) engine_.abandon(*run_);
+    run_.reset();
+    prompt_failed(RIFFLE_OUT_OF_MEMORY, "out of memory");
+  }
+}
+
+// Memory for the prompt after this one is got ready meanwhile: else the steps of those that decode
+// would wait for it.
+void Scheduler::expect_next() {
+  if (waiting_.empty() || live() >= static_cast<size_t>(o_.max_seqs)) return;
+  const Request& next = *waiting_.front();
+  size_t shared = static_cast<size_t>(find_donor(next).n_tokens);
+  if (!o_.no_prefix_reuse && engine_.can_fork())
+    shared =
+        std::max(shared, reusable({next.prompt.data(), next.prompt.size() - 1}, reading_->prompt));
+  const int64_t blocks =
+      engine_.own_blocks(static_cast<int64_t>(next.prompt.size()), static_cast<int64_t>(shared),
+                         beginnings(next, static_cast<int64_t>(shared)));
+  if (blocks <= engine_.host_room()) engine_.expect(blocks);
+}
+
+// Where memory ran out it is tried again when somebody has ended.
+void Scheduler::prompt_failed(riffle_status status, const std::string& error) {
+  std::unique_ptr<Request> r = std::move(reading_);
+  if (status != RIFFLE_OUT_OF_MEMORY || (decoding_.empty() && kept_.empty()))
+    return end(std::move(r), status, error);
+  while (!kept_.empty()) drop_kept(0);
+  memory_short_ = !decoding_.empty();
+  start_again(std::move(r));
+}
+
+// Gives the first that waits a sequence. False: nobody waits, or there is no room for another one.
+bool Scheduler::begin_next() {
+  while (!waiting_.empty()) {
+    if (memory_short_ && !decoding_.empty()) return false;
+    // Before prompts are compared, in every iteration of a full house.
+    if (live() >= static_cast<size_t>(o_.max_seqs) && (engine_.may_keep_more() || kept_.empty()))
+      return false;
+    Request& r = *waiting_.front();
+    const Donor donor = choose_donor(r);
+    // Of a file: tokens that take no memory, and the memory for all that is in it.
+    const int64_t shared = donor.file && !engine_.maps_files() ? 0 : donor.n_tokens;
+    const int64_t most = std::max(static_cast<int64_t>(r.prompt.size()),
+                                  donor.file ? r.file->content().n_tokens() : 0);
+    r.beginnings = beginnings(r, donor.n_tokens);
+    const auto spare = [&] {  // a kept one that is of no use here
+      for (size_t i = 0; i < kept_.size(); ++i)
+        if (kept_[i]->sequence.get() != donor.sequence) return static_cast<int>(i);
+      return -1;
+    };
+    // Its prompt, and a block more for each that decodes, when so many more blocks are free.
+    const auto fits = [&](int64_t freed) {
+      const int64_t ahead = engine_.own_blocks(1, 0, {}) * static_cast<int64_t>(decoding_.size());
+      return engine_.own_blocks(most, shared, r.beginnings) + ahead - freed <= engine_.host_room();
+    };
+    const auto freed_by_kept = [&] {
+      int64_t freed = 0;
+      for (const auto& k : kept_)
+        freed += engine_.freed_by_cut(*k->sequence,
+                                      k->sequence.get() == donor.sequence ? donor.n_tokens : 0);
+      return freed;
+    };
+    bool adopt = false;
+    std::optional<Error> error;
+    while (!adopt) {
+      const bool full = live() >= static_cast<size_t>(o_.max_seqs);
+      if (!full && fits(0)) break;
+      if (!full && !decoding_.empty() && !fits(freed_by_kept()))
+        return false;  // kept ones would go in vain
+      if (const int i = spare(); i >= 0) drop_kept(i);
+      else if (!kept_.empty()) adopt = true;  // the donor itself, cut to what they have in common
+      else if (full || !decoding_.empty()) return false;
+      else break;  // nothing else holds memory: it fails by itself
+    }
+    try {
+      if (adopt) {
+        std::unique_ptr<Request> from = std::move(kept_.front());
+        kept_.pop_front();
+        r.sequence = std::move(from->sequence);
+        r.sequence->counts = {};
+        engine_.truncate(*r.sequence, donor.n_tokens);
+      } else if (donor.file) {
+        if (!load(r, donor.n_tokens)) continue;  // it begins without the file
+      } else {
+        r.sequence =
+            donor.sequence ? engine_.fork(*donor.sequence, donor.n_tokens) : engine_.create();
+      }
+      r.read = donor.n_tokens;
+      (donor.file ? r.loaded : r.reused) = r.read;
+    } catch (const Error& e) {
+      if (e.status() == RIFFLE_DEVICE_LOST || e.status() == RIFFLE_ABORTED) throw;
+      error = e;
+    } catch (const std::bad_alloc&) {
+      error = Error(RIFFLE_OUT_OF_MEMORY, "out of memory");
+    }
+    if (error) {
+      std::unique_ptr<Request> failed = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (error->status() == RIFFLE_OUT_OF_MEMORY && !(decoding_.empty() && kept_.empty())) {
+        while (!kept_.empty()) drop_kept(0);
+        memory_short_ = !decoding_.empty();
+        if (failed->sequence) engine_.destroy(*failed->sequence);
+        failed->sequence.reset();
+        waiting_.push_front(std::move(failed));
+        continue;
+      }
+      end(std::move(failed), error->status(), text_of(*error));
+      continue;
+    }
+    reading_ = std::move(waiting_.front());
+    waiting_.pop_front();
+    drop_unwanted();
+    return true;
+  }
+  return false;
+}
+
+// Tokens that both begin with and that can be reused.
+size_t Scheduler::reusable(std::span<const int32_t> a, std::span<const int32_t> b) const {
+  const size_t most = std::min(a.size(), b.size());
+  const size_t n = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
+  return n - n % static_cast<size_t>(engine_.reuse_unit());
+}
+
+// Tokens with which r can begin, if it takes over a donor's KV, which can be cut where `reach`
+// says. The last token is always read, since logits come from it.
+size_t Scheduler::reusable(const Request& r, std::span<const int32_t> donor,
+                           const Reach& reach) const {
+  const auto unit = static_cast<size_t>(engine_.reuse_unit());
+  size_t n = reusable({r.prompt.data(), r.prompt.size() - 1}, donor);
+  for (size_t reached; n > 0; n = reached - reached % unit) {
+    reached = static_cast<size_t>(reach(static_cast<int64_t>(n)));
+    if (reached == n) break;
+  }
+  return n;
+}
+
+size_t Scheduler::reusable(const Request& r, const Request& donor) const {
+  return reusable(r, donor.prompt, [&](int64_t n) { return engine_.reach(*donor.sequence, n); });
+}
+
+// The lengths at which other requests' prompts part from r's, the most frequent first, none below
+// the `read` tokens that r has already. At these lengths a model with sliding windows must keep
+// what its windows see. Earlier requests count too, since others may follow that begin like them.
+std::vector<int64_t> Scheduler::beginnings(const Request& r, int64_t read) const {
+  if (!engine_.has_windows() || o_.no_prefix_reuse || !engine_.can_fork()) return {};
+  std::map<int64_t, int> wanted;  // number of prompts that part there
+  const auto add = [&](const Request& other) {
+    if (&other == &r) return;
+    const auto n =
+        static_cast<int64_t>(reusable({r.prompt.data(), r.prompt.size() - 1}, other.prompt));
+    if (n >= static_cast<int64_t>(kMinReuse) && n >= read) ++wanted[n];
+  };
+  for (const Requests* list : {&kept_, &decoding_})
+    for (const auto& other : *list) add(*other);
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) add(*waiting_[i]);
+  std::vector<int64_t> out;
+  for (const auto& [n, count] : wanted) out.push_back(n);
+  std::stable_sort(out.begin(), out.end(),
+                   [&](int64_t a, int64_t b) { return wanted[a] > wanted[b]; });
+  out.resize(std::min<size_t>(out.size(), Marks::kMost));
+  return out;
+}
+
+// The sequence whose prompt begins most like r's. Only prompts: what was generated has seen a
+// selection of the KV.
+Scheduler::Donor Scheduler::find_donor(const Request& r) const {
+  Donor best;
+  if (o_.no_prefix_reuse || !engine_.can_fork()) return best;
+  for (const Requests* list : {&kept_, &decoding_})
+    for (const auto& d : *list) {
+      const size_t n = reusable(r, *d);
+      if (n >= kMinReuse && static_cast<int64_t>(n) > best.n_tokens)
+        best = {d->sequence.get(), static_cast<int64_t>(n)};
+    }
+  return best;
+}
+
+// find_donor, or the request's file if that has more.
+Scheduler::Donor Scheduler::choose_donor(Request& r) {
+  Donor best = find_donor(r);
+  if (!hooks_.begin || o_.no_prefix_reuse || !engine_.can_fork()) return best;
+  if (!std::exchange(r.asked, true))
+    r.file = hooks_.begin(r.id, static_cast<size_t>(best.n_tokens));
+  if (!r.file) return best;
+  const auto n = static_cast<int64_t>(
+      reusable(r, r.file->content().tokens, [&](int64_t n) { return engine_.reach(*r.file, n); }));
+  if (n >= best.n_tokens + static_cast<int64_t>(kMinReuse)) best = {nullptr, n, true};
+  return best;
+}
+
+// False: the file is of no use, and the request has forgotten it.
+bool Scheduler::load(Request& r, int64_t n_tokens) {
+  try {
+    r.sequence = engine_.load(r.file, {});
+    engine_.truncate(*r.sequence, n_tokens);
+    return true;
+  } catch (const Error& e) {
+    if (e.status() == RIFFLE_DEVICE_LOST || e.status() == RIFFLE_ABORTED) throw;
+    r.load_error = e;
+  } catch (const std::bad_alloc&) {
+    r.load_error = Error(RIFFLE_OUT_OF_MEMORY, "out of memory");
+  }
+  if (r.sequence) engine_.destroy(*r.sequence);
+  r.sequence.reset();
+  r.file.reset();
+  return false;
+}
+
+// Whether a waiting prompt begins more like this one's than like any other's.
+bool Scheduler::wanted(const Request& done) const {
+  if (o_.no_prefix_reuse || !engine_.can_fork() || done.read < done.prompt.size()) return false;
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
+    const Request& r = *waiting_[i];
+    const size_t n = reusable(r, done);
+    if (n >= kMinReuse && static_cast<int64_t>(n) > find_donor(r).n_tokens) return true;
+  }
+  return false;
+}
+
+// Kept ones that are no waiting prompt's donor any more.
+void Scheduler::drop_unwanted() {
+  if (kept_.empty()) return;
+  std::vector<const Sequence*> donors;
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i)
+    donors.push_back(find_donor(*waiting_[i]).sequence);
+  for (size_t i = kept_.size(); i-- > 0;)
+    if (std::find(donors.begin(), donors.end(), kept_[i]->sequence.get()) == donors.end())
+      drop_kept(i);
+}
+
+void Scheduler::drop_kept(size_t index) {
+  engine_.destroy(*kept_[index]->sequence);
+  kept_.erase(kept_.begin() + index);
+}
+
+}  // namespace riffle

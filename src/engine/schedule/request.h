@@ -1,0 +1,35 @@
+// A request of a scheduler, and what it has come to.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/schedule/scheduler.h"
+#include "util/error.h"
+
+namespace riffle {
+
+struct Scheduler::Request {
+  uint64_t id = 0;
+  std::vector<int32_t> prompt;
+  std::vector<std::string> stops;
+  std::vector<const char*> stop_pointers;
+  riffle_generate_options options{};
+  std::optional<Answer> answer;
+  Lookup lookup;
+  std::unique_ptr<Sequence> sequence;
+  // Tokens of the prompt that the sequence holds; of them, from another request's and from `file`.
+  size_t read = 0, reused = 0, loaded = 0;
+  bool asked = false;                       // SchedulerHooks::begin
+  std::shared_ptr<const SessionFile> file;  // to begin from; null: none, or it cannot be loaded
+  std::optional<Error> load_error;
+  std::vector<int64_t> beginnings;  // where other prompts part from this one
+  int32_t next = 0;                 // the token to step with
+  int steps = 0, skips = 0, failures = 0;
+  size_t calls = 0, shown = 0;  // of on_token: by this answer; by all attempts
+  std::vector<int32_t> drawn;   // by all attempts: one that starts again takes the same
+  std::optional<Error> error;   // of drawing a token
+};
+
+}  // namespace riffle
