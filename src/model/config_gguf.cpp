@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "model/config_fields.h"
 #include "model/families/family.h"
@@ -107,8 +108,16 @@ std::vector<float> rope_factors(const GgufFile& gguf, const std::string& field, 
   return factors;
 }
 
-void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std::string& a,
+// Whether the file's attention factor is the one that follows from the scaling's factor. Files may
+// have it in four digits.
+bool is_yarn_factor(RopeScaling scaling, float attention_factor) {
+  finish_yarn(&scaling, 0, 0, 0);
+  return std::fabs(attention_factor - scaling.attention_factor) < 1e-3f;
+}
+
+void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Family& family,
                        Config* c) {
+  const std::string a = family.name;
   Rope& rope = c->ropes[0];
   RopeScaling& s = rope.scaling;
   const std::string p = a + ".rope.scaling.", type_key = p + "type";
@@ -157,10 +166,19 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const std
     unsupported(gguf.file.name, p + "yarn_ext_factor", format("%g", ext), "1");
   // Converters write attention_factor as yarn_attn_factor, and mscale_all_dim (beside an mscale of
   // 1) as the multiplier.
-  const double whole =
+  double whole =
       gguf.has(p + "yarn_attn_factor") ? positive(fields, p + "yarn_attn_factor", 1e6, 0) : 0;
+  float times = positive(fields, p + "attn_factor", 1e6, 1);
+  // In llama.cpp attn_factor multiplies YaRN's own factor. But its converter for OLMo 3 wrote
+  // attention_factor there until yarn_attn_factor came, and so do other converters. That value is
+  // nearly always YaRN's own factor, which no model has twice.
+  if (whole == 0 && (family.whole_attn_factor || is_yarn_factor(s, times)) &&
+      gguf.has(p + "attn_factor")) {
+    whole = times;
+    times = 1;
+  }
   finish_yarn(&s, whole, log > 0 ? 1 : 0, log);
-  s.attention_factor *= positive(fields, p + "attn_factor", 1e6, 1);
+  s.attention_factor *= times;
 }
 
 // Which layers have the window: a period, or one boolean a layer. Empty: as the family has it.
@@ -233,7 +251,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.eos_id = vocab->options.eos_id;
   c.eos_ids = vocab->options.eos_ids;
   c.rope_interleaved = family.rope_interleaved;
-  read_rope_scaling(gguf, fields, a, &c);
+  read_rope_scaling(gguf, fields, family, &c);
   c.ropes[0].scaling.truncated = family.yarn_truncated;
   const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
   // llama stands for Mistral too.

@@ -64,6 +64,9 @@ struct Family {
   bool bias_fields = false;    // config.json's attention_bias and mlp_bias say which there are
   bool partial_rope = false;   // a part of each head may be rotated
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
+  // GGUF: beside YaRN, rope.scaling.attn_factor is the whole attention factor, not what multiplies
+  // the usual one.
+  bool whole_attn_factor = false;
   // Which layers have the window of the file's `sliding_window`. NEVER: none, and a window is
   // refused. UNUSED: none, and a window is refused only if config.json says that it is used
   // (`use_sliding_window`, by default false). ALWAYS: all. IF_USED: those that config.json says, by

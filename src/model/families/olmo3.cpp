@@ -33,6 +33,7 @@ const Family kOlmo3 = {
     .pre_norm = false,
     .post_norm = true,
     .qk_norm = QkNorm::WHOLE,
+    .whole_attn_factor = true,
     .window = Family::PERIOD,
     .window_period = 4,
     .window_default = 4096,
