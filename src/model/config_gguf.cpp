@@ -267,7 +267,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.pre_norm = family.pre_norm;
   c.post_norm = family.post_norm;
   c.qk_norm = family.qk_norm;
-  c.qkv_bias = has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
+  c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
   if (family.describe) family.describe(GgufFamilyFields(fields, a), &c);

@@ -396,7 +396,8 @@ void refuse_json_options(const JsonFields& fields, const json& config, const Fam
   };
   bias("qkv_bias", family.qkv_bias);
   if (!family.bias_fields) bias("mlp_bias", false);
-  if (!family.bias_fields && !family.qkv_bias) bias("attention_bias", false);
+  if (!family.bias_fields && !family.qkv_bias && !known("attention_bias"))
+    bias("attention_bias", false);
   const json* scale = find(config, "attention_multiplier");
   if (scale && !known("attention_multiplier"))
     unsupported(file, "attention_multiplier", shown(*scale), "null (1/sqrt(head_dim))");

@@ -29,3 +29,23 @@ TEST_CASE("GGUF: an attention factor that older converters write whole", "[famil
   llama.f32(q + "attn_factor", 1.5f);
   CHECK(llama.config().ropes[0].scaling.attention_factor == 1.5f * usual.attention_factor);
 }
+
+TEST_CASE("GGUF: a family's biases may not be missing", "[families][gguf]") {
+  EditedGguf qwen("qwen2");
+  CHECK(qwen.config().qkv_bias);
+  const int layers = qwen.config().n_layers;
+  for (int l = 0; l < layers; ++l)
+    for (const char* name : {"q", "k", "v"})
+      qwen.erase_tensor("blk." + std::to_string(l) + ".attn_" + name + ".bias");
+  expect_error(RIFFLE_BAD_MODEL, {"e.gguf: tensor blk.0.attn_q.bias: found none, expected shape"},
+               [&] { qwen.config(); });
+  // gpt-oss may lack them (attention_bias in config.json).
+  EditedGguf oss("gpt_oss");
+  const Config with = oss.config();
+  CHECK(with.qkv_bias);
+  for (int l = 0; l < with.n_layers; ++l)
+    for (const char* name : {"q", "k", "v", "output"})
+      oss.erase_tensor("blk." + std::to_string(l) + ".attn_" + name + ".bias");
+  CHECK_FALSE(oss.config().qkv_bias);
+  CHECK_FALSE(oss.config().o_bias);
+}

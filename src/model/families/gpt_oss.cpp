@@ -19,6 +19,7 @@ void describe(const FamilyFields& f, Config* c) {
   c->experts.bias = true;
   for (LayerConfig& layer : c->layers) layer.has_experts = true;
   c->sinks = true;
+  // A GGUF file has these biases if it has their tensors.
   if (f.is_json()) c->qkv_bias = c->o_bias = f.boolean(kBias).value_or(true);
   for (const auto& [field, expected] : {std::pair{kLimit, 7.0}, {kAlpha, 1.702}})
     if (const double given = f.number(field).value_or(expected); given != expected)
@@ -58,7 +59,6 @@ const Family kGptOss = {
     .model_type = "gpt_oss",
     .class_name = "GptOssForCausalLM",
     .defaults = {131072, 201088, 1e-5, 150000, 8, 64},
-    .qkv_bias = true,
     .yarn_truncated = false,
     .window = Family::PERIOD,
     .window_period = 2,
