@@ -49,3 +49,36 @@ TEST_CASE("GGUF: a family's biases may not be missing", "[families][gguf]") {
   CHECK_FALSE(oss.config().qkv_bias);
   CHECK_FALSE(oss.config().o_bias);
 }
+
+TEST_CASE("GGUF: what a file says of the router of qwen3moe", "[families][gguf][experts]") {
+  const std::string p = "qwen3moe.";
+  for (const char* key : {"expert_weights_norm", "norm_top_k_prob"}) {
+    EditedGguf g("qwen3moe_tied");
+    CHECK(g.config().experts.renormalised);
+    g.boolean(p + key, true);
+    CHECK(g.config().experts.renormalised);
+    g.boolean(p + key, false);
+    CHECK_FALSE(g.config().experts.renormalised);
+    g.u32(p + key, 1);
+    expect_error(RIFFLE_BAD_MODEL, {p + key, "a BOOL"}, [&] { g.config(); });
+  }
+  EditedGguf g("qwen3moe_tied");
+  g.boolean(p + "expert_weights_norm", true);
+  g.boolean(p + "norm_top_k_prob", false);
+  expect_error(RIFFLE_BAD_MODEL,
+               {p + "norm_top_k_prob: found false, expected qwen3moe.expert_weights_norm = true"},
+               [&] { g.config(); });
+  g.erase(p + "norm_top_k_prob");
+  for (const uint32_t neutral : {0, 1}) {
+    g.u32(p + "expert_gating_func", neutral);
+    g.f32(p + "expert_weights_scale", static_cast<float>(neutral));
+    CHECK(g.config().experts.renormalised);
+  }
+  g.f32(p + "expert_weights_scale", 2.5f);
+  expect_error(RIFFLE_UNSUPPORTED, {p + "expert_weights_scale: found 2.5, expected 1"},
+               [&] { g.config(); });
+  g.erase(p + "expert_weights_scale");
+  g.u32(p + "expert_gating_func", 2);
+  expect_error(RIFFLE_UNSUPPORTED, {p + "expert_gating_func: found 2, expected 1 (softmax)"},
+               [&] { g.config(); });
+}

@@ -11,8 +11,31 @@ constexpr Field kExperts = {"expert_count", "num_experts"},
     kUsed = {"expert_used_count", "num_experts_per_tok"},
                 kWidth = {"expert_feed_forward_length", "moe_intermediate_size"},
                 kStep = {nullptr, "decoder_sparse_step"}, kDense = {nullptr, "mlp_only_layers"},
-                kRenormalised = {nullptr, "norm_topk_prob"};
-constexpr Field kFields[] = {kExperts, kExpertsNow, kUsed, kWidth, kStep, kDense, kRenormalised};
+                kRenormalised = {"expert_weights_norm", "norm_topk_prob"},
+                kRenormalisedToo = {"norm_top_k_prob", nullptr},  // Ollama's converter
+    kGating = {"expert_gating_func", nullptr}, kScale = {"expert_weights_scale", nullptr};
+constexpr Field kFields[] = {kExperts,      kExpertsNow,      kUsed,   kWidth, kStep, kDense,
+                             kRenormalised, kRenormalisedToo, kGating, kScale};
+
+// What GGUF files of other families say of their routers. 0 is "not set".
+void check_router(const FamilyFields& f) {
+  constexpr uint64_t kSoftmax = 1;
+  const uint64_t gating = f.integer(kGating).value_or(0);
+  if (gating != 0 && gating != kSoftmax)
+    unsupported(f.file(), f.name_of(kGating), std::to_string(gating), "1 (softmax)");
+  const double scale = f.number(kScale).value_or(0);
+  if (scale != 0 && scale != 1) unsupported(f.file(), f.name_of(kScale), format("%g", scale), "1");
+}
+
+bool renormalised(const FamilyFields& f) {
+  const auto norm = f.boolean(kRenormalised), too = f.boolean(kRenormalisedToo);
+  if (norm && too && *norm != *too)
+    bad_model(f.file(), f.name_of(kRenormalisedToo), *too ? "true" : "false",
+              f.name_of(kRenormalised) + " = " + (*norm ? "true" : "false"));
+  // All released models of the family do. GGUF files without the key follow them, as in llama.cpp;
+  // config.json's default is transformers'.
+  return norm ? *norm : too.value_or(!f.is_json());
+}
 
 void describe(const FamilyFields& f, Config* c) {
   const auto count = f.integer(kExperts), count_now = f.integer(kExpertsNow);
@@ -21,8 +44,8 @@ void describe(const FamilyFields& f, Config* c) {
               "num_experts = " + std::to_string(*count));
   // Old GGUF files lack the width. As in llama.cpp, it follows from the dense one.
   read_experts(f, {count_now ? kExpertsNow : kExperts, kUsed, kWidth, true}, {128, 8, 768}, c);
-  // GGUF's readers renormalise; it has no key to say otherwise, and all models of the family do.
-  if (f.is_json()) c->experts.renormalised = f.boolean(kRenormalised).value_or(false);
+  check_router(f);
+  c->experts.renormalised = renormalised(f);
   const uint64_t step = f.integer(kStep).value_or(1);
   if (step == 0) bad_model(f.file(), f.name_of(kStep), "0", "at least 1");
   for (int l = 0; l < c->n_layers; ++l)
@@ -36,6 +59,7 @@ void describe(const FamilyFields& f, Config* c) {
 }
 
 std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
+  // llama.cpp reads no key for it and always renormalises.
   if (!c.experts.renormalised)
     unsupported(where, kRenormalised.json, "false", "true, to write the model as GGUF");
   for (const LayerConfig& layer : c.layers)
