@@ -82,3 +82,15 @@ TEST_CASE("GGUF: what a file says of the router of qwen3moe", "[families][gguf][
   expect_error(RIFFLE_UNSUPPORTED, {p + "expert_gating_func: found 2, expected 1 (softmax)"},
                [&] { g.config(); });
 }
+
+TEST_CASE("config.json: Ministral 3 must give the parameters of RoPE", "[families][hf]") {
+  auto json = tiny_checkpoint("ministral3").config;
+  CHECK(config_of(json).ropes[0].scaling.type == RopeScaling::YARN);
+  for (const bool null : {false, true}) {
+    json.erase("rope_parameters");
+    if (null) json["rope_parameters"] = nullptr;
+    expect_error(RIFFLE_BAD_MODEL,
+                 {"config.json: rope_parameters: found none, expected the scaling of RoPE"},
+                 [&] { config_of(json); });
+  }
+}

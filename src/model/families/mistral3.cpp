@@ -10,6 +10,9 @@ constexpr Field kTemperature = {"attention.temperature_scale", nullptr};
 constexpr Field kFields[] = {kTemperature};
 
 void describe(const FamilyFields& f, Config* c) {
+  // Where both are absent, transformers takes the scaling of the released models.
+  if (f.is_json() && !f.has({nullptr, "rope_scaling"}) && !f.has({nullptr, "rope_parameters"}))
+    bad_model(f.file(), "rope_parameters", "none", "the scaling of RoPE");
   Rope& rope = c->ropes[0];
   if (!f.is_json() && f.number(kTemperature).value_or(0) != 0) {
     rope.temperature = positive(f, kTemperature, 1e6, 0);
