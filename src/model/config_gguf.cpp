@@ -55,10 +55,11 @@ class GgufFields : public Fields {
 // A family's fields in GGUF.
 class GgufFamilyFields : public FamilyFields {
  public:
-  GgufFamilyFields(const GgufFields& fields, const std::string& architecture)
-      : fields_(fields), architecture_(architecture) {}
+  GgufFamilyFields(const GgufFields& fields, const std::string& architecture, int window)
+      : fields_(fields), architecture_(architecture), window_(window) {}
   const std::string& file() const override { return fields_.file(); }
   bool is_json() const override { return false; }
+  int window() const override { return window_; }
   std::string name_of(const Field& field) const override {
     return field.gguf ? architecture_ + "." + field.gguf : "";
   }
@@ -81,6 +82,7 @@ class GgufFamilyFields : public FamilyFields {
  private:
   const GgufFields& fields_;
   const std::string& architecture_;
+  const int window_;
 };
 
 Keys keys_of(const std::string& a) {
@@ -253,13 +255,13 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.rope_interleaved = family.rope_interleaved;
   read_rope_scaling(gguf, fields, family, &c);
   c.ropes[0].scaling.truncated = family.yarn_truncated;
-  const uint64_t window = gguf.integer(a + ".attention.sliding_window").value_or(0);
+  const auto window = static_cast<int>(
+      std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));
   // llama stands for Mistral too.
   const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
   if (window > 0 && windowless && a != "llama")
     unsupported(gguf.file.name, a + ".attention.sliding_window", std::to_string(window), "none");
-  set_layers(family, static_cast<int>(std::min<uint64_t>(window, 1 << 28)),
-             windowed_layers(gguf, a, c.n_layers), &c);
+  set_layers(family, window, windowed_layers(gguf, a, c.n_layers), &c);
   const auto has = [&](const char* name) {
     return gguf.tensors.count(std::string("blk.0.") + name) > 0;
   };
@@ -270,7 +272,7 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.qkv_bias = family.qkv_bias || has(kGgufNames.bq) || has(kGgufNames.bk) || has(kGgufNames.bv);
   c.o_bias = has(kGgufNames.bo);
   c.mlp_bias = has(kGgufNames.b1) || has(kGgufNames.b3) || has(kGgufNames.b2);
-  if (family.describe) family.describe(GgufFamilyFields(fields, a), &c);
+  if (family.describe) family.describe(GgufFamilyFields(fields, a, window), &c);
   return c;
 }
 

@@ -99,9 +99,10 @@ constexpr const char* kJsonFalse[] = {"alibi", "is_encoder_decoder", "rope_inter
 // A family's fields in config.json.
 class JsonFamilyFields : public FamilyFields {
  public:
-  explicit JsonFamilyFields(const JsonFields& fields) : fields_(fields) {}
+  JsonFamilyFields(const JsonFields& fields, int window) : fields_(fields), window_(window) {}
   const std::string& file() const override { return fields_.file(); }
   bool is_json() const override { return true; }
+  int window() const override { return window_; }
   std::string name_of(const Field& field) const override { return field.json ? field.json : ""; }
   std::optional<double> number(const Field& field) const override {
     return field.json ? fields_.number(field.json) : std::nullopt;
@@ -122,6 +123,7 @@ class JsonFamilyFields : public FamilyFields {
 
  private:
   const JsonFields& fields_;
+  const int window_;
 };
 
 void check_class(const std::string& file, const json& config, const char* expected) {
@@ -506,7 +508,7 @@ static Config language_model(const std::string& file, const json& config, const 
     c.qkv_bias = c.o_bias = fields.boolean("attention_bias").value_or(false);
     c.mlp_bias = fields.boolean("mlp_bias").value_or(false);
   }
-  if (family.describe) family.describe(JsonFamilyFields(fields), &c);
+  if (family.describe) family.describe(JsonFamilyFields(fields, window), &c);
   if (sliding && std::any_of(c.layers.begin(), c.layers.end(), [](const LayerConfig& layer) {
         return layer.window > 0 && layer.rope == 0;
       }))

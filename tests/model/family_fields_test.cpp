@@ -1,4 +1,5 @@
 // Fields of files whose meaning depends on the family, or on who wrote the file.
+#include "model/formats/gguf_metadata.h"
 #include "tests/model/config_of.h"
 #include "tests/model/edited_gguf.h"
 #include "tests/model/expect_error.h"
@@ -93,4 +94,32 @@ TEST_CASE("config.json: Ministral 3 must give the parameters of RoPE", "[familie
                  {"config.json: rope_parameters: found none, expected the scaling of RoPE"},
                  [&] { config_of(json); });
   }
+}
+
+TEST_CASE("EXAONE 4: full layers have RoPE only in models without a window", "[families]") {
+  auto json = tiny_checkpoint("exaone4").config;
+  const auto rotated = [](const Config& c) {
+    return std::count_if(c.layers.begin(), c.layers.end(),
+                         [&](const LayerConfig& layer) { return c.ropes[layer.rope].theta > 0; });
+  };
+  CHECK(rotated(config_of(json)) == 4);
+  const size_t n = json["layer_types"].size();
+  json["layer_types"] = std::vector<std::string>(n, "full_attention");
+  CHECK(rotated(config_of(json)) == 0);
+  json.erase("sliding_window");  // transformers' default is 4096
+  CHECK(rotated(config_of(json)) == 0);
+  json["sliding_window"] = nullptr;
+  CHECK(rotated(config_of(json)) == 5);
+
+  EditedGguf g("exaone4");
+  CHECK(rotated(g.config()) == 4);
+  g.array<uint8_t>("exaone4.attention.sliding_window_pattern", GgufType::BOOL, {0, 0, 0, 0, 0});
+  CHECK(rotated(g.config()) == 0);
+  // GGUF has no key for it, as a window that no layer has is not kept.
+  const TempDir temp;
+  GgufFileWriter writer(temp / "w.gguf", false);
+  expect_error(RIFFLE_UNSUPPORTED, {"config.json: layer_types: found no \"sliding_attention\""},
+               [&] { write_config(writer, g.config(), "config.json"); });
+  g.erase("exaone4.attention.sliding_window");
+  CHECK(rotated(g.config()) == 5);
 }

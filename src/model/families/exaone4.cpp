@@ -1,6 +1,6 @@
 // EXAONE 4 (LG AI Research, arXiv 2507.11407): norms after attention and FFN alone, and of each
-// head of q and k. Models with windows have three layers with one to one without, which has no
-// RoPE.
+// head of q and k. Models with a window have three layers with it to one without. Their layers
+// without it have no RoPE.
 #include "model/families/family.h"
 
 namespace riffle {
@@ -12,17 +12,26 @@ namespace {
 constexpr Field kPattern = {nullptr, "sliding_window_pattern"};
 constexpr Field kFields[] = {kPattern};
 
-// The released model of 64 layers has windows; that of 30 has none.
+// The released model of 64 layers has a window; that of 30 has none.
 void describe(const FamilyFields& f, Config* c) {
-  const auto windowed = [](const LayerConfig& layer) { return layer.window > 0; };
-  if (std::none_of(c->layers.begin(), c->layers.end(), windowed)) {
+  if (f.window() == 0) {
     if (!f.is_json() && c->n_layers == 64)
       bad_model(f.file(), "exaone4.attention.sliding_window", "none", "the window's tokens");
     return;
   }
   c->ropes.push_back({});  // theta 0: none
   for (LayerConfig& layer : c->layers)
-    if (!windowed(layer)) layer.rope = static_cast<int>(c->ropes.size()) - 1;
+    if (layer.window == 0) layer.rope = static_cast<int>(c->ropes.size()) - 1;
+}
+
+// GGUF's readers take a model whose layers have no window for one without.
+std::vector<std::pair<Field, float>> values(const Config& c, const std::string& where) {
+  const bool window = std::any_of(c.layers.begin(), c.layers.end(),
+                                  [](const LayerConfig& layer) { return layer.window > 0; });
+  if (!window && c.ropes[c.layers[0].rope].theta == 0)
+    unsupported(where, "layer_types", "no \"sliding_attention\" beside a sliding_window",
+                "a layer with the window, to write the model as GGUF");
+  return {};
 }
 
 }  // namespace
@@ -42,6 +51,7 @@ const Family kExaone4 = {
     .hf_names = &kHuggingFacePostNorms,
     .fields = kFields,
     .describe = describe,
+    .values = values,
 };
 
 }  // namespace riffle

@@ -26,6 +26,7 @@ class FamilyFields {
   virtual ~FamilyFields() = default;
   virtual const std::string& file() const = 0;
   virtual bool is_json() const = 0;
+  virtual int window() const = 0;  // the model's, even if no layer has it; 0: none
   virtual std::string name_of(const Field& field) const = 0;  // as the file spells it
   virtual std::optional<uint64_t> integer(const Field& field) const = 0;
   virtual std::optional<double> number(const Field& field) const = 0;
