@@ -200,6 +200,11 @@ std::vector<bool> windowed_layers(const JsonFields& fields, const json& config,
     for (const json& type : *types) {
       const bool sliding = type == "sliding_attention";
       const bool full = type == "full_attention" || type == "attention";  // the latter is older
+      // transformers ignores layer_types in these families, though their authors meant something.
+      if (full && window > 0 && family.window == Family::ALWAYS)
+        unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
+                    "\"sliding_attention\", as sliding_window is " + std::to_string(window) +
+                        " and all layers of this family have it");
       if ((!sliding && !full) || (sliding && window == 0))
         unsupported(file, "layer_types", shown(type) + " at " + std::to_string(windowed.size()),
                     sliding       ? "\"full_attention\" (sliding_window is not set)"

@@ -123,3 +123,22 @@ TEST_CASE("EXAONE 4: full layers have RoPE only in models without a window", "[f
   g.erase("exaone4.attention.sliding_window");
   CHECK(rotated(g.config()) == 5);
 }
+
+TEST_CASE("config.json: families whose layers all have the window", "[families][hf]") {
+  for (const char* name : {"mistral_window", "phi3", "ministral3"}) {
+    INFO(name);
+    auto json = tiny_checkpoint(name).config;
+    json["sliding_window"] = 64;
+    const size_t n = json["num_hidden_layers"];
+    json["layer_types"] = std::vector<std::string>(n, "sliding_attention");
+    for (const LayerConfig& layer : config_of(json).layers) CHECK(layer.window == 64);
+    json["layer_types"].back() = "full_attention";
+    expect_error(RIFFLE_UNSUPPORTED,
+                 {"config.json: layer_types: found \"full_attention\" at 1",
+                  "expected \"sliding_attention\", as sliding_window is 64"},
+                 [&] { config_of(json); });
+    json["sliding_window"] = nullptr;
+    json["layer_types"] = std::vector<std::string>(n, "full_attention");
+    for (const LayerConfig& layer : config_of(json).layers) CHECK(layer.window == 0);
+  }
+}
