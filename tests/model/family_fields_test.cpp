@@ -142,3 +142,35 @@ TEST_CASE("config.json: families whose layers all have the window", "[families][
     for (const LayerConfig& layer : config_of(json).layers) CHECK(layer.window == 0);
   }
 }
+
+TEST_CASE("folders: an output beside a tied embedding is used if it differs", "[families][hf]") {
+  const TempDir temp;
+  const auto folder = [&](TinyCheckpoint c) {
+    c.config["tie_word_embeddings"] = true;
+    return tiny_folder(c, temp);
+  };
+  // The golden logits are those of the output.
+  const TinyCheckpoint c = tiny_checkpoint("llama");
+  const std::string differs = folder(c);
+  const auto model = load_model(differs, {});
+  CHECK_FALSE(model->config.tied_output);
+  CHECK(model->weights.output.data != model->weights.embedding.data);
+  CHECK(compare(tiny_options(c, options(), RIFFLE_KV_F32), c, differs).relative <= 1e-3);
+  // A copy is not used, so it takes no memory.
+  TinyCheckpoint tied = tiny_checkpoint("llama_tied");
+  const auto file = MappedFile::open(tied.weights);
+  TensorTable table;
+  parse_safetensors(file->view(), table);
+  SafetensorsWriter w;
+  const auto add = [&](const std::string& name, const RawTensor& raw) {
+    std::string data(reinterpret_cast<const char*>(raw.data), raw.bytes);
+    w.tensor(name, raw.type_name, raw.shape, data);
+  };
+  for (const auto& [name, raw] : table) add(name, raw);
+  add("lm_head.weight", table.at("model.embed_tokens.weight"));
+  tied.weights = temp / "copy.safetensors";
+  write_file(tied.weights, w.bytes());
+  const auto copy = load_model(folder(tied), {});
+  CHECK(copy->config.tied_output);
+  CHECK(copy->weights.output.data == copy->weights.embedding.data);
+}

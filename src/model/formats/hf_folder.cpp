@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <map>
 
 #include "model/config.h"
@@ -192,6 +193,16 @@ bool reads_images(std::string_view tensor) {
   return tensor.starts_with("vision_tower.") || tensor.starts_with("multi_modal_projector.");
 }
 
+// Whether the folder's output matrix is another than its embedding. A copy of the embedding is not.
+bool has_own_output(const TensorTable& table, const TensorNames& names) {
+  const auto output = table.find(names.output), embedding = table.find(names.embedding);
+  if (output == table.end()) return false;
+  if (embedding == table.end()) return true;
+  const RawTensor &a = output->second, &b = embedding->second;
+  return a.type_name != b.type_name || a.shape != b.shape || a.bytes != b.bytes ||
+         std::memcmp(a.data, b.data, a.bytes) != 0;
+}
+
 std::string last_part(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path.substr(path.rfind('/') + 1);
@@ -211,10 +222,9 @@ std::unique_ptr<Model> read_hf_folder(const std::string& folder, const LoadProgr
   if (model->config.text_part) {
     std::erase_if(table, [](const auto& entry) { return reads_images(entry.first); });
     names = names_of_text_part(names, table);
-    // As in transformers, whose default is a tied output whatever the model: a matrix that is there
-    // is used.
-    if (table.count(names.output)) model->config.tied_output = false;
   }
+  // As in transformers: an output matrix is used if it differs, whatever config.json says.
+  if (model->config.tied_output && has_own_output(table, names)) model->config.tied_output = false;
   bind_weights(*model, table, names, folder, progress);
   return model;
 }
