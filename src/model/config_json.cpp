@@ -276,6 +276,22 @@ std::vector<float> rope_factors(const std::string& file, const json& rope, const
   return factors;
 }
 
+// The length with which the model was first trained. rope: the parameters of RoPE, where: their
+// name in the file.
+int original_ctx(const JsonFields& rope, const JsonFields& top, const std::string& where,
+                 const Family& family, int n_ctx) {
+  const std::string key = "original_max_position_embeddings";
+  constexpr int kMost = 1 << 28;
+  const int fixed = family.original_ctx_default;
+  const int outside = dimension(top, key, kMost, fixed > 0 ? fixed : n_ctx);
+  const int inside = dimension(rope, key, kMost, outside);
+  if (fixed > 0 && inside != outside)
+    bad_model(rope.file(), where + "." + key, std::to_string(inside),
+              std::to_string(outside) + ", as " + key + " outside is" +
+                  (top.has(key.c_str()) ? "" : " by default"));
+  return inside;
+}
+
 // rope: the object, where: its name in the file.
 void read_rope_scaling(const std::string& file, const json& rope, const std::string& where,
                        const json& config, const Family& family, Config* c, Rope* to) {
@@ -320,9 +336,7 @@ void read_rope_scaling(const std::string& file, const json& rope, const std::str
   }
   s.truncated = fields.boolean("truncate").value_or(true);
   if (s.type == RopeScaling::NONE) return;
-  const JsonFields top(file, config);
-  s.original_ctx = dimension(fields, "original_max_position_embeddings", 1 << 28,
-                             dimension(top, "original_max_position_embeddings", 1 << 28, c->n_ctx));
+  s.original_ctx = original_ctx(fields, JsonFields(file, config), where, family, c->n_ctx);
   s.factor =
       number("factor",
              s.type == RopeScaling::LONGROPE ? static_cast<double>(c->n_ctx) / s.original_ctx : 0);

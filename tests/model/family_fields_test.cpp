@@ -174,3 +174,21 @@ TEST_CASE("folders: an output beside a tied embedding is used if it differs", "[
   CHECK(copy->config.tied_output);
   CHECK(copy->weights.output.data == copy->weights.embedding.data);
 }
+
+TEST_CASE("config.json: the first trained length of Phi-3", "[families][hf]") {
+  auto json = tiny_checkpoint("phi3_short").config;
+  const std::string key = "original_max_position_embeddings";
+  CHECK(config_of(json).ropes[0].scaling.original_ctx == 256);
+  json["rope_parameters"].erase(key);
+  CHECK(config_of(json).ropes[0].scaling.original_ctx == 256);
+  json.erase(key);
+  CHECK(config_of(json).ropes[0].scaling.original_ctx == 4096);
+  json["rope_parameters"][key] = 256;  // transformers takes 4096 here, too
+  expect_error(RIFFLE_BAD_MODEL,
+               {"config.json: rope_parameters." + key + ": found 256, expected 4096, as " + key +
+                " outside is by default"},
+               [&] { config_of(json); });
+  json[key] = 512;
+  expect_error(RIFFLE_BAD_MODEL, {"found 256, expected 512, as " + key + " outside is"},
+               [&] { config_of(json); });
+}

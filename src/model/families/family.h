@@ -61,9 +61,12 @@ struct Family {
   bool rope_interleaved = false;
   bool pre_norm = true, post_norm = false;
   QkNorm qk_norm = QkNorm::NONE;
-  bool qkv_bias = false;       // q, k and v always have biases
-  bool bias_fields = false;    // config.json's attention_bias and mlp_bias say which there are
-  bool partial_rope = false;   // a part of each head may be rotated
+  bool qkv_bias = false;      // q, k and v always have biases
+  bool bias_fields = false;   // config.json's attention_bias and mlp_bias say which there are
+  bool partial_rope = false;  // a part of each head may be rotated
+  // config.json's original_max_position_embeddings stands outside the parameters of RoPE and goes
+  // before theirs, and this is its default; 0: it stands in either place, by default n_ctx.
+  int original_ctx_default = 0;
   bool yarn_truncated = true;  // RopeScaling::truncated in GGUF, which has no field for it
   // GGUF: beside YaRN, rope.scaling.attn_factor is the whole attention factor, not what multiplies
   // the usual one.

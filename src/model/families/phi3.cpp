@@ -19,6 +19,7 @@ const Family kPhi3 = {
     .class_name = "Phi3ForCausalLM",
     .defaults = {4096, 32064, 1e-5, 10000},
     .partial_rope = true,
+    .original_ctx_default = 4096,
     .window = Family::ALWAYS,
     .fields = kFields,
 };
