@@ -127,7 +127,11 @@ void read_rope_scaling(const GgufFile& gguf, const GgufFields& fields, const Fam
   const double old = gguf.number(a + ".rope.scale_linear").value_or(0);  // before there was a type
   const std::string type(given ? *given : old != 0 && old != 1 ? "linear" : "none");
   const int frequencies = (rope.rotated > 0 ? rope.rotated : c->head_dim) / 2;
-  if (gguf.tensors.count("rope_factors_long.weight") > 0) {  // converters write no type
+  if (gguf.tensors.count("rope_factors_long.weight") > 0) {
+    if (given && type != "none" && type != "longrope" &&
+        type != "su")  // some converters write none
+      unsupported(gguf.file.name, type_key, "\"" + type + "\" beside rope_factors_long.weight",
+                  "\"longrope\"");
     s.type = RopeScaling::LONGROPE;
     s.factors = rope_factors(gguf, "rope_factors_short.weight", frequencies);
     s.long_factors = rope_factors(gguf, "rope_factors_long.weight", frequencies);

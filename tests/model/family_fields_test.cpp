@@ -192,3 +192,18 @@ TEST_CASE("config.json: the first trained length of Phi-3", "[families][hf]") {
   expect_error(RIFFLE_BAD_MODEL, {"found 256, expected 512, as " + key + " outside is"},
                [&] { config_of(json); });
 }
+
+TEST_CASE("GGUF: factors of LongRoPE contradict another scaling", "[families][gguf]") {
+  EditedGguf g("phi3");
+  for (const char* type : {"longrope", "su", "none"}) {
+    g.text("phi3.rope.scaling.type", type);
+    CHECK(g.config().ropes[0].scaling.type == RopeScaling::LONGROPE);
+  }
+  for (const std::string type : {"linear", "yarn", "dynamic"}) {
+    g.text("phi3.rope.scaling.type", type);
+    expect_error(RIFFLE_UNSUPPORTED,
+                 {"phi3.rope.scaling.type: found \"" + type + "\" beside rope_factors_long.weight",
+                  "expected \"longrope\""},
+                 [&] { g.config(); });
+  }
+}
