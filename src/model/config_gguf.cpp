@@ -261,9 +261,8 @@ Config config_from_gguf(const GgufFile& gguf, GgufVocab* vocab) {
   c.ropes[0].scaling.truncated = family.yarn_truncated;
   const auto window = static_cast<int>(
       std::min<uint64_t>(gguf.integer(a + ".attention.sliding_window").value_or(0), 1 << 28));
-  // llama stands for Mistral too.
   const bool windowless = family.window == Family::NEVER || family.window == Family::UNUSED;
-  if (window > 0 && windowless && a != "llama")
+  if (window > 0 && windowless && !family.any_window_in_gguf)
     unsupported(gguf.file.name, a + ".attention.sliding_window", std::to_string(window), "none");
   set_layers(family, window, windowed_layers(gguf, a, c.n_layers), &c);
   const auto has = [&](const char* name) {

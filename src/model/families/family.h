@@ -77,6 +77,8 @@ struct Family {
   // that field too. PERIOD: all but layers window_period, 2 * window_period, ..., counted from 1.
   enum Window : uint8_t { NEVER, UNUSED, ALWAYS, IF_USED, PERIOD } window = NEVER;
   int window_period = 0, window_default = 0;  // the latter: transformers'
+  // A GGUF file may give all layers a window, whatever `window` says.
+  bool any_window_in_gguf = false;
   // Layers no_rope_period, 2 * no_rope_period, ..., counted from 1, have no RoPE; 0: all have it.
   // config.json may give another period (no_rope_layer_interval) or the layers (no_rope_layers).
   int no_rope_period = 0;

@@ -11,6 +11,7 @@ const Family kLlama = {
     .defaults = {2048, 0, 1e-6, 10000},
     .rope_interleaved = true,
     .bias_fields = true,
+    .any_window_in_gguf = true,  // Mistral's files say "llama", too
 };
 
 }  // namespace riffle
