@@ -36,9 +36,10 @@ class GgufFields : public Fields {
   uint64_t of_all_layers(const std::string& key) const {
     const std::vector<int64_t> all = *gguf_.integers(key);
     const uint64_t n_layers = gguf_.integer(keys_.n_layers).value_or(0);
-    if (all.empty() || all.size() != n_layers || all[0] < 0)
+    if (all.empty() || all.size() != n_layers)
       bad_model(file(), key, "an array of " + std::to_string(all.size()),
                 std::to_string(n_layers) + " numbers from 0, one a layer");
+    if (all[0] < 0) bad_model(file(), key, std::to_string(all[0]) + " in layer 0", "at least 0");
     for (size_t l = 0; l < all.size(); ++l)
       if (all[l] != all[0])
         unsupported(file(), key,
@@ -197,8 +198,9 @@ std::vector<bool> windowed_layers(const GgufFile& gguf, const std::string& a, in
   const auto layers = static_cast<uint64_t>(n_layers);
   if (value.type == GgufType::ARRAY) {
     if (value.element != GgufType::BOOL || value.count != layers)
-      bad_model(gguf.file.name, key, "an array of " + std::to_string(value.count),
-                std::to_string(n_layers) + " booleans, one a layer");
+      bad_model(gguf.file.name, key,
+                "an array of " + std::to_string(value.count) + " " + name_of(value.element),
+                std::to_string(n_layers) + " BOOL, one a layer");
     for (uint64_t l = 0; l < layers; ++l) windowed.push_back(value.data[l] != 0);
     return windowed;
   }

@@ -207,3 +207,14 @@ TEST_CASE("GGUF: factors of LongRoPE contradict another scaling", "[families][gg
                  [&] { g.config(); });
   }
 }
+
+TEST_CASE("GGUF: errors about windows say what the array has", "[families][gguf]") {
+  const std::string key = "exaone4.attention.sliding_window_pattern";
+  EditedGguf g("exaone4");
+  g.array<int32_t>(key, GgufType::I32, {1, 1, 1, 0, 1});
+  expect_error(RIFFLE_BAD_MODEL, {key + ": found an array of 5 I32, expected 5 BOOL, one a layer"},
+               [&] { g.config(); });
+  g.array<uint8_t>(key, GgufType::BOOL, {1, 1, 0});
+  expect_error(RIFFLE_BAD_MODEL, {key + ": found an array of 3 BOOL, expected 5 BOOL, one a layer"},
+               [&] { g.config(); });
+}

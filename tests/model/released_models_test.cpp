@@ -282,7 +282,8 @@ TEST_CASE("released models: dense Granite 4 as GGUF", "[model][gguf]") {
                [&] { config(); });
   each.assign(plain.n_layers, 0xffffffff);
   set(key, GgufType::I32, each);
-  expect_error(RIFFLE_BAD_MODEL, {"granite." + key}, [&] { config(); });
+  expect_error(RIFFLE_BAD_MODEL, {"granite." + key + ": found -1 in layer 0, expected at least 0"},
+               [&] { config(); });
   each.assign(plain.n_layers, kv);
   set(key, GgufType::F32, each);
   expect_error(RIFFLE_BAD_MODEL, {"granite." + key, "an array of integers"}, [&] { config(); });

@@ -29,7 +29,11 @@ constexpr uint64_t kScalarBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr const char* kTypeNames[] = {"U8",   "I8",     "U16",   "I16", "U32", "I32", "F32",
                                       "BOOL", "STRING", "ARRAY", "U64", "I64", "F64"};
 
+}  // namespace
+
 std::string name_of(GgufType type) { return kTypeNames[static_cast<uint32_t>(type)]; }
+
+namespace {
 uint64_t scalar_bytes(GgufType type) { return kScalarBytes[static_cast<uint32_t>(type)]; }
 
 const char* ggml_type_name(uint32_t type) {

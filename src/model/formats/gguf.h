@@ -29,6 +29,9 @@ enum class GgufType : uint32_t {
   F64
 };
 
+// As the format spells it: "U32".
+std::string name_of(GgufType type);
+
 struct GgufValue {
   GgufType type = GgufType::U8;
   GgufType element = GgufType::U8;  // arrays: the type of what they hold
