@@ -23,6 +23,15 @@ bool available(riffle_isa isa) {
   return s != RIFFLE_UNSUPPORTED;
 }
 
+std::vector<riffle_isa> usable_isas() {
+  std::vector<riffle_isa> usable;
+  for (const riffle_isa isa : isas) {
+    if (available(isa)) usable.push_back(isa);
+    else WARN("SKIPPED: this CPU lacks isa " << isa);
+  }
+  return usable;
+}
+
 constexpr double kBound = 1e-3;
 
 void check_exact(const riffle_context_options& o, const TinyCheckpoint& c,
@@ -74,11 +83,7 @@ void check_same_gguf(const std::string& ours, const std::string& path) {
 
 TEST_CASE("parity: every instruction set gives transformers' logits with f32 KV", "[parity]") {
   const TempDir temp;
-  std::vector<riffle_isa> usable;
-  for (const riffle_isa isa : isas) {
-    if (available(isa)) usable.push_back(isa);
-    else WARN("SKIPPED: this CPU lacks isa " << isa);
-  }
+  const std::vector<riffle_isa> usable = usable_isas();
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     DYNAMIC_SECTION(c.name) {
       const std::string folder = tiny_folder(c, temp);
@@ -127,6 +132,7 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
 // RIFFLE_TEST_TINY_GGUF: a folder with all of them, by tools/fixtures/tiny_checkpoints.py --gguf.
 TEST_CASE("parity: the same logits as GGUF", "[parity]") {
   const TempDir temp;
+  const std::vector<riffle_isa> usable = usable_isas();
   const char* more = std::getenv("RIFFLE_TEST_TINY_GGUF");
   for (const TinyCheckpoint& c : tiny_checkpoints()) {
     if (!c.gguf) continue;
@@ -140,6 +146,18 @@ TEST_CASE("parity: the same logits as GGUF", "[parity]") {
       for (size_t i = 1; i < paths.size(); ++i) check_same_gguf(bytes, paths[i]);
       for (const std::string& p : paths)
         check_exact(tiny_options(c, options(), RIFFLE_KV_F32), c, p);
+      for (const riffle_isa isa : usable) {
+        INFO("isa " << isa);
+        riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+        o.isa = isa;
+        check_exact(o, c, path);
+      }
+      INFO("device emu");
+      riffle_context_options o = tiny_options(c, options(), RIFFLE_KV_F32);
+      o.device = RIFFLE_DEVICE_EMU;
+      o.block_size = 64;
+      o.slots = 16;
+      check_exact(o, c, path);
     }
   }
 }
