@@ -378,7 +378,7 @@ void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const uint8_t* pac
             uint8_t* hi = panel + s * kPanelBytes + part * kTileBytes;
             const int64_t valid = least(16, group_end - r - 16 * part), at = (s0 + s) * kStep;
             const uint8_t* rows = w + (r + 16 * part) * row_bytes;
-            if constexpr (has_blocks(T))
+            if constexpr (is_quantised(T) && T != WType::Q8_0)
               fill_block<T>(rows + at / dtype_info(T).block_values * dtype_info(T).block_bytes,
                             row_bytes, valid, hi, hi + 2 * kTileBytes);
             else fill_tiles<T>(rows, row_bytes, valid, at, k, hi, hi + 2 * kTileBytes);

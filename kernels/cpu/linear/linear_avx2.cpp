@@ -1,6 +1,5 @@
-// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except the decode products of weights
-// of 2 to 6 bits (linear_blocks_avx2.cpp) and the prompts' products of quantised weights
-// (linear_int16.h).
+// Linear kernels for AVX2 with FMA and F16C: f32 arithmetic, except the products of quantised
+// weights: in decode linear_blocks_avx2.cpp, in prompts linear_int16.h.
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/linear/linear_int16.h"
 #include "kernels/cpu/linear/linear_simd.h"
@@ -10,48 +9,12 @@ namespace riffle::cpu {
 namespace {
 
 size_t act_bytes(WType type, int64_t cols) {
-  return has_blocks(type) ? blocks_act_bytes_avx2(type, cols) : f32_act_bytes(cols);
+  return is_quantised(type) ? blocks_act_bytes_avx2(type, cols) : f32_act_bytes(cols);
 }
 void act_prepare(WType type, const float* x, int64_t cols, void* act) {
-  if (has_blocks(type)) blocks_act_prepare_avx2(type, x, cols, act);
+  if (is_quantised(type)) blocks_act_prepare_avx2(type, x, cols, act);
   else f32_act_prepare(x, cols, act);
 }
-
-// A Q8_0 row: each block is summed with its bare int8 values, then scaled; even and odd blocks are
-// two chains.
-template <int N>
-struct Q8Group {
-  static inline __attribute__((always_inline)) void block(const uint8_t* b, const float* x,
-                                                          int64_t stride, __m256* acc, int step) {
-    const __m256 d = Avx2::set1(Avx2::f16_at(b));
-    const __m256 q0 = Avx2::load_i8(b + 2), q1 = Avx2::load_i8(b + 10), q2 = Avx2::load_i8(b + 18),
-                 q3 = Avx2::load_i8(b + 26);
-#pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) {
-      const float* p = x + i * stride;
-      __m256 t = q0 * Avx2::load(p);
-      t = Avx2::fma(q1, Avx2::load(p + 8), t);
-      t = Avx2::fma(q2, Avx2::load(p + 16), t);
-      t = Avx2::fma(q3, Avx2::load(p + 24), t);
-      acc[i * step] = Avx2::fma(t, d, acc[i * step]);
-    }
-  }
-  static void row(const uint8_t* row, int64_t cols, const float* x, int64_t stride, float* y,
-                  int64_t ldy) {
-    __m256 acc[2 * N];
-#pragma GCC unroll 8
-    for (int i = 0; i < 2 * N; ++i) acc[i] = Avx2::set1(0);
-    int64_t j = 0;
-    for (; j + 64 <= cols; j += 64, row += 2 * kQ8Bytes) {
-      __builtin_prefetch(row + 8192);
-      block(row, x + j, stride, acc, 2);
-      block(row + kQ8Bytes, x + j + 32, stride, acc + 1, 2);
-    }
-    if (j < cols) block(row, x + j, stride, acc, 2);
-#pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) y[i * ldy] = Avx2::sum(acc[2 * i] + acc[2 * i + 1]);
-  }
-};
 
 void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
           int64_t n, float* y, int64_t ldy) {
@@ -59,10 +22,6 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
     case WType::F32: return gemv_float<Avx2, WType::F32, 2>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::F16: return gemv_float<Avx2, WType::F16, 2>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::BF16: return gemv_float<Avx2, WType::BF16, 2>(w, cols, r0, r1, acts, n, y, ldy);
-    case WType::Q8_0:
-      return for_rows<Q8Group, 4>(w, bytes_of_row(type, cols), cols, r0, r1,
-                                  static_cast<const float*>(acts),
-                                  static_cast<int64_t>(f32_act_bytes(cols) / 4), n, y, ldy);
     default: return blocks_gemv_avx2(type, w, cols, r0, r1, acts, n, y, ldy);
   }
 }

@@ -1,23 +1,20 @@
-// Decode products of the weights of 2 to 6 bits (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp)
-// in exact integers, and the fixed-point activations that they take.
+// Decode products of quantised weights (linear_blocks_avx2.cpp, linear_blocks_avx512.cpp) in exact
+// integers, and the fixed-point activations that they take.
 //
-// Weights of a group are scale * (code - offset) - min with a small code. Types with a table have
-// codes of up to 7 bits and a sign in place of code - offset. A group of 32 activations
-// becomes 22-bit integers times a power of two, as for Q8_0 (linear_avx512.cpp), so that a group's
-// product is one integer, its scale and, where there are minima, min times the sum of the
-// activations.
+// Weights of a group are scale * (code - offset) - min with a small code. A group of 32 activations
+// becomes integers of 16 bits times a scale (fixed16), so that a group's product is one integer, a
+// scale and, where there is an offset or a minimum, that times the sum of the activations.
 #pragma once
 #include "kernels/cpu/linear/linear_common.h"
 #include "kernels/cpu/simd/intrinsics.h"
 
 namespace riffle::cpu {
 
-// Entries of LinearKernels for the types that has_blocks names.
+// Entries of LinearKernels for quantised types.
 size_t blocks_act_bytes_avx2(WType type, int64_t cols);
 void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act);
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy);
-// These know the activations of Q8_0 as well.
 size_t blocks_act_bytes_avx512(WType type, int64_t cols);
 void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* act);
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
@@ -25,18 +22,22 @@ void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int
 
 namespace {
 
-constexpr bool has_blocks(WType type) { return is_quantised(type) && type != WType::Q8_0; }
 constexpr bool has_min(WType type) {
   return type == WType::Q4_1 || type == WType::Q5_1 || type == WType::Q4_K || type == WType::Q5_K ||
          type == WType::Q2_K;
 }
+// The values of IQ4's table become unsigned codes by this offset. Those of MXFP4 stay signed: a
+// group of zeros, whose scale is never 0, then adds nothing at all.
 constexpr int code_offset(WType type) {
-  return type == WType::Q4_0   ? 8
-         : type == WType::Q5_0 ? 16
-         : type == WType::Q6_K ? 32
-         : type == WType::Q3_K ? 4
-                               : 0;
+  return type == WType::Q4_0                       ? 8
+         : type == WType::Q5_0                     ? 16
+         : type == WType::Q6_K                     ? 32
+         : type == WType::Q3_K                     ? 4
+         : has_table(type) && type != WType::MXFP4 ? 127
+                                                   : 0;
 }
+// What the largest activation of a group becomes: a signed byte times 256 and another signed byte.
+constexpr float kFixedMax = 127 * 256 + 127;
 constexpr bool has_256(WType type) { return dtype_info(type).block_values == 256; }
 // Values that share a scale.
 constexpr int group_values(WType type) {
@@ -97,6 +98,12 @@ inline __m128i table_of() {
                        table_value(T, 15));
 }
 
+// The same with an offset, which makes it unsigned.
+template <WType T>
+inline __m128i table_from(int offset) {
+  return _mm_add_epi8(table_of<T>(), _mm_set1_epi8(static_cast<char>(offset)));
+}
+
 // The scales of four neighbouring MXFP4 blocks.
 inline __m128 scales_mxfp4(const uint8_t* b) {
   constexpr int n = dtype_info(WType::MXFP4).block_bytes;
@@ -104,15 +111,46 @@ inline __m128 scales_mxfp4(const uint8_t* b) {
   return _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
 }
 
-// Exponent e of the fixed point, largest < 2^(e+21); a group below about 1e-30 is rounded to that
-// grid.
-inline int fixed_exponent(float largest) {
-  if (largest < 0x1p-100f) return -120;
-  uint32_t bits;
-  memcpy(&bits, &largest, 4);
-  return static_cast<int>(bits >> 23 & 255) - 127 - 20;
+// 32 activations as integers of 16 bits times a scale, rounded to 2^-15 of the largest of them;
+// sum: of the integers of each half.
+struct Fixed16 {
+  __m256i half[2];
+  float scale;
+  int sum[2];
+};
+inline Fixed16 fixed16(const float* x) {
+  __m256 v[4];
+  for (int j = 0; j < 4; ++j) v[j] = _mm256_loadu_ps(x + 8 * j);
+  // Magnitudes are in the order of their bits, and NaN comes after infinity.
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i largest = _mm256_setzero_si256();
+  for (const __m256& each : v)
+    largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(each), magnitude));
+  __m128i most =
+      _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
+  const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
+  const float top = float_of_bits(bits);
+  // The reciprocal of a tiny number would not be finite; such a group adds nothing that f32 could
+  // show. An infinity or NaN spoils the group's integers, so the scale is NaN: it will be seen.
+  const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
+  Fixed16 f;
+  f.scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / kFixedMax);
+  const float inverse = broken || tiny ? 0 : kFixedMax / top;
+  for (int h = 0; h < 2; ++h) {
+    const __m256 up = _mm256_set1_ps(inverse);
+    __m256i p = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * h], up)),
+            q = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * h + 1], up));
+    if (broken) p = q = _mm256_setzero_si256();
+    f.half[h] = _mm256_permute4x64_epi64(_mm256_packs_epi32(p, q), 0xd8);
+    const __m256i both = _mm256_add_epi32(p, q);
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    f.sum[h] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+  return f;
 }
-inline float power_of_two(int e) { return float_of_bits(static_cast<uint32_t>(e + 127) << 23); }
 
 // How far ahead of a group of rows to fetch: whole groups, some KB, as the hardware stops at each
 // page.

@@ -1,31 +1,45 @@
-// Decode products of the weights of 2 to 6 bits for AVX2, see linear_blocks.h. An activation is s
-// (2^14 hi + lo), hi a signed byte and lo of 14 bits. hi meets the codes as bytes (vpmaddubsw, at
-// most 2 * 63 * 128), lo meets them as 16-bit numbers (vpmaddwd); a sum of 4 products stays below 4
-// * 63 * 2^21 < 2^31. What the type takes off its codes goes with the sums of the activations.
-// Signed codes of a table meet |hi| with the sign of hi, at most 2 * 127 * 128 < 2^15.
+// Decode products of quantised weights for AVX2, see linear_blocks.h. Codes are widened to 16 bits,
+// and vpmaddwd multiplies them by activations of 16 bits; a sum of 4 products stays below 4 * 255 *
+// 2^15 < 2^31. A group's integer is converted and scaled once.
 #include "kernels/cpu/linear/linear_blocks.h"
 #include "kernels/cpu/simd/avx2.h"
 
 namespace riffle::cpu {
 namespace {
 
-// Prepared activations: a Words for each 32 columns, a scale for each, then the sums of each (of
-// types with groups of 16: each 16), times the offset of the codes if there is one. Padded with
-// zeros to steps.
+// Prepared activations: a Words for each 32 columns; then the scale of each group of weights; then
+// its sum, times the offset of the codes if there is one. All is padded with zeros to steps. `a`
+// and `b` have the columns in the order in which the codes come (in_halves).
 struct alignas(32) Words {
-  int8_t hi[32];
-  int16_t lo_even[16], lo_odd[16];
+  int16_t a[16], b[16];
 };
 // Columns worked on together: a block, or four of 32.
 constexpr int64_t step_cols(WType type) { return has_256(type) ? 256 : 128; }
-inline int64_t groups_of(WType type, int64_t cols) { return round_up(cols, step_cols(type)) / 32; }
+inline int64_t words_of(WType type, int64_t cols) { return round_up(cols, step_cols(type)) / 32; }
+inline int64_t groups_of(WType type, int64_t cols) {
+  return words_of(type, cols) * 32 / group_values(type);
+}
+
+// Whether a group's first 16 columns come apart from the last 16. In other types the even columns
+// come apart from the odd ones.
+constexpr bool in_halves(WType type) {
+  return type == WType::Q8_0 || type == WType::Q4_0 || type == WType::Q4_1;
+}
 
 inline __m256i load32(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
+inline __m128i load16(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 inline __m256i splat(int v) { return _mm256_set1_epi8(static_cast<char>(v)); }
 inline __m256i low_half(__m256i v) { return _mm256_and_si256(v, splat(15)); }
 inline __m256i high_half(__m256i v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), splat(15)); }
+// The low halves of 16 bytes, then their high halves.
+inline __m256i both_halves(const uint8_t* p) {
+  const __m256i shift = _mm256_setr_epi64x(0, 0, 4, 4);
+  return low_half(_mm256_srlv_epi64(_mm256_broadcastsi128_si256(load16(p)), shift));
+}
 
 // 16 where bit j of high is set, for byte j.
 inline __m256i bit4_of(uint32_t high) {
@@ -36,28 +50,19 @@ inline __m256i bit4_of(uint32_t high) {
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), splat(16));
 }
 
-template <WType T>
-inline __m256i from_table(__m256i codes) {
-  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), codes);
-}
-
-// The 32 codes of group g of a block, unsigned (of types with a table: the signed values), in the
-// order of the columns.
+// The 32 codes of group g of a block, bytes in the order of the columns, unsigned but for MXFP4.
+// The values of IQ4's table are increased by code_offset.
 template <WType T>
 inline __m256i codes(const uint8_t* b, int g) {
-  if constexpr (!has_256(T)) {
-    constexpr bool five = T == WType::Q5_0 || T == WType::Q5_1;
-    const uint8_t* high = b + (has_min(T) ? 4 : T == WType::MXFP4 ? 1 : 2);
-    const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high + (five ? 4 : 0)));
-    const __m256i v = low_half(_mm256_set_m128i(_mm_srli_epi16(q, 4), q));
-    if constexpr (has_table(T)) return from_table<T>(v);
-    if constexpr (!five) return v;
+  if constexpr (has_table(T)) {
+    const int at = T == WType::IQ4_XS ? 8 + 16 * g : T == WType::MXFP4 ? 1 : 2;
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_from<T>(code_offset(T))),
+                               both_halves(b + at));
+  } else if constexpr (!has_256(T)) {  // Q5_0, Q5_1
+    const uint8_t* high = b + (has_min(T) ? 4 : 2);
     uint32_t bits;
     memcpy(&bits, high, 4);
-    return _mm256_or_si256(v, bit4_of(bits));
-  } else if constexpr (T == WType::IQ4_XS) {
-    const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 8 + 16 * g));
-    return from_table<T>(low_half(_mm256_set_m128i(_mm_srli_epi16(q, 4), q)));
+    return _mm256_or_si256(both_halves(high + 4), bit4_of(bits));
   } else if constexpr (T == WType::Q3_K || T == WType::Q2_K) {
     const __m256i q = load32(b + (T == WType::Q3_K ? 32 : 16) + g / 4 * 32);
     const __m256i v = _mm256_and_si256(_mm256_srli_epi16(q, g % 4 * 2), splat(3));
@@ -76,12 +81,36 @@ inline __m256i codes(const uint8_t* b, int g) {
     return _mm256_or_si256(quarter < 2 ? low_half(low) : high_half(low),
                            _mm256_and_si256(high, splat(0x30)));
   } else {
-    const __m256i q = load32(b + (T == WType::Q5_K ? 48 : 16) + g / 2 * 32);
+    static_assert(T == WType::Q5_K);
+    const __m256i q = load32(b + 48 + g / 2 * 32);
     const __m256i v = g % 2 ? high_half(q) : low_half(q);
-    if constexpr (T == WType::Q4_K) return v;
     const __m256i all = load32(b + 16),
                   high = g < 4 ? _mm256_slli_epi16(all, 4 - g) : _mm256_srli_epi16(all, g - 4);
     return _mm256_or_si256(v, _mm256_and_si256(high, splat(16)));
+  }
+}
+
+// The codes of group g as 16-bit numbers, to meet Words::a and Words::b.
+struct Wide {
+  __m256i a, b;
+};
+template <WType T>
+inline Wide wide(const uint8_t* b, int g) {
+  const __m256i nibble = _mm256_set1_epi16(15);
+  if constexpr (T == WType::Q8_0) {
+    return {_mm256_cvtepi8_epi16(load16(b + 2)), _mm256_cvtepi8_epi16(load16(b + 18))};
+  } else if constexpr (T == WType::Q4_0 || T == WType::Q4_1) {
+    const __m256i q = _mm256_cvtepu8_epi16(load16(b + (has_min(T) ? 4 : 2)));
+    return {_mm256_and_si256(q, nibble), _mm256_srli_epi16(q, 4)};
+  } else if constexpr (T == WType::Q4_K) {
+    const __m256i q = load32(b + 16 + g / 2 * 32);
+    if (g % 2) return {_mm256_and_si256(_mm256_srli_epi16(q, 4), nibble), _mm256_srli_epi16(q, 12)};
+    return {_mm256_and_si256(q, nibble), _mm256_and_si256(_mm256_srli_epi16(q, 8), nibble)};
+  } else {
+    const __m256i code = codes<T>(b, g);
+    if constexpr (T == WType::MXFP4)
+      return {_mm256_srai_epi16(_mm256_slli_epi16(code, 8), 8), _mm256_srai_epi16(code, 8)};
+    return {_mm256_and_si256(code, _mm256_set1_epi16(255)), _mm256_srli_epi16(code, 8)};
   }
 }
 
@@ -118,52 +147,29 @@ inline Sixteen sixteen(const uint8_t* b) {
 // N activation vectors with one row.
 template <WType T, int N>
 struct Row {
+  static constexpr int kChains = 2;  // sums that do not wait for each other
   const uint8_t* act;
   int64_t stride, scales_at, sums_at;
 
   Row(const void* act, int64_t cols)
       : act(static_cast<const uint8_t*>(act)),
         stride(static_cast<int64_t>(blocks_act_bytes_avx2(T, cols))),
-        scales_at(groups_of(T, cols) * static_cast<int64_t>(sizeof(Words))),
-        sums_at(scales_at + round_up(groups_of(T, cols), 8) * 4) {}
+        scales_at(words_of(T, cols) * static_cast<int64_t>(sizeof(Words))),
+        sums_at(scales_at + groups_of(T, cols) * 4) {}
 
-  const float* scales(int i) const {
-    return reinterpret_cast<const float*>(act + i * stride + scales_at);
+  // Of the step that begins with the g-th 32 columns.
+  const float* scales(int i, int64_t g) const {
+    return reinterpret_cast<const float*>(act + i * stride + scales_at) + g * 32 / group_values(T);
   }
-  const float* sums(int i) const {
-    return reinterpret_cast<const float*>(act + i * stride + sums_at);
-  }
-
-  // acc[i] += d[i] (codes . activations of group g).
-  inline __attribute__((always_inline)) void group(__m256i code, int64_t g, const __m256 (&d)[N],
-                                                   __m256 (&acc)[N]) const {
-    constexpr bool is_signed = has_table(T);
-    const __m256i even = is_signed ? _mm256_srai_epi16(_mm256_slli_epi16(code, 8), 8)
-                                   : _mm256_and_si256(code, _mm256_set1_epi16(255)),
-                  odd = is_signed ? _mm256_srai_epi16(code, 8) : _mm256_srli_epi16(code, 8);
-#pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) {
-      const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g;
-      const auto at = [](const void* p) {
-        return _mm256_load_si256(static_cast<const __m256i*>(p));
-      };
-      const __m256i top = at(x->hi);
-      const __m256i pairs =
-          is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(top), _mm256_sign_epi8(code, top))
-                    : _mm256_maddubs_epi16(code, top);
-      const __m256i hi = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1 << 14));
-      const __m256i lo = _mm256_add_epi32(_mm256_madd_epi16(even, at(x->lo_even)),
-                                          _mm256_madd_epi16(odd, at(x->lo_odd)));
-      acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(hi, lo)), d[i], acc[i]);
-    }
+  const float* sums(int i, int64_t g) const {
+    return reinterpret_cast<const float*>(act + i * stride + sums_at) + g * 32 / group_values(T);
   }
 
-  // Blocks from b on, their first group of 32 columns being the g-th of the row.
-  inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g, __m256 (&acc)[N],
-                                                  __m256 (&low)[N]) const {
-    // Scales of the weights, times those of the activations but for groups of 16.
-    alignas(32) float each[N][16];
-    __m256 d[N];
+  // Scales of a step's weights times those of the activations; low += what the step's codes exceed
+  // its weights by.
+  inline __attribute__((always_inline)) void scale_step(const uint8_t* b, int64_t g,
+                                                        float (&each)[N][16],
+                                                        __m256 (&low)[N]) const {
     if constexpr (!has_256(T)) {
       constexpr int block = dtype_info(T).block_bytes;
       const auto halves = [b](int at) {
@@ -176,63 +182,76 @@ struct Row {
       const __m128 scale = T == WType::MXFP4 ? scales_mxfp4(b) : halves(0),
                    taken = has_min(T) ? _mm_xor_ps(halves(2), _mm_set1_ps(-0.0f)) : scale;
       for (int i = 0; i < N; ++i) {
-        _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(scales(i) + g)));
-        if constexpr (!has_table(T))
+        _mm_store_ps(each[i], _mm_mul_ps(scale, _mm_load_ps(scales(i, g))));
+        if constexpr (code_offset(T) != 0 || has_min(T))
           low[i] = _mm256_add_ps(
-              low[i], _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i) + g))));
-      }
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        for (int i = 0; i < N; ++i) d[i] = _mm256_broadcast_ss(each[i] + k);
-        group(codes<T>(b + k * block, 0), g + k, d, acc);
+              low[i], _mm256_zextps128_ps256(_mm_mul_ps(taken, _mm_load_ps(sums(i, g)))));
       }
     } else if constexpr (group_values(T) == 16) {
       const Sixteen of = sixteen<T>(b);
-      for (int h = 0; h < 2; ++h) {
-        _mm256_store_ps(each[0] + 8 * h, of.scale[h]);
-        for (int i = 0; i < N; ++i)
-          low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(sums(i) + 2 * g + 8 * h), low[i]);
-      }
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        const __m256 s = _mm256_blend_ps(_mm256_broadcast_ss(each[0] + 2 * k),
-                                         _mm256_broadcast_ss(each[0] + 2 * k + 1), 0xf0);
-        for (int i = 0; i < N; ++i) d[i] = _mm256_mul_ps(s, _mm256_broadcast_ss(scales(i) + g + k));
-        group(codes<T>(b, k), g + k, d, acc);
-      }
-    } else if constexpr (T == WType::IQ4_XS) {
-      const __m256 scale = scales_iq4_xs(b);
-      for (int i = 0; i < N; ++i)
-        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        for (int i = 0; i < N; ++i) d[i] = _mm256_broadcast_ss(each[i] + k);
-        group(codes<T>(b, k), g + k, d, acc);
-      }
+      for (int h = 0; h < 2; ++h)
+        for (int i = 0; i < N; ++i) {
+          _mm256_store_ps(each[i] + 8 * h,
+                          _mm256_mul_ps(of.scale[h], _mm256_load_ps(scales(i, g) + 8 * h)));
+          low[i] = _mm256_fmadd_ps(of.taken[h], _mm256_load_ps(sums(i, g) + 8 * h), low[i]);
+        }
     } else {
-      const __m128i bytes = scales_mins_k(b + 4);
-      const __m128 both = _mm_cvtph_ps(
-          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
-      const __m256 scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
-      const __m256 min = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
-                                       floats_of_bytes(_mm_srli_si128(bytes, 8)));
-      for (int i = 0; i < N; ++i) {
-        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i) + g)));
-        low[i] = _mm256_fmadd_ps(min, _mm256_load_ps(sums(i) + g), low[i]);
+      __m256 scale, taken;
+      if constexpr (T == WType::IQ4_XS) {
+        taken = scale = scales_iq4_xs(b);
+      } else {
+        const __m128i bytes = scales_mins_k(b + 4);
+        const __m128 both = _mm_cvtph_ps(
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));  // d, dmin and what follows
+        scale = _mm256_mul_ps(_mm256_broadcastss_ps(both), floats_of_bytes(bytes));
+        taken = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(both)),
+                              floats_of_bytes(_mm_srli_si128(bytes, 8)));
       }
+      for (int i = 0; i < N; ++i) {
+        _mm256_store_ps(each[i], _mm256_mul_ps(scale, _mm256_load_ps(scales(i, g))));
+        low[i] = _mm256_fmadd_ps(taken, _mm256_load_ps(sums(i, g)), low[i]);
+      }
+    }
+  }
+
+  // Blocks from b on, their first group of 32 columns being the g-th of the row.
+  inline __attribute__((always_inline)) void step(const uint8_t* b, int64_t g,
+                                                  __m256 (&acc)[N][kChains],
+                                                  __m256 (&low)[N]) const {
+    alignas(32) float each[N][16];
+    scale_step(b, g, each, low);
+    constexpr int block = has_256(T) ? 0 : dtype_info(T).block_bytes;
+    constexpr int words = static_cast<int>(step_cols(T) / 32);
 #pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        for (int i = 0; i < N; ++i) d[i] = _mm256_broadcast_ss(each[i] + k);
-        group(codes<T>(b, k), g + k, d, acc);
+    for (int k = 0; k < words; ++k) {
+      const Wide code = wide<T>(b + k * block, k);
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        const Words* x = reinterpret_cast<const Words*>(act + i * stride) + g + k;
+        const auto at = [](const int16_t* p) {
+          return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+        };
+        const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(code.a, at(x->a)),
+                                             _mm256_madd_epi16(code.b, at(x->b)));
+        const __m256 d = group_values(T) == 32
+                             ? _mm256_broadcast_ss(each[i] + k)
+                             : _mm256_blend_ps(_mm256_broadcast_ss(each[i] + 2 * k),
+                                               _mm256_broadcast_ss(each[i] + 2 * k + 1), 0xf0);
+        __m256& to = acc[i][k % kChains];
+        to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), d, to);
       }
     }
   }
 
   void row(const uint8_t* p, int64_t cols, int64_t ahead, float* y, int64_t ldy) const {
     constexpr int64_t n = step_cols(T), bytes = row_bytes(T, n);
-    __m256 acc[N], low[N];
+    __m256 acc[N][kChains], low[N];
 #pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) acc[i] = low[i] = _mm256_setzero_ps();
+    for (int i = 0; i < N; ++i) {
+      low[i] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+      for (int c = 0; c < kChains; ++c) acc[i][c] = _mm256_setzero_ps();
+    }
     int64_t j = 0;
     for (; j + n <= cols; j += n, p += bytes) {
       for (int64_t line = 0; line < bytes; line += 64)
@@ -244,7 +263,11 @@ struct Row {
       memcpy(part, p, static_cast<size_t>(row_bytes(T, cols - j)));
       step(part, j / 32, acc, low);
     }
-    for (int i = 0; i < N; ++i) y[i * ldy] = Avx2::sum(acc[i] - low[i]);
+    for (int i = 0; i < N; ++i) {
+      __m256 sum = acc[i][0];
+      for (int c = 1; c < kChains; ++c) sum = _mm256_add_ps(sum, acc[i][c]);
+      y[i * ldy] = Avx2::sum(_mm256_sub_ps(sum, low[i]));
+    }
   }
 };
 
@@ -277,53 +300,44 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
 }  // namespace
 
 size_t blocks_act_bytes_avx2(WType type, int64_t cols) {
-  const int64_t n = groups_of(type, cols), floats = round_up(n, 8) + n * 32 / group_values(type);
-  return static_cast<size_t>(round_up(n * static_cast<int64_t>(sizeof(Words)) + floats * 4, 64));
+  return static_cast<size_t>(
+      round_up(words_of(type, cols) * static_cast<int64_t>(sizeof(Words)) +
+                   2 * groups_of(type, cols) * static_cast<int64_t>(sizeof(float)),
+               64));
 }
 
 void blocks_act_prepare_avx2(WType type, const float* x, int64_t cols, void* act) {
   Words* words = static_cast<Words*>(act);
-  const int64_t groups = groups_of(type, cols);
-  float *scale = reinterpret_cast<float*>(words + groups), *sums = scale + round_up(groups, 8);
-  memset(words + cols / 32, 0,
-         blocks_act_bytes_avx2(type, cols) - static_cast<size_t>(cols / 32) * sizeof(Words));
+  float *scale = reinterpret_cast<float*>(words + words_of(type, cols)),
+        *sums = scale + groups_of(type, cols);
+  if (cols < words_of(type, cols) * 32)
+    memset(words + cols / 32, 0,
+           blocks_act_bytes_avx2(type, cols) - static_cast<size_t>(cols / 32) * sizeof(Words));
   const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
-  for (int64_t g = 0; g < cols / 32; ++g, x += 32) {
-    uint32_t largest = 0;  // magnitudes are in the order of their bits
-    for (int j = 0; j < 32; ++j) {
-      uint32_t bits;
-      memcpy(&bits, x + j, 4);
-      bits &= 0x7fffffff;
-      largest = bits > largest ? bits : largest;
+  const __m256i apart = _mm256_broadcastsi128_si256(  // even columns, then odd ones
+      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  for (int64_t g = 0; g < cols / 32; ++g) {
+    const Fixed16 f = fixed16(x + g * 32);
+    __m256i a = f.half[0], b = f.half[1];
+    if (!in_halves(type)) {
+      const __m256i p = _mm256_shuffle_epi8(a, apart), q = _mm256_shuffle_epi8(b, apart);
+      a = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(p, q), 0xd8);
+      b = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(p, q), 0xd8);
     }
-    const bool finite = largest < 0x7f800000;
-    const int e = finite ? fixed_exponent(float_of_bits(largest)) : 0;
-    const __m256 up = _mm256_set1_ps(finite ? power_of_two(-e) : 0.0f);
-    int32_t sum[2] = {};
-    alignas(32) int32_t v[32];
-    for (int j = 0; j < 32; j += 8) {  // 2^21 itself, by rounding, would not fit
-      const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + j), up));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(v + j),
-                         _mm256_min_epi32(q, _mm256_set1_epi32((1 << 21) - 1)));
-    }
-    for (int j = 0; j < 32; ++j) words[g].hi[j] = static_cast<int8_t>(v[j] >> 14);
-    for (int j = 0; j < 16; ++j) {
-      words[g].lo_even[j] = v[2 * j] & 0x3fff;
-      words[g].lo_odd[j] = v[2 * j + 1] & 0x3fff;
-    }
-    for (int j = 0; j < 16; ++j) sum[0] += finite ? v[j] : 0, sum[1] += finite ? v[16 + j] : 0;
-    // An infinity or NaN spoils the group's integers: let it be seen.
-    scale[g] = finite ? power_of_two(e) : __builtin_nanf("");
+    _mm256_store_si256(reinterpret_cast<__m256i*>(words[g].a), a);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(words[g].b), b);
     if (group_values(type) == 16)
       for (int half = 0; half < 2; ++half)
-        sums[2 * g + half] = static_cast<float>(sum[half]) * scale[g] * taken;
-    else sums[g] = static_cast<float>(sum[0] + sum[1]) * scale[g] * taken;
+        scale[2 * g + half] = f.scale,
+                      sums[2 * g + half] = static_cast<float>(f.sum[half]) * f.scale * taken;
+    else scale[g] = f.scale, sums[g] = static_cast<float>(f.sum[0] + f.sum[1]) * f.scale * taken;
   }
 }
 
 void blocks_gemv_avx2(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                       const void* acts, int64_t n, float* y, int64_t ldy) {
   switch (type) {
+    case WType::Q8_0: return gemv<WType::Q8_0>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_0: return gemv<WType::Q4_0>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<WType::Q4_1>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q5_0: return gemv<WType::Q5_0>(w, cols, r0, r1, acts, n, y, ldy);

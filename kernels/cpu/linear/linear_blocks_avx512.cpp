@@ -1,8 +1,7 @@
-// Decode products of the weights of 2 to 6 bits for AVX-512 with VNNI, see linear_blocks.h. Codes
-// are unpacked to unsigned bytes, which vpdpbusd takes with hi (signed) as they are and with mid
-// and lo as the signed operand. A sum of 8 products stays below 8 * 63 * 2^21 < 2^31. What the type
-// takes off its codes goes with the sums of the activations. Signed codes of a table meet mid and
-// lo as they are, and hi with 128 more (Limbs::start); 8 * 127 * 2^21 < 2^31.
+// Decode products of quantised weights for AVX-512 with VNNI, see linear_blocks.h. Codes are
+// unpacked to unsigned bytes, which vpdpbusd multiplies by the two signed bytes of an activation of
+// 16 bits; a sum of 8 products stays below 8 * 255 * 2^15 < 2^31. What the type takes off its codes
+// goes with the sums of the activations.
 #include "kernels/cpu/linear/linear_limbs.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -30,7 +29,7 @@ inline __m512i with_bit4(__m512i code, __mmask64 high) {
 
 template <WType T>
 inline __m512i from_table(__m512i codes) {
-  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table_of<T>()), codes);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table_from<T>(unsigned_offset(T))), codes);
 }
 
 // A form F of blocks has:
@@ -63,6 +62,11 @@ struct Small {
   }
   static void codes(const uint8_t* p, __m512i* u) {
     constexpr int header = has_min(T) ? 4 : T == WType::MXFP4 ? 1 : 2;
+    if constexpr (T == WType::Q8_0) {
+      u[0] = _mm512_xor_si512(load_four(p + header, kBlock), splat(-128));
+      u[1] = _mm512_xor_si512(load_four(p + header + 16, kBlock), splat(-128));
+      return;
+    }
     const __m512i q = load_four(p + header + (kFive ? 4 : 0), kBlock);
     u[0] = low_half(q), u[1] = high_half(q);
     if constexpr (has_table(T)) u[0] = from_table<T>(u[0]), u[1] = from_table<T>(u[1]);
@@ -77,7 +81,7 @@ struct Small {
     }
   }
   static __m512 apply(const Header& h, const float* x, Low* low) {
-    if constexpr (!has_table(T))
+    if constexpr (T != WType::MXFP4)
       *low = has_min(T) ? _mm_fnmadd_ps(h.min, _mm_load_ps(x + 4), *low)
                         : _mm_fmadd_ps(h.min, _mm_load_ps(x + 4), *low);
     return _mm512_castps128_ps512(_mm_mul_ps(h.scale, _mm_load_ps(x)));
@@ -185,7 +189,7 @@ struct Indices {
   static constexpr WType kType = WType::IQ4_XS;
   static constexpr int kBytes = dtype_info(kType).block_bytes;
   using Header = __m256;
-  struct Low {};  // nothing is taken away
+  using Low = __m256;
 
   static Header header(const uint8_t* p) { return scales_iq4_xs(p); }
   static void codes(const uint8_t* p, __m512i* u) {
@@ -195,14 +199,17 @@ struct Indices {
       u[2 * part + 1] = from_table<kType>(high_half(q));
     }
   }
-  static __m512 apply(Header h, const float* x, Low*) {
+  static __m512 apply(Header h, const float* x, Low* low) {
+    *low = _mm256_fmadd_ps(h, _mm256_load_ps(x + 8), *low);
     return _mm512_castps256_ps512(_mm256_mul_ps(h, _mm256_load_ps(x)));
   }
   static __m512 expand(__m512 d, int k) {
     const __m512i lane = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     return _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * k)), d);
   }
-  static __m512 finish(__m512 acc, Low) { return acc; }
+  static __m512 finish(__m512 acc, Low low) {
+    return _mm512_sub_ps(acc, _mm512_zextps256_ps512(low));
+  }
 };
 
 // Q3_K and Q2_K: the first, then the last eight of each 16 values of the groups of 32 0, 1, 4, 5,
@@ -273,7 +280,7 @@ template <class F, int R, int N>
 struct Tile {
   static constexpr WType kType = F::kType;
   static constexpr int kLimbs = static_cast<int>(step_cols(kType) / 64);
-  static constexpr int kFloats = static_cast<int>(2 * step_cols(kType) / group_values(kType));
+  static constexpr int kFloats = step_floats(kType);
   const uint8_t* w;
   int64_t row_bytes, steps, left;  // left: blocks after the last whole step
   const uint8_t* act;
@@ -351,17 +358,11 @@ struct Tile {
         for (int k = 0; k < kLimbs; k += 2) {
           const Limbs *l = limbs + k, *m = l + 1;
           const __m512i u0 = u[j][k], u1 = u[j][k + 1];
-          const __m512i start =
-              has_table(kType) ? _mm512_load_si512(l->start) : _mm512_setzero_si512();
-          const auto shifted = [](__m512i v) {
-            return has_table(kType) ? _mm512_xor_si512(v, splat(-128)) : v;
-          };
-          __m512i t = _mm512_dpbusd_epi32(start, shifted(u0), _mm512_load_si512(l->hi));
-          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, shifted(u1), _mm512_load_si512(m->hi)), 8);
-          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->mid), u0);
-          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, _mm512_load_si512(m->mid), u1), 8);
-          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(l->lo), u0);
-          t = _mm512_dpbusd_epi32(t, _mm512_load_si512(m->lo), u1);
+          __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), u0, _mm512_load_si512(l->hi));
+          t = _mm512_slli_epi32(_mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->hi)), 8);
+          if constexpr (kType == WType::MXFP4) t = _mm512_sub_epi32(t, _mm512_load_si512(x + 16));
+          t = _mm512_dpbusd_epi32(t, u0, _mm512_load_si512(l->lo));
+          t = _mm512_dpbusd_epi32(t, u1, _mm512_load_si512(m->lo));
           acc[j][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(t), F::expand(d, k / 2), acc[j][i]);
         }
       }
@@ -408,60 +409,45 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
   Limbs* limbs = static_cast<Limbs*>(act);
   float* floats = reinterpret_cast<float*>(limbs + limbs_of(type, cols));
   const int64_t whole = cols / step_cols(type) * (step_cols(type) / 64);
-  memset(limbs + whole, 0,
-         blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
+  if (whole < limbs_of(type, cols))
+    memset(limbs + whole, 0,
+           blocks_act_bytes_avx512(type, cols) - static_cast<size_t>(whole) * sizeof(Limbs));
   // Groups in a step, and of what the sums are: of the activations alone for a minimum, else times
   // the offset of the codes.
   const int64_t groups = step_cols(type) / group_values(type);
-  const float taken = has_min(type) ? 1.0f : static_cast<float>(code_offset(type));
+  const float taken = has_min(type) ? 1.0f : static_cast<float>(unsigned_offset(type));
   for (int64_t g = 0; g < cols / 32; ++g) {
-    const __m512 v[2] = {_mm512_loadu_ps(x + 32 * g), _mm512_loadu_ps(x + 32 * g + 16)};
-    const float largest =
-        _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
-    const bool finite =
-        _mm512_fpclass_ps_mask(v[0], 0x99) == 0 && _mm512_fpclass_ps_mask(v[1], 0x99) == 0;
-    const int e = finite ? fixed_exponent(largest) : 0;
-    // An infinity or NaN spoils the group's integers: let it be seen.
-    const float scale = finite ? power_of_two(e) : __builtin_nanf("");
-    int32_t sum[2];
+    const Fixed16 of = fixed16(x + 32 * g);
     for (int half = 0; half < 2; ++half) {
-      const __m512i q = _mm512_maskz_cvtps_epi32(
-          finite ? 0xffff : 0, _mm512_mul_ps(v[half], Avx512::set1(power_of_two(-e))));
-      const __m128i bytes[3] = {_mm512_cvtepi32_epi8(_mm512_srai_epi32(q, 16)),
-                                _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)),
-                                _mm512_cvtepi32_epi8(q)};
+      const __m256i up = _mm256_add_epi16(of.half[half], _mm256_set1_epi16(128));
+      const __m128i hi = _mm256_cvtepi16_epi8(_mm256_srai_epi16(up, 8)),
+                    lo = _mm256_cvtepi16_epi8(of.half[half]);
       for (int eight = 0; eight < 2; ++eight) {
         const Place at = place_of(type, 4 * g + 2 * half + eight);
         Limbs* l = limbs + at.limb;
-        void* const to[3] = {l->hi + at.at, l->mid + at.at, l->lo + at.at};
-        for (int i = 0; i < 3; ++i)
-          _mm_storel_epi64(static_cast<__m128i*>(to[i]),
-                           eight ? _mm_unpackhi_epi64(bytes[i], bytes[i]) : bytes[i]);
-      }
-      if (type == WType::Q8_0) {
-        const __m128i start = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
-        _mm_store_si128(reinterpret_cast<__m128i*>(limbs[g / 2].start + g % 2 * 8 + half * 4),
-                        _mm_sub_epi32(_mm_setzero_si128(), start));
-      } else {
-        sum[half] = _mm512_reduce_add_epi32(q);
-        if (has_table(type)) {  // a group's first half is in the first limb of a pair
-          const Place at = place_of(type, 4 * g);
-          __m128i* to = reinterpret_cast<__m128i*>(limbs[at.limb].start + at.at / 4);
-          const __m128i before = half == 0 ? _mm_setzero_si128() : _mm_load_si128(to);
-          const __m128i more = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(-128), bytes[0]);
-          _mm_store_si128(to, _mm_sub_epi32(before, more));
-        }
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(l->hi + at.at),
+                         eight ? _mm_unpackhi_epi64(hi, hi) : hi);
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(l->lo + at.at),
+                         eight ? _mm_unpackhi_epi64(lo, lo) : lo);
       }
     }
-    if (type == WType::Q8_0) {
-      floats[g] = scale;
-    } else if (group_values(type) == 16) {
+    if (group_values(type) == 16) {
       float* f = floats + g / 8 * 32 + g % 8 * 2;
       for (int half = 0; half < 2; ++half)
-        f[half] = scale, f[16 + half] = static_cast<float>(sum[half]) * scale * taken;
+        f[half] = of.scale, f[16 + half] = static_cast<float>(of.sum[half]) * of.scale * taken;
     } else {
-      float* f = floats + g / groups * 2 * groups + g % groups;
-      f[0] = scale, f[groups] = static_cast<float>(sum[0] + sum[1]) * scale * taken;
+      float* f = floats + g / groups * step_floats(type) + g % groups;
+      f[0] = of.scale;
+      if (type == WType::MXFP4) {
+        const __m256i offset = _mm256_set1_epi16(static_cast<short>(unsigned_offset(type)));
+        const __m256i pairs = _mm256_add_epi32(_mm256_madd_epi16(of.half[0], offset),
+                                               _mm256_madd_epi16(of.half[1], offset));
+        _mm_store_si128(
+            reinterpret_cast<__m128i*>(floats + g / 4 * 32 + 16 + g % 4 * 4),
+            _mm_hadd_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+      } else {
+        f[groups] = static_cast<float>(of.sum[0] + of.sum[1]) * of.scale * taken;
+      }
     }
   }
 }
@@ -469,6 +455,7 @@ void blocks_act_prepare_avx512(WType type, const float* x, int64_t cols, void* a
 void blocks_gemv_avx512(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1,
                         const void* acts, int64_t n, float* y, int64_t ldy) {
   switch (type) {
+    case WType::Q8_0: return gemv<Small<WType::Q8_0>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_0: return gemv<Small<WType::Q4_0>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q4_1: return gemv<Small<WType::Q4_1>>(w, cols, r0, r1, acts, n, y, ldy);
     case WType::Q5_0: return gemv<Small<WType::Q5_0>>(w, cols, r0, r1, acts, n, y, ldy);

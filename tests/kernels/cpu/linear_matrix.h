@@ -1,6 +1,7 @@
 // What the tests of the linear kernels share: the instruction sets of this machine, guarded memory,
 // matrices with their float64 values, gemv and gemm run whole or in parts.
 #pragma once
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -144,17 +145,34 @@ inline std::vector<float> run_gemm(const LinearKernels& k, const Matrix& w,
   return c;
 }
 
-// How many results differ from float64 by more than tolerance |w||x|. A NaN differs.
+// How far results may lie from float64: relative |w||x|, and what comes of rounding x to a grid of
+// `grid` m, where m is the largest of a group of 32. Such an error is 0.29 of the grid on average
+// and has a random sign; six and a half standard deviations of their sum are allowed.
+struct Tolerance {
+  double relative, grid;
+  Tolerance(double relative, double grid = 0) : relative(relative), grid(grid) {}
+};
+
+// How many results differ from float64 by more than that. A NaN differs.
 inline int64_t count_wrong(const Matrix& w, const std::vector<float>& x, int64_t ldx, int64_t n,
-                           const std::vector<float>& y, double tolerance) {
+                           const std::vector<float>& y, const Tolerance& tolerance) {
   int64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double nx = norm_of(x.data() + i * ldx, w.cols);
     for (int64_t r = 0; r < w.rows; ++r) {
-      double sum = 0;
-      for (int64_t j = 0; j < w.cols; ++j) sum += w.value[r * w.cols + j] * x[i * ldx + j];
-      const double diff = std::fabs(y[i * (w.rows + 3) + r] - sum);
-      if (!(diff <= tolerance * w.norm[r] * nx + 1e-40)) ++wrong;
+      double sum = 0, variance = 0;
+      for (int64_t g = 0; g < w.cols; g += 32) {
+        double largest = 0, squares = 0;
+        for (int64_t j = g; j < std::min(g + 32, w.cols); ++j) {
+          const double v = w.value[r * w.cols + j], of = x[i * ldx + j];
+          sum += v * of;
+          largest = std::fmax(largest, std::fabs(of)), squares += v * v;
+        }
+        variance += largest * largest * squares;
+      }
+      const double diff = std::fabs(y[i * (w.rows + 3) + r] - sum),
+                   rounding = 6.5 * 0.289 * tolerance.grid * std::sqrt(variance);
+      if (!(diff <= tolerance.relative * w.norm[r] * nx + rounding + 1e-40)) ++wrong;
     }
     for (int64_t r = w.rows; r < w.rows + 3; ++r)  // and nothing beyond the rows is touched
       if (!std::isnan(y[i * (w.rows + 3) + r])) ++wrong;
@@ -194,15 +212,18 @@ inline LinearKernels with_f32_gemm(LinearKernels k) {
 }
 
 // f32 sums of up to some thousand products of random sign: far below this in practice.
-constexpr double kGemvTolerance = 3e-6;
-// The AMX product leaves out 2^-16 of each product at most. The integer product rounds activations
-// to a grid of m / 32767, where m is the largest of their chunk of 32: 0.29 of that each on
-// average, of random sign. m is at most the norm of the chunk; with six standard deviations that
-// makes 5.5e-5 / sqrt(k / 32).
-inline double gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
+constexpr double kF32Tolerance = 3e-6;
+// Products of quantised weights round activations to 16 bits (Fixed16).
+constexpr double kFixed16Grid = 1.0 / 32639;
+inline Tolerance gemv_tolerance(Isa isa, WType type) {
+  if (isa == Isa::Scalar || !is_quantised(type)) return kF32Tolerance;
+  return {5e-7, kFixed16Grid};
+}
+// The AMX product leaves out 2^-16 of each product at most.
+inline Tolerance gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Amx) return 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7;
-  if (isa == Isa::Scalar || !is_quantised(type) || f32) return kGemvTolerance;
-  return 5.5e-5 / std::sqrt(k / 32.0) + 5e-7;
+  if (isa == Isa::Scalar || !is_quantised(type) || f32) return kF32Tolerance;
+  return {5e-7, kFixed16Grid};
 }
 
 }  // namespace

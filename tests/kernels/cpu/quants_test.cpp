@@ -133,7 +133,7 @@ TEST_CASE("gemv of quantised weights agrees with float64 and does not depend on 
         const std::vector<float> x = random_values(most * c, g);
         INFO(k->name << " " << dtype_info(type).name << " cols " << c);
         const std::vector<float> all = run_gemv(k->linear, w, x, most, 0, rows);
-        CHECK(count_wrong(w, x, c, most, all, kGemvTolerance) == 0);
+        CHECK(count_wrong(w, x, c, most, all, gemv_tolerance(k->isa, type)) == 0);
         int64_t unequal = 0;
         for (int64_t n = 1; n <= most; ++n)
           for (int64_t first : {int64_t{0}, most - n}) {
@@ -156,7 +156,7 @@ TEST_CASE("gemv of quantised weights over more rows than a cache holds", "[linea
       for (int64_t i = 0; i < 7; i += 2) {
         const std::vector<float> one(x.begin() + i * w.cols, x.begin() + (i + 1) * w.cols);
         const std::vector<float> alone = run_gemv(k->linear, w, one, 1, 0, w.rows);
-        CHECK(count_wrong(w, one, w.cols, 1, alone, kGemvTolerance) == 0);
+        CHECK(count_wrong(w, one, w.cols, 1, alone, gemv_tolerance(k->isa, type)) == 0);
         unequal += std::memcmp(alone.data(), &y[i * (w.rows + 3)], sizeof(float) * w.rows) != 0;
       }
       CHECK(unequal == 0);
@@ -203,7 +203,8 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
         std::vector<float> x = random_values(6 * 768, g, scale);
         for (int64_t j = 0; j < 32; ++j)
           x[j] *= 1e6f, x[768 + j] *= 1e-6f;  // groups of very different sizes
-        CHECK(count_wrong(w, x, 768, 6, run_gemv(k->linear, w, x, 6, 0, 40), kGemvTolerance) == 0);
+        CHECK(count_wrong(w, x, 768, 6, run_gemv(k->linear, w, x, 6, 0, 40),
+                          gemv_tolerance(k->isa, type)) == 0);
         CHECK(count_wrong(w, x, 768, 6, run_gemm(k->linear, w, x, 768, 6, {0, 6}, {0, 40}), 3e-5) ==
               0);
       }
@@ -229,7 +230,7 @@ TEST_CASE("quantised weights with activations of all sizes and signs", "[linear]
       for (float v : {1.9999999f, -1.9999999f}) {
         const std::vector<float> x(768, v);
         CHECK(count_wrong(full, x, 768, 1, run_gemv(k->linear, full, x, 1, 0, 40),
-                          kGemvTolerance) == 0);
+                          gemv_tolerance(k->isa, type)) == 0);
       }
     }
 }
