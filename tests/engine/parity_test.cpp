@@ -124,7 +124,8 @@ TEST_CASE("parity: f16 KV is as near as f16 is", "[parity]") {
       const TinyDifference d =
           compare(tiny_options(c, options(), RIFFLE_KV_F16), c, tiny_folder(c, temp));
       INFO(d.where);
-      CHECK(d.relative <= 5e-3);
+      // Prompts' products with quantised weights round activations to 8 bits.
+      CHECK(d.relative <= (c.name.ends_with("_mxfp4") ? 5e-2 : 5e-3));
     }
   }
 }

@@ -35,7 +35,7 @@ struct GemmKernels {
 
 struct LinearKernels {
   GemvKernels gemv[kNumDTypes];      // of each type of weights
-  GemmKernels gemm[kNumDTypes];      // about 16 bits of the activations count
+  GemmKernels gemm[kNumDTypes];      // quantised weights: 8 to 16 bits of the activations count
   GemmKernels f32_gemm[kNumDTypes];  // for f32 KV: f32 throughout, or AMX's 16 bits of each value
   const GemvKernels& gemv_of(WType type) const { return gemv[static_cast<int>(type)]; }
   const GemmKernels& gemm_of(WType type) const { return gemm[static_cast<int>(type)]; }

@@ -1,7 +1,7 @@
 // Linear kernels for AVX-512 (F, BW, VL, DQ, VNNI). f32 arithmetic, except the products of
-// quantised weights: in decode linear_blocks_avx512.cpp, in prompts linear_int16.h.
+// quantised weights: in decode linear_blocks_avx512.cpp, in prompts linear_int8.h.
 #include "kernels/cpu/linear/linear_blocks.h"
-#include "kernels/cpu/linear/linear_int16.h"
+#include "kernels/cpu/linear/linear_int8.h"
 #include "kernels/cpu/linear/linear_simd.h"
 #include "kernels/cpu/simd/avx512.h"
 
@@ -28,24 +28,30 @@ void gemv(WType type, const void* w, int64_t cols, int64_t r0, int64_t r1, const
 
 struct Int512 {
   using Vec = __m512i;
+  static constexpr bool kFolds = true;
+  static constexpr int run(int) { return 8; }
   static Vec load(const int32_t* p) { return _mm512_loadu_si512(p); }
   static Vec zero() { return _mm512_setzero_si512(); }
   static Vec splat(const int32_t* p) { return _mm512_set1_epi32(*p); }
+  template <int N>
+  static Vec shift_left(Vec x) {
+    return _mm512_slli_epi32(x, N);
+  }
   // GCC 12 copies the sums around the intrinsic, twice for each product.
-  static Vec add_dot(Vec t, Vec x, Vec w) {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(t) : "v"(x), "v"(w));
+  static Vec begin(Vec t, Vec x, Vec w) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(t) : "v"(w), "v"(x));
     return t;
   }
+  static Vec more(Vec part, Vec x, Vec w) { return begin(part, x, w); }
+  static Vec end(Vec, Vec part) { return part; }
   static __m512 to_f32(Vec x) { return _mm512_cvtepi32_ps(x); }
-  static __m512 as_f32(Vec x) { return _mm512_castsi512_ps(x); }
-  static void widen(__m256i codes, Vec* out) { *out = _mm512_cvtepi8_epi16(codes); }
 };
 
 }  // namespace
 
 void linear_avx512(LinearKernels* t) {
   set_simd_entries<Avx512, 8, 2>(t);
-  set_quantised_gemm(t, GemmInt16<Avx512, Int512, 6, 2>::kernels());
+  GemmInt8<Avx512, Int512, 6, 2>::set(t);
   set_gemv(t, {act_bytes, act_prepare, gemv});
 }
 

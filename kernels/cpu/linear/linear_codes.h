@@ -1,6 +1,6 @@
-// Quantised weights in integers: the codes of 32 neighbouring values as signed bytes, and the
-// scales and minima of their groups, so that a value is scale * code - min. What quants.h says, for
-// the products of prompts (linear_int16.h).
+// Quantised weights in integers: the codes of 32 neighbouring values as bytes, and the scales and
+// minima of their groups, so that a value is scale * (code - offset) - min. What quants.h says, for
+// the products of prompts (linear_int8.h, linear_int16.h).
 #pragma once
 #include "kernels/cpu/linear/linear_blocks.h"
 
@@ -8,6 +8,29 @@ namespace riffle::cpu {
 namespace {
 
 constexpr bool has_codes(WType type) { return is_quantised(type); }
+
+// run.operator()<type>() of a type that has codes.
+template <class Run>
+inline void with_codes(WType type, const Run& run) {
+  switch (type) {
+    case WType::F32:
+    case WType::F16:
+    case WType::BF16: return;
+    case WType::Q8_0: return run.template operator()<WType::Q8_0>();
+    case WType::Q4_0: return run.template operator()<WType::Q4_0>();
+    case WType::Q4_1: return run.template operator()<WType::Q4_1>();
+    case WType::Q5_0: return run.template operator()<WType::Q5_0>();
+    case WType::Q5_1: return run.template operator()<WType::Q5_1>();
+    case WType::Q4_K: return run.template operator()<WType::Q4_K>();
+    case WType::Q5_K: return run.template operator()<WType::Q5_K>();
+    case WType::Q6_K: return run.template operator()<WType::Q6_K>();
+    case WType::IQ4_NL: return run.template operator()<WType::IQ4_NL>();
+    case WType::IQ4_XS: return run.template operator()<WType::IQ4_XS>();
+    case WType::Q3_K: return run.template operator()<WType::Q3_K>();
+    case WType::Q2_K: return run.template operator()<WType::Q2_K>();
+    case WType::MXFP4: return run.template operator()<WType::MXFP4>();
+  }
+}
 
 inline __m256i bytes32(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -21,18 +44,15 @@ inline __m256i halves16(const uint8_t* p) {
 inline __m256i field(__m256i v, int shift, char mask) {
   return _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(shift)), _mm256_set1_epi8(mask));
 }
-inline __m256i less(__m256i v, char offset) {
-  return offset ? _mm256_sub_epi8(v, _mm256_set1_epi8(offset)) : v;
-}
 
-// Values [32 c, 32 c + 32) of a block.
+// Codes of values [32 c, 32 c + 32) of a block: those of Q8_0 and of the types with a table are
+// signed, the others are not; code_offset is not taken off.
 template <WType T>
 inline __m256i codes32(const uint8_t* b, int c) {
-  constexpr char kOffset = static_cast<char>(code_offset(T));
   if constexpr (T == WType::Q8_0) {
     return bytes32(b + 2);
   } else if constexpr (T == WType::Q4_0) {
-    return less(halves16(b + 2), kOffset);
+    return halves16(b + 2);
   } else if constexpr (T == WType::Q4_1) {
     return halves16(b + 4);
   } else if constexpr (T == WType::Q5_0 || T == WType::Q5_1) {
@@ -46,7 +66,7 @@ inline __m256i codes32(const uint8_t* b, int c) {
     const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
     const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(word, bit), bit);
     const __m256i sixteen = _mm256_and_si256(is_set, _mm256_set1_epi8(16));
-    return less(_mm256_or_si256(halves16(high + 4), sixteen), kOffset);
+    return _mm256_or_si256(halves16(high + 4), sixteen);
   } else if constexpr (T == WType::IQ4_NL || T == WType::MXFP4 || T == WType::IQ4_XS) {
     const uint8_t* q = b + (T == WType::IQ4_XS ? 8 + 16 * c : T == WType::IQ4_NL ? 2 : 1);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table_of<T>()), halves16(q));
@@ -59,13 +79,13 @@ inline __m256i codes32(const uint8_t* b, int c) {
     const int part = c / 4, quarter = c % 4;
     const __m256i low = field(bytes32(b + 64 * part + quarter % 2 * 32), quarter / 2 * 4, 15);
     const __m256i high = field(bytes32(b + 128 + 32 * part), 2 * quarter, 3);
-    return less(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), kOffset);
+    return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
   } else {
     static_assert(T == WType::Q3_K || T == WType::Q2_K);
     const uint8_t* q = b + (T == WType::Q3_K ? 32 : 16) + c / 4 * 32;
     const __m256i low = field(bytes32(q), c % 4 * 2, 3);
     if (T == WType::Q2_K) return low;
-    return less(_mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b), c, 1), 2)), kOffset);
+    return _mm256_or_si256(low, _mm256_slli_epi16(field(bytes32(b), c, 1), 2));
   }
 }
 
@@ -112,6 +132,77 @@ inline void scales_of(const uint8_t* b, float* scale, float* min) {
     scaled16(_mm_and_si128(both, low), false, half_of(b + 80), scale);
     scaled16(_mm_and_si128(_mm_srli_epi16(both, 4), low), false, half_of(b + 82), min);
   }
+}
+
+// Codes as unsigned bytes, which exceed what they stand for by byte_offset, a power of two, and are
+// at most most_byte.
+constexpr int byte_offset(WType type) {
+  if (type == WType::MXFP4) return 16;
+  return type == WType::Q8_0 || has_table(type) ? 128 : code_offset(type);
+}
+constexpr int most_byte(WType type) {
+  switch (type) {
+    case WType::Q2_K: return 3;
+    case WType::Q3_K: return 7;
+    case WType::Q4_0:
+    case WType::Q4_1:
+    case WType::Q4_K: return 15;
+    case WType::MXFP4: return 28;
+    case WType::Q5_0:
+    case WType::Q5_1:
+    case WType::Q5_K: return 31;
+    case WType::Q6_K: return 63;
+    default: return 255;
+  }
+}
+constexpr int log2_of(int n) { return n > 1 ? 1 + log2_of(n / 2) : 0; }
+template <WType T>
+inline __m256i bytes_of(const uint8_t* b, int c) {
+  const __m256i codes = codes32<T>(b, c);
+  constexpr bool kSigned = T == WType::Q8_0 || has_table(T);
+  if constexpr (!kSigned) return codes;
+  return _mm256_add_epi8(codes, _mm256_set1_epi8(static_cast<char>(byte_offset(T))));
+}
+
+// Types whose codes times the integer scale of their group of 16 are bytes. Those of Q3_K are
+// negative, since only -4 * -32 = 128 would not be a signed byte. The scale that remains is one of
+// the block.
+constexpr bool fits_scale(WType type) { return type == WType::Q2_K || type == WType::Q3_K; }
+constexpr int folded_offset(WType type) { return type == WType::Q3_K ? 128 : 0; }
+
+// The scale of a block, minima and factors of its groups.
+template <WType T>
+inline void folded_scales_of(const uint8_t* b, float* scale, float* min, int8_t* factor) {
+  if constexpr (T == WType::Q3_K) {
+    *scale = -half_of(b + 108);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(factor), scales_q3_k(b + 96));
+  } else if constexpr (T == WType::Q2_K) {
+    float each[kMostGroups];
+    scales_of<T>(b, each, min);
+    *scale = half_of(b + 80);
+    const __m128i low = _mm_set1_epi8(15);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(factor),
+                     _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), low));
+  }
+}
+// 32 codes times the factors of their groups, plus folded_offset, looked up among the products of
+// all codes: 8 (Q3_K) or 4 bytes, one for each code.
+template <WType T>
+inline __m256i folded(__m256i codes, const int8_t* factor) {
+  const auto products = [&](int g) {
+    if constexpr (T == WType::Q3_K) {
+      constexpr uint64_t kUnits = [] {  // 4 - code
+        uint64_t sum = 0;
+        for (int code = 7; code >= 0; --code) sum = sum * 256 + static_cast<uint64_t>(4 - code);
+        return sum;
+      }();
+      return static_cast<int64_t>(static_cast<uint64_t>(factor[g]) * kUnits + 0x8080808080808080u);
+    } else {
+      return static_cast<int64_t>(factor[g]) * 0x0302010003020100;
+    }
+  };
+  const int64_t first = products(0), last = products(1);
+  return _mm256_shuffle_epi8(_mm256_setr_epi64x(first, first, last, last), codes);
 }
 
 }  // namespace

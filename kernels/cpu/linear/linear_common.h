@@ -14,8 +14,8 @@ constexpr int kQ8Bytes = 34;  // f16 scale, then 32 int8
 
 inline int64_t bytes_of_row(WType type, int64_t cols) { return row_bytes(type, cols); }
 
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 inline float float_of_bits(uint32_t bits) {
   float f;

@@ -1,9 +1,8 @@
-// Products of prompts with quantised weights in integers: a weight is scale * code - min with a
-// code of a byte (linear_codes.h); 32 neighbouring activations of a row become 16-bit integers
-// times a scale, rounded to 2^-16 of the largest of them. A group's product is an exact integer
-// (32 * 128 * 32767 < 2^27), so that one conversion and one FMA with f32 remain for 32 products, or
-// for 16 in the types with groups of 16. A multiplication of 16 bits takes half the instructions of
-// one in f32, and keeps 8 bits more than one of 8 bits, which would take half of that again.
+// Products of prompts with weights of 8-bit codes (Q8_0, IQ4_NL, IQ4_XS) on AVX2, whose instruction
+// for bytes is exact for smaller codes only (linear_int8.h): 32 neighbouring activations of a row
+// become 16-bit integers times a scale, rounded to 2^-16 of the largest of them. A group's product
+// is an exact integer (32 * 128 * 32767 < 2^27), so that one conversion and one FMA with f32 remain
+// for 32 products. A multiplication of 16 bits takes half the instructions of one in f32.
 #pragma once
 #include "kernels/cpu/linear/linear_codes.h"
 
@@ -23,10 +22,9 @@ struct GemmInt16 {
   static constexpr int L = S::kLanes, NR = NV * L;
   static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
   static constexpr int kPairs = 16;        // of 16-bit values in a chunk of 32
-  // Of a chunk of MR rows: pairs [kPairs][MR]; scales [MR]; scale times the sum of all, of the
-  // first and of the last 16 values [3][MR].
-  static constexpr int64_t kChunk = (kPairs + 4) * MR;
-  static constexpr int64_t kPanel = kDepth / 32 * (kPairs + 4) * NR * 4;  // most bytes
+  static constexpr int64_t kChunk = (kPairs + 1) * MR;       // pairs [kPairs][MR], scales [MR]
+  static constexpr int64_t kPanelChunk = (kPairs + 1) * NR;  // pairs [kPairs][NR], scales [NR]
+  static constexpr int64_t kPanel = kDepth / 32 * kPanelChunk * 4;  // bytes
 
   static size_t pack_bytes(int64_t m, int64_t k) {
     return static_cast<size_t>(round_up(round_up(m, MR) / MR * (k / 32) * kChunk * 4, 64));
@@ -63,9 +61,8 @@ struct GemmInt16 {
     const float top = float_of_bits(bits);
     // Below, a reciprocal would not be finite; such a chunk adds nothing that f32 could show.
     const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
-    float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 32767.0f);
+    const float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 32767.0f);
     const float inverse = broken || tiny ? 0 : 32767.0f / top;
-    int sums[2];
     for (int half = 0; half < 2; ++half) {
       __m256i q[2];
       for (int part = 0; part < 2; ++part)
@@ -74,26 +71,11 @@ struct GemmInt16 {
       if (broken) q[0] = q[1] = _mm256_setzero_si256();
       const __m256i both =
           _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0xd8);  // in order
-      alignas(32) int32_t pairs[8], each[8];
+      alignas(32) int32_t pairs[8];
       _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), both);
       for (int p = 0; p < 8; ++p) to[(half * 8 + p) * MR] = pairs[p];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(each), _mm256_add_epi32(q[0], q[1]));
-      sums[half] = 0;
-      for (const int s : each) sums[half] += s;
     }
-    const float rest[] = {scale, scale * static_cast<float>(sums[0] + sums[1]),
-                          scale * static_cast<float>(sums[0]), scale * static_cast<float>(sums[1])};
-    for (int j = 0; j < 4; ++j) memcpy(&to[(kPairs + j) * MR], &rest[j], 4);
-  }
-
-  template <WType T>
-  static constexpr int groups() {
-    return 32 / group_values(T);
-  }
-  // Of a chunk of W: pairs [kPairs][NR], scales [groups][NR], then as many minima.
-  template <WType T>
-  static constexpr int64_t panel_chunk() {
-    return (kPairs + groups<T>() * (1 + has_min(T))) * NR;
+    memcpy(&to[kPairs * MR], &scale, 4);
   }
 
   // rows <= NR rows of W; the others are zeros.
@@ -101,20 +83,16 @@ struct GemmInt16 {
   static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
                          int32_t* panel) {
     constexpr DTypeInfo info = dtype_info(T);
-    constexpr int kChunks = info.block_values / 32, kGroups = groups<T>();
+    constexpr int kChunks = info.block_values / 32;
     for (int v = 0; v < NV; ++v) {
       for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
-        int32_t* const at = panel + (b * kChunks - k0 / 32) * panel_chunk<T>() + v * L;
+        int32_t* const at = panel + (b * kChunks - k0 / 32) * kPanelChunk + v * L;
         const auto row = [&](int r) { return w + (v * L + r) * row_bytes + b * info.block_bytes; };
         for (int r = 0; r < L; ++r) {
-          float scale[kMostGroups] = {}, min[kMostGroups] = {};
-          if (v * L + r < rows) scales_of<T>(row(r), scale, min);
-          for (int g = 0; g < kChunks * kGroups; ++g) {
-            int32_t* const to =
-                at + g / kGroups * panel_chunk<T>() + (kPairs + g % kGroups) * NR + r;
-            memcpy(to, &scale[g], 4);
-            if (has_min(T)) memcpy(to + kGroups * NR, &min[g], 4);
-          }
+          float scale[kChunks] = {};
+          if (v * L + r < rows) scales_of<T>(row(r), scale, nullptr);
+          for (int c = 0; c < kChunks; ++c)
+            memcpy(at + c * kPanelChunk + kPairs * NR + r, &scale[c], 4);
         }
         for (int c = 0; c < kChunks; ++c) {
           constexpr int kParts = kPairs / L;
@@ -127,7 +105,7 @@ struct GemmInt16 {
           for (int part = 0; part < kParts; ++part) {
             S::transpose(values[part]);
             for (int p = 0; p < L; ++p)
-              S::store(reinterpret_cast<float*>(at + c * panel_chunk<T>() + (part * L + p) * NR),
+              S::store(reinterpret_cast<float*>(at + c * kPanelChunk + (part * L + p) * NR),
                        values[part][p]);
           }
         }
@@ -136,10 +114,8 @@ struct GemmInt16 {
   }
 
   // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
-  template <WType T>
   static void tile(int64_t chunks, const int32_t* a, const int32_t* panel, float* c, int64_t ldc,
                    int rows, int cols, bool more) {
-    constexpr int kGroups = groups<T>();
     Vec acc[MR][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
@@ -154,42 +130,34 @@ struct GemmInt16 {
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
       for (int v = 0; v < NV && i < rows; ++v) __builtin_prefetch(c + i * ldc + v * L, 1);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk, a += kChunk, panel += panel_chunk<T>())
-#pragma GCC unroll 2
-      for (int g = 0; g < kGroups; ++g) {
-        Int sum[MR][NV];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk, a += kChunk, panel += kPanelChunk) {
+      Int sum[MR][NV];
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; ++i)
+      for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
-          for (int v = 0; v < NV; ++v) sum[i][v] = I::zero();
+        for (int v = 0; v < NV; ++v) sum[i][v] = I::zero();
 #pragma GCC unroll 4
-        for (int p = g * kPairs / kGroups; p < (g + 1) * kPairs / kGroups; ++p) {
-          Int w[NV];
+      for (int p = 0; p < kPairs; ++p) {
+        Int w[NV];
 #pragma GCC unroll 4
-          for (int v = 0; v < NV; ++v) w[v] = I::load(panel + p * NR + v * L);
+        for (int v = 0; v < NV; ++v) w[v] = I::load(panel + p * NR + v * L);
 #pragma GCC unroll 16
-          for (int i = 0; i < MR; ++i) {
-            const Int x = I::splat(a + p * MR + i);
+        for (int i = 0; i < MR; ++i) {
+          const Int x = I::splat(a + p * MR + i);
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; ++v) sum[i][v] = I::add_dot(sum[i][v], x, w[v]);
-          }
-        }
-        const auto* scale = reinterpret_cast<const float*>(panel) + (kPairs + g) * NR;
-        const auto* of_rows = reinterpret_cast<const float*>(a) + kPairs * MR;
-        const float* taken = of_rows + (kGroups == 1 ? 1 : 2 + g) * MR;
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v) {
-          const Vec ws = S::load(scale + v * L);
-#pragma GCC unroll 16
-          for (int i = 0; i < MR; ++i)
-            acc[i][v] = S::fma(I::to_f32(sum[i][v]), ws * S::set1(of_rows[i]), acc[i][v]);
-          if constexpr (has_min(T)) {
-            const Vec wm = S::load(scale + kGroups * NR + v * L);
-#pragma GCC unroll 16
-            for (int i = 0; i < MR; ++i) acc[i][v] = S::fnma(wm, S::set1(taken[i]), acc[i][v]);
-          }
+          for (int v = 0; v < NV; ++v) sum[i][v] = I::add_dot(sum[i][v], x, w[v]);
         }
       }
+      const auto* scale = reinterpret_cast<const float*>(panel) + kPairs * NR;
+      const auto* of_rows = reinterpret_cast<const float*>(a) + kPairs * MR;
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        const Vec ws = S::load(scale + v * L);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i)
+          acc[i][v] = S::fma(I::to_f32(sum[i][v]), ws * S::set1(of_rows[i]), acc[i][v]);
+      }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
@@ -209,44 +177,29 @@ struct GemmInt16 {
         const int64_t k1 = least(k0 + kDepth, k), cols = least(NR, r1 - r);
         fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
         for (int64_t i = 0; i < m; i += MR)
-          tile<T>((k1 - k0) / 32, packed + (i / MR * (k / 32) + k0 / 32) * kChunk, panel,
-                  c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), static_cast<int>(cols),
-                  k0 > 0);
+          tile((k1 - k0) / 32, packed + (i / MR * (k / 32) + k0 / 32) * kChunk, panel,
+               c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), static_cast<int>(cols),
+               k0 > 0);
       }
   }
 
   static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
                    int64_t m, float* c, int64_t ldc, void* scratch) {
-    const auto* wb = static_cast<const uint8_t*>(w);
-    const auto* a = static_cast<const int32_t*>(packed);
-    auto* panel = static_cast<int32_t*>(scratch);
-    switch (type) {
-      case WType::F32:
-      case WType::F16:
-      case WType::BF16: return;  // have no codes
-      case WType::Q8_0: return run<WType::Q8_0>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q4_0: return run<WType::Q4_0>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q4_1: return run<WType::Q4_1>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q5_0: return run<WType::Q5_0>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q5_1: return run<WType::Q5_1>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q4_K: return run<WType::Q4_K>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q5_K: return run<WType::Q5_K>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q6_K: return run<WType::Q6_K>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::IQ4_NL: return run<WType::IQ4_NL>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::IQ4_XS: return run<WType::IQ4_XS>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q3_K: return run<WType::Q3_K>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::Q2_K: return run<WType::Q2_K>(wb, k, r0, r1, a, m, c, ldc, panel);
-      case WType::MXFP4: return run<WType::MXFP4>(wb, k, r0, r1, a, m, c, ldc, panel);
-    }
+    with_codes(type, [&]<WType T>() {
+      if constexpr (takes(T))
+        run<T>(static_cast<const uint8_t*>(w), k, r0, r1, static_cast<const int32_t*>(packed), m, c,
+               ldc, static_cast<int32_t*>(scratch));
+    });
   }
 
-  static GemmKernels kernels() { return {MR, NR, pack_bytes, pack, scratch_bytes, gemm}; }
+  // The types whose codes take all of a byte.
+  static constexpr bool takes(WType type) { return has_codes(type) && most_byte(type) == 255; }
+  static void set(LinearKernels* t) {
+    for (int type = 0; type < kNumDTypes; ++type)
+      if (takes(static_cast<WType>(type)))
+        t->gemm[type] = {MR, NR, pack_bytes, pack, scratch_bytes, gemm};
+  }
 };
-
-inline void set_quantised_gemm(LinearKernels* t, const GemmKernels& kernels) {
-  for (int type = 0; type < kNumDTypes; ++type)
-    if (has_codes(static_cast<WType>(type))) t->gemm[type] = kernels;
-}
 
 }  // namespace
 }  // namespace riffle::cpu

@@ -1,0 +1,363 @@
+// Products of prompts with quantised weights in integers of 8 bits: a weight is scale * (code -
+// offset) - min with an unsigned code of a byte; 32 neighbouring activations of a row become signed
+// bytes times a scale. A group's product is an exact integer that begins at -offset times the sum
+// of the activations, so that one conversion and one FMA with f32 remain for 32 products, or for 16
+// in the types with groups of 16.
+//
+// In chunks of 32 activations whose largest value stands out of its row, rounding to 8 bits costs
+// most. What the first byte leaves over there is kept in a second one. Such chunks are few, so
+// their second products are made row by row, after the tile.
+#pragma once
+#include "kernels/cpu/linear/linear_codes.h"
+#include "kernels/cpu/simd/avx2.h"
+
+namespace riffle::cpu {
+namespace {
+
+// A chunk gets second bytes if its largest value exceeds this many times the root mean square of
+// its row. tools/bench/results/real-models.md has what other limits give.
+constexpr float kLarge = 6;
+
+// S: the vectors of simd.h. I, in integers:
+//   Vec                   as many 32-bit lanes
+//   load, zero, splat(p)  splat: the 32 bits at p in each lane
+//   begin(t, x, w)        the products of 4 signed bytes x and 4 unsigned bytes w in each lane
+//   more(part, x, w)      part, which begin made, and the products of the next bytes
+//   end(t, part)          t + part; the t of begin
+//   run(code)             vectors of bytes that one part takes, for codes of at most `code`
+//   kFolds                whether codes of 255 are exact, so that small scales fit into codes
+//   to_f32, shift_left<n>
+template <class S, class I, int MR, int NV>
+struct GemmInt8 {
+  using Vec = typename S::Vec;
+  using Int = typename I::Vec;
+  static constexpr int L = S::kLanes, NR = NV * L;
+  static constexpr int64_t kDepth = 1024;  // columns of W in a panel, which the second cache holds
+  static constexpr int kQuads = 8;         // of bytes in a chunk of 32
+  // Of a row in a chunk: the quads; the scale; scale times the sum of all, of the first and of the
+  // last 16 values; minus these sums as integers.
+  static constexpr int kScale = kQuads, kTaken = kScale + 1, kMinus = kTaken + 3,
+                       kWords = kMinus + 3;
+  static constexpr int64_t kPanel = kDepth / 32 * (kQuads + 4) * NR * 4;  // most bytes
+  static_assert(kDepth == 32 * 32);  // a bit of a word for each chunk of a panel
+
+  // What pack makes: the first bytes of tiles of MR rows; the second bytes of each row, written
+  // where the row's bits say so; these bits, one word for each panel.
+  struct Packed {
+    int64_t chunks, panels;
+    int32_t *first, *second;
+    uint32_t* bits;
+    Packed(int64_t m, int64_t k, void* at) : chunks(k / 32), panels(round_up(k, kDepth) / kDepth) {
+      first = static_cast<int32_t*>(at);
+      second = first + round_up(m, MR) * chunks * kWords;
+      bits = reinterpret_cast<uint32_t*>(second + m * chunks * kWords);
+    }
+  };
+  static size_t pack_bytes(int64_t m, int64_t k) {
+    const int64_t rows = round_up(m, MR) + m;
+    return static_cast<size_t>(
+        round_up((rows * (k / 32) * kWords + m * (round_up(k, kDepth) / kDepth)) * 4, 64));
+  }
+  static size_t scratch_bytes(int64_t) { return static_cast<size_t>(kPanel); }
+
+  static void pack(const float* a, int64_t lda, int64_t m, int64_t k, int64_t m0, int64_t m1,
+                   void* packed) {
+    const Packed p(m, k, packed);
+    for (int64_t i = m0; i < round_up(m1, MR); ++i) {
+      int32_t* const first = p.first + i / MR * MR * p.chunks * kWords + i % MR;
+      if (i >= m) {
+        for (int64_t j = 0; j < p.chunks * kWords; ++j) first[j * MR] = 0;
+        continue;
+      }
+      const float* const x = a + i * lda;
+      const float large = kLarge * root_mean_square(x, k);
+      uint32_t bits = 0;
+      for (int64_t c = 0; c < p.chunks; ++c) {
+        if (pack_chunk(x + c * 32, large, first + c * kWords * MR,
+                       p.second + (i * p.chunks + c) * kWords))
+          bits |= uint32_t{1} << c % 32;
+        if (c % 32 == 31 || c == p.chunks - 1) {
+          p.bits[i * p.panels + c / 32] = bits;
+          bits = 0;
+        }
+      }
+    }
+  }
+
+  // Beyond the range of squares the result is 0 or infinite, and no chunk or any may stand out.
+  static float root_mean_square(const float* x, int64_t k) {
+    __m256 sum[4] = {};
+    for (int64_t j = 0; j < k; j += 32)
+      for (int part = 0; part < 4; ++part) {
+        const __m256 v = _mm256_loadu_ps(x + j + part * 8);
+        sum[part] = _mm256_fmadd_ps(v, v, sum[part]);
+      }
+    return __builtin_sqrtf(Avx2::sum((sum[0] + sum[1]) + (sum[2] + sum[3])) /
+                           static_cast<float>(k));
+  }
+
+  // 32 values of a row: first bytes, and second ones if the largest value exceeds `large`, which
+  // the result says. Infinities and NaN make the whole chunk NaN.
+  static bool pack_chunk(const float* x, float large, int32_t* first, int32_t* second) {
+    __m256 v[4];
+    __m256i largest = _mm256_setzero_si256();
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    for (int j = 0; j < 4; ++j) {
+      v[j] = _mm256_loadu_ps(x + j * 8);
+      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v[j]), magnitude));
+    }
+    __m128i most =
+        _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
+    const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
+    const float top = float_of_bits(bits);
+    // Below, a reciprocal would not be finite; such a chunk adds nothing that f32 could show.
+    const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
+    const float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 127.0f);
+    const float inverse = broken || tiny ? 0 : 127.0f / top;
+    __m256i q[4];
+    for (int j = 0; j < 4; ++j) {
+      q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(inverse)));
+      if (broken) q[j] = _mm256_setzero_si256();
+    }
+    put_chunk(q, scale, MR, first);
+    if (broken || tiny || !(top > large)) return false;
+    // Half a step is left over at most, which becomes 127.
+    for (int j = 0; j < 4; ++j) {
+      const __m256 rest = _mm256_fnmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(q[j]), v[j]);
+      q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(rest, _mm256_set1_ps(inverse * 254)));
+    }
+    put_chunk(q, scale * (1 / 254.0f), 1, second);
+    return true;
+  }
+
+  static void put_chunk(const __m256i* q, float scale, int64_t stride, int32_t* to) {
+    const __m256i bytes = _mm256_permutevar8x32_epi32(
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
+        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));  // in order
+    alignas(32) int32_t quads[kQuads];
+    alignas(32) int64_t eights[4];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(quads), bytes);
+    for (int j = 0; j < kQuads; ++j) to[j * stride] = quads[j];
+    const __m256i above = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));  // 128 more
+    _mm256_store_si256(reinterpret_cast<__m256i*>(eights),
+                       _mm256_sad_epu8(above, _mm256_setzero_si256()));
+    const int low = static_cast<int>(eights[0] + eights[1]) - 16 * 128,
+              high = static_cast<int>(eights[2] + eights[3]) - 16 * 128;
+    const int sums[] = {low + high, low, high};
+    memcpy(&to[kScale * stride], &scale, 4);
+    for (int j = 0; j < 3; ++j) {
+      const float taken = scale * static_cast<float>(sums[j]);
+      memcpy(&to[(kTaken + j) * stride], &taken, 4);
+      to[(kMinus + j) * stride] = -sums[j];
+    }
+  }
+
+  // Scales of groups of 16 go into codes that leave room for them.
+  template <WType T>
+  static constexpr bool folds() {
+    return I::kFolds && fits_scale(T);
+  }
+  template <WType T>
+  static constexpr int scales() {  // in a chunk
+    return folds<T>() ? 1 : 32 / group_values(T);
+  }
+  template <WType T>
+  static constexpr int minima() {
+    return has_min(T) ? 32 / group_values(T) : 0;
+  }
+  // Of a chunk of W: quads [kQuads][NR], scales [scales][NR], minima [minima][NR].
+  template <WType T>
+  static constexpr int64_t panel_chunk() {
+    return (kQuads + scales<T>() + minima<T>()) * NR;
+  }
+
+  // rows <= NR rows of W; the others are zeros.
+  template <WType T>
+  static void fill_panel(const uint8_t* w, int64_t row_bytes, int64_t rows, int64_t k0, int64_t k1,
+                         int32_t* panel) {
+    constexpr DTypeInfo info = dtype_info(T);
+    constexpr int kChunks = info.block_values / 32, kGroups = 32 / group_values(T);
+    for (int r0 = 0; r0 < NR; r0 += 8)
+      for (int64_t b = k0 / info.block_values; b < k1 / info.block_values; ++b) {
+        int32_t* const at = panel + (b * kChunks - k0 / 32) * panel_chunk<T>() + r0;
+        __m256 quads[kChunks][8];
+        for (int r = 0; r < 8; ++r) {
+          const uint8_t* const block = w + (r0 + r) * row_bytes + b * info.block_bytes;
+          const bool real = r0 + r < rows;
+          float scale[kMostGroups] = {}, min[kMostGroups] = {};
+          int8_t factor[kMostGroups] = {};
+          if (real && folds<T>()) folded_scales_of<T>(block, scale, min, factor);
+          else if (real) scales_of<T>(block, scale, min);
+          for (int c = 0; c < kChunks; ++c) {
+            int32_t* const to = at + c * panel_chunk<T>() + kQuads * NR + r;
+            for (int g = 0; g < scales<T>(); ++g)
+              memcpy(to + g * NR, &scale[folds<T>() ? 0 : c * kGroups + g], 4);
+            for (int g = 0; g < minima<T>(); ++g)
+              memcpy(to + (scales<T>() + g) * NR, &min[c * kGroups + g], 4);
+            __m256i codes = _mm256_setzero_si256();
+            if (real) codes = bytes_of<T>(block, c);
+            if (real && folds<T>()) codes = folded<T>(codes, factor + 2 * c);
+            quads[c][r] = _mm256_castsi256_ps(codes);
+          }
+        }
+        for (int c = 0; c < kChunks; ++c) {
+          Avx2::transpose(quads[c]);
+          for (int p = 0; p < kQuads; ++p)
+            Avx2::store(reinterpret_cast<float*>(at + c * panel_chunk<T>() + p * NR), quads[c][p]);
+        }
+      }
+  }
+
+  // acc += a chunk of R rows . the chunk of the panel.
+  template <WType T, int R>
+  static inline __attribute__((always_inline)) void chunk(const int32_t* a, const int32_t* panel,
+                                                          Vec (&acc)[R][NV]) {
+    constexpr int kScales = scales<T>(), kMinima = minima<T>();
+    constexpr int kEach = kQuads / kScales;
+    constexpr int kOffset = folds<T>() ? folded_offset(T) : byte_offset(T);
+    constexpr auto kRun = static_cast<int>(least(kEach, I::run(most_byte(T))));
+    const auto* floats = reinterpret_cast<const float*>(a);
+    const auto* of_panel = reinterpret_cast<const float*>(panel) + kQuads * NR;
+#pragma GCC unroll 2
+    for (int g = 0; g < kScales; ++g) {
+      Int sum[R][NV];
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) {
+        Int start = I::zero();
+        if constexpr (kOffset > 0)
+          start = I::template shift_left<log2_of(kOffset)>(
+              I::splat(a + (kMinus + (kScales == 1 ? 0 : 1 + g)) * R + i));
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v) sum[i][v] = start;
+      }
+#pragma GCC unroll 8
+      for (int p0 = g * kEach; p0 < (g + 1) * kEach; p0 += kRun) {
+        Int part[R][NV];
+#pragma GCC unroll 8
+        for (int p = p0; p < p0 + kRun; ++p) {
+          Int w[NV];
+#pragma GCC unroll 4
+          for (int v = 0; v < NV; ++v) w[v] = I::load(panel + p * NR + v * L);
+#pragma GCC unroll 16
+          for (int i = 0; i < R; ++i) {
+            const Int x = I::splat(a + p * R + i);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v)
+              part[i][v] = p == p0 ? I::begin(sum[i][v], x, w[v]) : I::more(part[i][v], x, w[v]);
+          }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+          for (int v = 0; v < NV; ++v) sum[i][v] = I::end(sum[i][v], part[i][v]);
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        const Vec ws = S::load(of_panel + g * NR + v * L);
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i)
+          acc[i][v] = S::fma(I::to_f32(sum[i][v]), ws * S::set1(floats[kScale * R + i]), acc[i][v]);
+      }
+    }
+#pragma GCC unroll 2
+    for (int g = 0; g < kMinima; ++g)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        const Vec wm = S::load(of_panel + (kScales + g) * NR + v * L);
+#pragma GCC unroll 16
+        for (int i = 0; i < R; ++i)
+          acc[i][v] = S::fnma(wm, S::set1(floats[(kTaken + (kMinima == 1 ? 0 : 1 + g)) * R + i]),
+                              acc[i][v]);
+      }
+  }
+
+  static inline __attribute__((always_inline)) Vec load(const float* c, int cols) {
+    return cols >= L ? S::load(c) : cols > 0 ? S::load_n(c, cols) : S::set1(0);
+  }
+  static inline __attribute__((always_inline)) void store(float* c, Vec x, int cols) {
+    if (cols >= L) S::store(c, x);
+    else if (cols > 0) S::store_n(c, x, cols);
+  }
+
+  // c[0..rows)[0..cols) (+)= a . panel over so many chunks.
+  template <WType T>
+  static void tile(int64_t chunks, const int32_t* a, const int32_t* panel, float* c, int64_t ldc,
+                   int rows, int cols, bool more) {
+    Vec acc[MR][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v)
+        acc[i][v] = more && i < rows ? load(c + i * ldc + v * L, cols - v * L) : S::set1(0);
+        // Rows of c are pages apart.
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+      for (int v = 0; v < NV && i < rows; ++v) __builtin_prefetch(c + i * ldc + v * L, 1);
+    for (int64_t n = 0; n < chunks; ++n)
+      chunk<T, MR>(a + n * kWords * MR, panel + n * panel_chunk<T>(), acc);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v)
+        if (i < rows) store(c + i * ldc + v * L, acc[i][v], cols - v * L);
+  }
+
+  // Adds the products of a row's second bytes to c[0..cols).
+  template <WType T>
+  static void second_row(uint32_t bits, const int32_t* a, const int32_t* panel, float* c,
+                         int cols) {
+    Vec acc[1][NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) acc[0][v] = load(c + v * L, cols - v * L);
+    for (; bits; bits &= bits - 1) {
+      const int n = __builtin_ctz(bits);
+      chunk<T, 1>(a + n * kWords, panel + n * panel_chunk<T>(), acc);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) store(c + v * L, acc[0][v], cols - v * L);
+  }
+
+  template <WType T>
+  static void run(const uint8_t* w, int64_t k, int64_t r0, int64_t r1, const Packed& a, int64_t m,
+                  float* c, int64_t ldc, int32_t* panel) {
+    const int64_t row_bytes = bytes_of_row(T, k);
+    for (int64_t r = r0; r < r1; r += NR)
+      for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+        const int64_t k1 = least(k0 + kDepth, k);
+        const auto cols = static_cast<int>(least(NR, r1 - r));
+        fill_panel<T>(w + r * row_bytes, row_bytes, cols, k0, k1, panel);
+        for (int64_t i = 0; i < m; i += MR) {
+          tile<T>((k1 - k0) / 32, a.first + (i * a.chunks + k0 / 32 * MR) * kWords, panel,
+                  c + i * ldc + r, ldc, static_cast<int>(least(MR, m - i)), cols, k0 > 0);
+          for (int64_t j = i; j < least(i + MR, m); ++j)
+            if (const uint32_t bits = a.bits[j * a.panels + k0 / kDepth]; bits)
+              second_row<T>(bits, a.second + (j * a.chunks + k0 / 32) * kWords, panel,
+                            c + j * ldc + r, cols);
+        }
+      }
+  }
+
+  static constexpr bool takes(WType type) { return has_codes(type) && I::run(most_byte(type)) > 0; }
+
+  static void gemm(WType type, const void* w, int64_t k, int64_t r0, int64_t r1, const void* packed,
+                   int64_t m, float* c, int64_t ldc, void* scratch) {
+    const Packed a(m, k, const_cast<void*>(packed));
+    with_codes(type, [&]<WType T>() {
+      if constexpr (takes(T))
+        run<T>(static_cast<const uint8_t*>(w), k, r0, r1, a, m, c, ldc,
+               static_cast<int32_t*>(scratch));
+    });
+  }
+
+  // For the types that the integers take.
+  static void set(LinearKernels* t) {
+    for (int type = 0; type < kNumDTypes; ++type)
+      if (takes(static_cast<WType>(type)))
+        t->gemm[type] = {MR, NR, pack_bytes, pack, scratch_bytes, gemm};
+  }
+};
+
+}  // namespace
+}  // namespace riffle::cpu
