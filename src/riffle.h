@@ -692,7 +692,7 @@ RIFFLE_API const float* riffle_logits(const riffle_session* session);
 typedef struct riffle_save_options {
   size_t struct_size;
   const void* data; /* kept in the file beside the session; for the application */
-  size_t data_size;
+  size_t data_size; /* at most 1 GiB */
   /* 0: the session. Else a session of its first n_tokens, as riffle_session_fork would make it, in
      a new file */
   size_t n_tokens;

@@ -182,6 +182,7 @@ class Engine {
   void set_row_report(ReportRow report, bool coverage);
   void request_abort(bool abort) { abort_.store(abort, std::memory_order_relaxed); }
   // True once for each request.
+  Progress stoppable(const Progress& progress);
   bool take_abort() { return abort_.load(std::memory_order_relaxed) && abort_.exchange(false); }
 
   const Model& model() const { return model_; }

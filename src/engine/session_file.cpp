@@ -52,10 +52,24 @@ uint64_t Engine::fingerprint() {
   return sum.value();
 }
 
+static void check_data(std::string_view data) {
+  if (data.size() > kMaxSessionData)
+    fail(RIFFLE_BAD_ARGUMENT, "`data`: found %zu bytes, expected at most %llu", data.size(),
+         static_cast<unsigned long long>(kMaxSessionData));
+}
+
+// Stops where riffle_abort was called, too.
+Engine::Progress Engine::stoppable(const Progress& progress) {
+  return [&](double done, double total) {
+    return (!progress || progress(done, total)) && !take_abort();
+  };
+}
+
 void Engine::save(Sequence& s, const std::string& path, std::string_view data,
                   const Progress& progress) {
   if (run_ && run_->sequence == &s)
     fail(RIFFLE_BAD_ARGUMENT, "a prompt is being read into the session");
+  check_data(data);
   forget_ahead(s);
   backend_->residency().settle(s.kv);
   SessionToSave save;
@@ -70,13 +84,14 @@ void Engine::save(Sequence& s, const std::string& path, std::string_view data,
     if (!save.state_kind.empty()) save.state = s.kv.selection->save();
   }
   save.data = data;
-  s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, progress);
-  s.in_file = s.kv.n_tokens;
+  s.file = save_session(path, save, s.file.get(), s.in_file, *threads_, stoppable(progress));
+  s.in_file = s.file ? s.kv.n_tokens : 0;
 }
 
 void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& path,
                             std::string_view data, const Progress& progress) {
   check_fork(s, n_tokens);
+  check_data(data);
   backend_->residency().settle(s.kv);
   SessionToSave save;
   save.origin = origin();
@@ -84,7 +99,7 @@ void Engine::save_beginning(Sequence& s, int64_t n_tokens, const std::string& pa
   save.marks = s.kv.marks.of_fork(n_tokens);
   save.tokens = std::span(s.tokens).first(n_tokens);
   save.data = data;
-  save_session(path, save, nullptr, 0, *threads_, progress);
+  save_session(path, save, nullptr, 0, *threads_, stoppable(progress));
 }
 
 int64_t Engine::reach(const SessionFile& file, int64_t n_tokens) const {

@@ -78,8 +78,11 @@ const HostStore::Slab& HostStore::slab_of(const std::byte* block) const {
 
 void HostStore::adopt(const std::byte* data, int64_t n, std::shared_ptr<const void> owner) {
   auto* at = const_cast<std::byte*>(data);
-  if (!slabs_.empty() && !std::less<>()(at, slabs_.front().data) && slab_of(at).data == at) return;
-  insert({at, std::make_unique<uint32_t[]>(n), std::move(owner)});
+  if (!slabs_.empty() && !std::less<>()(at, slabs_.front().data) && slab_of(at).data == at) {
+    if (slab_of(at).blocks != n) fail(RIFFLE_BAD_SESSION, "blocks of a session overlap");
+    return;
+  }
+  insert({at, std::make_unique<uint32_t[]>(n), std::move(owner), n});
 }
 
 void HostStore::forget_unheld() {

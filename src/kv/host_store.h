@@ -68,6 +68,7 @@ class HostStore {
     std::byte* data;
     std::unique_ptr<uint32_t[]> holders;  // of each block
     std::shared_ptr<const void> owner{};  // of a file's mapping; else null
+    int64_t blocks = 0;                   // of a mapping
     int64_t held = 0;                     // of a mapping: the sum of its blocks' holders
 
     uint32_t& holders_of(const std::byte* block, size_t block_bytes) const {

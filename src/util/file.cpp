@@ -34,8 +34,10 @@ FileDescriptor open_regular(const std::string& path, struct stat* info) {
 }
 
 void reserve_room(int fd, const std::string& path, uint64_t from, uint64_t to) {
-  if (::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) != 0 &&
-      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+  int failed;
+  do failed = ::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from));
+  while (failed != 0 && errno == EINTR);
+  if (failed != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
     io_error(path, ("cannot reserve " + std::to_string(to - from) + " bytes").c_str(), errno);
 }
 

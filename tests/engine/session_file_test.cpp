@@ -2,14 +2,19 @@
 // is damaged or does not fit is an error of one line; a save that fails leaves the file as it was.
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <random>
 
+#include "kv/file/session_layout.h"
 #include "tests/engine/session_files.h"
 #include "tests/engine/window_model.h"
+#include "util/checksum.h"
 
 using namespace riffle::test;
 
@@ -373,6 +378,110 @@ TEST_CASE("damaged files are errors of one line", "[session_file][model]") {
   riffle_stats stats{};
   stats.struct_size = sizeof stats;
   REQUIRE(riffle_get_stats(b.context, &stats) == RIFFLE_OK);
+}
+
+// Changes the newest save's index, which may become longer, and makes all checksums right again.
+static std::string with_index(std::string bytes, const std::function<void(std::string&)>& change) {
+  namespace disk = riffle::session_layout;
+  disk::Save saves[2];
+  for (int i = 0; i < 2; ++i)
+    std::memcpy(&saves[i], &bytes[(1 + i) * disk::kPage], sizeof saves[i]);
+  const int newest = saves[1].generation > saves[0].generation;
+  disk::Save& save = saves[newest];
+  std::string index = bytes.substr(save.index_offset, save.index_bytes);
+  change(index);
+  save.index_offset = bytes.size(), save.index_bytes = index.size();
+  save.index_checksum = riffle::checksum(index.data(), index.size());
+  bytes += index;
+  save.end = bytes.size();
+  char* const page = &bytes[(1 + newest) * disk::kPage];
+  std::memcpy(page, &save, sizeof save);
+  const uint64_t sum = riffle::checksum(page, disk::kChecksumAt);
+  std::memcpy(page + disk::kChecksumAt, &sum, sizeof sum);
+  return bytes;
+}
+
+TEST_CASE("files whose checksums fit what is wrong are errors of one line",
+          "[session_file][model]") {
+  namespace disk = riffle::session_layout;
+  const TempDir temp;
+  const std::string path = temp / "a.kv", bad = temp / "bad.kv";
+  const auto prompt = some_tokens(150, 1);
+  Runtime a(small(RIFFLE_SELECTOR_DENSE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  save(a, s, path);
+  const std::string whole = read_file(path);
+  const auto refused = [&](const std::string& bytes, const std::string& why) {
+    write_file(bad, bytes);
+    const SessionFile file(bad);
+    INFO(why << ": " << file.err);
+    CHECK(file.status == RIFFLE_BAD_SESSION);
+    CHECK(std::string(file.err).find(why) != std::string::npos);
+  };
+  const auto head_of = [](std::string& index) { return reinterpret_cast<disk::Index*>(&index[0]); };
+  const auto extent_of = [&](std::string& index, size_t i) {
+    const size_t at =
+        sizeof(disk::Index) + head_of(index)->n_token_extents * sizeof(disk::TokenExtent);
+    return reinterpret_cast<disk::Extent*>(&index[at]) + i;
+  };
+  CHECK(SessionFile(path).status == RIFFLE_OK);
+  refused(
+      with_index(whole, [&](std::string& i) { extent_of(i, 1)->offset = extent_of(i, 0)->offset; }),
+      "do not overlap");
+  refused(with_index(whole,
+                     [&](std::string& i) {
+                       extent_of(i, 1)->offset = extent_of(i, 0)->offset + disk::kPage;
+                     }),
+          "do not overlap");
+  refused(with_index(whole,
+                     [&](std::string& i) {
+                       head_of(i)->data = {3 * disk::kPage, 100, 0};
+                     }),
+          "do not overlap");
+  // Holes take no room on a disk, so the file's size bounds nothing.
+  const auto hole = [&](const std::function<void(std::string&, uint64_t)>& change) {
+    const uint64_t far = uint64_t(1) << 42;
+    write_file(bad, with_index(whole, [&](std::string& i) { change(i, far); }));
+    disk::Save save;
+    std::string bytes = read_file(bad);
+    std::memcpy(&save, &bytes[2 * disk::kPage], sizeof save);
+    save.end = far;
+    std::memcpy(&bytes[2 * disk::kPage], &save, sizeof save);
+    const uint64_t sum = riffle::checksum(&bytes[2 * disk::kPage], disk::kChecksumAt);
+    std::memcpy(&bytes[2 * disk::kPage + disk::kChecksumAt], &sum, sizeof sum);
+    write_file(bad, bytes);
+    REQUIRE(::truncate(bad.c_str(), static_cast<off_t>(far)) == 0);
+    const SessionFile file(bad);
+    INFO(file.err);
+    CHECK(file.status == RIFFLE_BAD_SESSION);
+  };
+  hole([&](std::string& i, uint64_t far) { head_of(i)->data = {far / 2, far / 4, 0}; });
+  hole([&](std::string& i, uint64_t far) { head_of(i)->state = {far / 2, far / 4, 0}; });
+  hole([&](std::string& i, uint64_t far) {
+    auto* tokens = reinterpret_cast<disk::TokenExtent*>(&i[sizeof(disk::Index)]);
+    tokens->run.offset = far / 2, tokens->run.bytes = far / 4;
+  });
+  hole([](std::string& i, uint64_t far) { i.resize(i.size() + far % 7 + 1); });
+}
+
+TEST_CASE("saving stops where riffle_abort was called", "[session_file][model]") {
+  const TempDir temp;
+  const std::string path = temp / "a.kv";
+  const auto prompt = some_tokens(150, 1);
+  Runtime a(small(RIFFLE_SELECTOR_DENSE));
+  riffle_session* s = a.session();
+  a.check(riffle_prefill(s, prompt.data(), prompt.size(), nullptr, nullptr));
+  riffle_save_options o;
+  riffle_save_defaults(&o);
+  o.progress_user = a.context;
+  o.progress = [](void* context, const riffle_progress*) {
+    riffle_abort(static_cast<riffle_context*>(context), true);
+    return true;
+  };
+  CHECK(riffle_session_save(s, path.c_str(), &o) == RIFFLE_ABORTED);
+  CHECK(!std::filesystem::exists(path));
+  save(a, s, path);
 }
 
 TEST_CASE("a save that fails leaves the file as it was", "[session_file][model]") {

@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kv/file/session_layout.h"
 #include "model/formats/checked.h"
@@ -33,6 +35,10 @@ namespace {
 
 // Tokens of a session, at most: what blocks can hold.
 constexpr int64_t kMaxTokens = int64_t(1) << 30;
+// A sparse file of terabytes is free, so its size bounds no memory. These do. An index grows by
+// some 10 KB a save, and saves that would pass a tenth of this write a new file.
+constexpr uint64_t kMaxIndex = uint64_t(1) << 30, kMaxState = uint64_t(4) << 30;
+constexpr uint64_t kPiece = uint64_t(1) << 20;  // bytes whose checksum is made at a time
 
 // Fields are checked one by one, so that each error names one.
 class Reader {
@@ -129,32 +135,49 @@ class Reader {
                  static_cast<unsigned long long>(c_.end)));
   }
 
-  // Runs and extents lie apart, so that reading all of them reads no byte twice.
-  void count(const char* field, uint64_t n) {
-    if (!checked_add(counted_, n, &counted_) || counted_ > c_.end)
-      bad(field, "runs of more than the file",
-          format("at most %llu bytes in all", static_cast<unsigned long long>(c_.end)));
+  // Notes bytes of a run or an extent; check_apart looks at all of them.
+  void note(uint64_t offset, uint64_t n) {
+    if (n > 0) parts_.push_back({offset, n});
   }
 
-  FileRun run(const char* field, const disk::Run& r) {
+  // Runs and extents lie apart, so that reading all of them reads no byte twice, and blocks that
+  // are used in place have one owner.
+  void check_apart() {
+    std::sort(parts_.begin(), parts_.end());
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      const auto [offset, n] = parts_[i - 1];
+      if (parts_[i].first < offset + n)
+        bad("index",
+            format("%llu bytes at %llu and others at %llu", static_cast<unsigned long long>(n),
+                   static_cast<unsigned long long>(offset),
+                   static_cast<unsigned long long>(parts_[i].first)),
+            "runs that do not overlap");
+    }
+  }
+
+  FileRun run(const char* field, const disk::Run& r, uint64_t most) {
+    if (r.bytes > most)
+      bad(field, std::to_string(r.bytes) + " bytes", "at most " + std::to_string(most));
     if (r.bytes > 0) place(field, r.offset, r.bytes);
-    count(field, r.bytes);
+    note(r.offset, r.bytes);
     return {r.offset, r.bytes, r.checksum};
   }
 
-  // The index lies in the file, so it is no larger than the file.
   void read_index(const disk::Save& save) {
     c_.generation = save.generation;
     c_.saved = save.saved;
     c_.end = save.end;
+    c_.index_checksum = save.index_checksum;
     place("index", save.index_offset, save.index_bytes);
+    note(save.index_offset, save.index_bytes);
+    disk::Index head;
+    if (save.index_bytes < sizeof head || save.index_bytes > kMaxIndex)
+      bad("index", std::to_string(save.index_bytes) + " bytes",
+          format("%zu to %llu", sizeof head, static_cast<unsigned long long>(kMaxIndex)));
     std::string index(save.index_bytes, '\0');
     bytes(save.index_offset, index.data(), index.size(), "index");
     if (checksum(index.data(), index.size()) != save.index_checksum)
       bad("index", "bytes that their checksum does not fit", "an undamaged file");
-    disk::Index head;
-    if (index.size() < sizeof head)
-      bad("index", std::to_string(index.size()) + " bytes", std::to_string(sizeof head));
     std::memcpy(&head, index.data(), sizeof head);
     number("n_tokens", head.n_tokens, 0, kMaxTokens);
     number("marks", head.n_marks, 0, Marks::kMost);
@@ -164,13 +187,13 @@ class Reader {
       number("mark", head.marks[i], i == 0 ? 0 : head.marks[i - 1] + 1, head.n_tokens);
     for (uint32_t i = head.n_marks; i-- > 0;)
       c_.marks.add(head.marks[i]);  // none stands for another
-    c_.logits = run("logits", head.logits);
-    if (c_.logits.bytes > 0)
-      number("bytes of logits", static_cast<int64_t>(c_.logits.bytes),
-             4 * int64_t(c_.origin.vocab_size), 4 * int64_t(c_.origin.vocab_size));
-    c_.state = run("selector's state", head.state);
+    const uint64_t logits = 4 * uint64_t(c_.origin.vocab_size);
+    c_.logits = run("logits", head.logits, logits);
+    if (c_.logits.bytes > 0 && c_.logits.bytes != logits)
+      bad("logits", std::to_string(c_.logits.bytes) + " bytes", std::to_string(logits));
+    c_.state = run("selector's state", head.state, kMaxState);
     c_.state_kind = text(head.state_kind, sizeof head.state_kind);
-    c_.data = run("caller's data", head.data);
+    c_.data = run("caller's data", head.data, kMaxSessionData);
     const uint64_t per_extent = sizeof(disk::Extent) + 8 * uint64_t(c_.origin.n_kv_heads);
     uint64_t a = 0, b = 0, all = 0;
     if (!checked_mul(head.n_token_extents, sizeof(disk::TokenExtent), &a) ||
@@ -184,6 +207,7 @@ class Reader {
     read_tokens(head.n_tokens, at, head.n_token_extents);
     at += a;
     read_extents(at, at + head.n_extents * sizeof(disk::Extent), head.n_extents);
+    check_apart();
   }
 
   void read_tokens(int64_t n_tokens, const char* at, uint64_t n_extents) {
@@ -192,18 +216,31 @@ class Reader {
       const auto e = load_unaligned<disk::TokenExtent>(at);
       number("token extent's first", e.first, known, known);
       number("token extent's length", e.n, 1, n_tokens - known);
-      number("token extent's bytes", static_cast<int64_t>(e.run.bytes), 4 * e.n, INT64_MAX);
-      const TokenExtent extent{e.first, e.n, run("tokens", e.run)};
+      number("token extent's bytes", static_cast<int64_t>(e.run.bytes), 4 * e.n, 4 * kMaxTokens);
+      const TokenExtent extent{e.first, e.n, run("tokens", e.run, 4 * kMaxTokens)};
       c_.token_extents.push_back(extent);
       known += e.n;
-      std::vector<int32_t> some(e.run.bytes / 4);
-      bytes(e.run.offset, some.data(), some.size() * 4, "tokens");
-      if (e.run.bytes % 4 != 0 || checksum(some.data(), some.size() * 4) != e.run.checksum)
-        bad("tokens", "bytes that their checksum does not fit", "an undamaged file");
-      c_.tokens.insert(c_.tokens.end(), some.begin(), some.begin() + e.n);
+      take_tokens(extent);
     }
-    number("tokens", known, n_tokens, n_tokens);
+    if (known != n_tokens)
+      bad("token extents", std::to_string(known) + " tokens", std::to_string(n_tokens));
     for (const int32_t token : c_.tokens) number("token", token, 0, c_.origin.vocab_size - 1);
+  }
+
+  // Adds the extent's tokens, checked piece by piece, so that memory grows with what is read.
+  void take_tokens(const TokenExtent& extent) {
+    Checksum sum;
+    std::vector<int32_t> some;
+    for (uint64_t at = 0; at < extent.run.bytes; at += kPiece) {
+      const uint64_t n = std::min(kPiece, extent.run.bytes - at), first = at / 4;
+      some.resize((n + 3) / 4);
+      bytes(extent.run.offset + at, some.data(), n, "tokens");
+      sum.add(some.data(), n);
+      const uint64_t all = extent.n, used = first < all ? std::min(n / 4, all - first) : 0;
+      c_.tokens.insert(c_.tokens.end(), some.begin(), some.begin() + used);
+    }
+    if (extent.run.bytes % 4 != 0 || sum.value() != extent.run.checksum)
+      bad("tokens", "bytes that their checksum does not fit", "an undamaged file");
   }
 
   void read_extents(const char* at, const char* sums, uint64_t n_extents) {
@@ -225,7 +262,7 @@ class Reader {
       // At most 2^24 blocks of 2^10 heads, each of at most 2^21 bytes: no overflow.
       const uint64_t bytes = uint64_t(e.stride) * heads * layout.bytes();
       place("extent", e.offset, bytes);
-      count("extent", bytes);
+      note(e.offset, bytes);
       KvExtent& extent = c_.extents.emplace_back();
       extent.layer = static_cast<int>(e.layer);
       extent.first = e.first;
@@ -239,7 +276,7 @@ class Reader {
 
   const FileSource& source_;
   SessionContent c_;
-  uint64_t counted_ = 0;  // bytes of runs and extents so far
+  std::vector<std::pair<uint64_t, uint64_t>> parts_;  // offset and bytes of runs and extents
 };
 
 bool read_at(int fd, uint64_t offset, void* to, uint64_t bytes) {
@@ -263,7 +300,18 @@ SessionFile::SessionFile(const std::string& path) : fd_(open_regular(path, &info
   source_ = {
       path, static_cast<uint64_t>(info_.st_size),
       [fd](uint64_t offset, void* to, uint64_t bytes) { return read_at(fd, offset, to, bytes); }};
-  content_ = read_session(source_);
+  for (;;) {
+    try {
+      content_ = read_session(source_);
+      break;
+    } catch (const Error&) {
+      // A save may have ended between the look at the size and that at the newest save.
+      const uint64_t before = source_.size;
+      if (::fstat(fd, &info_) != 0) throw;
+      source_.size = static_cast<uint64_t>(info_.st_size);
+      if (source_.size <= before) throw;
+    }
+  }
   void* map = ::mmap(nullptr, source_.size, PROT_READ, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) io_error(path, "cannot map", errno);
   map_ = static_cast<std::byte*>(map);
@@ -279,13 +327,25 @@ void SessionFile::read(uint64_t offset, void* to, uint64_t bytes) const {
 }
 
 std::string SessionFile::read(const FileRun& run) const {
-  if (run.bytes == 0) return "";
-  std::string bytes(run.bytes, '\0');
-  read(run.offset, bytes.data(), run.bytes);
-  if (checksum(bytes.data(), bytes.size()) != run.checksum)
+  // Memory grows with what is read: a large run may be a hole.
+  std::string bytes;
+  Checksum sum;
+  for (uint64_t at = 0; at < run.bytes; at += kPiece) {
+    const uint64_t n = std::min(kPiece, run.bytes - at);
+    bytes.resize(at + n);
+    read(run.offset + at, bytes.data() + at, n);
+    sum.add(bytes.data() + at, n);
+  }
+  if (run.bytes > 0 && sum.value() != run.checksum)
     bad_session(path(), format("bytes at %llu", static_cast<unsigned long long>(run.offset)),
                 "some that their checksum does not fit", "an undamaged file");
   return bytes;
+}
+
+bool SessionFile::is_as_written(const SavedAs& as) const {
+  return info_.st_dev == as.device && info_.st_ino == as.inode &&
+         content_.generation == as.generation && content_.end == as.end &&
+         content_.index_checksum == as.index_checksum;
 }
 
 bool SessionFile::is_current(const std::string& path) const {

@@ -1,6 +1,8 @@
 // A session on disk (README.md, Files). Reading one: everything but the KV blocks is checked and
 // copied when the file is opened; the blocks are checked when a sequence takes them.
 #pragma once
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +14,9 @@
 #include "util/file.h"
 
 namespace riffle {
+
+// The caller's data, at most.
+inline constexpr uint64_t kMaxSessionData = uint64_t(1) << 30;
 
 // What a session fits: one model, and contexts that hold its keys and values alike.
 struct SessionOrigin {
@@ -49,7 +54,8 @@ struct SessionContent {
   SessionOrigin origin;
   int64_t created = 0, saved = 0;  // seconds since 1970
   uint64_t generation = 0;         // counts saves
-  uint64_t end = 0;                // what follows in the file is of no save
+  uint64_t index_checksum = 0;
+  uint64_t end = 0;  // what follows in the file is of no save
   Marks marks;
   bool unrotated = false;  // SequenceKv::unrotated
   std::vector<int32_t> tokens;
@@ -61,6 +67,13 @@ struct SessionContent {
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
   uint64_t kv_bytes() const;  // of blocks that are not cut off
+};
+
+// Which file a save has written, and what it wrote there.
+struct SavedAs {
+  dev_t device = 0;
+  ino_t inode = 0;
+  uint64_t generation = 0, end = 0, index_checksum = 0;
 };
 
 // A file as readers see it.
@@ -96,6 +109,8 @@ class SessionFile {
   const std::byte* mapped() const { return map_; }
   // Whether path names this file, under any name, and nobody has saved to it since.
   bool is_current(const std::string& path) const;
+  // Whether it is the file that a save wrote, and has that save as its newest.
+  bool is_as_written(const SavedAs& as) const;
 
  private:
   explicit SessionFile(const std::string& path);

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <optional>
 
 #include "kv/file/session_layout.h"
 #include "util/buffer.h"
@@ -55,6 +56,7 @@ class Saving {
   }
 
   uint64_t end() const { return end_; }
+  uint64_t index_checksum() const { return index_checksum_; }
 
   void write_kv(int fd, const std::string& path, ThreadPool& threads,
                 const SaveProgress& progress) {
@@ -289,20 +291,33 @@ void sync(int fd, const std::string& path) {
 // Whether only what is new needs to be written: much that is out of date is not carried along.
 bool worth_appending(const SessionContent& before) {
   constexpr uint64_t kSmall = uint64_t(64) << 20;
-  return before.end < 2 * before.kv_bytes() + kSmall;
+  constexpr size_t kManyExtents = 100000;  // an index of some 10 MB
+  return before.end < 2 * before.kv_bytes() + kSmall && before.extents.size() < kManyExtents;
 }
 
-// False if the file at path is not `before` as it was.
-bool append(const std::string& path, const SessionToSave& session, const SessionFile& before,
-            int64_t unchanged, ThreadPool& threads, const SaveProgress& progress) {
+// What has been written to fd.
+SavedAs saved_as(int fd, const std::string& path, const Saving& saving, uint64_t generation) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) io_error(path, "cannot read", errno);
+  return {info.st_dev, info.st_ino, generation, saving.end(), saving.index_checksum()};
+}
+
+// Nothing if the file at path is not `before` as it was, or no longer has that name at the end.
+std::optional<SavedAs> append(const std::string& path, const SessionToSave& session,
+                              const SessionFile& before, int64_t unchanged, ThreadPool& threads,
+                              const SaveProgress& progress) {
   const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) {
-    if (errno == ENOENT) return false;
+    if (errno == ENOENT) return std::nullopt;
     io_error(path, "cannot open", errno);
   }
-  while (::flock(fd, LOCK_EX) != 0)
-    if (errno != EINTR) io_error(path, "cannot lock", errno);
-  if (!before.is_current(path)) return false;
+  while (::flock(fd, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    // The file system has no locks: a new file needs none.
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return std::nullopt;
+    io_error(path, "cannot lock", errno);
+  }
+  if (!before.is_current(path)) return std::nullopt;
   const uint64_t end = before.content().end;
   Saving saving(session, &before.content(), unchanged, in_pages(end));
   try {
@@ -318,16 +333,27 @@ bool append(const std::string& path, const SessionToSave& session, const Session
     if (::ftruncate(fd, static_cast<off_t>(end)) != 0) errno = 0;  // the next save does it
     throw;
   }
-  saving.write_save(fd, path, before.content().generation + 1);
+  const uint64_t generation = before.content().generation + 1;
+  saving.write_save(fd, path, generation);
   sync(fd, path);
-  return true;
+  const SavedAs as = saved_as(fd, path, saving, generation);
+  // Another process may have put a new file in its place.
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0 || info.st_dev != as.device || info.st_ino != as.inode)
+    return std::nullopt;
+  return as;
 }
 
-// A file that goes away unless it is renamed.
+// A file that goes away unless it is renamed, if the process is killed too: where the system can,
+// it has no name until it is whole.
 class Temporary {
  public:
-  explicit Temporary(const std::string& path)
-      : name_(path + ".part-XXXXXX"), fd_(::mkostemp(name_.data(), O_CLOEXEC)) {
+  explicit Temporary(const std::string& path) : folder_(folder_of(path)) {
+    if (::access("/proc/self/fd", X_OK) == 0)
+      fd_ = FileDescriptor(::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (fd_ >= 0) return;
+    name_ = path + ".part-XXXXXX";
+    fd_ = FileDescriptor(::mkostemp(name_.data(), O_CLOEXEC));
     if (fd_ < 0) io_error(path, "cannot create a file beside it", errno);
   }
   ~Temporary() {
@@ -335,22 +361,37 @@ class Temporary {
   }
   int fd() const { return fd_; }
   void rename(const std::string& path) {
+    if (name_.empty()) give_name(path);
     if (::rename(name_.c_str(), path.c_str()) != 0) io_error(path, "cannot create", errno);
     name_.clear();
     // The name is on the disk with its folder.
-    const size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    const FileDescriptor dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const FileDescriptor dir(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (dir >= 0) ::fsync(dir);
   }
 
  private:
-  std::string name_;
+  static std::string folder_of(const std::string& path) {
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  }
+  void give_name(const std::string& path) {
+    const std::string file = "/proc/self/fd/" + std::to_string(int(fd_));
+    for (int i = 0;; ++i) {
+      const std::string name = path + format(".part-%d-%d", static_cast<int>(::getpid()), i);
+      if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+        name_ = name;
+        return;
+      }
+      if (errno != EEXIST) io_error(path, "cannot create", errno);
+    }
+  }
+
+  std::string folder_, name_;
   FileDescriptor fd_;  // mode 0600: it holds the text
 };
 
-void write_new(const std::string& path, const SessionToSave& session, ThreadPool& threads,
-               const SaveProgress& progress) {
+SavedAs write_new(const std::string& path, const SessionToSave& session, ThreadPool& threads,
+                  const SaveProgress& progress) {
   Saving saving(session, nullptr, 0, 3 * disk::kPage);
   Temporary file(path);
   const int fd = file.fd();
@@ -361,7 +402,9 @@ void write_new(const std::string& path, const SessionToSave& session, ThreadPool
   saving.write_save(fd, path, 1);
   if (::ftruncate(fd, static_cast<off_t>(saving.end())) != 0) io_error(path, "cannot write", errno);
   sync(fd, path);
+  const SavedAs as = saved_as(fd, path, saving, 1);
   file.rename(path);
+  return as;
 }
 
 // What a save must not replace.
@@ -399,10 +442,12 @@ std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 ThreadPool& threads, const SaveProgress& progress) {
   const std::string target = real_path(path);
   check_target(target);
-  if (!before || !before->is_current(target) || !worth_appending(before->content()) ||
-      !append(target, session, *before, unchanged, threads, progress))
-    write_new(target, session, threads, progress);
-  return SessionFile::open(path);
+  std::optional<SavedAs> as;
+  if (before && before->is_current(target) && worth_appending(before->content()))
+    as = append(target, session, *before, unchanged, threads, progress);
+  if (!as) as = write_new(target, session, threads, progress);
+  auto file = SessionFile::open(path);
+  return file->is_as_written(*as) ? file : nullptr;
 }
 
 }  // namespace riffle

@@ -27,8 +27,9 @@ using SaveProgress = std::function<bool(double done, double total)>;
 // before: a file that holds the first `unchanged` tokens as they are now; null: none. If path names
 // it, nobody has saved to it since, and little of it is out of date, only what is new is written
 // behind it. Else a new file takes the name path, which may be that of another session. A save that
-// fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved. Throws
-// RIFFLE_IO, RIFFLE_ABORTED; RIFFLE_BAD_ARGUMENT if path names something other than a session.
+// fails, or that is cut off at any moment, leaves path as it was. Returns the file as saved, or
+// null if somebody else has saved to path since. Throws RIFFLE_IO, RIFFLE_ABORTED;
+// RIFFLE_BAD_ARGUMENT if path names something other than a session.
 std::shared_ptr<const SessionFile> save_session(const std::string& path,
                                                 const SessionToSave& session,
                                                 const SessionFile* before, int64_t unchanged,
