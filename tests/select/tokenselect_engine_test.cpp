@@ -45,8 +45,10 @@ TEST_CASE("tokenselect with a list that holds everything is dense", "[tokenselec
   const auto want = run_with(o, dense);
   riffle_selection s = tokenselect_settings(400, 100, 300);
   CHECK(test::same_bits(want, run_with(o, s)));
-  s.positions = RIFFLE_POSITIONS_LIST;  // keys are rounded before they are rotated, not after
-  CHECK(difference(want, run_with(o, s)) <= 0.03);
+  // Keys are rounded before they are rotated, not after. What is then a little different may be
+  // rounded to other integers of 8 bits in the products of prompts (with f16 KV).
+  s.positions = RIFFLE_POSITIONS_LIST;
+  CHECK(difference(want, run_with(o, s)) <= 0.3);
   o.kv_type = RIFFLE_KV_F32;
   CHECK(difference(run_with(o, dense), run_with(o, s)) <= 1e-3);
 }
@@ -118,7 +120,8 @@ TEST_CASE("list positions: sessions that step together, dense layers and coverag
   riffle_selection dense = o.selection;
   dense.selector = RIFFLE_SELECTOR_DENSE;
   o.selection.dense_layers = 8;
-  CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 0.03);
+  o.kv_type = RIFFLE_KV_F32;
+  CHECK(difference(run_with(o, dense), run_with(o, o.selection)) <= 1e-3);
 }
 
 TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokenselect][model]") {
@@ -137,10 +140,13 @@ TEST_CASE("a scored prompt at list positions ends in the same logits", "[tokense
 
 TEST_CASE("a session follows the selection from one convention to the other",
           "[tokenselect][model]") {
-  for (const riffle_device device : {RIFFLE_DEVICE_CPU, RIFFLE_DEVICE_EMU}) {
+  for (const auto& [device, kv] :
+       {std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F16), std::pair(RIFFLE_DEVICE_CPU, RIFFLE_KV_F32),
+        std::pair(RIFFLE_DEVICE_EMU, RIFFLE_KV_F32)}) {
     riffle_context_options o = test::options();
     o.n_ctx = 1024;
     o.device = device;
+    o.kv_type = kv;
     if (device == RIFFLE_DEVICE_EMU) o.slots = 40;
     riffle_selection dense = o.selection, list = tokenselect_settings(400, 100, 300),
                      psa = o.selection;
@@ -176,7 +182,9 @@ TEST_CASE("a session follows the selection from one convention to the other",
     plain.check(riffle_session_truncate(t, 600));
     both(dense, test::some_tokens(30, 1), false);
     both(dense, test::some_tokens(5, 1), true);
-    CHECK(difference(have, want) <= 0.04);  // some hundreds of keys, rounded up to five times
+    // Some hundreds of keys, rounded up to five times; with f16 KV prompts' products of 8 bits
+    // follow.
+    CHECK(difference(have, want) <= (kv == RIFFLE_KV_F32 ? 2e-2 : 0.4));
   }
 }
 
