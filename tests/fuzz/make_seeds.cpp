@@ -124,6 +124,80 @@ std::string experts_gguf(const TinyModel& tiny, const std::string& arch) {
   return w.bytes();
 }
 
+// Two layers of a family other than Llama, without experts, with fields and tensors that only
+// families have: windows by layer, YaRN, LongRoPE, scales.
+std::string family_gguf(const TinyModel& tiny, const Family& family) {
+  const std::string a = family.name;
+  constexpr uint64_t kDim = 4, kHeadDim = 2;
+  GgufWriter w;
+  add_tiny_keys(w, tiny, "general.architecture");
+  w.text("general.architecture", a);
+  for (const auto& [key, value] : {std::pair{"context_length", 512},
+                                   {"embedding_length", 4},
+                                   {"block_count", 2},
+                                   {"feed_forward_length", 4},
+                                   {"attention.head_count", 2},
+                                   {"attention.head_count_kv", 1},
+                                   {"attention.key_length", 2},
+                                   {"attention.value_length", 2},
+                                   {"rope.dimension_count", 2}})
+    w.u32(a + "." + key, static_cast<uint32_t>(value));
+  w.f32(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  if (family.window == Family::PERIOD || family.window == Family::ALWAYS)
+    w.u32(a + ".attention.sliding_window", 64);
+  if (family.window == Family::PERIOD)
+    w.array<uint8_t>(a + ".attention.sliding_window_pattern", 7, {1, 0});
+  const std::string scaling = a + ".rope.scaling.";
+  if (a == "phi3") {
+    w.text(scaling + "type", "longrope");
+    w.u32(scaling + "original_context_length", 128);
+    w.f32(scaling + "attn_factor", 1.2f);
+    for (const char* which : {"long", "short"})
+      w.tensor(std::string("rope_factors_") + which + ".weight", {kHeadDim / 2}, 0,
+               encode(DType::F32, {1.5f}));
+  } else if (a != "smollm3") {
+    w.text(scaling + "type", "yarn");
+    w.f32(scaling + "factor", 4);
+    w.u32(scaling + "original_context_length", 128);
+    w.f32(scaling + "yarn_beta_fast", 32);
+    w.f32(scaling + "yarn_beta_slow", 1);
+    w.f32(scaling + (family.whole_attn_factor ? "attn_factor" : "yarn_attn_factor"), 1.1f);
+  }
+  for (const auto& [arch, key] : {std::pair{"granite", "attention.scale"},
+                                  {"granite", "embedding_scale"},
+                                  {"granite", "residual_scale"},
+                                  {"granite", "logit_scale"},
+                                  {"gemma3", "rope.freq_base_swa"},
+                                  {"olmo2", "rope.freq_base_swa"},
+                                  {"mistral3", "attention.temperature_scale"}})
+    if (a == arch) w.f32(a + "." + key, 2);
+  const auto add = [&](const std::string& name, const std::vector<uint64_t>& dims) {
+    w.tensor(name, dims, 0, zeros(dims, 4));
+  };
+  add("token_embd.weight", {kDim, 8});
+  add("output_norm.weight", {kDim});
+  const bool whole = family.qk_norm == QkNorm::WHOLE;
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    for (const char* name : {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"})
+      add(layer + name + ".weight", {kDim, kDim});
+    for (const char* name : {"attn_k", "attn_v"}) add(layer + name + ".weight", {kDim, kHeadDim});
+    if (family.pre_norm)
+      for (const char* name : {"attn_norm", "ffn_norm"}) add(layer + name + ".weight", {kDim});
+    if (family.post_norm)
+      for (const char* name : {"post_attention_norm", "post_ffw_norm"})
+        add(layer + name + ".weight", {kDim});
+    if (family.qk_norm != QkNorm::NONE) {
+      add(layer + "attn_q_norm.weight", {whole ? kDim : kHeadDim});
+      add(layer + "attn_k_norm.weight", {kHeadDim});
+    }
+    if (family.qkv_bias) {
+      add(layer + "attn_q.bias", {kDim});
+      for (const char* name : {"attn_k", "attn_v"}) add(layer + name + ".bias", {kHeadDim});
+    }
+  }
+  return w.bytes();
+}
+
 // kind: the tensors of the experts, each "qwen3", or packed: "plain" or "mxfp4".
 std::string experts_safetensors(const std::string& kind) {
   const uint64_t dim = kind == "mxfp4" ? 32 : kWidth;
@@ -188,6 +262,15 @@ int main(int argc, char** argv) {
   // They load, or this ends in an error.
   for (const char* arch : {"qwen3moe", "gpt-oss"}) {
     const std::string bytes = experts_gguf(tiny, arch);
+    touch(*model_from_gguf(parse_gguf(view_of(bytes)), {}));
+    write_file(root + "/gguf/" + arch, bytes);
+  }
+  for (const Family* family : families()) {
+    const std::string arch = family->name;
+    if (arch == "qwen3moe" || arch == "gpt-oss" || arch == "llama" ||
+        family != family_of_architecture(arch))
+      continue;
+    const std::string bytes = family_gguf(tiny, *family);
     touch(*model_from_gguf(parse_gguf(view_of(bytes)), {}));
     write_file(root + "/gguf/" + arch, bytes);
   }
