@@ -29,35 +29,53 @@ double seconds_of(const std::function<void()>& test) {
 // and its products are normal numbers.
 constexpr int kByte = 0x3c;
 constexpr int64_t kBlockBytes = 2 * kBlockSize * cpu::kv_row_bytes(kKv, kHeadDim);
+constexpr int64_t kPromptRows = 32, kPromptCols = 256;
+int prompt_tokens(const cpu::AttentionKernels& a) {
+  return std::min(a.prefill_tile(kGroup, kHeadDim), 16);
+}
 struct Data {
-  Buffer weights{kWeightBytes}, in{64 << 10}, kv{kBlocks * kBlockBytes};
-  Buffer acts{64 << 10}, packed{64 << 10}, scratch{256 << 10}, out{64 << 10};
+  Buffer in{64 << 10}, kv{kBlocks * kBlockBytes}, out{64 << 10};
+  Buffer weights, acts, packed, scratch;  // as large as some table wants
   std::vector<const void*> blocks;
 
-  Data() {
+  explicit Data(std::span<const cpu::Kernels* const> tables) {
+    size_t most_weights = kWeightBytes, most_acts = 64 << 10, most_packed = 0, most_scratch = 0;
+    for (const cpu::Kernels* k : tables) {
+      most_scratch =
+          std::max(most_scratch, k->attention.prefill_scratch_bytes(prompt_tokens(k->attention),
+                                                                    kGroup, kHeadDim, kBlockSize));
+      for (int type = 0; type < kNumDTypes; ++type) {
+        const cpu::GemvKernels& gemv = k->linear.gemv[type];
+        most_acts = std::max(most_acts, gemv.act_bytes(static_cast<cpu::WType>(type), kCols));
+        for (const cpu::GemmKernels* gemm : {&k->linear.gemm[type], &k->linear.f32_gemm[type]}) {
+          most_weights = std::max(most_weights, size_t(gemm->col_tile) * kPromptCols * 4);
+          most_packed = std::max(most_packed, gemm->pack_bytes(kPromptRows, kPromptCols));
+          most_scratch = std::max(most_scratch, gemm->scratch_bytes(kPromptCols));
+        }
+      }
+    }
+    weights.reserve(most_weights), acts.reserve(most_acts), packed.reserve(most_packed),
+        scratch.reserve(most_scratch);
     for (const Buffer* b : {&weights, &in, &kv, &acts, &packed, &scratch, &out})
       std::memset(b->data(), kByte, b->size());
     for (int b = 0; b < kBlocks; ++b) blocks.push_back(kv.as<char>() + b * kBlockBytes);
   }
 };
 
-// One family of kernels: how to time it, and how to copy it from another table. A test returns
-// false if its buffers are too small for this table.
+// One family of kernels: how to time it, and how to copy it from another table.
 struct Family {
-  std::function<bool(const cpu::Kernels&)> test;
+  std::function<void(const cpu::Kernels&)> test;
   std::function<void(cpu::Kernels&, const cpu::Kernels&)> take;
 };
 
 Family gemv_family(cpu::WType type, const Data& d) {
   return {[type, &d](const cpu::Kernels& k) {
             const cpu::GemvKernels& gemv = k.linear.gemv_of(type);
-            if (gemv.act_bytes(type, kCols) > d.acts.size()) return false;
             const DTypeInfo& info = dtype_info(type);
             const int64_t rows = kWeightBytes / (kCols / info.block_values * info.block_bytes);
             gemv.prepare(type, d.in.as<float>(), kCols, d.acts.data());
             gemv.run(type, d.weights.data(), kCols, 0, rows, d.acts.data(), 1, d.out.as<float>(),
                      rows);
-            return true;
           },
           [type](cpu::Kernels& to, const cpu::Kernels& from) {
             to.linear.gemv[static_cast<int>(type)] = from.linear.gemv_of(type);
@@ -68,16 +86,12 @@ Family gemv_family(cpu::WType type, const Data& d) {
 using Gemms = cpu::GemmKernels (cpu::LinearKernels::*)[kNumDTypes];
 Family gemm_family(Gemms gemms, cpu::WType type, const Data& d) {
   return {[gemms, type, &d](const cpu::Kernels& k) {
-            constexpr int64_t kRows = 32, kDepth = 256;
+            constexpr int64_t kRows = kPromptRows, kDepth = kPromptCols;
             const cpu::GemmKernels& gemm = (k.linear.*gemms)[static_cast<int>(type)];
-            const int64_t weights = 64 / gemm.col_tile * gemm.col_tile;
-            if (weights == 0 || gemm.pack_bytes(kRows, kDepth) > d.packed.size() ||
-                gemm.scratch_bytes(kDepth) > d.scratch.size())
-              return false;
+            const int64_t weights = std::max(64 / gemm.col_tile, 1) * int64_t(gemm.col_tile);
             gemm.pack(d.in.as<float>(), kDepth, kRows, kDepth, 0, kRows, d.packed.data());
             gemm.run(type, d.weights.data(), kDepth, 0, weights, d.packed.data(), kRows,
                      d.out.as<float>(), weights, d.scratch.data());
-            return true;
           },
           [gemms, type](cpu::Kernels& to, const cpu::Kernels& from) {
             for (int other = 0; other < kNumDTypes; ++other)
@@ -96,7 +110,6 @@ Family step_attention_family(const Data& d) {
             for (const void* block : d.blocks)
               k.attention.attend_block(d.in.as<float>(), kGroup, kHeadDim, block, kKv, kBlockSize,
                                        (1 << kBlockSize) - 1, &state, blocks, block);
-            return true;
           },
           [](cpu::Kernels& to, const cpu::Kernels& from) {
             to.attention.attend_block = from.attention.attend_block;
@@ -106,14 +119,11 @@ Family step_attention_family(const Data& d) {
 Family prompt_attention_family(const Data& d) {
   return {[&d](const cpu::Kernels& k) {
             const cpu::AttentionKernels& a = k.attention;
-            const int tile = a.prefill_tile(kGroup, kHeadDim), n = std::min(tile, 16);
+            const int n = prompt_tokens(a);
             const int64_t ld = kGroup * kHeadDim, tokens = kBlocks * kBlockSize;
-            if (a.prefill_scratch_bytes(n, kGroup, kHeadDim, kBlockSize) > d.scratch.size())
-              return false;
             a.attend_prefill(d.in.as<float>(), ld, n, kGroup, kHeadDim, tokens - n, 0,
                              d.blocks.data(), kBlockSize, kKv, nullptr, d.out.as<float>(), ld,
                              d.scratch.data());
-            return true;
           },
           [](cpu::Kernels& to, const cpu::Kernels& from) {
             to.attention.prefill_tile = from.attention.prefill_tile;
@@ -128,7 +138,6 @@ Family int4_family(const Data& d) {
             k.select.int4_query(d.in.as<float>(), kGroup, kHeadDim, d.acts.data());
             k.select.int4_score(d.weights.data(), kGroups, kHeadDim, d.acts.data(), kGroup,
                                 d.out.as<float>(), kGroups * cpu::kInt4Group, nullptr);
-            return true;
           },
           [](cpu::Kernels& to, const cpu::Kernels& from) {
             to.select.int4_query = from.select.int4_query;
@@ -139,7 +148,7 @@ Family int4_family(const Data& d) {
 }  // namespace
 
 cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
-  const Data data;
+  const Data data(tables);
   std::vector<Family> families = {step_attention_family(data), prompt_attention_family(data),
                                   int4_family(data)};
   for (const Gemms gemms : {&cpu::LinearKernels::gemm, &cpu::LinearKernels::f32_gemm})
@@ -155,9 +164,8 @@ cpu::Kernels fastest_of(std::span<const cpu::Kernels* const> tables) {
     std::vector<double> best(tables.size(), __builtin_inf());
     for (int round = 0; round < kRounds; ++round)
       for (size_t t = 0; t < tables.size(); ++t) {
-        bool ran = true;
-        const double seconds = seconds_of([&] { ran = family.test(*tables[t]); });
-        if (ran && round > 0) best[t] = std::min(best[t], seconds);  // the first one warms up
+        const double seconds = seconds_of([&] { family.test(*tables[t]); });
+        if (round > 0) best[t] = std::min(best[t], seconds);  // the first one warms up
       }
     size_t chosen = 0;
     for (size_t t = 1; t < tables.size(); ++t)

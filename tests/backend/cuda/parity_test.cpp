@@ -123,6 +123,8 @@ TEST_CASE("cuda: hidden rows of a GeGLU beyond the largest f16 keep their values
       r.check(riffle_prefill(s, tiny_tokens().data(), 400, nullptr, nullptr));
       logits[device == RIFFLE_DEVICE_CUDA] = r.logits(s);
     }
-    CHECK(tiny_difference(logits[1], logits[0], type).relative <= 2e-2);
+    // The CPU rounds activations to 8 bits in products of prompts with q8_0.
+    CHECK(tiny_difference(logits[1], logits[0], type).relative <=
+          (type == std::string("q8_0") ? 4e-2 : 2e-2));
   }
 }
