@@ -47,6 +47,7 @@ class Chat {
   }
 
   int run() {
+    if (!o_.session.empty()) check_session_target(o_.session);
     model_ = load_model(o_.common);
     say_unread_settings(o_.common);
     say_unread_thinking(model_.get(), o_.common);
@@ -69,7 +70,10 @@ class Chat {
         const Input input = read_input();
         clear_interrupted();
         if (input.got == LineEditor::Got::INTERRUPTED_TEXT) continue;
-        if (input.got == LineEditor::Got::INTERRUPTED_EMPTY) return EXIT_INTERRUPTED;
+        if (input.got == LineEditor::Got::INTERRUPTED_EMPTY) {
+          code_ = EXIT_INTERRUPTED;
+          break;
+        }
         if (input.got == LineEditor::Got::END) break;
         if (input.text.find_first_not_of(" \t\n") == input.text.npos) continue;
         editor_.remember(input.text);
@@ -83,7 +87,7 @@ class Chat {
       clear_interrupted();
     }
     if (editor_.interactive()) std::fputs("\n", stderr);
-    if (unsaved_) keep();
+    if (unsaved_) keep();  // what no answer followed
     return code_;
   }
 
@@ -162,6 +166,7 @@ class Chat {
     const SessionFile file(path);
     if (to_keep && !file.text().chat)
       throw Exit(EXIT_RUN, path + ": found a document, expected a chat (/open reads documents)");
+    const std::string wanted = o_.system;
     Session session = file.load(context_.get(), quiet_);
     clear();
     session_ = std::move(session);
@@ -172,9 +177,14 @@ class Chat {
     document_ = text.document;
     notice(quiet_, "[%s: %zu of %d tokens of context in use, %zu messages]", path.c_str(),
            riffle_session_length(session_.get()), n_ctx(), messages_.size());
+    unsaved_ = !to_keep;
+    if (unsaved_ && !o_.session.empty() && path != o_.session)
+      notice(quiet_, "[this takes the place of the chat in %s]", o_.session.c_str());
+    if (to_keep && !wanted.empty() && wanted != o_.system) set_system(wanted);
   }
 
   void clear() {
+    unsaved_ = !messages_.empty() || !document_.empty();
     messages_.clear();
     document_.clear();
     last_ = {};
@@ -197,7 +207,7 @@ class Chat {
     if (word == "/help") std::fprintf(stderr, "%s\n", kHelp);
     else if (word == "/stats") show_stats();
     else if (word == "/clear") clear();
-    else if (word == "/load") load(rest);
+    else if (word == "/load") load(rest), keep();
     else if (word == "/save") save(named(word, rest));
     else if (word == "/open") open(named(word, rest));
     else if (word == "/retry") retry(), keep();
@@ -282,6 +292,7 @@ class Chat {
     messages_ = replace(messages_);
     if (!last_.messages.empty()) last_.messages = replace(last_.messages);
     o_.system = text;
+    unsaved_ = true;
     notice(quiet_, text.empty() ? "[no system message]" : "[the system message is set]");
   }
 
@@ -380,7 +391,8 @@ void add_chat(CLI::App& app, Command& chosen) {
   sub->add_option("--system", o->system, "system message")->type_name("TEXT");
   sub->add_option("--session", o->session,
                   "keep the chat in this file, after every answer; go on with the chat in it")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(named_file);
   sub->add_option("--stop", o->stop, "end an answer before this text; may be repeated")
       ->group(kSamplingGroup)
       ->type_name("TEXT")

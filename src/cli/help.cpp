@@ -92,14 +92,33 @@ std::string commands_of(const CLI::App& app) {
   return text.empty() ? "" : "\nCommands:\n" + text;
 }
 
+// Arguments without a flag: their names for the usage line, or a line for each.
+std::string positionals_of(const CLI::App& app, bool names) {
+  std::string text;
+  for (const CLI::Option* o : app.get_options()) {
+    if (!o->get_positional()) continue;
+    const std::string name = o->get_type_name();
+    if (names) {
+      text += " [" + name + "]";
+      continue;
+    }
+    std::string line = "  " + name;
+    line.resize(std::max<size_t>(line.size() + 2, 12), ' ');
+    text += "\n" + line + wrapped(o->get_description(), line.size(), 12);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string Help::make_help(const CLI::App* app, std::string, CLI::AppFormatMode mode) const {
   const bool all = mode != CLI::AppFormatMode::Normal, top = app->get_parent() == nullptr;
   std::string out = wrapped(app->get_description(), 0, 0);
-  out += top ? "Usage: riffle COMMAND [OPTIONS]\n"
-             : "Usage: riffle " + app->get_name() + " [OPTIONS]\n";
+  out +=
+      top ? "Usage: riffle COMMAND [OPTIONS]\n"
+          : "Usage: riffle " + app->get_name() + " [OPTIONS]" + positionals_of(*app, true) + "\n";
   out += commands_of(*app);
+  out += positionals_of(*app, false);
   std::string rest;
   size_t n_rest = 0;
   for (const std::string& group : app->get_groups()) {

@@ -232,13 +232,24 @@ std::string time_text(int64_t seconds) {
   return text;
 }
 
+// A file's text on a terminal: without control characters.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
 int session_info(const InfoOptions& o) {
   const SessionFile file(o.file);
   const riffle_session_file_info i = file.info();
-  const SavedText& text = file.text();
+  // Other programs' files, and those of batch --prefix-cache, have a session alone.
+  const bool has_text = file.has_text();
+  const SavedText text = has_text ? file.text() : SavedText{};
   if (o.common.json) {
     print_json({{"path", o.file},
-                {"kind", text.chat ? "chat" : "document"},
+                {"kind", !has_text   ? "session"
+                         : text.chat ? "chat"
+                                     : "document"},
                 {"model", i.model},
                 {"architecture", i.architecture},
                 {"n_tokens", i.n_tokens},
@@ -260,14 +271,15 @@ int session_info(const InfoOptions& o) {
     return EXIT_OK;
   }
   Table t({"session", o.file});
-  t.add({"holds", text.chat ? text_of("a chat of %zu messages", text.messages.size())
-                            : text_of("a document of %s",
-                                      human_bytes(double(text.document.size())).c_str())});
+  t.add({"holds", !has_text   ? "a session"
+                  : text.chat ? text_of("a chat of %zu messages", text.messages.size())
+                              : text_of("a document of %s",
+                                        human_bytes(double(text.document.size())).c_str())});
   t.add({"tokens", std::to_string(i.n_tokens)});
-  t.add({"model", text_of("%s, %s", *i.model ? i.model : "-", i.architecture)});
+  t.add({"model", one_line(text_of("%s, %s", *i.model ? i.model : "-", i.architecture))});
   t.add({"KV", text_of("%s in blocks of %d tokens, %s", kv_name(i.kv_type), i.block_size,
                        human_bytes(static_cast<double>(i.kv_bytes)).c_str())});
-  if (*i.state) t.add({"learnt scores", i.state});
+  if (*i.state) t.add({"learnt scores", one_line(i.state)});
   t.add({"file", human_bytes(static_cast<double>(i.file_bytes))});
   t.add({"first saved", time_text(i.created)});
   t.add({"last saved", text_of("%s, save %llu", time_text(i.saved).c_str(),

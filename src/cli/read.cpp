@@ -34,6 +34,7 @@ std::vector<int32_t> beginning(riffle_model* model, const SavedText& t, riffle_t
 }
 
 int read_main(ReadOptions& o) {
+  check_session_target(o.output);
   SavedText text;
   for (const std::string& file : o.files) {
     const std::string more = read_file(file);
@@ -79,7 +80,10 @@ void add_read(CLI::App& app, Command& chosen) {
       ->required()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_option("-o,--output", o->output, "where to keep it")->type_name("FILE")->required();
+  sub->add_option("-o,--output", o->output, "where to keep it")
+      ->type_name("FILE")
+      ->required()
+      ->check(named_file);
   add_message_flags(*sub, o->message);
   add_common_flags(*sub, o->common,
                    CONTEXT_FLAGS | SELECTION_FLAGS | CHAT_FLAG | THINK_FLAGS | WEIGHTS_FLAG);

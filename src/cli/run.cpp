@@ -173,7 +173,8 @@ leaves a pipe open. -f - waits for as long as it takes.)");
   add_message_flags(*sub, o->message);
   CLI::Option* const session =
       sub->add_option("--session", o->session, "a document that riffle read has kept")
-          ->type_name("FILE");
+          ->type_name("FILE")
+          ->check(named_file);
   for (const char* flag : {"--raw", "--chat", "--system"})
     session->excludes(sub->get_option(flag));  // as when it was read
   sub->add_option("--stop", o->stop, "end the answer before this text; may be repeated")

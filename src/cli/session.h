@@ -1,6 +1,7 @@
 // Sessions on disk as the commands use them: documents that were read once (riffle read), and
 // chats.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct SavedText {
   std::vector<Message> messages = {};  // of a chat
 };
 
-// A session's file, open for reading. Throws Exit.
+// A session's file, open for reading. Throws Exit. text() also throws if the file has no text of
+// riffle's, as files of other programs and of batch --prefix-cache do.
 class SessionFile {
  public:
   explicit SessionFile(const std::string& path);
@@ -27,14 +29,21 @@ class SessionFile {
 
   const std::string& path() const { return path_; }
   riffle_session_file_info info() const;
-  const SavedText& text() const { return text_; }
+  bool has_text() const;
+  const SavedText& text() const;
   Session load(riffle_context* context, bool quiet) const;
 
  private:
   std::string path_;
   riffle_session_file* file_ = nullptr;
-  SavedText text_;
+  mutable std::optional<SavedText> text_;
 };
+
+// Before work whose result save_session will keep at path: throws Exit if it could not.
+void check_session_target(const std::string& path);
+
+// A check of CLI11: refuses an empty name, such as that of an unset variable of the shell.
+std::string named_file(const std::string& name);
 
 // Throws Exit.
 void save_session(riffle_context* context, riffle_session* session, const std::string& path,

@@ -318,7 +318,7 @@ def heads(folder):
             and found["text"] == "text.txt", f"{kind}: the head names model and text", found)
         check(
             re.match("(cpu|cuda)", found["device"])
-            and re.match(".+, [a-z0-9-]+, 2 threads$", found["CPU"]),
+            and re.match(".+, [a-z0-9 -]+, 2 threads$", found["CPU"]),
             f"{kind}: the head names device, CPU and threads", found)
         date = datetime.datetime.fromisoformat(found["date"].replace("Z", "+00:00"))
         check(before <= date <= datetime.datetime.now(datetime.timezone.utc),

@@ -58,6 +58,18 @@ def errors(folder):
     check(one_line_error(riffle("run", "--session", bad, *ask), 1, bad), "a file that was cut")
     r = riffle("run", "--session", kept, *ask, "--raw")
     check(r.code == 2, "--raw is settled by the file", r)
+    for command in "run", "chat":
+        r = riffle(command, "--session", "", "-q", *SMALL, stdin=b"")
+        check(r.code == 2 and b"--session" in r.err and b"empty name" in r.err, f"{command}: an empty name", r)
+    # What cannot be kept is known before the document is read.
+    nowhere = os.path.join(folder, "none", "x.kv")
+    pipe = os.path.join(folder, "pipe")
+    os.mkfifo(pipe)
+    for target, found in (nowhere, "No such file"), (folder, "a folder"), (pipe, "a device or pipe"):
+        r = riffle("read", "-f", text, "-o", target, *SMALL)
+        check(one_line_error(r, 1, target, found) and b"reading" not in r.err, f"read -o: {found}", r)
+        check(one_line_error(riffle("chat", "--session", target, "-q", *SMALL, stdin=b"Hello\n"), 1, target, found),
+              f"chat --session: {found}")
 
 
 def chats(folder):
@@ -73,6 +85,16 @@ def chats(folder):
     r = riffle(*chat, stdin=f"/open {kept}\nAnd hail?\n/save {other}\n".encode())
     i = json.loads(riffle("info", other, "--json").out)
     check(r.code == 0 and i["messages"] == 8, "/open and /save", (r, i))
+    book = os.path.join(folder, "book2.txt")
+    with open(book, "w") as f:
+        f.write(words(200))
+    loaded = os.path.join(folder, "loaded.kv")
+    r = riffle(*chat, "--session", loaded, stdin=f"/load {book}\n/exit\n".encode())
+    i = json.loads(riffle("info", loaded, "--json").out)
+    check(r.code == 0 and i["document_bytes"] > 100 and i["messages"] == 0, "a loaded document is kept without a question", (r, i))
+    r = riffle(*chat, "--session", other, stdin=b"/clear\n")
+    i = json.loads(riffle("info", other, "--json").out)
+    check(r.code == 0 and i["messages"] == 0, "/clear is kept when riffle leaves", (r, i))
 
 
 def killed(folder):
