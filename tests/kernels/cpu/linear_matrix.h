@@ -199,14 +199,14 @@ constexpr double kGemvTolerance = 3e-6;
 // grid of m / 127 or m / 32767, where m is the largest of their chunk of 32: 0.29 of that each on
 // average, of random sign. Six standard deviations of the sum:
 // - 16 bits (AVX2, for codes of 8 bits): m is at most the norm of the chunk; 5.5e-5 / sqrt(k / 32).
-// - 8 bits: chunks whose m exceeds 6 |x| / sqrt(k) are rounded to 16 bits. In the others
-//   6 * 0.29 / 127 * 6 |x| / sqrt(k) is 1.45e-2 |x| / sqrt(k / 32).
+// - 8 bits: chunks whose m exceeds 5 |x| / sqrt(k) are rounded to 16 bits. In the others
+//   6 * 0.29 / 127 * 5 |x| / sqrt(k) is 1.25e-2 |x| / sqrt(k / 32).
 inline double gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Amx) return 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7;
   if (isa == Isa::Scalar || !is_quantised(type) || f32) return kGemvTolerance;
   const bool codes_of_8_bits =
       type == WType::Q8_0 || type == WType::IQ4_NL || type == WType::IQ4_XS;
-  const double most = isa == Isa::Avx2 && codes_of_8_bits ? 5.5e-5 : 1.45e-2;
+  const double most = isa == Isa::Avx2 && codes_of_8_bits ? 5.5e-5 : 1.25e-2;
   return most / std::sqrt(k / 32.0) + 5e-7;
 }
 // Where chunks of a row are of very different sizes, other products than those of 8 bits stay
