@@ -191,10 +191,12 @@ TEST_CASE("psa at epsilon 1 and topk at budget 1 are dense", "[invariance]") {
   s = base(RIFFLE_SELECTOR_TOPK).selection;
   s.budget = 1;
   r.check(riffle_set_selection(r.context, &s));
+  // Another order of blocks. What it changes may be rounded to other integers of 16 bits in the
+  // products that follow.
   const auto topk = run(r, r.session(), prompt, steps);
   for (size_t i = 0; i < dense.size(); ++i)
     for (size_t v = 0; v < dense[i].size(); ++v)
-      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 1e-3f);
+      REQUIRE(std::fabs(topk[i][v] - dense[i][v]) <= 5e-3f);
   s = base(RIFFLE_SELECTOR_PSA).selection;
   s.epsilon = 0.5f;
   s.dense_layers = 1000;

@@ -16,7 +16,7 @@ namespace {
 
 // A chunk gets second bytes if its largest value exceeds this many times the root mean square of
 // its row. tools/bench/results/real-models.md has what other limits give.
-constexpr float kLarge = 6;
+constexpr float kLarge = 5;
 
 // S: the vectors of simd.h. I, in integers:
 //   Vec                   as many 32-bit lanes

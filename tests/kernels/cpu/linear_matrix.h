@@ -221,16 +221,16 @@ inline Tolerance gemv_tolerance(Isa isa, WType type) {
 }
 // The AMX product leaves out 2^-16 of each product at most. Integer products round activations to
 // 16 bits (AVX2, for codes of 8 bits) or to 8 bits, a grid of m / 127, where m is the largest of
-// their chunk of 32. Chunks whose m exceeds 6 |x| / sqrt(k) are rounded to 16 bits. In the others
+// their chunk of 32. Chunks whose m exceeds 5 |x| / sqrt(k) are rounded to 16 bits. In the others
 // an error is 0.29 of the grid on average, of random sign: six standard deviations of their sum,
-// 6 * 0.29 / 127 * 6 |x| / sqrt(k), are 1.45e-2 |x| / sqrt(k / 32).
+// 6 * 0.29 / 127 * 5 |x| / sqrt(k), are 1.25e-2 |x| / sqrt(k / 32).
 inline Tolerance gemm_tolerance(Isa isa, WType type, int64_t k, bool f32) {
   if (isa == Isa::Amx) return 3e-5 / std::sqrt(std::fmax(1.0, k / 4.0)) + 5e-7;
   if (isa == Isa::Scalar || !is_quantised(type) || f32) return kF32Tolerance;
   const bool codes_of_8_bits =
       type == WType::Q8_0 || type == WType::IQ4_NL || type == WType::IQ4_XS;
   if (isa == Isa::Avx2 && codes_of_8_bits) return {5e-7, kFixed16Grid};
-  return 1.45e-2 / std::sqrt(k / 32.0) + 5e-7;
+  return 1.25e-2 / std::sqrt(k / 32.0) + 5e-7;
 }
 // Where chunks of a row are of very different sizes, other products than those of 8 bits stay
 // within this.
