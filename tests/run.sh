@@ -122,6 +122,12 @@ while [ $n_printed -lt $n_jobs ]; do
   fi
 done
 
+# What failed once more, after everything else: where only the end of a log is kept, it is read there.
+if [ $failed -ne 0 ]; then
+  echo "== what failed"
+  grep -hE -A4 '^not ok |: FAILED:' "$work"/*.txt | tail -n 60
+fi
+
 summary="$passed passed, $failed failed"
 [ $skipped -eq 0 ] || summary="$summary, $skipped skipped"
 echo "$summary"
