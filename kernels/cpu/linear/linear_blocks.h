@@ -111,6 +111,43 @@ inline __m128 scales_mxfp4(const uint8_t* b) {
   return _mm_castsi128_ps(_mm_setr_epi32(bits(0), bits(1), bits(2), bits(3)));
 }
 
+// 32 activations as integers within +-limit times a scale, rounded to half a step. An infinity or
+// NaN spoils the integers, so they are zeros and the scale is NaN: it will be seen.
+struct Rounded32 {
+  __m256 value[4];
+  __m256i integer[4];
+  float top, scale, inverse;  // top: the largest magnitude; inverse: 1 / scale, or 0
+  bool plain;                 // finite, and large enough to have integers other than 0
+};
+inline Rounded32 rounded32(const float* x, float limit) {
+  Rounded32 r;
+  // Magnitudes are in the order of their bits, and NaN comes after infinity.
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i largest = _mm256_setzero_si256();
+  for (int j = 0; j < 4; ++j) {
+    r.value[j] = _mm256_loadu_ps(x + 8 * j);
+    largest =
+        _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(r.value[j]), magnitude));
+  }
+  __m128i most =
+      _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
+  const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
+  r.top = float_of_bits(bits);
+  // The reciprocal of a tiny number would not be finite; such a group adds nothing that f32 could
+  // show.
+  const bool tiny = r.top < 0x1p-100f, broken = bits >= 0x7f800000u;
+  r.plain = !tiny && !broken;
+  r.scale = broken ? __builtin_nanf("") : tiny ? 0 : r.top * (1 / limit);
+  r.inverse = r.plain ? limit / r.top : 0;
+  for (int j = 0; j < 4; ++j) {
+    r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(r.value[j], _mm256_set1_ps(r.inverse)));
+    if (broken) r.integer[j] = _mm256_setzero_si256();
+  }
+  return r;
+}
+
 // 32 activations as integers of 16 bits times a scale, rounded to 2^-15 of the largest of them;
 // sum: of the integers of each half.
 struct Fixed16 {
@@ -119,30 +156,11 @@ struct Fixed16 {
   int sum[2];
 };
 inline Fixed16 fixed16(const float* x) {
-  __m256 v[4];
-  for (int j = 0; j < 4; ++j) v[j] = _mm256_loadu_ps(x + 8 * j);
-  // Magnitudes are in the order of their bits, and NaN comes after infinity.
-  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  __m256i largest = _mm256_setzero_si256();
-  for (const __m256& each : v)
-    largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(each), magnitude));
-  __m128i most =
-      _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
-  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
-  const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
-  const float top = float_of_bits(bits);
-  // The reciprocal of a tiny number would not be finite; such a group adds nothing that f32 could
-  // show. An infinity or NaN spoils the group's integers, so the scale is NaN: it will be seen.
-  const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
+  const Rounded32 r = rounded32(x, kFixedMax);
   Fixed16 f;
-  f.scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / kFixedMax);
-  const float inverse = broken || tiny ? 0 : kFixedMax / top;
+  f.scale = r.scale;
   for (int h = 0; h < 2; ++h) {
-    const __m256 up = _mm256_set1_ps(inverse);
-    __m256i p = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * h], up)),
-            q = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * h + 1], up));
-    if (broken) p = q = _mm256_setzero_si256();
+    const __m256i p = r.integer[2 * h], q = r.integer[2 * h + 1];
     f.half[h] = _mm256_permute4x64_epi64(_mm256_packs_epi32(p, q), 0xd8);
     const __m256i both = _mm256_add_epi32(p, q);
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));

@@ -48,34 +48,15 @@ struct GemmInt16 {
 
   // 32 values of a row. Infinities and NaN make the whole chunk NaN.
   static void pack_chunk(const float* x, int32_t* to) {
-    __m256i largest = _mm256_setzero_si256();
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    for (int j = 0; j < 32; j += 8)
-      largest = _mm256_max_epi32(
-          largest, _mm256_and_si256(bytes32(reinterpret_cast<const uint8_t*>(x + j)), magnitude));
-    __m128i most =
-        _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
-    const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
-    const float top = float_of_bits(bits);
-    // Below, a reciprocal would not be finite; such a chunk adds nothing that f32 could show.
-    const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
-    const float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 32767.0f);
-    const float inverse = broken || tiny ? 0 : 32767.0f / top;
+    const Rounded32 r = rounded32(x, 32767);
     for (int half = 0; half < 2; ++half) {
-      __m256i q[2];
-      for (int part = 0; part < 2; ++part)
-        q[part] = _mm256_cvtps_epi32(
-            _mm256_mul_ps(_mm256_loadu_ps(x + half * 16 + part * 8), _mm256_set1_ps(inverse)));
-      if (broken) q[0] = q[1] = _mm256_setzero_si256();
-      const __m256i both =
-          _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0xd8);  // in order
+      const __m256i both = _mm256_permute4x64_epi64(
+          _mm256_packs_epi32(r.integer[2 * half], r.integer[2 * half + 1]), 0xd8);  // in order
       alignas(32) int32_t pairs[8];
       _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), both);
       for (int p = 0; p < 8; ++p) to[(half * 8 + p) * MR] = pairs[p];
     }
-    memcpy(&to[kPairs * MR], &scale, 4);
+    memcpy(&to[kPairs * MR], &r.scale, 4);
   }
 
   // rows <= NR rows of W; the others are zeros.

@@ -99,36 +99,16 @@ struct GemmInt8 {
   // 32 values of a row: first bytes, and second ones if the largest value exceeds `large`, which
   // the result says. Infinities and NaN make the whole chunk NaN.
   static bool pack_chunk(const float* x, float large, int32_t* first, int32_t* second) {
-    __m256 v[4];
-    __m256i largest = _mm256_setzero_si256();
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    for (int j = 0; j < 4; ++j) {
-      v[j] = _mm256_loadu_ps(x + j * 8);
-      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v[j]), magnitude));
-    }
-    __m128i most =
-        _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
-    const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(most));
-    const float top = float_of_bits(bits);
-    // Below, a reciprocal would not be finite; such a chunk adds nothing that f32 could show.
-    const bool tiny = top < 0x1p-100f, broken = bits >= 0x7f800000u;
-    const float scale = broken ? __builtin_nanf("") : tiny ? 0 : top * (1 / 127.0f);
-    const float inverse = broken || tiny ? 0 : 127.0f / top;
-    __m256i q[4];
-    for (int j = 0; j < 4; ++j) {
-      q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(inverse)));
-      if (broken) q[j] = _mm256_setzero_si256();
-    }
-    put_chunk(q, scale, MR, first);
-    if (broken || tiny || !(top > large)) return false;
+    Rounded32 r = rounded32(x, 127);
+    put_chunk(r.integer, r.scale, MR, first);
+    if (!r.plain || !(r.top > large)) return false;
     // Half a step is left over at most, which becomes 127.
     for (int j = 0; j < 4; ++j) {
-      const __m256 rest = _mm256_fnmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(q[j]), v[j]);
-      q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(rest, _mm256_set1_ps(inverse * 254)));
+      const __m256 rest =
+          _mm256_fnmadd_ps(_mm256_set1_ps(r.scale), _mm256_cvtepi32_ps(r.integer[j]), r.value[j]);
+      r.integer[j] = _mm256_cvtps_epi32(_mm256_mul_ps(rest, _mm256_set1_ps(r.inverse * 254)));
     }
-    put_chunk(q, scale * (1 / 254.0f), 1, second);
+    put_chunk(r.integer, r.scale * (1 / 254.0f), 1, second);
     return true;
   }
 
