@@ -390,7 +390,7 @@ void gemv(const void* w, int64_t cols, int64_t r0, int64_t r1, const void* acts,
         Tile<F, 1, 2>(w, cols, x, out, ldy).rows(rc, re);
         i += 2;
       } else {
-        Tile<F, 2, 1>(w, cols, x, out, ldy).rows(rc, twos);
+        Tile<F, 1, 1>(w, cols, x, out, ldy).rows(rc, twos);
         Tile<F, 1, 1>(w, cols, x, out, ldy).rows(twos, re);
         i += 1;
       }
